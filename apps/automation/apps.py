@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class AutomationConfig(AppConfig):
+    name = "apps.automation"
+    label = "automation"

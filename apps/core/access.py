@@ -1,0 +1,40 @@
+"""Access is in the lookup: a view that has a project has been given leave to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+
+from apps.core.models import Membership, Role
+
+
+def get_membership(user: Any, slug: str, role: Role = Role.VIEWER) -> Membership:
+    """The user's membership of the project. Raises Http404 for a stranger, PermissionDenied below `role`."""
+    membership = Membership.objects.select_related("project").filter(project__slug=slug, user=user).first()
+    if membership is None:
+        raise Http404
+    if not membership.may(role):
+        raise PermissionDenied(f"This needs the role “{role.label}” in {membership.project}; you are {membership.role}.")
+    return membership
+
+
+def project_view(role: Role = Role.VIEWER) -> Callable:
+    """Decorates `view(request, project, …)` at a URL with `<slug:slug>`; sets `request.membership`."""
+
+    def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        @wraps(view)
+        @login_required
+        def wrapper(request: HttpRequest, slug: str, *args: Any, **kwargs: Any) -> HttpResponse:
+            membership = get_membership(request.user, slug, role)
+            request.membership = membership  # type: ignore[attr-defined]
+            request.project = membership.project  # type: ignore[attr-defined]
+            return view(request, membership.project, *args, **kwargs)
+
+        return wrapper
+
+    return decorate

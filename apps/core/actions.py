@@ -1,0 +1,80 @@
+"""Writes of floor 1: projects, members, keys, the audit log, the first start."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.db import models, transaction
+
+from apps.core.models import ApiKey, AuditEvent, Membership, Project, Role, key_digest
+
+POLICY_ACTOR = "policy"
+DEMO_PROJECT = ("workplace-assistant", "Workplace assistant")
+
+
+def audit(
+    action: str, *, project: Project | None, by: Any, target: models.Model | None = None, actor_label: str = "",
+    **detail: Any,
+) -> AuditEvent:
+    """Adds one line to the audit log. `by` is a user, or None for a policy or the command line."""
+    return AuditEvent.objects.create(
+        project=project, actor=by, actor_label=actor_label or (by.get_username() if by else POLICY_ACTOR),
+        action=action, target_type=target._meta.label_lower if target is not None else "",
+        target_id=str(target.pk) if target is not None else "", detail=detail,
+    )
+
+
+@transaction.atomic
+def create_project(*, slug: str, name: str, by: Any, description: str = "") -> Project:
+    project = Project.objects.create(slug=slug, name=name, description=description)
+    Membership.objects.create(project=project, user=by, role=Role.ADMIN)
+    audit("project.created", project=project, by=by, target=project)
+    return project
+
+
+@transaction.atomic
+def create_api_key(*, project: Project, name: str, by: Any, secret: str = "") -> tuple[ApiKey, str]:
+    """The row and the secret, which is shown once and cannot be read again."""
+    secret = secret or ApiKey.new_secret()
+    key = ApiKey.objects.create(
+        project=project, name=name, prefix=secret[:8], digest=key_digest(secret), created_by=by
+    )
+    audit("api_key.created", project=project, by=by, target=key, name=name)
+    return key, secret
+
+
+@transaction.atomic
+def revoke_api_key(*, key: ApiKey, by: Any) -> bool:
+    revoked = key.revoke()
+    if revoked:
+        audit("api_key.revoked", project=key.project, by=by, target=key, name=key.name)
+    return revoked
+
+
+@transaction.atomic
+def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membership:
+    membership, _ = Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})
+    audit("member.set", project=project, by=by, target=membership, user=user.get_username(), role=role)
+    return membership
+
+
+@transaction.atomic
+def bootstrap() -> dict[str, str] | None:
+    """On the first start: an admin, a project, an API key. Returns what to print, or None later on.
+
+    `FLYWHEEL_ADMIN_PASSWORD` and `FLYWHEEL_API_KEY` choose the two secrets for unattended installs.
+    """
+    users = get_user_model().objects
+    if users.exists():
+        return None
+    password = os.environ.get("FLYWHEEL_ADMIN_PASSWORD") or secrets.token_urlsafe(9)
+    admin = users.create_superuser("admin", password=password)
+    slug, name = DEMO_PROJECT
+    project = create_project(slug=slug, name=name, by=admin)
+    _, key = create_api_key(
+        project=project, name="first key", by=admin, secret=os.environ.get("FLYWHEEL_API_KEY", "")
+    )
+    return {"username": "admin", "password": password, "project": project.slug, "api_key": key}

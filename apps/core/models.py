@@ -1,0 +1,281 @@
+"""Floor 1: who may see what (projects, members, keys), what was done (audit), and how a long job lives."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import uuid
+from datetime import timedelta
+from typing import Any, ClassVar, Self
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+from django.urls import reverse
+from django.utils import timezone
+
+
+class ProjectQuerySet(models.QuerySet["Project"]):
+    def visible_to(self, user: Any) -> Self:
+        return self.filter(memberships__user=user).distinct()
+
+
+class Project(models.Model):
+    slug = models.SlugField(unique=True, max_length=64)
+    name = models.CharField(max_length=120)
+    description = models.TextField(blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = ProjectQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        return reverse("dashboard:home", args=[self.slug])
+
+
+class Role(models.TextChoices):
+    VIEWER = "viewer"
+    MEMBER = "member"
+    ADMIN = "admin"
+
+    @property
+    def rank(self) -> int:
+        return list(Role).index(self)
+
+
+class Membership(models.Model):
+    project = models.ForeignKey(Project, models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=10, choices=Role, default=Role.MEMBER)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "user"], name="one_membership_per_user")]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.project} ({self.role})"
+
+    def may(self, role: Role) -> bool:
+        return Role(self.role).rank >= role.rank
+
+
+def key_digest(secret: str) -> str:
+    """SHA-256 hex of an API key. A fast hash is enough: the key is 32 random bytes, not a password."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
+    def live(self) -> Self:
+        return self.filter(revoked_at=None)
+
+    def by_secret(self, secret: str) -> ApiKey | None:
+        return self.live().filter(digest=key_digest(secret)).select_related("project").first()
+
+
+class ApiKey(models.Model):
+    """A bearer key of one project. The secret is shown once; only its digest is kept."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="api_keys")
+    name = models.CharField(max_length=80)
+    prefix = models.CharField(max_length=12, editable=False)
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    last_used_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
+
+    objects = ApiKeyQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return f"{self.prefix}… ({self.name})"
+
+    @staticmethod
+    def new_secret() -> str:
+        return "fw_" + secrets.token_urlsafe(32)
+
+    def revoke(self) -> bool:
+        """True if this call revoked it, False if it was revoked before."""
+        return bool(ApiKey.objects.live().filter(pk=self.pk).update(revoked_at=timezone.now()))
+
+
+class AuditEvent(models.Model):
+    """One change by a person or a policy. Rows are only ever added."""
+
+    project = models.ForeignKey(Project, models.CASCADE, null=True, related_name="audit_events")
+    actor = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    actor_label = models.CharField(max_length=120)
+    action = models.CharField(max_length=60)
+    target_type = models.CharField(max_length=60, blank=True)
+    target_id = models.CharField(max_length=60, blank=True)
+    detail = models.JSONField(default=dict)
+    at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    class Meta:
+        ordering = ("-at", "-id")
+        indexes = [models.Index(fields=["project", "-at"], name="audit_by_project")]
+
+    def __str__(self) -> str:
+        return f"{self.actor_label} {self.action} {self.target_type} {self.target_id}"
+
+
+class JobState(models.TextChoices):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ACTIVE_STATES = (JobState.QUEUED, JobState.RUNNING)
+TERMINAL_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+HEARTBEAT_STALE_AFTER = timedelta(seconds=30)
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    def active(self) -> Self:
+        return self.filter(state__in=ACTIVE_STATES)
+
+    def stale(self) -> Self:
+        """Running jobs whose worker has not been heard of for too long."""
+        return self.filter(state=JobState.RUNNING, heartbeat_at__lt=timezone.now() - HEARTBEAT_STALE_AFTER)
+
+    def held_by(self, job: Job) -> Self:
+        """The row, if this attempt still owns it: every write of a runner goes through here."""
+        return self.filter(pk=job.pk, state=JobState.RUNNING, attempt=job.attempt)
+
+
+class Job(models.Model):
+    """A long computation: a row that is claimed, run in a child process, and ended, whatever dies meanwhile.
+
+    Transitions are conditional UPDATEs; each answers True only for the one caller that made it.
+    `last_seq` is the number of the last event stored for the current attempt: an event is stored once.
+    """
+
+    QUEUE: ClassVar[str]
+    WORKER: ClassVar[str]  # python -m workers.<WORKER>
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="%(class)ss")
+    name = models.CharField(max_length=120)
+    state = models.CharField(max_length=10, choices=JobState, default=JobState.QUEUED)
+    spec = models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")
+    result = models.JSONField(default=dict)
+    error = models.TextField(blank=True)
+    attempt = models.PositiveIntegerField(default=0)
+    max_attempts = models.PositiveIntegerField(default=3)
+    last_seq = models.PositiveBigIntegerField(default=0)
+    done = models.PositiveIntegerField(default=0)
+    total = models.PositiveIntegerField(default=0)
+    label = models.CharField(max_length=200, blank=True)
+    worker = models.CharField(max_length=120, blank=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True)
+    heartbeat_at = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    objects = JobQuerySet.as_manager()
+
+    class Meta:
+        abstract = True
+        ordering = ("-created_at",)
+        constraints = [
+            models.CheckConstraint(
+                name="%(class)s_finished_iff_terminal",
+                condition=Q(state__in=TERMINAL_STATES, finished_at__isnull=False)
+                | Q(state__in=ACTIVE_STATES, finished_at__isnull=True),
+            )
+        ]
+        indexes = [models.Index(fields=["state", "heartbeat_at"], name="%(class)s_by_state")]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in ACTIVE_STATES
+
+    @property
+    def percent(self) -> int:
+        return 100 if self.state == JobState.SUCCEEDED else int(100 * self.done / self.total) if self.total else 0
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of the run so far, queueing excluded."""
+        if self.started_at is None:
+            return None
+        return ((self.finished_at or timezone.now()) - self.started_at).total_seconds()
+
+    def claim(self, worker: str) -> bool:
+        now = timezone.now()
+        claimed = type(self).objects.filter(pk=self.pk, state=JobState.QUEUED).update(
+            state=JobState.RUNNING, worker=worker, attempt=F("attempt") + 1, last_seq=0, error="",
+            started_at=now, heartbeat_at=now,
+        )
+        if claimed:
+            self.refresh_from_db()
+        return bool(claimed)
+
+    def beat(self) -> bool:
+        """False when this attempt no longer owns the job: the runner must stop its child."""
+        return bool(type(self).objects.held_by(self).update(heartbeat_at=timezone.now()))
+
+    def finish(self, state: JobState, *, error: str = "", result: dict | None = None) -> bool:
+        fields: dict[str, Any] = {"state": state, "error": error, "finished_at": timezone.now()}
+        if result is not None:
+            fields["result"] = result
+        return bool(type(self).objects.held_by(self).update(**fields))
+
+    def requeue(self) -> bool:
+        return bool(type(self).objects.held_by(self).update(state=JobState.QUEUED, heartbeat_at=None, worker=""))
+
+    def request_cancel(self) -> bool:
+        """Cancels a queued job at once; asks a running one to stop. False if it had ended."""
+        now = timezone.now()
+        rows = type(self).objects.filter(pk=self.pk)
+        if rows.filter(state=JobState.QUEUED).update(
+            state=JobState.CANCELLED, cancel_requested_at=now, finished_at=now
+        ):
+            return True
+        return bool(rows.filter(state=JobState.RUNNING).update(cancel_requested_at=now))
+
+    # What a concrete job says of itself.
+
+    def child_spec(self) -> dict:
+        """The whole spec for the child process (docs/jobs.md), without the fields the runner adds."""
+        raise NotImplementedError
+
+    def absorb(self, events: list[dict]) -> None:
+        """Stores a batch of events as rows. Called in a transaction, each event once per attempt."""
+        raise NotImplementedError
+
+    def complete(self, result: dict) -> dict:
+        """Called in the transaction that ends a good run; returns what `result` keeps."""
+        raise NotImplementedError
+
+
+class JobLog(models.Model):
+    """One line a job's child logged. `job` is the id of any concrete job."""
+
+    job = models.UUIDField(db_index=True)
+    attempt = models.PositiveIntegerField()
+    seq = models.PositiveBigIntegerField()
+    level = models.CharField(max_length=10, default="info")
+    message = models.TextField()
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("id",)
+        constraints = [models.UniqueConstraint(fields=["job", "attempt", "seq"], name="one_log_line_per_seq")]
+
+    def __str__(self) -> str:
+        return self.message

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from celery import shared_task
+from django.apps import apps
+
+from apps.core import jobs, runner
+
+
+@shared_task(name="core.run_job")
+def run_job(label: str, pk: str) -> None:
+    job = apps.get_model(label).objects.filter(pk=pk).first()
+    if job is not None:
+        runner.run(job)
+
+
+@shared_task(name="core.reap", expires=30)
+def reap() -> dict[str, int]:
+    return jobs.reap()

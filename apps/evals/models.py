@@ -1,0 +1,232 @@
+"""Floor 6: tasks, the hold-out, and evaluations of a model version on them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Self
+
+from django.conf import settings
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import RangeOperators
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from apps.core.models import Job, Project
+from apps.environments.models import Environment
+from apps.registry.models import ModelVersion
+from apps.trajectories.models import Trajectory
+
+
+class EvalSetState(models.TextChoices):
+    DRAFT = "draft"
+    FROZEN = "frozen"
+
+
+class EvalSet(models.Model):
+    """A versioned set of tasks. A draft takes changes; a frozen one is its digest, forever."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="eval_sets")
+    slug = models.SlugField(max_length=80)
+    version = models.PositiveIntegerField(default=1)
+    description = models.TextField(blank=True)
+    state = models.CharField(max_length=10, choices=EvalSetState, default=EvalSetState.DRAFT)
+    digest = models.CharField(max_length=64, blank=True)
+    frozen_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    frozen_at = models.DateTimeField(null=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("slug", "-version")
+        constraints = [
+            models.UniqueConstraint(fields=["project", "slug", "version"], name="one_row_per_eval_set_version"),
+            models.CheckConstraint(
+                name="frozen_has_digest",
+                condition=Q(state=EvalSetState.DRAFT, digest="", frozen_at__isnull=True)
+                | (Q(state=EvalSetState.FROZEN, frozen_at__isnull=False) & ~Q(digest="")),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.slug}@{self.version}"
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.state == EvalSetState.FROZEN
+
+
+class Split(models.TextChoices):
+    TRAIN = "train"
+    VALIDATION = "validation"
+    HOLDOUT = "holdout", "Hold-out"
+    REGRESSION = "regression"
+    GENERAL = "general", "General capability"
+
+
+class Origin(models.TextChoices):
+    FAILURE = "failure", "Production failure"
+    SUCCESS = "success", "Production success"
+    MANUAL = "manual", "Written by hand"
+
+
+class TaskQuerySet(models.QuerySet["Task"]):
+    def holdout(self) -> Self:
+        return self.filter(split=Split.HOLDOUT)
+
+    def trainable(self) -> Self:
+        return self.filter(split=Split.TRAIN)
+
+
+class Task(models.Model):
+    """One thing to do and how to tell whether it was done.
+
+    `group` names what the task was made from (a request template instance, a session…): splits go by group.
+    `canonical_hash` is the SHA-256 of the normalised prompt. `guarded` is 1 in a hold-out and 0 elsewhere;
+    the database refuses the same hash (in a project) or the same group (in a set) on both sides.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="tasks")
+    eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="tasks")
+    key = models.CharField(max_length=120)
+    split = models.CharField(max_length=12, choices=Split, default=Split.TRAIN)
+    guarded = models.GeneratedField(
+        expression=models.Case(
+            models.When(split="holdout", then=models.Value(1)), default=models.Value(0),
+        ),
+        output_field=models.SmallIntegerField(), db_persist=True,
+    )
+    group = models.CharField(max_length=200)
+    canonical_hash = models.CharField(max_length=64)
+    messages = models.JSONField()
+    expected = models.JSONField()
+    demonstration = models.TextField(blank=True, help_text="A good answer, in the agent's own output format")
+    origin = models.CharField(max_length=10, choices=Origin, default=Origin.MANUAL)
+    trajectory = models.ForeignKey(Trajectory, models.SET_NULL, null=True, related_name="tasks")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = TaskQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("key",)
+        constraints = [
+            models.UniqueConstraint(fields=["eval_set", "key"], name="one_task_per_key"),
+            models.UniqueConstraint(fields=["eval_set", "canonical_hash"], name="one_task_per_prompt"),
+            ExclusionConstraint(
+                name="holdout_prompt_never_trains",
+                expressions=[
+                    ("project", RangeOperators.EQUAL), ("canonical_hash", RangeOperators.EQUAL),
+                    ("guarded", RangeOperators.NOT_EQUAL),
+                ],
+            ),
+            ExclusionConstraint(
+                name="holdout_group_never_trains",
+                expressions=[
+                    ("project", RangeOperators.EQUAL), ("group", RangeOperators.EQUAL),
+                    ("guarded", RangeOperators.NOT_EQUAL),
+                ],
+            ),
+        ]
+        indexes = [models.Index(fields=["eval_set", "split"], name="task_by_split")]
+
+    def __str__(self) -> str:
+        return self.key
+
+    def as_spec(self) -> dict:
+        return {"id": str(self.pk), "messages": self.messages, "expected": self.expected}
+
+
+class HoldoutLook(models.Model):
+    """One look at a hold-out: by a person on a page, or by an evaluation. A hold-out wears out by being looked at."""
+
+    class Kind(models.TextChoices):
+        EVALUATION = "evaluation"
+        VIEW = "view"
+
+    eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="looks")
+    kind = models.CharField(max_length=10, choices=Kind)
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    detail = models.CharField(max_length=200, blank=True)
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-at", "-id")
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.eval_set}"
+
+
+class EvalRun(Job):
+    """An evaluation: every task of a split, `samples_per_task` times, by one model version in one environment."""
+
+    QUEUE = "eval"
+    WORKER = "evaluate"
+
+    eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="runs")
+    split = models.CharField(max_length=12, choices=Split, default=Split.HOLDOUT)
+    environment = models.ForeignKey(Environment, models.PROTECT, related_name="eval_runs")
+    model_version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="eval_runs")
+    samples_per_task = models.PositiveSmallIntegerField(default=8)
+
+    def child_spec(self) -> dict:
+        from apps.evals import jobs
+
+        return jobs.child_spec(self)
+
+    def absorb(self, events: list[dict]) -> None:
+        from apps.evals import jobs
+
+        jobs.absorb(self, events)
+
+    def complete(self, result: dict) -> dict:
+        from apps.evals import jobs
+
+        return jobs.complete(self, result)
+
+
+class SampleFields(models.Model):
+    """What one scored output is, in evaluation and in training. `reward` is null if and only if `masked`."""
+
+    output = models.TextField()
+    messages = models.JSONField(default=list)
+    reward = models.FloatField(null=True)
+    components = models.JSONField(default=dict)
+    success = models.BooleanField(default=False)
+    valid = models.BooleanField(default=False)
+    tool_ok = models.BooleanField(default=False)
+    args_score = models.FloatField(default=0)
+    executed = models.BooleanField(default=False)
+    unsafe = models.BooleanField(default=False)
+    masked = models.BooleanField(default=False)
+    mask_reason = models.TextField(blank=True)
+    latency_ms = models.FloatField(null=True)
+    input_tokens = models.PositiveIntegerField(null=True)
+    output_tokens = models.PositiveIntegerField(null=True)
+    truncated = models.BooleanField(default=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        abstract = True
+
+
+class Sample(SampleFields):
+    """One output of an evaluated model on one task, with its score."""
+
+    run = models.ForeignKey(EvalRun, models.CASCADE, related_name="samples")
+    task = models.ForeignKey(Task, models.CASCADE, related_name="samples")
+    index = models.PositiveSmallIntegerField()
+
+    class Meta:
+        ordering = ("task__key", "index")
+        constraints = [
+            models.UniqueConstraint(fields=["run", "task", "index"], name="one_sample_per_index"),
+            models.CheckConstraint(
+                name="sample_reward_iff_not_masked",
+                condition=Q(masked=True, reward__isnull=True) | Q(masked=False, reward__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task} #{self.index}"

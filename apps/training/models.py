@@ -1,0 +1,147 @@
+"""Floor 8: frozen training data, training runs, and what they report."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from apps.core.models import Job, Project
+from apps.environments.models import Environment
+from apps.evals.models import EvalSet, SampleFields, Split, Task
+from apps.registry.models import ModelVersion
+
+
+class Dataset(models.Model):
+    """Which tasks train, frozen: rows are added with it and never changed. Only training tasks can be rows."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="datasets")
+    eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="datasets")
+    digest = models.CharField(max_length=64)
+    size = models.PositiveIntegerField()
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("-created_at",)
+        constraints = [models.UniqueConstraint(fields=["project", "digest"], name="one_dataset_per_content")]
+
+    def __str__(self) -> str:
+        return f"{self.eval_set} train ({self.size})"
+
+
+class DatasetRow(models.Model):
+    """`split` is the task's, held equal to it by a composite foreign key (see the migration), and must be train."""
+
+    dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="rows")
+    task = models.ForeignKey(Task, models.PROTECT, related_name="dataset_rows")
+    split = models.CharField(max_length=12, default=Split.TRAIN, editable=False)
+    position = models.PositiveIntegerField()
+
+    class Meta:
+        ordering = ("position",)
+        constraints = [
+            models.UniqueConstraint(fields=["dataset", "task"], name="one_row_per_task"),
+            models.CheckConstraint(name="only_train_tasks_train", condition=Q(split=Split.TRAIN)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.dataset_id}/{self.position}"
+
+
+class Method(models.TextChoices):
+    SFT = "sft", "SFT"
+    GRPO = "grpo", "GRPO"
+
+
+class TrainingRun(Job):
+    """One training job: from a parent model version to a new adapter version."""
+
+    QUEUE = "train"
+
+    method = models.CharField(max_length=10, choices=Method)
+    parent = models.ForeignKey(ModelVersion, models.PROTECT, related_name="training_runs")
+    dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="training_runs")
+    environment = models.ForeignKey(Environment, models.PROTECT, related_name="training_runs")
+    model_version = models.OneToOneField(
+        ModelVersion, models.PROTECT, null=True, related_name="made_by", help_text="What the run made"
+    )
+
+    @property
+    def WORKER(self) -> str:  # noqa: N802 - the class attribute of other jobs
+        return self.method
+
+    def child_spec(self) -> dict:
+        from apps.training import jobs
+
+        return jobs.child_spec(self)
+
+    def absorb(self, events: list[dict]) -> None:
+        from apps.training import jobs
+
+        jobs.absorb(self, events)
+
+    def complete(self, result: dict) -> dict:
+        from apps.training import jobs
+
+        return jobs.complete(self, result)
+
+
+class Metric(models.Model):
+    """One number at one step. A resumed attempt that repeats a step replaces it."""
+
+    run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="metrics")
+    step = models.PositiveIntegerField()
+    name = models.CharField(max_length=60)
+    value = models.FloatField()
+
+    class Meta:
+        ordering = ("step", "id")
+        constraints = [models.UniqueConstraint(fields=["run", "name", "step"], name="one_value_per_step")]
+
+    def __str__(self) -> str:
+        return f"{self.name}[{self.step}] = {self.value:.4g}"
+
+
+class Checkpoint(models.Model):
+    """A complete checkpoint folder, from which a later attempt resumes."""
+
+    run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="checkpoints")
+    step = models.PositiveIntegerField()
+    path = models.CharField(max_length=500)
+    attempt = models.PositiveIntegerField()
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-step",)
+        constraints = [models.UniqueConstraint(fields=["run", "step"], name="one_checkpoint_per_step")]
+
+    def __str__(self) -> str:
+        return f"step {self.step}"
+
+
+class Rollout(SampleFields):
+    """One scored output during training: a rollout, or a sample of the validation at intervals."""
+
+    class Phase(models.TextChoices):
+        TRAIN = "train"
+        VALIDATION = "validation"
+
+    run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="rollouts")
+    task = models.ForeignKey(Task, models.CASCADE, related_name="rollouts")
+    phase = models.CharField(max_length=12, choices=Phase)
+    step = models.PositiveIntegerField()
+    index = models.PositiveSmallIntegerField()
+
+    class Meta:
+        ordering = ("step", "task__key", "index")
+        constraints = [
+            models.UniqueConstraint(fields=["run", "phase", "step", "task", "index"], name="one_rollout_per_index"),
+        ]
+
+    def __str__(self) -> str:
+        return f"step {self.step} {self.task} #{self.index}"
