@@ -1,0 +1,325 @@
+"""Writes of floor 6: tasks from trajectories, splits, freezing, evaluations, looks at a hold-out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from apps.core import jobs
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.environments.models import Environment
+from apps.evals.canonical import canonical_hash, set_digest
+from apps.evals.models import EvalRun, EvalSet, EvalSetState, HoldoutLook, Origin, Split, Task
+from apps.evals.splits import choose_holdout
+from apps.registry.models import ModelVersion
+from apps.trajectories.models import Outcome, Trajectory
+
+FROZEN = "{} is frozen. Make a new version of it to change its tasks."
+
+
+class EvalSetError(Exception):
+    """Something that may not be done to a set; the message is a sentence for the screen."""
+
+
+class HoldoutLeak(EvalSetError):
+    """The same prompt or group would stand in a hold-out and outside it."""
+
+
+@transaction.atomic
+def create_eval_set(*, project: Project, slug: str, by: Any, description: str = "") -> EvalSet:
+    """Version 1 of a new set. Raises EvalSetError where the name is taken."""
+    if EvalSet.objects.filter(project=project, slug=slug).exists():
+        raise EvalSetError(f"There is an eval set “{slug}” already. Open it and make a new version, or choose a name.")
+    eval_set = EvalSet.objects.create(project=project, slug=slug, description=description, created_by=by)
+    audit("eval_set.created", project=project, by=by, target=eval_set, name=str(eval_set))
+    return eval_set
+
+
+@transaction.atomic
+def new_version(*, eval_set: EvalSet, by: Any) -> EvalSet:
+    """A draft with the same tasks and the next number. Raises EvalSetError where a draft is open already."""
+    versions = EvalSet.objects.filter(project=eval_set.project, slug=eval_set.slug)
+    draft = versions.filter(state=EvalSetState.DRAFT).first()
+    if draft:
+        raise EvalSetError(f"{draft} is a draft already. Change or freeze that one first.")
+    latest = versions.select_for_update().order_by("-version").first()
+    copy = EvalSet.objects.create(
+        project=eval_set.project, slug=eval_set.slug, version=latest.version + 1,
+        description=eval_set.description, created_by=by,
+    )
+    tasks = list(eval_set.tasks.all())
+    for task in tasks:
+        task.pk, task.eval_set, task._state.adding = Task._meta.pk.get_default(), copy, True
+    Task.objects.bulk_create(tasks)
+    audit("eval_set.new_version", project=copy.project, by=by, target=copy, name=str(copy), source=str(eval_set))
+    return copy
+
+
+def expected_call(trajectory: Trajectory) -> dict | None:
+    """{"tool", "args"} that would have been right: a person's correction, else the call of a successful run."""
+    for intervention in reversed(trajectory.interventions):
+        if intervention.get("kind") == "edit" and (call := as_call(intervention.get("after"))):
+            return call
+    if trajectory.outcome_status != Outcome.SUCCESS:
+        return None
+    for message in trajectory.messages:
+        if message.get("role") == "assistant" and (call := as_call(message)):
+            return call
+    return None
+
+
+def as_call(value: Any) -> dict | None:
+    """{"tool", "args"} from the agent's own form or from an OpenAI assistant message; None where there is none."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if not isinstance(value, dict):
+        return None
+    if isinstance(value.get("tool"), str) and isinstance(value.get("args"), dict):
+        return {"tool": value["tool"], "args": value["args"]}
+    for call in value.get("tool_calls") or []:
+        function = call.get("function", {})
+        arguments = function.get("arguments")
+        try:
+            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        except ValueError:
+            return None
+        if isinstance(arguments, dict):
+            return {"tool": function.get("name", ""), "args": arguments}
+    return None
+
+
+def prompt_of(trajectory: Trajectory) -> list[dict]:
+    """The messages up to the agent's first turn, without the system message (which is the harness's)."""
+    prompt: list[dict] = []
+    for message in trajectory.messages:
+        if message.get("role") == "assistant":
+            break
+        if message.get("role") != "system":
+            prompt.append({"role": message["role"], "content": message.get("content") or ""})
+    return prompt
+
+
+def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
+    """The unsaved task of a trajectory. Raises EvalSetError where nobody has said what would have been right."""
+    prompt, expected = prompt_of(trajectory), expected_call(trajectory)
+    if not prompt:
+        raise EvalSetError(f"Trajectory {trajectory} has no request before the agent's first turn.")
+    if expected is None:
+        raise EvalSetError(
+            f"Nobody has said what would have been right in trajectory {trajectory}. "
+            "Send a correction (feedback of kind “edit”), or write the task by hand."
+        )
+    return Task(
+        project=eval_set.project, eval_set=eval_set, key=trajectory.external_id[:120], split=split,
+        group=str(trajectory.metadata.get("group") or trajectory.session_id or canonical_hash(prompt)),
+        canonical_hash=canonical_hash(prompt), messages=prompt, expected=expected,
+        demonstration=json.dumps(expected, ensure_ascii=False), trajectory=trajectory,
+        origin=Origin.SUCCESS if trajectory.outcome_status == Outcome.SUCCESS else Origin.FAILURE,
+    )
+
+
+@dataclass(frozen=True)
+class TasksMade:
+    made: int
+    duplicates: int
+    without_expected: int
+
+
+@transaction.atomic
+def tasks_from_trajectories(
+    *, eval_set: EvalSet, trajectories: Iterable[Trajectory], by: Any, split: Split = Split.TRAIN
+) -> TasksMade:
+    """Adds a task for each trajectory that says what would have been right; a prompt already there is skipped.
+
+    Raises EvalSetError for a frozen set, HoldoutLeak where the prompt or its group stands on the other side.
+    """
+    _require_draft(eval_set)
+    have = set(eval_set.tasks.values_list("canonical_hash", flat=True))
+    tasks: list[Task] = []
+    duplicates = without = 0
+    for trajectory in trajectories:
+        try:
+            task = build_task(eval_set, trajectory, split)
+        except EvalSetError:
+            without += 1
+            continue
+        if task.canonical_hash in have:
+            duplicates += 1
+            continue
+        have.add(task.canonical_hash)
+        tasks.append(task)
+    _insert(eval_set, tasks)
+    audit("eval_set.tasks_added", project=eval_set.project, by=by, target=eval_set, name=str(eval_set),
+          made=len(tasks), duplicates=duplicates, without_expected=without)
+    return TasksMade(len(tasks), duplicates, without)
+
+
+@transaction.atomic
+def task_from_trajectory(*, eval_set: EvalSet, trajectory: Trajectory, split: Split, by: Any) -> Task:
+    """Adds the task of one trajectory. Raises EvalSetError with what is in the way."""
+    _require_draft(eval_set)
+    task = build_task(eval_set, trajectory, split)
+    if eval_set.tasks.filter(Q(canonical_hash=task.canonical_hash) | Q(key=task.key)).exists():
+        raise EvalSetError(f"{eval_set} has this request already.")
+    _insert(eval_set, [task])
+    audit("task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), split=split)
+    return task
+
+
+@transaction.atomic
+def add_task(
+    *, eval_set: EvalSet, key: str, request: str, expected: dict, split: Split, by: Any, group: str = ""
+) -> Task:
+    """Adds a task written by hand: one user message and the expected call. Raises EvalSetError."""
+    _require_draft(eval_set)
+    messages = [{"role": "user", "content": request}]
+    digest = canonical_hash(messages)
+    if eval_set.tasks.filter(Q(canonical_hash=digest) | Q(key=key)).exists():
+        raise EvalSetError(f"{eval_set} has a task with this key or request already.")
+    task = Task(
+        project=eval_set.project, eval_set=eval_set, key=key, split=split, group=group or digest,
+        canonical_hash=digest, messages=messages, expected=expected,
+        demonstration=json.dumps(expected, ensure_ascii=False), origin=Origin.MANUAL,
+    )
+    _insert(eval_set, [task])
+    audit("task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), split=split)
+    return task
+
+
+@transaction.atomic
+def remove_task(*, task: Task, by: Any) -> None:
+    _require_draft(task.eval_set)
+    audit("task.removed", project=task.project, by=by, target=task, set=str(task.eval_set), key=task.key)
+    task.delete()
+
+
+@transaction.atomic
+def split_by_group(*, eval_set: EvalSet, holdout_size: int, seed: int, by: Any) -> dict[str, int]:
+    """Divides a draft into hold-out and train, whole groups at a time. Returns the size of each.
+
+    Groups that an earlier version keeps in its hold-out stay there. Raises EvalSetError.
+    """
+    _require_draft(eval_set)
+    tasks = list(eval_set.tasks.filter(split__in=[Split.TRAIN, Split.HOLDOUT]))
+    kept = set(
+        Task.objects.holdout().filter(project=eval_set.project).exclude(eval_set=eval_set)
+        .filter(group__in={task.group for task in tasks}).values_list("group", flat=True)
+    )
+    used = set(
+        Task.objects.filter(project=eval_set.project).exclude(split=Split.HOLDOUT).exclude(eval_set=eval_set)
+        .filter(group__in={task.group for task in tasks}).values_list("group", flat=True)
+    )
+    free = [task.group for task in tasks if task.group not in kept and task.group not in used]
+    missing = max(0, holdout_size - sum(task.group in kept for task in tasks))
+    try:
+        chosen = kept | (choose_holdout(free, missing, seed) if missing else set())
+    except ValueError as error:
+        raise EvalSetError(str(error)) from error
+    holdout = [task.pk for task in tasks if task.group in chosen]
+    _update_split(eval_set, Q(), Split.TRAIN)
+    _update_split(eval_set, Q(pk__in=holdout), Split.HOLDOUT)
+    sizes = {"holdout": len(holdout), "train": len(tasks) - len(holdout)}
+    audit("eval_set.split", project=eval_set.project, by=by, target=eval_set, name=str(eval_set), seed=seed, **sizes)
+    return sizes
+
+
+def _update_split(eval_set: EvalSet, which: Q, split: Split) -> None:
+    rows = eval_set.tasks.filter(which, split__in=[Split.TRAIN, Split.HOLDOUT])
+    try:
+        with transaction.atomic():
+            rows.update(split=split)
+    except IntegrityError as error:
+        raise leak_from(error, list(rows)) from error
+
+
+@transaction.atomic
+def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
+    """From now on the set is its digest. Raises EvalSetError for an empty set or one that is frozen."""
+    locked = EvalSet.objects.select_for_update().get(pk=eval_set.pk)
+    _require_draft(locked)
+    tasks = list(locked.tasks.all())
+    if not tasks:
+        raise EvalSetError(f"{locked} has no tasks yet. Add some from failures before freezing it.")
+    locked.state, locked.digest = EvalSetState.FROZEN, set_digest(
+        {"key": task.key, "split": task.split, "group": task.group, "messages": task.messages,
+         "expected": task.expected, "demonstration": task.demonstration}
+        for task in tasks
+    )
+    locked.frozen_at, locked.frozen_by = timezone.now(), by
+    locked.save(update_fields=["state", "digest", "frozen_at", "frozen_by"])
+    audit("eval_set.frozen", project=locked.project, by=by, target=locked, name=str(locked), digest=locked.digest)
+    return locked
+
+
+def look(*, eval_set: EvalSet, kind: HoldoutLook.Kind, by: Any, detail: str = "") -> HoldoutLook:
+    """Counts one look at a hold-out."""
+    return HoldoutLook.objects.create(eval_set=eval_set, kind=kind, by=by, detail=detail[:200])
+
+
+@transaction.atomic
+def submit_eval(
+    *, project: Project, eval_set: EvalSet, split: Split, environment: Environment, model_version: ModelVersion,
+    by: Any, samples_per_task: int = 8, seed: int = 0, batch_size: int = 64,
+) -> EvalRun:
+    """Queues an evaluation. Raises EvalSetError for a draft or an empty split."""
+    if not eval_set.is_frozen:
+        raise EvalSetError(f"{eval_set} is a draft. Freeze it first, so that evaluations can be compared.")
+    count = eval_set.tasks.filter(split=split).count()
+    if not count:
+        raise EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
+    run = EvalRun(
+        project=project, name=f"{model_version} on {eval_set} {split.label.lower()}", eval_set=eval_set, split=split,
+        environment=environment, model_version=model_version, samples_per_task=samples_per_task,
+        total=count * samples_per_task,
+        spec={
+            "eval_set": str(eval_set), "eval_set_digest": eval_set.digest, "split": split, "tasks": count,
+            "environment_hash": environment.hash, "verifier_hash": environment.verifier.hash,
+            "model_digest": model_version.digest, "samples_per_task": samples_per_task, "seed": seed,
+            "batch_size": batch_size,
+        },
+    )
+    if split == Split.HOLDOUT:
+        look(eval_set=eval_set, kind=HoldoutLook.Kind.EVALUATION, by=by, detail=str(model_version))
+    return jobs.submit(run, by=by)
+
+
+def _require_draft(eval_set: EvalSet) -> None:
+    if eval_set.is_frozen:
+        raise EvalSetError(FROZEN.format(eval_set))
+
+
+def _insert(eval_set: EvalSet, tasks: list[Task]) -> None:
+    try:
+        with transaction.atomic():
+            Task.objects.bulk_create(tasks)
+    except IntegrityError as error:
+        raise leak_from(error, tasks) from error
+
+
+def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
+    """The sentence for a refusal of the database, with the two tasks side by side where it is a leak."""
+    if "never_trains" not in str(error):
+        return EvalSetError("Two tasks of the set have the same key or the same request.")
+    for task in tasks:
+        other = (
+            Task.objects.filter(project=task.project).exclude(pk=task.pk)
+            .filter(Q(canonical_hash=task.canonical_hash) | Q(group=task.group))
+            .select_related("eval_set").first()
+        )
+        if other:
+            return HoldoutLeak(
+                f"“{task.messages[-1]['content'][:200]}” and “{other.messages[-1]['content'][:200]}” "
+                f"({other.eval_set}, {other.get_split_display()}) are the same task or of one group; "
+                "a hold-out shares nothing with what may train."
+            )
+    return HoldoutLeak("A task stands in a hold-out and outside it. A hold-out shares nothing with what may train.")

@@ -1,0 +1,65 @@
+"""What an evaluation gives its child process and what it keeps of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.conf import settings
+
+from apps.evals.models import EvalRun, Sample, SampleFields
+from apps.evals.stats import SampleRow, summarise
+from apps.registry.actions import model_spec
+
+SAMPLE_FIELDS = tuple(
+    field.name for field in SampleFields._meta.get_fields() if field.name != "created_at"
+)
+
+
+def engine_spec(batch_size: int) -> dict:
+    return {"kind": "transformers", "dtype": settings.FLYWHEEL_DTYPE, "threads": 0, "batch_size": batch_size}
+
+
+def child_spec(run: EvalRun) -> dict:
+    return {
+        "kind": "evaluate", "seed": run.spec["seed"], "model": model_spec(run.model_version),
+        "engine": engine_spec(run.spec["batch_size"]), "environment": run.environment.as_spec(),
+        "samples_per_task": run.samples_per_task,
+        "tasks": [task.as_spec() for task in run.eval_set.tasks.filter(split=run.split)],
+    }
+
+
+def sample_fields(event: dict) -> dict[str, Any]:
+    """The fields of a sample event that are columns of a sample."""
+    return {name: event[name] for name in SAMPLE_FIELDS if event.get(name) is not None or name == "reward"}
+
+
+def absorb(run: EvalRun, events: list[dict]) -> None:
+    Sample.objects.bulk_create(
+        [
+            Sample(run=run, task_id=event["task_id"], index=event["index"], **sample_fields(event))
+            for event in events if event["type"] == "sample"
+        ],
+        ignore_conflicts=True,
+    )
+
+
+def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
+    return [
+        SampleRow(
+            task=str(sample.task_id), reward=sample.reward, success=sample.success, valid=sample.valid,
+            tool_ok=sample.tool_ok, args_score=sample.args_score, executed=sample.executed, unsafe=sample.unsafe,
+            masked=sample.masked, latency_ms=sample.latency_ms, input_tokens=sample.input_tokens,
+            output_tokens=sample.output_tokens,
+        )
+        for sample in samples
+    ]
+
+
+def complete(run: EvalRun, result: dict) -> dict:
+    """The metrics, computed from the stored samples and not from what the child says."""
+    rows = rows_of(run.samples.defer("output", "messages"))
+    expected = run.eval_set.tasks.filter(split=run.split).count() * run.samples_per_task
+    if len(rows) != expected:
+        raise ValueError(f"The evaluation reported {len(rows)} samples; {expected} were asked for.")
+    return {"metrics": summarise(rows)}

@@ -1,0 +1,29 @@
+"""Which groups go to the hold-out. Pure: no Django, no torch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+
+def choose_holdout(groups: Sequence[str], size: int, seed: int) -> set[str]:
+    """Groups that make up a hold-out of at least `size` rows; `groups` has one entry per row.
+
+    Whole groups only, drawn at random by `seed`, so that no group is on both sides; the same input gives the
+    same split. Raises ValueError where the rest would be empty.
+    """
+    names = sorted(set(groups))
+    random.Random(seed).shuffle(names)
+    chosen: set[str] = set()
+    count = 0
+    for name in names:
+        if count >= size:
+            break
+        chosen.add(name)
+        count += groups.count(name)
+    if count < size or len(chosen) == len(names):
+        raise ValueError(
+            f"A hold-out of {size} needs more than {size} tasks in at least two groups; there are {len(groups)} tasks "
+            f"in {len(names)} groups. Add tasks or choose a smaller hold-out."
+        )
+    return chosen

@@ -1,0 +1,166 @@
+"""The numbers of an evaluation, with intervals. Pure: no Django, no torch.
+
+A task is sampled k times. Samples of one task are not independent, so every interval is over tasks: the
+statistic is the mean of the tasks' own means, its error the spread of those (clustered by task).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from apps.core.intervals import LEVEL, wilson
+
+PASS_AT = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class SampleRow:
+    """One scored output, as far as the numbers need it. `reward` is None where it is masked."""
+
+    task: str
+    reward: float | None
+    success: bool = False
+    valid: bool = False
+    tool_ok: bool = False
+    args_score: float = 0.0
+    executed: bool = False
+    unsafe: bool = False
+    masked: bool = False
+    latency_ms: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over n tasks with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def mean_interval(values: Sequence[float], bounds: tuple[float, float] | None = None) -> Estimate:
+    """Mean of the tasks' values with Student's t interval, cut to `bounds`.
+
+    Where all the values are equal the spread says nothing: for 0/1 bounds Wilson's interval is given instead.
+    """
+    n = len(values)
+    if n == 0:
+        return Estimate(math.nan, math.nan, math.nan, 0)
+    array = np.asarray(values, dtype=float)
+    mean = float(array.mean())
+    if n == 1:
+        low, high = bounds or (-math.inf, math.inf)
+        return Estimate(mean, low, high, 1)
+    error = float(array.std(ddof=1)) / math.sqrt(n)
+    if error == 0 and bounds == (0.0, 1.0):
+        low, high = wilson(round(mean * n), n)
+        return Estimate(mean, low, high, n)
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * error
+    low, high = mean - half, mean + half
+    if bounds:
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+    return Estimate(mean, low, high, n)
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Unbiased pass@k = 1 − C(n−c, k) / C(n, k) from c successes in n samples (Chen et al. 2021, 2107.03374).
+
+    Raises ValueError for k > n.
+    """
+    if k > n:
+        raise ValueError(f"pass@{k} needs at least {k} samples, there are {n}")
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def by_task(rows: Iterable[SampleRow]) -> dict[str, list[SampleRow]]:
+    """Unmasked samples of each task: a verifier's own error is no evidence about the model."""
+    groups: dict[str, list[SampleRow]] = defaultdict(list)
+    for row in rows:
+        if not row.masked:
+            groups[row.task].append(row)
+    return dict(groups)
+
+
+def task_means(rows: Iterable[SampleRow], value: Callable[[SampleRow], float]) -> dict[str, float]:
+    return {task: float(np.mean([value(row) for row in group])) for task, group in by_task(rows).items()}
+
+
+RATES: dict[str, Callable[[SampleRow], float]] = {
+    "valid_json": lambda row: row.valid,
+    "correct_tool": lambda row: row.tool_ok,
+    "correct_arguments": lambda row: row.tool_ok and row.args_score >= 1.0,
+    "execution_success": lambda row: row.executed,
+    "unsafe_action": lambda row: row.unsafe,
+    "success": lambda row: row.success,
+}
+
+
+def summarise(rows: Sequence[SampleRow]) -> dict[str, Any]:
+    """The metrics of one evaluation: {name: Estimate as dict}, pass@k, shares of tasks, latency, tokens, counts."""
+    groups = by_task(rows)
+    metrics: dict[str, Any] = {
+        name: mean_interval(list(task_means(rows, value).values()), (0.0, 1.0)).as_dict()
+        for name, value in RATES.items()
+    }
+    metrics["reward"] = mean_interval(list(task_means(rows, lambda row: row.reward or 0.0).values())).as_dict()
+    metrics["pass_at_k"] = _pass_at(groups)
+    metrics["tasks"] = _shares(groups)
+    metrics["latency_ms"] = _quantiles([row.latency_ms for row in rows if row.latency_ms is not None])
+    metrics["input_tokens"] = _mean([row.input_tokens for row in rows if row.input_tokens is not None])
+    metrics["output_tokens"] = _mean([row.output_tokens for row in rows if row.output_tokens is not None])
+    metrics["counts"] = {
+        "tasks": len(groups), "samples": len(rows), "masked": sum(row.masked for row in rows),
+    }
+    return metrics
+
+
+def _pass_at(groups: dict[str, list[SampleRow]]) -> dict[str, float]:
+    smallest = min((len(group) for group in groups.values()), default=0)
+    return {
+        str(k): float(np.mean([pass_at_k(len(g), sum(r.success for r in g), k) for g in groups.values()]))
+        for k in PASS_AT if k <= smallest
+    }
+
+
+def _shares(groups: dict[str, list[SampleRow]]) -> dict[str, int]:
+    """How many tasks pass always, never, sometimes: only the last kind teaches GRPO anything."""
+    passed = [(sum(row.success for row in group), len(group)) for group in groups.values()]
+    always = sum(c == n for c, n in passed)
+    never = sum(c == 0 for c, _ in passed)
+    return {"always": always, "never": never, "mixed": len(passed) - always - never}
+
+
+def _quantiles(values: Sequence[float]) -> dict[str, float | None]:
+    if not values:
+        return {"p50": None, "p95": None}
+    p50, p95 = np.percentile(values, [50, 95])
+    return {"p50": float(p50), "p95": float(p95)}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def paired_difference(
+    baseline: dict[str, float], candidate: dict[str, float], bounds: tuple[float, float] | None = None
+) -> Estimate:
+    """Mean of candidate − baseline over the tasks of both, with the paired t interval.
+
+    Raises ValueError where the two do not cover the same tasks.
+    """
+    if baseline.keys() != candidate.keys():
+        raise ValueError("The two evaluations do not cover the same tasks.")
+    return mean_interval([candidate[task] - baseline[task] for task in baseline], bounds)

@@ -1,0 +1,102 @@
+"""The artifact store: folders of files, addressed by the SHA-256 of their manifest, never changed.
+
+Model files are safetensors; anything that could be a pickle is refused at the door.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from django.conf import settings
+
+from apps.registry.models import Artifact
+
+SAFE_SUFFIXES = frozenset({".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".jinja"})
+MAX_FILES = 1000
+
+
+class ArtifactError(Exception):
+    """A folder that cannot be stored or read; the message is a sentence for the screen."""
+
+
+def manifest(folder: Path) -> list[dict]:
+    """[{path, size, sha256}] of the folder's files, sorted by path. Raises ArtifactError for what is not safe."""
+    if not folder.is_dir():
+        raise ArtifactError(f"The folder {folder} is missing.")
+    files = sorted(path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
+    if not files:
+        raise ArtifactError(f"The folder {folder} is empty.")
+    if len(files) > MAX_FILES:
+        raise ArtifactError(f"The folder {folder} holds {len(files)} files; {MAX_FILES} is the most.")
+    return [_entry(folder, path) for path in files]
+
+
+def _entry(folder: Path, path: Path) -> dict:
+    name = path.relative_to(folder).as_posix()
+    if path.is_symlink() or not path.is_file():
+        raise ArtifactError(f"{name} is not a plain file; links are not stored.")
+    if path.suffix not in SAFE_SUFFIXES:
+        raise ArtifactError(f"{name} is not safetensors, JSON or text; files that can hold code are not stored.")
+    return {"path": name, "size": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def manifest_digest(files: list[dict]) -> str:
+    return hashlib.sha256(json.dumps(files, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def store_folder(folder: Path) -> Artifact:
+    """Copies the folder into the store. The same content twice is one artifact. Raises ArtifactError."""
+    files = manifest(folder)
+    digest = manifest_digest(files)
+    if not _home(digest).is_dir():
+        _copy(folder, files, _home(digest))
+    artifact, _ = Artifact.objects.get_or_create(
+        digest=digest, defaults={"files": files, "size": sum(entry["size"] for entry in files)}
+    )
+    return artifact
+
+
+def local_path(artifact: Artifact) -> Path:
+    """The artifact as a folder on this machine. Raises ArtifactError where it is missing or incomplete."""
+    home = _home(artifact.digest)
+    for entry in artifact.files:
+        path = home / entry["path"]
+        if not path.is_file() or path.stat().st_size != entry["size"]:
+            raise ArtifactError(f"Artifact {artifact} lacks {entry['path']} under {home}. Restore the data folder.")
+    return home
+
+
+def _home(digest: str) -> Path:
+    return Path(settings.FLYWHEEL_DATA_DIR) / "artifacts" / digest
+
+
+def _copy(folder: Path, files: list[dict], home: Path) -> None:
+    """Complete or absent: written beside, synced, renamed."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix="incoming-", dir=home.parent))
+    try:
+        for entry in files:
+            target = beside / entry["path"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / entry["path"], target)
+            _sync(target)
+        beside.rename(home)
+    except OSError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        if not home.is_dir():
+            raise ArtifactError(f"The artifact could not be stored: {error.strerror}.") from error
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
