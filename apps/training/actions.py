@@ -1,0 +1,68 @@
+"""Writes of floor 8: freezing what trains, and starting a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+
+from apps.core import jobs
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.environments.models import Environment
+from apps.evals.canonical import digest_of
+from apps.evals.models import EvalSet, Split
+from apps.registry.models import ModelVersion
+from apps.reviews.actions import require_unlocked
+from apps.training.models import Dataset, DatasetRow, Method, TrainingRun
+
+
+class TrainingError(Exception):
+    """A run that may not be started; the message is a sentence for the screen."""
+
+
+@transaction.atomic
+def freeze_dataset(*, eval_set: EvalSet, by: Any) -> Dataset:
+    """The training tasks of a frozen set, as they are. The same set twice is one dataset. Raises TrainingError."""
+    if not eval_set.is_frozen:
+        raise TrainingError(f"{eval_set} is a draft. Freeze it before anything trains on it.")
+    tasks = list(eval_set.tasks.trainable())
+    if not tasks:
+        raise TrainingError(f"{eval_set} has no tasks in its train split.")
+    digest = digest_of([eval_set.digest, [[task.key, task.canonical_hash] for task in tasks]])
+    dataset, made = Dataset.objects.get_or_create(
+        project=eval_set.project, digest=digest,
+        defaults={"eval_set": eval_set, "size": len(tasks), "created_by": by},
+    )
+    if made:
+        DatasetRow.objects.bulk_create(
+            DatasetRow(dataset=dataset, task=task, split=task.split, position=position)
+            for position, task in enumerate(tasks)
+        )
+        audit("dataset.frozen", project=eval_set.project, by=by, target=dataset, digest=digest, size=len(tasks))
+    return dataset
+
+
+@transaction.atomic
+def submit_training(
+    *, project: Project, method: Method, parent: ModelVersion, dataset: Dataset, environment: Environment,
+    config: dict, by: Any, seed: int = 0, name: str = "",
+) -> TrainingRun:
+    """Queues a run. Raises TrainingLocked where the reward is not reviewed, TrainingError for what cannot train."""
+    require_unlocked(environment.verifier)
+    steps = config.get("steps")
+    if not isinstance(steps, int) or steps < 1:
+        raise TrainingError("Say how many steps to train: a whole number of at least 1.")
+    if method == Method.SFT and not dataset.rows.exclude(task__demonstration="").exists():
+        raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
+    run = TrainingRun(
+        project=project, method=method, name=name or f"{Method(method).label} from {parent}", parent=parent,
+        dataset=dataset, environment=environment, total=steps,
+        spec={
+            "seed": seed, "config": config, "dataset_digest": dataset.digest, "eval_set": str(dataset.eval_set),
+            "eval_set_digest": dataset.eval_set.digest, "environment_hash": environment.hash,
+            "verifier_hash": environment.verifier.hash, "parent_digest": parent.digest,
+            "validation": dataset.eval_set.tasks.filter(split=Split.VALIDATION).count(),
+        },
+    )
+    return jobs.submit(run, by=by)

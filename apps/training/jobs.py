@@ -1,0 +1,101 @@
+"""What a training run gives its child process and what it keeps of the answers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from django.db import transaction
+
+from apps.evals.jobs import engine_spec, sample_fields
+from apps.evals.models import Split, Task
+from apps.registry.actions import model_spec, register_adapter
+from apps.registry.artifacts import store_folder
+from apps.registry.models import ModelKind
+from apps.training.models import Checkpoint, Method, Metric, Rollout, TrainingRun
+
+
+def child_spec(run: TrainingRun) -> dict:
+    spec = {
+        "kind": run.method, "seed": run.spec["seed"], "model": model_spec(run.parent), "engine": engine_spec(64),
+        "environment": run.environment.as_spec(), "config": run.spec["config"], "resume_from": resume_folder(run),
+    }
+    tasks = [row.task for row in run.dataset.rows.select_related("task")]
+    if run.method == Method.SFT:
+        return spec | {"rows": [sft_row(task, run.environment.harness) for task in tasks if task.demonstration]}
+    validation = run.dataset.eval_set.tasks.filter(split=Split.VALIDATION)
+    return spec | {
+        "tasks": [task.as_spec() for task in tasks],
+        "validation_tasks": [task.as_spec() for task in validation],
+    }
+
+
+def sft_row(task: Task, harness: dict) -> dict:
+    """The conversation as the agent's harness would open it, and the answer it should give."""
+    system = [{"role": "system", "content": harness["system_prompt"]}] if harness.get("system_prompt") else []
+    return {"messages": system + task.messages, "completion": task.demonstration}
+
+
+def resume_folder(run: TrainingRun) -> str | None:
+    """The newest checkpoint whose folder is there: a checkpoint is complete or absent."""
+    for checkpoint in run.checkpoints.all():
+        if Path(checkpoint.path).is_dir():
+            return checkpoint.path
+    return None
+
+
+def absorb(run: TrainingRun, events: list[dict]) -> None:
+    store_metrics(run, events)
+    for event in events:
+        if event["type"] == "checkpoint":
+            Checkpoint.objects.update_or_create(
+                run=run, step=event["step"], defaults={"path": event["path"], "attempt": run.attempt}
+            )
+    Rollout.objects.bulk_create(
+        [
+            Rollout(run=run, task_id=event["task_id"], phase=event["phase"], step=event["step"],
+                    index=event["index"], **sample_fields(event))
+            for event in events if event["type"] == "sample"
+        ],
+        ignore_conflicts=True,
+    )
+
+
+def store_metrics(run: TrainingRun, events: list[dict]) -> None:
+    """A resumed attempt repeats the steps after its checkpoint: the later value stands."""
+    latest = {
+        (name, event["step"]): float(value)
+        for event in events if event["type"] == "metric"
+        for name, value in event["values"].items() if isinstance(value, int | float) and math.isfinite(value)
+    }
+    Metric.objects.bulk_create(
+        [Metric(run=run, name=name, step=step, value=value) for (name, step), value in latest.items()],
+        update_conflicts=True, unique_fields=["run", "name", "step"], update_fields=["value"],
+    )
+
+
+def complete(run: TrainingRun, result: dict) -> dict:
+    """Stores the adapter and makes its version, in the transaction that ends the run."""
+    with transaction.atomic():
+        artifact = store_folder(Path(result["adapter"]))
+        version = register_adapter(
+            project=run.project, name=version_name(run), parent=run.parent, artifact=artifact, lineage=lineage(run),
+            by=run.created_by,
+        )
+        TrainingRun.objects.filter(pk=run.pk).update(model_version=version)
+    return {"model_version": str(version), "adapter_digest": artifact.digest, "metrics": result.get("metrics") or {}}
+
+
+def version_name(run: TrainingRun) -> str:
+    base = next(
+        (node for node in [run.parent, *run.parent.ancestors()] if node.kind == ModelKind.BASE), run.parent
+    )
+    return f"{base.name}-{run.method}"
+
+
+def lineage(run: TrainingRun) -> dict:
+    """Everything that made the version, frozen: enough to make it again and to find its production trajectories."""
+    return run.spec | {
+        "run": str(run.pk), "method": run.method, "parent": str(run.parent), "dataset": str(run.dataset_id),
+        "environment": str(run.environment), "verifier": str(run.environment.verifier),
+    }
