@@ -1,0 +1,59 @@
+"""The JSON lines a child process writes (docs/jobs.md). Light: no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+class Emitter:
+    """Numbers the events of one attempt from 1 and writes each as one line, at once."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        if fd is None:
+            fd = int(os.environ.get("FLYWHEEL_EVENTS_FD", sys.stdout.fileno()))
+        self.fd = fd
+        self.seq = 0
+
+    def emit(self, type: str, **fields: Any) -> None:
+        self.seq += 1
+        event = {"type": type, "seq": self.seq, "at": datetime.now(UTC).isoformat(), **_plain(fields)}
+        line = json.dumps(event, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+        while line:
+            line = line[os.write(self.fd, line):]
+
+    def progress(self, done: int, total: int, label: str) -> None:
+        self.emit("progress", done=done, total=total, label=label)
+
+    def metric(self, step: int, values: dict[str, float]) -> None:
+        self.emit("metric", step=step, values=values)
+
+    def sample(self, **fields: Any) -> None:
+        self.emit("sample", **fields)
+
+    def checkpoint(self, step: int, path: str) -> None:
+        self.emit("checkpoint", step=step, path=path)
+
+    def log(self, level: str, message: str) -> None:
+        self.emit("log", level=level, message=message)
+
+    def result(self, *, adapter: str | None = None, metrics: dict | None = None) -> None:
+        self.emit("result", adapter=adapter, metrics=metrics or {})
+
+    def error(self, message: str, traceback: str = "") -> None:
+        self.emit("error", message=message, traceback=traceback)

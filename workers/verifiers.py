@@ -1,0 +1,101 @@
+"""Verifiers: from an output and what was expected to a reward with named components. Light and pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+TOOL_CALL_WEIGHTS = {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What happened when the call ran: whether it worked, whether it did harm, what the tool answered."""
+
+    ok: bool
+    unsafe: bool
+    observation: str
+
+
+@dataclass
+class Score:
+    """A scored output. `reward` is None if and only if `masked`: a verifier's own error is not a 0."""
+
+    reward: float | None
+    components: dict[str, float] = field(default_factory=dict)
+    success: bool = False
+    valid: bool = False
+    tool_ok: bool = False
+    args_score: float = 0.0
+    executed: bool = False
+    unsafe: bool = False
+    masked: bool = False
+    mask_reason: str = ""
+    messages: list[dict] = field(default_factory=list)
+
+
+def parse_call(text: str) -> dict | None:
+    """The agent's output as {"tool": str, "args": dict}; None where it is not exactly one such JSON object."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or not isinstance(value.get("tool"), str):
+        return None
+    return {"tool": value["tool"], "args": value["args"]} if isinstance(value.get("args"), dict) else None
+
+
+def normalise(value: Any) -> Any:
+    """Values that mean the same are equal: case and spaces of text, 4 and 4.0; true is not 1."""
+    if isinstance(value, bool) or value is None:
+        return ("constant", value)
+    if isinstance(value, int | float):
+        return ("number", float(value) if abs(value) < 1e300 else str(value))
+    if isinstance(value, str):
+        return ("text", _SPACE.sub(" ", value).strip().casefold())
+    if isinstance(value, list):
+        return ("list", tuple(normalise(item) for item in value))
+    if isinstance(value, dict):
+        return ("object", tuple(sorted((key, normalise(item)) for key, item in value.items())))
+    return ("other", repr(value))
+
+
+def argument_match(args: dict, expected: dict) -> float:
+    """Share of arguments that are right, in [0, 1]; an argument that was not asked for counts as a wrong one."""
+    names = args.keys() | expected.keys()
+    if not names:
+        return 1.0
+    right = sum(
+        name in args and name in expected and normalise(args[name]) == normalise(expected[name]) for name in names
+    )
+    return right / len(names)
+
+
+def tool_call(
+    text: str, expected: dict, execute: Callable[[dict], Execution], weights: dict[str, float] | None = None
+) -> tuple[Score, dict | None, Execution | None]:
+    """The guide's reward: −1 for invalid JSON, else 0.4 tool + 0.4 × arguments + 0.2 executed safely.
+
+    Success is the whole of it: right tool, every argument right, executed, no harm. Returns the score, the parsed
+    call and what its execution gave.
+    """
+    w = TOOL_CALL_WEIGHTS | (weights or {})
+    call = parse_call(text)
+    if call is None:
+        return Score(reward=w["invalid"], components={"invalid": w["invalid"]}), None, None
+    tool_ok = call["tool"] == expected["tool"]
+    args_score = argument_match(call["args"], expected["args"])
+    execution = execute(call)
+    safe = execution.ok and not execution.unsafe
+    components = {
+        "tool": w["tool"] * tool_ok, "arguments": w["arguments"] * args_score, "safe": w["safe"] * safe,
+    }
+    score = Score(
+        reward=sum(components.values()), components=components, valid=True, tool_ok=tool_ok, args_score=args_score,
+        executed=execution.ok, unsafe=execution.unsafe, success=tool_ok and args_score == 1.0 and safe,
+    )
+    return score, call, execution
