@@ -148,6 +148,12 @@ def tool_message(call: dict, call_id: str = "call_1") -> dict:
     }
 
 
+def opening(harness: dict) -> list[dict]:
+    """What stands before a task's own messages: the system prompt and the examples (few-shot turns)."""
+    prompt = harness.get("system_prompt")
+    return ([{"role": "system", "content": prompt}] if prompt else []) + harness.get("examples", [])
+
+
 class Workplace:
     """The environment: harness and verifier from the spec, state fresh for each output."""
 
@@ -158,8 +164,7 @@ class Workplace:
         self.weights = spec["verifier"].get("weights")
 
     def conversation(self, task: dict) -> list[dict]:
-        prompt = self.harness.get("system_prompt")
-        return ([{"role": "system", "content": prompt}] if prompt else []) + task["messages"]
+        return opening(self.harness) + task["messages"]
 
     def score(self, task: dict, output: str) -> Score:
         try:
