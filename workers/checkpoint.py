@@ -1,0 +1,87 @@
+"""Checkpoints: complete or absent, safetensors and JSON only. Heavy: imports torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+
+
+def save_adapter(model: Any, folder: Path) -> Path:
+    """The adapter alone, complete or absent, replacing what is there."""
+    return _beside(folder, lambda new: model.save_pretrained(new, safe_serialization=True))
+
+
+def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer) -> Path:
+    """Adapter, optimizer state and step. Raises OSError (a full disk) and leaves the last checkpoint as it was."""
+
+    def write(new: Path) -> None:
+        model.save_pretrained(new, safe_serialization=True)
+        tensors, numbers = _flat(optimizer)
+        save_file(tensors, new / OPTIMIZER)
+        (new / STATE).write_text(json.dumps({"step": step, "optimizer": numbers}))
+
+    return _beside(folder, write)
+
+
+def _beside(folder: Path, write: Any) -> Path:
+    new = folder.with_name(folder.name + ".incoming")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        write(new)
+        for readme in new.glob("README.md"):  # peft's empty model card
+            readme.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
+        new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return folder
+
+
+def _flat(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    tensors, numbers = {}, {}
+    for index, state in optimizer.state_dict()["state"].items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"{index}.{name}"] = value.contiguous()
+            else:
+                numbers[f"{index}.{name}"] = value
+    return tensors, numbers
+
+
+def step_of(folder: str | None) -> int:
+    """The step a checkpoint was made at; 0 for none."""
+    return json.loads((Path(folder) / STATE).read_text())["step"] if folder else 0
+
+
+def load_optimizer(folder: str | None, optimizer: torch.optim.Optimizer) -> None:
+    """Puts the state of a checkpoint into an optimizer over the same parameters in the same order."""
+    if not folder:
+        return
+    state: dict[int, dict[str, Any]] = {}
+    numbers = json.loads((Path(folder) / STATE).read_text())["optimizer"]
+    for key, value in [*load_file(Path(folder) / OPTIMIZER).items(), *numbers.items()]:
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def schedule(config: dict, start: int = 0) -> Any:
+    """Factor of the learning rate at each optimizer step since `start`: linear warm-up, then linear decay."""
+    warmup, steps, floor = config.get("warmup_steps", 0), config["steps"], config.get("final_lr_share", 0.1)
+
+    def factor(done: int) -> float:
+        step = start + done
+        if step < warmup:
+            return (step + 1) / warmup
+        return max(floor, 1 - (1 - floor) * (step - warmup) / max(1, steps - warmup))
+
+    return factor

@@ -1,0 +1,323 @@
+"""GRPO on LoRA adapters. `python -m workers.grpo spec.json` (docs/jobs.md). Read it from top to bottom.
+
+Each step: sample G completions for each of P prompts, score them with the environment's verifier, take advantages
+within each group, and move the policy. Rollouts and update share their prompts (workers.branches): the system prompt
+is computed once a step, each task's own words once, and only the completions G times.
+
+Sources: GRPO 2402.03300, DAPO 2503.14476, Dr. GRPO 2503.20783, GSPO 2507.18071.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers import checkpoint
+from workers.branches import completion_hidden, decoder_of, forward_prompts
+from workers.engines import Output, Sampling
+from workers.engines.transformers_engine import TransformersEngine
+from workers.environments import Environment, load
+from workers.evaluate import emit_sample, rollouts
+from workers.events import Emitter
+from workers.models import load_base, lora, set_threads
+from workers.spec import SpecError, Stop, StopFlag, run_main
+from workers.verifiers import Score
+
+DEFAULTS = {
+    "prompts_per_step": 4, "generations": 8, "clip_low": 0.2, "clip_high": 0.28, "beta": 0.0, "loss_type": "dapo",
+    "scale_rewards": "group", "temperature": 1.0, "top_p": 1.0, "max_new_tokens": 64, "updates_per_batch": 1,
+    "eval_every": 0, "eval_samples": 1, "save_every": 5, "max_grad_norm": 1.0, "warmup_steps": 0,
+}
+LOSSES = ("grpo", "dapo", "dr_grpo", "gspo")
+EPSILON = 1e-4  # TRL's, in the denominator of the advantage
+
+
+@dataclass
+class Group:
+    """One prompt with its G scored completions."""
+
+    task: dict
+    prompt: list[int]
+    outputs: list[Output]
+    scores: list[Score]
+
+    @property
+    def rewards(self) -> Tensor:
+        """[G]; NaN where the verifier's own error masks a sample."""
+        return torch.tensor([float("nan") if score.masked else float(score.reward or 0) for score in self.scores])
+
+
+def advantages(rewards: Tensor, scale: str = "group") -> Tensor:
+    """(r − mean) / (std + ε) over the unmasked of a group's G rewards, [G] → [G]; 0 for masked ones.
+
+    `scale="none"` leaves the division out (Dr. GRPO).
+    """
+    seen = ~rewards.isnan()
+    if seen.sum() < 2:
+        return torch.zeros_like(rewards)
+    centred = rewards - rewards[seen].mean()
+    if scale == "group":
+        centred = centred / (rewards[seen].std() + EPSILON)
+    return torch.where(seen, centred, torch.zeros_like(rewards))
+
+
+def logprobs_of(model: Any, prompts: list[list[int]], completions: list[list[list[int]]], temperature: float,
+                fill: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities of every completion's tokens: (logprobs [R, U], entropies [R, U] without gradient, real [R, U]).
+
+    Rows are conversation by conversation. Logits are computed at completion positions only.
+    """
+    decoder, head = decoder_of(model)
+    prompted = forward_prompts(decoder, prompts, fill)
+    hidden, ids, real = completion_hidden(decoder, prompted, completions)
+    logits = head(hidden[real]).float() / temperature
+    everything = logits.log_softmax(-1)
+    chosen = everything.gather(-1, ids[real][:, None])[:, 0]
+    with torch.no_grad():
+        entropy = -(everything.exp() * everything).sum(-1)
+    zeros = torch.zeros(real.shape, device=logits.device)
+    return zeros.masked_scatter(real, chosen), zeros.masked_scatter(real, entropy), real
+
+
+def policy_loss(logprobs: Tensor, old: Tensor, reference: Tensor | None, advantage: Tensor, real: Tensor,
+                config: dict) -> tuple[Tensor, dict[str, float]]:
+    """The clipped loss of a batch, all tensors [R, U] and advantage [R], and what was clipped.
+
+    grpo: mean over completions of the mean over tokens. dapo: mean over all tokens. dr_grpo: sum over tokens / (R × the
+    longest length allowed). gspo: as grpo, with one ratio a sequence. KL to the reference is the k3 estimator.
+    """
+    lengths = real.sum(-1).clamp(min=1)
+    log_ratio = (logprobs - old) * real
+    if config["loss_type"] == "gspo":
+        # The value is the sequence's ratio, the gradient reaches each token (GSPO-token with equal advantages).
+        log_ratio = (log_ratio.sum(-1) / lengths)[:, None].expand_as(logprobs)
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - config["clip_low"], 1 + config["clip_high"])
+    each = -torch.minimum(ratio * advantage[:, None], clipped * advantage[:, None])
+    kl = torch.zeros_like(logprobs)
+    if reference is not None:
+        gap = reference - logprobs
+        kl = gap.exp() - gap - 1
+        each = each + config["beta"] * kl
+    if config["loss_type"] in ("grpo", "gspo"):
+        loss = ((each * real).sum(-1) / lengths).mean()
+    elif config["loss_type"] == "dapo":
+        loss = (each * real).sum() / real.sum().clamp(min=1)
+    else:
+        loss = (each * real).sum() / (len(each) * config["max_new_tokens"])
+    tokens = real.sum().clamp(min=1)
+    low = ((ratio < 1 - config["clip_low"]) & (advantage[:, None] < 0) & real).sum() / tokens
+    high = ((ratio > 1 + config["clip_high"]) & (advantage[:, None] > 0) & real).sum() / tokens
+    return loss, {
+        "train/clip_low": float(low), "train/clip_high": float(high), "train/kl": float((kl * real).sum() / tokens),
+    }
+
+
+class Trainer:
+    """A policy, its optimizer, and the steps taken."""
+
+    def __init__(self, spec: dict, events: Emitter, stop: StopFlag) -> None:
+        self.config = DEFAULTS | spec["config"]
+        if self.config["loss_type"] not in LOSSES:
+            raise SpecError(f"config.loss_type must be one of {', '.join(LOSSES)}, not {self.config['loss_type']!r}.")
+        self.events, self.stop, self.out = events, stop, Path(spec["out_dir"])
+        self.seed, self.resume = spec.get("seed", 0), spec.get("resume_from")
+        self.environment: Environment = load(spec["environment"])
+        self.tasks, self.validation = spec["tasks"], spec.get("validation_tasks") or []
+        set_threads(spec["engine"].get("threads", 0))
+        torch.manual_seed(self.seed)
+        base, tokenizer = load_base(spec["model"]["base"], spec["engine"].get("dtype", "float32"))
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        start = spec["model"].get("adapter")
+        self.model = lora(base, self.config, self.resume or start).to(device).eval()
+        self.reference = self._add_reference(start) if self.config["beta"] else None
+        # The engine generates with this very model: the policy that acts is the policy that learns.
+        self.engine = TransformersEngine(self.model, tokenizer, spec["engine"].get("batch_size", 64))
+        self.fill = tokenizer.pad_token_id or 0
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(parameters, lr=self.config["learning_rate"], weight_decay=0.0)
+        checkpoint.load_optimizer(self.resume, self.optimizer)
+        self.done = checkpoint.step_of(self.resume)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, checkpoint.schedule(self.config, self.done)
+        )
+
+    def _add_reference(self, start: str | None) -> str | None:
+        """Name of the frozen adapter that KL is measured from; None where that is the bare base model."""
+        if not start:
+            return None
+        self.model.load_adapter(start, "reference", is_trainable=False)
+        return "reference"
+
+    def reference_logprobs(self, prompts: list[list[int]], completions: list[list[list[int]]]) -> Tensor | None:
+        if not self.config["beta"]:
+            return None
+        with torch.no_grad():
+            if self.reference is None:
+                with self.model.disable_adapter():
+                    return logprobs_of(self.model, prompts, completions, self.config["temperature"], self.fill)[0]
+            self.model.set_adapter("reference")
+            try:
+                return logprobs_of(self.model, prompts, completions, self.config["temperature"], self.fill)[0]
+            finally:
+                self.model.set_adapter("default")
+
+    def batch_of(self, step: int) -> list[dict]:
+        """The step's tasks: each epoch is its own shuffle, and a resumed run draws what an unbroken one would."""
+        size = self.config["prompts_per_step"]
+        chosen: list[dict] = []
+        for at in range(step * size, (step + 1) * size):
+            epoch, index = divmod(at, len(self.tasks))
+            order = random.Random(self.seed * 1000 + epoch).sample(range(len(self.tasks)), len(self.tasks))
+            chosen.append(self.tasks[order[index]])
+        return chosen
+
+    def rollout(self, step: int) -> list[Group]:
+        config = self.config
+        sampling = Sampling(config["temperature"], config["top_p"], config["max_new_tokens"], self.seed * 100_003 + step)
+        groups = []
+        for task, scored in rollouts(self.engine, self.environment, self.batch_of(step), sampling, config["generations"]):
+            prompt = self.engine.prompt_ids(self.environment.conversation(task))
+            outputs, scores = [output for output, _ in scored], [score for _, score in scored]
+            groups.append(Group(task, prompt, outputs, scores))
+            for index, (output, score) in enumerate(scored):
+                emit_sample(self.events, task, index, output, score, phase="train", step=step + 1)
+        return groups
+
+    def update(self, groups: list[Group]) -> dict[str, float]:
+        """One policy update, or several on the same rollouts. Groups that say nothing (no spread) are left out."""
+        config = self.config
+        weights = [advantages(group.rewards, config["scale_rewards"]) for group in groups]
+        telling = [(group, weight) for group, weight in zip(groups, weights, strict=True) if weight.abs().max() > 0]
+        if not telling:
+            return {"train/loss": 0.0}
+        prompts = [group.prompt for group, _ in telling]
+        completions = [[output.token_ids for output in group.outputs] for group, _ in telling]
+        device = next(self.model.parameters()).device
+        advantage = torch.cat([weight for _, weight in telling]).to(device)
+        masked = torch.tensor([score.masked for group, _ in telling for score in group.scores], device=device)
+        reference = self.reference_logprobs(prompts, completions)
+        old: Tensor | None = None
+        metrics: dict[str, float] = {}
+        for _ in range(config["updates_per_batch"]):
+            logprobs, entropy, real = logprobs_of(self.model, prompts, completions, config["temperature"], self.fill)
+            used = real & ~masked[:, None]
+            if old is None:
+                # On policy the ratio is exactly 1; how far the sampler was from it is measured, not assumed.
+                old = logprobs.detach()
+                metrics |= sampler_gap(old, [output for group, _ in telling for output in group.outputs], real)
+                metrics["train/entropy"] = float((entropy * used).sum() / used.sum().clamp(min=1))
+            loss, clipped = policy_loss(logprobs, old, reference, advantage, used, config)
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(
+                [p for p in self.model.parameters() if p.requires_grad], config["max_grad_norm"]
+            )
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            metrics |= clipped | {"train/loss": float(loss.detach()), "train/grad_norm": float(norm)}
+        return metrics
+
+    def validate(self, step: int) -> None:
+        """The validation tasks under the harness's own sampling, with the weights as they are."""
+        harness = self.environment.harness
+        sampling = Sampling(
+            harness.get("temperature", 1.0), harness.get("top_p", 1.0), harness.get("max_new_tokens", 64), self.seed
+        )
+        rewards, successes = [], []
+        found = rollouts(self.engine, self.environment, self.validation, sampling, self.config["eval_samples"])
+        for task, scored in found:
+            for index, (output, score) in enumerate(scored):
+                emit_sample(self.events, task, index, output, score, phase="validation", step=step)
+                if not score.masked:
+                    rewards.append(float(score.reward or 0))
+                    successes.append(float(score.success))
+        if rewards:
+            self.events.metric(step, {
+                "validation/reward": sum(rewards) / len(rewards), "validation/success": sum(successes) / len(successes),
+            })
+
+    def step(self) -> None:
+        began = time.perf_counter()
+        groups = self.rollout(self.done)
+        sampled = time.perf_counter()
+        learning_rate = self.scheduler.get_last_lr()[0]
+        metrics = self.update(groups)
+        self.scheduler.step()
+        self.done += 1
+        metrics |= rollout_metrics(groups) | {
+            "train/learning_rate": learning_rate, "time/generate_s": sampled - began,
+            "time/update_s": time.perf_counter() - sampled,
+        }
+        self.events.metric(self.done, metrics)
+        self.events.progress(
+            self.done, self.config["steps"],
+            f"reward {metrics['train/reward_mean']:.2f}, success {metrics['train/success']:.0%}",
+        )
+
+    def save(self) -> None:
+        folder = checkpoint.save(
+            self.out / f"checkpoint-{self.done}", step=self.done, model=self.model, optimizer=self.optimizer
+        )
+        self.events.checkpoint(self.done, str(folder))
+
+    def train(self) -> Path:
+        """All the steps; returns the adapter's folder. Raises Stop after saving a checkpoint."""
+        steps, every, save_every = self.config["steps"], self.config["eval_every"], self.config["save_every"]
+        if every and self.validation and self.done == 0:
+            self.validate(0)
+        while self.done < steps:
+            self.step()
+            if every and self.validation and (self.done % every == 0 or self.done == steps):
+                self.validate(self.done)
+            if self.done % save_every == 0 and self.done < steps or self.stop.is_set:
+                self.save()
+            if self.stop.is_set:
+                raise Stop
+        return checkpoint.save_adapter(self.model, self.out / "adapter")
+
+
+def sampler_gap(logprobs: Tensor, outputs: list[Output], real: Tensor) -> dict[str, float]:
+    """|log-probability of the trainer − of the sampler| over the tokens; 0 up to rounding when on policy."""
+    sampled = torch.zeros_like(logprobs)
+    for row, output in enumerate(outputs):
+        sampled[row, : len(output.logprobs)] = torch.tensor(output.logprobs)
+    gap = ((logprobs - sampled).abs() * real)
+    return {"train/logp_diff_mean": float(gap.sum() / real.sum().clamp(min=1)), "train/logp_diff_max": float(gap.max())}
+
+
+def rollout_metrics(groups: list[Group]) -> dict[str, float]:
+    rewards = torch.stack([group.rewards for group in groups])
+    seen = rewards[~rewards.isnan()]
+    outputs = [output for group in groups for output in group.outputs]
+    scores = [score for group in groups for score in group.scores]
+    flat = [bool(advantages(row).abs().max() == 0) for row in rewards]
+    n = len(outputs)
+    return {
+        "train/reward_mean": float(seen.mean()) if len(seen) else float("nan"),
+        "train/reward_std": float(seen.std()) if len(seen) > 1 else 0.0,
+        "train/success": sum(score.success for score in scores) / n,
+        "train/unsafe": sum(score.unsafe for score in scores) / n,
+        "train/zero_std_share": sum(flat) / len(flat),
+        "train/completion_length": sum(output.output_tokens for output in outputs) / n,
+        "train/truncated_share": sum(output.truncated for output in outputs) / n,
+        "train/masked_share": sum(score.masked for score in scores) / n,
+    }
+
+
+def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
+    if not spec["tasks"]:
+        raise SpecError("The spec has no tasks to train on.")
+    events.progress(0, spec["config"]["steps"], "loading the model")
+    trainer = Trainer(spec, events, stop)
+    adapter = trainer.train()
+    events.result(adapter=str(adapter), metrics={"steps": trainer.done})
+
+
+if __name__ == "__main__":
+    run_main("grpo", main)

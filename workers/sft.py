@@ -1,0 +1,97 @@
+"""Supervised fine-tuning of a LoRA adapter with TRL. `python -m workers.sft spec.json` (docs/jobs.md).
+
+The loss is on the completion alone. A checkpoint holds the adapter, the optimizer's state and the step; a resumed
+run goes on with the remaining steps in an order of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from workers.events import Emitter
+from workers.spec import Stop, StopFlag, run_main
+
+
+def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
+    import torch
+    from datasets import Dataset
+    from transformers import set_seed
+    from trl import SFTConfig, SFTTrainer
+
+    from workers import checkpoint
+    from workers.models import load_base, lora, set_threads
+
+    config, out = spec["config"], Path(spec["out_dir"])
+    steps, resume = config["steps"], spec.get("resume_from")
+    start, seed = checkpoint.step_of(resume), spec.get("seed", 0)
+    events.progress(start, steps, "loading the model")
+    set_threads(spec.get("engine", {}).get("threads", 0))
+    set_seed(seed + start)
+    model, tokenizer = load_base(spec["model"]["base"])
+    model = lora(model, config, resume or spec["model"].get("adapter"))
+    optimizer = torch.optim.AdamW(
+        [p for p in model.parameters() if p.requires_grad], lr=config["learning_rate"], weight_decay=0.0
+    )
+    checkpoint.load_optimizer(resume, optimizer)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, checkpoint.schedule(config, start))
+    rows = Dataset.from_list(
+        [{"prompt": row["messages"], "completion": [{"role": "assistant", "content": row["completion"]}]}
+         for row in spec["rows"]]
+    )
+    reporter = reporting(events, stop, config, out, start, model, optimizer)
+    trainer = SFTTrainer(
+        model=model, processing_class=tokenizer, train_dataset=rows, optimizers=(optimizer, scheduler),
+        callbacks=[reporter],
+        args=SFTConfig(
+            output_dir=str(out / "trl"), max_steps=steps - start, per_device_train_batch_size=config["batch_size"],
+            learning_rate=config["learning_rate"], max_grad_norm=config.get("max_grad_norm", 1.0), seed=seed + start,
+            logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, bf16=False, fp16=False,
+            gradient_checkpointing=False, max_length=config.get("max_length", 2048), completion_only_loss=True,
+            use_cpu=not torch.cuda.is_available(), dataloader_pin_memory=torch.cuda.is_available(),
+        ),
+    )
+    if start < steps:
+        trainer.train()
+    if stop.is_set:
+        raise Stop
+    adapter = checkpoint.save_adapter(model, out / "adapter")
+    events.result(adapter=str(adapter), metrics={"steps": steps})
+
+
+def reporting(
+    events: Emitter, stop: StopFlag, config: dict, out: Path, start: int, model: Any, optimizer: Any
+) -> Any:
+    """A trainer callback that reports each step, saves checkpoints, and stops on request."""
+    from transformers import TrainerCallback
+
+    from workers import checkpoint
+
+    steps, every = config["steps"], config.get("save_every", 10)
+
+    def save(step: int) -> None:
+        folder = checkpoint.save(out / f"checkpoint-{step}", step=step, model=model, optimizer=optimizer)
+        events.checkpoint(step, str(folder))
+
+    class Reporter(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **_: Any) -> None:
+            if not logs or "loss" not in logs:
+                return
+            step = start + state.global_step
+            names = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm",
+                     "entropy": "train/entropy", "mean_token_accuracy": "train/token_accuracy"}
+            events.metric(step, {names[key]: float(value) for key, value in logs.items() if key in names})
+            events.progress(step, steps, f"loss {float(logs['loss']):.3f}")
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            step = start + state.global_step
+            if step % every == 0 and step < steps or stop.is_set:
+                save(step)
+            if stop.is_set:
+                control.should_training_stop = True
+
+    return Reporter()
+
+
+if __name__ == "__main__":
+    run_main("sft", main)
