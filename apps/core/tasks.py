@@ -4,6 +4,7 @@ from celery import shared_task
 from django.apps import apps
 
 from apps.core import jobs, runner
+from flywheel import alive
 
 
 @shared_task(name="core.run_job")
@@ -15,4 +16,5 @@ def run_job(label: str, pk: str) -> None:
 
 @shared_task(name="core.reap", expires=30)
 def reap() -> dict[str, int]:
+    alive.say(alive.BEAT)
     return jobs.reap()

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+
+# (key, title, URL name, the letter after “g”), in the order of the wheel
+NAVIGATION = (
+    ("dashboard", "Overview", "dashboard:home", "o"),
+    ("trajectories", "Trajectories", "trajectories:list", "t"),
+    ("failures", "Failures", "failures:list", "f"),
+    ("evals", "Eval sets", "evals:list", "e"),
+    ("environments", "Environments", "environments:list", "n"),
+    ("reviews", "Reward review", "reviews:list", "r"),
+    ("training", "Training", "training:list", "a"),
+    ("promotion", "Models", "promotion:models", "m"),
+    ("automation", "Automation", "automation:list", "u"),
+)
+
+
+def navigation(request: HttpRequest) -> dict[str, Any]:
+    match = request.resolver_match
+    return {
+        "navigation": NAVIGATION, "section": match.namespace if match else "",
+        "project": getattr(request, "project", None), "membership": getattr(request, "membership", None),
+    }

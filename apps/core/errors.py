@@ -1,0 +1,38 @@
+"""Error pages that say what to do; JSON for the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+
+TEXTS = {
+    400: ("Bad request", "The request was not understood. Go back and try again."),
+    403: ("Not allowed", "Your role in this project does not allow this. Ask an admin of the project."),
+    404: ("Not found", "There is nothing here, or it belongs to a project you are not a member of."),
+    500: ("Something broke", "The error was logged. Try again; if it stays, tell whoever runs this Flywheel."),
+}
+
+
+def _page(request: HttpRequest, status: int, detail: str = "") -> HttpResponse:
+    title, text = TEXTS[status]
+    if request.path.startswith("/api/"):
+        return JsonResponse({"detail": detail or title}, status=status)
+    return render(request, "error.html", {"status": status, "title": title, "text": detail or text}, status=status)
+
+
+def bad_request(request: HttpRequest, exception: Any = None) -> HttpResponse:
+    return _page(request, 400)
+
+
+def forbidden(request: HttpRequest, exception: Any = None) -> HttpResponse:
+    return _page(request, 403, str(exception or ""))
+
+
+def not_found(request: HttpRequest, exception: Any = None) -> HttpResponse:
+    return _page(request, 404)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    return _page(request, 500)

@@ -1,0 +1,197 @@
+"""The REST API that production agents call. The key decides the project."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+from django.db.models import Q
+from django.shortcuts import get_object_or_404
+from django.utils.dateparse import parse_datetime
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import APIException, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.trajectories import actions, schema
+from apps.trajectories.filters import apply_filters
+from apps.trajectories.models import Trajectory
+from apps.trajectories.schema import Feedback, RowError
+
+MAX_BYTES = 64 * 1024 * 1024
+MAX_ROWS = 5000
+MAX_PAGE, PAGE = 500, 50
+EXAMPLE = OpenApiExample("One run", value={
+    "id": "run-1", "agent": {"name": "helpdesk", "version": "3"},
+    "messages": [{"role": "user", "content": "Close ticket 12."}, {"role": "assistant", "content": "Done."}],
+    "outcome": {"status": "success"}, "latency_ms": 840,
+})
+
+
+class TooLarge(APIException):
+    status_code = 413
+    default_code = "too_large"
+
+
+def body_of(request: Request) -> bytes:
+    """The body, unpacked. Raises TooLarge before it is held whole, ValidationError for a broken gzip."""
+    if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BYTES:
+        raise TooLarge(f"The body is larger than {MAX_BYTES // 2**20} MiB. Send it in parts.")
+    raw = request._request.read(MAX_BYTES + 1)
+    if request.META.get("HTTP_CONTENT_ENCODING", "").lower() == "gzip":
+        raw = _unzip(raw)
+    if len(raw) > MAX_BYTES:
+        raise TooLarge(f"The body is larger than {MAX_BYTES // 2**20} MiB. Send it in parts.")
+    return raw
+
+
+def _unzip(raw: bytes) -> bytes:
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        text = unpacker.decompress(raw, MAX_BYTES + 1)
+    except zlib.error as error:
+        raise ValidationError({"detail": f"The body is not gzip: {error}"}) from error
+    if not unpacker.eof and len(text) <= MAX_BYTES:
+        raise ValidationError({"detail": "The gzip body ends too early."})
+    return text
+
+
+@extend_schema(
+    methods=["POST"], request=OpenApiTypes.OBJECT, responses=OpenApiTypes.OBJECT, examples=[EXAMPLE],
+    description="Stores one trajectory. The same row sent twice is one; a changed row replaces it and keeps its history.",
+)
+@extend_schema(
+    methods=["GET"], responses=OpenApiTypes.OBJECT, description="Trajectories, newest first.",
+    parameters=[OpenApiParameter(name) for name in ("outcome", "agent_version", "model", "tool", "tag", "q", "limit", "cursor")],
+)
+@api_view(["GET", "POST"])
+def collection(request: Request) -> Response:
+    return post_one(request) if request.method == "POST" else list_page(request)
+
+
+def post_one(request: Request) -> Response:
+    try:
+        row = schema.loads(body_of(request))
+    except RowError as error:
+        raise ValidationError({"path": error.path, "error": error.error}) from error
+    done = actions.ingest(project=request.auth.project, rows=[row])
+    if done.rejected:
+        first = done.rejected[0]
+        raise ValidationError({"path": first["path"], "error": first["error"]})
+    return Response(done.as_dict(), status=201 if done.accepted else 200)
+
+
+@extend_schema(
+    request=OpenApiTypes.OBJECT, responses=OpenApiTypes.OBJECT,
+    description=f"Up to {MAX_ROWS} rows or 64 MiB: a JSON array or NDJSON, gzip or not. Good rows are stored though others are bad.",
+)
+@api_view(["POST"])
+def batch(request: Request) -> Response:
+    ndjson = "ndjson" in (request.content_type or "") or "jsonl" in (request.content_type or "")
+    try:
+        rows = list(schema.rows_of(body_of(request), ndjson))
+    except RowError as error:
+        raise ValidationError({"path": error.path, "error": error.error}) from error
+    if len(rows) > MAX_ROWS:
+        raise TooLarge(f"{len(rows)} rows in one batch; {MAX_ROWS} is the most. Send them in parts.")
+    return Response(actions.ingest(project=request.auth.project, rows=rows).as_dict())
+
+
+def list_page(request: Request) -> Response:
+    try:
+        limit = min(MAX_PAGE, max(1, int(request.query_params.get("limit", PAGE))))
+    except ValueError as error:
+        raise ValidationError({"path": "limit", "error": "must be a whole number"}) from error
+    rows = apply_filters(Trajectory.objects.filter(project=request.auth.project), request.query_params)
+    cursor = request.query_params.get("cursor")
+    page = page_of(rows, cursor, limit)
+    return Response({
+        "results": [as_json(trajectory) for trajectory in page["rows"]],
+        "next": page["next"], "previous": page["previous"],
+    })
+
+
+def page_of(rows: Any, cursor: str | None, limit: int) -> dict[str, Any]:
+    """A page by keyset: {rows, next, previous}, the last two cursors or None. A cursor is (direction, time, id)."""
+    direction, at, pk = _decode(cursor)
+    if direction == "before":  # the page before: newer rows
+        found = list(rows.filter(Q(started_at__gt=at) | Q(started_at=at, pk__gt=pk)).order_by("started_at", "pk")[: limit + 1])
+        more, found = len(found) > limit, found[:limit][::-1]
+        following, preceding = True, more
+    else:
+        if at is not None:
+            rows = rows.filter(Q(started_at__lt=at) | Q(started_at=at, pk__lt=pk))
+        found = list(rows.order_by("-started_at", "-pk")[: limit + 1])
+        following, preceding = len(found) > limit, at is not None
+        found = found[:limit]
+    return {
+        "rows": found,
+        "next": _encode("after", found[-1]) if found and following else None,
+        "previous": _encode("before", found[0]) if found and preceding else None,
+    }
+
+
+def _encode(direction: str, row: Trajectory) -> str:
+    text = json.dumps([direction, row.started_at.isoformat(), str(row.pk)])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _decode(cursor: str | None) -> tuple[str, Any, str]:
+    if not cursor:
+        return "after", None, ""
+    try:
+        direction, at, pk = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        time = parse_datetime(at)
+        if direction not in ("after", "before") or time is None or len(pk) != 36:
+            raise ValueError
+    except (ValueError, TypeError) as error:
+        raise ValidationError({"path": "cursor", "error": "not a cursor of this API; start without one"}) from error
+    return direction, time, pk
+
+
+@extend_schema(methods=["GET"], responses=OpenApiTypes.OBJECT)
+@extend_schema(methods=["DELETE"], responses={204: None})
+@api_view(["GET", "DELETE"])
+def item(request: Request, external_id: str) -> Response:
+    trajectory = _find(request, external_id)
+    if request.method == "DELETE":
+        actions.delete(trajectory=trajectory, key=request.auth)
+        return Response(status=204)
+    return Response(as_json(trajectory))
+
+
+@extend_schema(
+    request=OpenApiTypes.OBJECT, responses=OpenApiTypes.OBJECT,
+    description="Later news of a trajectory: outcome, score, comment, corrected (what it should have done), takeover.",
+)
+@api_view(["POST"])
+def feedback(request: Request, external_id: str) -> Response:
+    trajectory = _find(request, external_id)
+    try:
+        news = schema.parse(schema.loads(body_of(request)), Feedback)
+    except RowError as error:
+        raise ValidationError({"path": error.path, "error": error.error}) from error
+    return Response(as_json(actions.give_feedback(trajectory=trajectory, feedback=news)))
+
+
+def _find(request: Request, external_id: str) -> Trajectory:
+    return get_object_or_404(Trajectory, project=request.auth.project, external_id=external_id)
+
+
+def as_json(row: Trajectory) -> dict[str, Any]:
+    """A trajectory in the form it was sent in."""
+    return {
+        "id": row.external_id, "agent": {"name": row.agent_name, "version": row.agent_version}, "model": row.model,
+        "workload": row.workload, "session_id": row.session_id, "user_id": row.user_id, "started_at": row.started_at,
+        "ended_at": row.ended_at, "messages": row.messages, "tools": row.tools,
+        "outcome": {"status": row.outcome_status, "reward": row.outcome_reward, "label": row.outcome_label,
+                    "reason": row.outcome_reason},
+        "interventions": row.interventions,
+        "usage": {"input_tokens": row.input_tokens, "output_tokens": row.output_tokens,
+                  "cost_usd": float(row.cost_usd) if row.cost_usd is not None else None},
+        "latency_ms": row.latency_ms, "tags": row.tags, "metadata": row.metadata,
+    }

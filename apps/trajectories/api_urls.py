@@ -1,0 +1,14 @@
+from django.urls import path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+from apps.trajectories import api
+
+app_name = "api"
+urlpatterns = [
+    path("v1/schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema"), name="docs"),
+    path("v1/trajectories/", api.collection, name="trajectories"),
+    path("v1/trajectories/batch/", api.batch, name="batch"),
+    path("v1/trajectories/<path:external_id>/feedback/", api.feedback, name="feedback"),
+    path("v1/trajectories/<path:external_id>/", api.item, name="trajectory"),
+]

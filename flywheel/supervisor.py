@@ -1,0 +1,172 @@
+"""All the processes of one machine under one roof: web, one worker a queue, beat. Used by `up` and `demo`."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from django.conf import settings
+
+PR_SET_PDEATHSIG = 1
+COLOURS = {"web": "36", "default": "32", "eval": "34", "train": "35", "beat": "33"}
+CONCURRENCY = {"default": 2, "eval": 1, "train": 1}
+STOP_PATIENCE_S = 40.0
+
+
+class StackError(Exception):
+    """A stack that cannot start; the message says what to do."""
+
+
+@dataclass
+class Program:
+    """One process of the stack."""
+
+    name: str
+    command: list[str]
+    process: subprocess.Popen | None = None
+    failures: int = 0
+    retry_at: float = 0.0
+    started_at: float = 0.0
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Raises StackError where something listens there already."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StackError(
+                f"Cannot listen on {host}:{port}: {error.strerror}. Stop what uses it, or choose another with --port."
+            ) from error
+
+
+class Stack:
+    """Starts the processes, keeps them running, shows their output line by line, and stops all of them."""
+
+    def __init__(self, host: str, port: int, *, quiet: bool = False) -> None:
+        self.host, self.port, self.quiet = host, port, quiet
+        self.programs = [Program("web", self._web())]
+        self.programs += [Program(queue, self._worker(queue)) for queue in settings.QUEUES]
+        self.programs.append(Program("beat", self._celery("beat", "--pidfile=")))
+        self.stopping = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+        return f"http://{host}:{self.port}"
+
+    def _web(self) -> list[str]:
+        bind = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return [
+            sys.executable, "-m", "gunicorn", "flywheel.wsgi", "--bind", bind, "--workers", "2", "--threads", "8",
+            "--timeout", "60", "--log-level", "warning", "--worker-tmp-dir", "/dev/shm", "--no-control-socket",
+        ]
+
+    def _celery(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "celery", "-A", "flywheel", *arguments, "--loglevel", "WARNING"]
+
+    def _worker(self, queue: str) -> list[str]:
+        return self._celery(
+            "worker", "-Q", queue, "-n", f"{queue}@%h", "--concurrency", str(CONCURRENCY[queue]), "--without-gossip",
+            "--without-mingle",
+        )
+
+    def start(self) -> None:
+        """Raises StackError where the port is taken."""
+        require_free_port(self.host, self.port)
+        for program in self.programs:
+            self._start(program)
+        threading.Thread(target=self._keep_running, daemon=True).start()
+
+    def _start(self, program: Program) -> None:
+        program.process = subprocess.Popen(
+            program.command, cwd=settings.BASE_DIR, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+        program.started_at = time.monotonic()
+        threading.Thread(target=self._show, args=[program.name, program.process], daemon=True).start()
+
+    def _show(self, name: str, process: subprocess.Popen) -> None:
+        log = Path(settings.FLYWHEEL_DATA_DIR) / "logs" / f"{name}.log"
+        assert process.stdout is not None
+        with log.open("ab") as file:
+            for line in process.stdout:
+                file.write(line)
+                file.flush()
+                if not self.quiet:
+                    self.say(name, line.decode(errors="replace").rstrip())
+
+    def say(self, name: str, text: str) -> None:
+        colour = COLOURS.get(name, "0") if sys.stdout.isatty() else ""
+        label = f"\x1b[{colour}m{name:>8}\x1b[0m" if colour else f"{name:>8}"
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            print(f"{label} | {text}", flush=True)
+
+    def _keep_running(self) -> None:
+        """A process that ends is started again, after a wait that grows while it keeps ending."""
+        while not self.stopping.wait(0.5):
+            now = time.monotonic()
+            for program in self.programs:
+                if program.process is not None and program.process.poll() is not None:
+                    program.failures = 0 if now - program.started_at > 60 else program.failures + 1
+                    wait = min(30.0, 2.0**program.failures)
+                    self.say(program.name, f"ended with status {program.process.returncode}; again in {wait:.0f} s")
+                    program.process, program.retry_at = None, now + wait
+                elif program.process is None and now >= program.retry_at:
+                    self._start(program)
+
+    def wait_healthy(self, patience_s: float = 120.0) -> None:
+        """Returns once /healthz says 200. Raises StackError naming the part that is not up."""
+        deadline, answer = time.monotonic() + patience_s, "no answer"
+        while time.monotonic() < deadline:
+            try:
+                response = httpx.get(f"{self.url}/healthz", timeout=5)
+                if response.status_code == 200:
+                    return
+                answer = response.text
+            except httpx.HTTPError as error:
+                answer = str(error)
+            time.sleep(0.3)
+        raise StackError(f"Not all is up after {patience_s:.0f} s: {answer}. Read {settings.FLYWHEEL_DATA_DIR}/logs.")
+
+    def serve_forever(self) -> None:
+        """Until Ctrl-C or SIGTERM."""
+        done = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: done.set())
+        with contextlib.suppress(KeyboardInterrupt):
+            while not done.wait(1.0):
+                pass
+        self.stop()
+
+    def stop(self) -> None:
+        """Asks every process to stop, in the order web, beat, workers; kills what does not."""
+        self.stopping.set()
+        running = [program.process for program in self.programs if program.process and program.process.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_PATIENCE_S
+        for process in running:
+            try:
+                process.wait(timeout=max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
