@@ -1,7 +1,8 @@
 """Supervised fine-tuning of a LoRA adapter with TRL. `python -m workers.sft spec.json` (docs/jobs.md).
 
-The loss is on the completion alone. A checkpoint holds the adapter, the optimizer's state and the step; a resumed
-run goes on with the remaining steps in an order of its own.
+The loss is on the completion alone, and the prompt that all rows of a batch share (system prompt, tools, examples) is
+computed once (workers.branches). A checkpoint holds the adapter, the optimizer's state and the step; a resumed run goes
+on with the remaining steps in an order of its own.
 """
 
 from __future__ import annotations
@@ -9,18 +10,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from workers import checkpoint
+from workers.branches import common_prefix, decoder_of, forward_level, use_branches
 from workers.events import Emitter
+from workers.models import load_base, lora, set_threads
 from workers.spec import Stop, StopFlag, run_main
 
 
 def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
-    import torch
     from datasets import Dataset
     from transformers import set_seed
     from trl import SFTConfig, SFTTrainer
 
-    from workers import checkpoint
-    from workers.models import load_base, lora, set_threads
+    found: dict[str, float] = {}
+
+    class SharedPromptTrainer(SFTTrainer):
+        """TRL's trainer with the same loss, computed without repeating the prompt."""
+
+        def compute_loss(
+            self, model: Any, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
+            loss, metrics = completion_loss(
+                self.model, inputs["input_ids"], inputs["attention_mask"].bool(), inputs["labels"]
+            )
+            found.update(metrics)
+            return loss
 
     config, out = spec["config"], Path(spec["out_dir"])
     steps, resume = config["steps"], spec.get("resume_from")
@@ -30,6 +47,7 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
     set_seed(seed + start)
     model, tokenizer = load_base(spec["model"]["base"])
     model = lora(model, config, resume or spec["model"].get("adapter"))
+    use_branches(model)
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad], lr=config["learning_rate"], weight_decay=0.0
     )
@@ -39,8 +57,8 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
         [{"prompt": row["messages"], "completion": [{"role": "assistant", "content": row["completion"]}]}
          for row in spec["rows"]]
     )
-    reporter = reporting(events, stop, config, out, start, model, optimizer)
-    trainer = SFTTrainer(
+    reporter = reporting(events, stop, config, out, start, model, optimizer, found)
+    trainer = SharedPromptTrainer(
         model=model, processing_class=tokenizer, train_dataset=rows, optimizers=(optimizer, scheduler),
         callbacks=[reporter],
         args=SFTConfig(
@@ -59,13 +77,39 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
     events.result(adapter=str(adapter), metrics={"steps": steps})
 
 
-def reporting(
-    events: Emitter, stop: StopFlag, config: dict, out: Path, start: int, model: Any, optimizer: Any
-) -> Any:
-    """A trainer callback that reports each step, saves checkpoints, and stops on request."""
-    from transformers import TrainerCallback
+def completion_loss(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """Mean negative log-likelihood over the labelled tokens of a batch, and its entropy and accuracy.
 
-    from workers import checkpoint
+    All [B, L], padded on the right; labels are −100 where nothing is learnt, which must cover each row's beginning.
+    The tokens that all rows begin with are computed once, logits only where there is a label.
+    """
+    decoder, head = decoder_of(model)
+    learnt = labels != -100
+    prompts = [row[: int(mark.int().argmax())].tolist() for row, mark in zip(ids, learnt, strict=True)]
+    shared = common_prefix(prompts)
+    above = []
+    if shared:
+        start = torch.zeros(1, dtype=torch.long, device=ids.device)
+        above = [forward_level(decoder, ids[:1, :shared], None, start, [])[1]]
+    starts = torch.full((len(ids),), shared, device=ids.device)
+    hidden, _ = forward_level(decoder, ids[:, shared:], real[:, shared:], starts, above)
+    learnt, labels = learnt[:, shared + 1 :], labels[:, shared + 1 :]
+    logprobs = head(hidden[:, :-1][learnt]).float().log_softmax(-1)
+    targets = labels[learnt]
+    with torch.no_grad():
+        found = {
+            "train/entropy": float(-(logprobs.exp() * logprobs).sum(-1).mean()),
+            "train/token_accuracy": float((logprobs.argmax(-1) == targets).float().mean()),
+        }
+    return -logprobs.gather(-1, targets[:, None]).mean(), found
+
+
+def reporting(
+    events: Emitter, stop: StopFlag, config: dict, out: Path, start: int, model: Any, optimizer: Any,
+    found: dict[str, float],
+) -> Any:
+    """A trainer callback that reports each step (`found` holds the last batch's), saves checkpoints, stops on request."""
+    from transformers import TrainerCallback
 
     steps, every = config["steps"], config.get("save_every", 10)
 
@@ -78,9 +122,9 @@ def reporting(
             if not logs or "loss" not in logs:
                 return
             step = start + state.global_step
-            names = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm",
-                     "entropy": "train/entropy", "mean_token_accuracy": "train/token_accuracy"}
-            events.metric(step, {names[key]: float(value) for key, value in logs.items() if key in names})
+            names = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
+            values = {names[key]: float(value) for key, value in logs.items() if key in names}
+            events.metric(step, values | found)
             events.progress(step, steps, f"loss {float(logs['loss']):.3f}")
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

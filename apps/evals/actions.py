@@ -20,7 +20,9 @@ from apps.evals.models import EvalRun, EvalSet, EvalSetState, HoldoutLook, Origi
 from apps.evals.splits import choose_holdout
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Outcome, Trajectory
+from apps.trajectories.schema import is_example
 
+DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
 FROZEN = "{} is frozen. Make a new version of it to change its tasks."
 
 
@@ -70,7 +72,7 @@ def expected_call(trajectory: Trajectory) -> dict | None:
     if trajectory.outcome_status != Outcome.SUCCESS:
         return None
     for message in trajectory.messages:
-        if message.get("role") == "assistant" and (call := as_call(message)):
+        if message.get("role") == "assistant" and not is_example(message) and (call := as_call(message)):
             return call
     return None
 
@@ -102,6 +104,8 @@ def prompt_of(trajectory: Trajectory) -> list[dict]:
     """The messages up to the agent's first turn, without the system message (which is the harness's)."""
     prompt: list[dict] = []
     for message in trajectory.messages:
+        if is_example(message):
+            continue
         if message.get("role") == "assistant":
             break
         if message.get("role") != "system":
@@ -204,13 +208,15 @@ def remove_task(*, task: Task, by: Any) -> None:
 
 
 @transaction.atomic
-def split_by_group(*, eval_set: EvalSet, holdout_size: int, seed: int, by: Any) -> dict[str, int]:
-    """Divides a draft into hold-out and train, whole groups at a time. Returns the size of each.
+def split_by_group(
+    *, eval_set: EvalSet, holdout_size: int, seed: int, by: Any, validation_size: int = 0
+) -> dict[str, int]:
+    """Divides a draft into hold-out, validation and train, whole groups at a time. Returns the size of each.
 
     Groups that an earlier version keeps in its hold-out stay there. Raises EvalSetError.
     """
     _require_draft(eval_set)
-    tasks = list(eval_set.tasks.filter(split__in=[Split.TRAIN, Split.HOLDOUT]))
+    tasks = list(eval_set.tasks.filter(split__in=DIVIDED))
     kept = set(
         Task.objects.holdout().filter(project=eval_set.project).exclude(eval_set=eval_set)
         .filter(group__in={task.group for task in tasks}).values_list("group", flat=True)
@@ -223,23 +229,30 @@ def split_by_group(*, eval_set: EvalSet, holdout_size: int, seed: int, by: Any) 
     missing = max(0, holdout_size - sum(task.group in kept for task in tasks))
     try:
         chosen = kept | (choose_holdout(free, missing, seed) if missing else set())
+        rest = [task.group for task in tasks if task.group not in chosen]
+        validating = choose_holdout(rest, validation_size, seed + 1) if validation_size else set()
     except ValueError as error:
         raise EvalSetError(str(error)) from error
-    holdout = [task.pk for task in tasks if task.group in chosen]
-    _update_split(eval_set, Q(), Split.TRAIN)
-    _update_split(eval_set, Q(pk__in=holdout), Split.HOLDOUT)
-    sizes = {"holdout": len(holdout), "train": len(tasks) - len(holdout)}
+    of_group = dict.fromkeys(validating, Split.VALIDATION) | dict.fromkeys(chosen, Split.HOLDOUT)
+    for task in tasks:
+        task.split = of_group.get(task.group, Split.TRAIN)
+    _update_splits(tasks)
+    sizes = {str(split): sum(task.split == split for task in tasks) for split in DIVIDED}
     audit("eval_set.split", project=eval_set.project, by=by, target=eval_set, name=str(eval_set), seed=seed, **sizes)
     return sizes
 
 
-def _update_split(eval_set: EvalSet, which: Q, split: Split) -> None:
-    rows = eval_set.tasks.filter(which, split__in=[Split.TRAIN, Split.HOLDOUT])
+def _update_splits(tasks: list[Task]) -> None:
     try:
         with transaction.atomic():
-            rows.update(split=split)
+            # First all to one side: on the way no group may stand on both.
+            Task.objects.filter(pk__in=[task.pk for task in tasks]).update(split=Split.TRAIN)
+            for split in (Split.VALIDATION, Split.HOLDOUT):
+                for group in {task.group for task in tasks if task.split == split}:
+                    rows = [task.pk for task in tasks if task.group == group]
+                    Task.objects.filter(pk__in=rows).update(split=split)
     except IntegrityError as error:
-        raise leak_from(error, list(rows)) from error
+        raise leak_from(error, tasks) from error
 
 
 @transaction.atomic

@@ -74,7 +74,10 @@ class Run:
 
     @property
     def last_assistant(self) -> int | None:
-        found = [index for index, message in enumerate(self.messages) if message.get("role") == "assistant"]
+        found = [
+            index for index, message in enumerate(self.messages)
+            if message.get("role") == "assistant" and not str(message.get("name") or "").startswith("example_")
+        ]
         return found[-1] if found else None
 
 

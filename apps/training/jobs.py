@@ -13,6 +13,7 @@ from apps.registry.actions import model_spec, register_adapter
 from apps.registry.artifacts import store_folder
 from apps.registry.models import ModelKind
 from apps.training.models import Checkpoint, Method, Metric, Rollout, TrainingRun
+from workers.environments import opening
 
 
 def child_spec(run: TrainingRun) -> dict:
@@ -32,8 +33,7 @@ def child_spec(run: TrainingRun) -> dict:
 
 def sft_row(task: Task, harness: dict) -> dict:
     """The conversation as the agent's harness would open it, and the answer it should give."""
-    system = [{"role": "system", "content": harness["system_prompt"]}] if harness.get("system_prompt") else []
-    return {"messages": system + task.messages, "completion": task.demonstration}
+    return {"messages": opening(harness) + task.messages, "completion": task.demonstration}
 
 
 def resume_folder(run: TrainingRun) -> str | None:

@@ -188,9 +188,14 @@ def tool_names(messages: list[dict]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
+def is_example(message: dict) -> bool:
+    """A few-shot turn of the prompt, by OpenAI's convention for `name`: not part of the conversation itself."""
+    return str(message.get("name") or "").startswith("example_")
+
+
 def preview(messages: list[dict]) -> str:
     """The first words of the user."""
     for message in messages:
-        if message.get("role") == "user" and isinstance(message.get("content"), str):
+        if message.get("role") == "user" and isinstance(message.get("content"), str) and not is_example(message):
             return " ".join(message["content"].split())[:240]
     return ""

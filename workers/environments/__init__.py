@@ -23,6 +23,12 @@ class Environment(Protocol):
         """Never raises: an error of the verifier gives a masked score with its reason."""
 
 
+def opening(harness: dict) -> list[dict]:
+    """What stands before a task's own messages: the system prompt and the examples (few-shot turns)."""
+    prompt = harness.get("system_prompt")
+    return ([{"role": "system", "content": prompt}] if prompt else []) + harness.get("examples", [])
+
+
 def load(spec: dict) -> Environment:
     """From the `environment` part of a job's spec. Raises SpecError for a kind or name there is not."""
     name = spec.get("name")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from workers.environments import opening
 from workers.verifiers import Execution, Score, tool_call
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
@@ -146,12 +147,6 @@ def tool_message(call: dict, call_id: str = "call_1") -> dict:
         "role": "assistant", "content": None,
         "tool_calls": [{"id": call_id, "type": "function", "function": function}],
     }
-
-
-def opening(harness: dict) -> list[dict]:
-    """What stands before a task's own messages: the system prompt and the examples (few-shot turns)."""
-    prompt = harness.get("system_prompt")
-    return ([{"role": "system", "content": prompt}] if prompt else []) + harness.get("examples", [])
 
 
 class Workplace:

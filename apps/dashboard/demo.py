@@ -1,0 +1,335 @@
+"""The wheel, turned once: what `manage.py demo` does, step by step, through the same actions and API as everyone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from apps.core.actions import DEMO_PROJECT, create_api_key
+from apps.core.models import Job, JobState, Project
+from apps.environments.actions import save_environment, save_verifier
+from apps.environments.models import Environment
+from apps.evals import actions as evals
+from apps.evals.jobs import engine_spec
+from apps.evals.models import EvalRun, EvalSet, Split
+from apps.failures.actions import classify_project
+from apps.failures.models import Failure
+from apps.promotion import actions as promotion
+from apps.promotion.models import GateReport, Verdict
+from apps.registry.actions import model_spec, register_base
+from apps.registry.models import ModelVersion
+from apps.reviews.actions import override_lock
+from apps.training.actions import freeze_dataset, submit_training
+from apps.training.advisor import Evidence, advise
+from apps.training.models import Method, TrainingRun
+from apps.trajectories.models import Trajectory
+from workers.environments.requests import make_requests
+from workers.recipes import HARNESS, MODEL, VERIFIER, Recipe
+
+OVERRIDE_REASON = "The demo runs without people: it overrides the reward review, which is a person's to do."
+ROWS = (
+    ("Valid JSON", "valid_json"), ("Correct tool", "correct_tool"), ("Correct arguments", "correct_arguments"),
+    ("Execution success", "execution_success"), ("Unsafe actions", "unsafe_action"), ("Success", "success"),
+    ("Mean reward", "reward"),
+)
+
+
+class DemoError(Exception):
+    """A step that did not end well; the message says why."""
+
+
+@dataclass
+class Demo:
+    """One turn of the wheel against a running stack at `url`."""
+
+    url: str
+    recipe: Recipe
+    seed: int
+    console: Console = field(default_factory=Console)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def run(self) -> dict:
+        """All steps; returns the report, which is also written to var/demo/report.json. Raises DemoError."""
+        began = time.monotonic()
+        self.user = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
+        self.project = Project.objects.get(slug=DEMO_PROJECT[0])
+        self.prepare()
+        trajectories = self.produce()
+        self.classify()
+        self.collect(trajectories)
+        baseline = self.evaluate(self.base, "4 · Baseline")
+        self.advise(baseline)
+        sft = self.train(Method.SFT, self.base, self.recipe.sft, "6 · SFT")
+        sft_eval = self.evaluate(sft, "6 · SFT evaluated")
+        self.advise(sft_eval)
+        grpo = self.train(Method.GRPO, sft, self.recipe.grpo, "7 · GRPO")
+        grpo_eval = self.evaluate(grpo, "7 · GRPO evaluated")
+        report = self.decide([baseline, sft_eval, grpo_eval])
+        report["seconds"] = self.seconds | {"total": time.monotonic() - began}
+        return self.write(report)
+
+    # 0
+
+    def prepare(self) -> None:
+        with self.timed("prepare"):
+            folder = Path(settings.FLYWHEEL_DATA_DIR) / "models" / MODEL
+            self.child(["-m", "workers.prepare_demo_model", str(folder)])
+            self.base = register_base(project=self.project, name="smollm2-135m", folder=folder, by=self.user)
+            verifier = save_verifier(project=self.project, name="tool-call", spec=VERIFIER, by=self.user)
+            self.environment: Environment = save_environment(
+                project=self.project, slug="workplace", builtin="workplace", harness=HARNESS, verifier=verifier,
+                by=self.user,
+            )
+            self.channel = promotion.channel_of(self.project)
+            if self.channel.current is None:
+                promotion.set_initial(channel=self.channel, version=self.base, by=self.user)
+            self.channel.refresh_from_db()
+            while self.channel.current != self.base:
+                promotion.rollback(channel=self.channel, by=self.user, reason="the demo starts again from the base model")
+                self.channel.refresh_from_db()
+        self.found("0 · Ready", f"{self.base} is what production runs")
+
+    def child(self, arguments: list[str]) -> None:
+        done = subprocess.run([sys.executable, *arguments], cwd=settings.BASE_DIR, capture_output=True, text=True)
+        if done.returncode:
+            raise DemoError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "A program failed.")
+
+    # 1
+
+    def produce(self) -> list[Trajectory]:
+        """The production agent answers requests and logs them through the public API."""
+        with self.timed("produce"):
+            _, key = create_api_key(project=self.project, name=f"demo agent, seed {self.seed}", by=self.user)
+            prefix = f"demo-{self.seed}-{self.recipe.requests}"
+            folder = Path(settings.FLYWHEEL_DATA_DIR) / "demo"
+            folder.mkdir(exist_ok=True)
+            path = folder / "agent.json"
+            path.touch(mode=0o600)
+            path.write_text(json.dumps({
+                "model": model_spec(self.base), "engine": engine_spec(32), "environment": self.environment.as_spec(),
+                "requests": make_requests(self.seed, self.recipe.requests), "api": {"url": self.url, "key": key},
+                "agent": {"name": "workplace-assistant", "version": "1"}, "model_name": str(self.base),
+                "seed": self.seed, "id_prefix": prefix,
+            }))
+            try:
+                self.follow_agent(path)
+            finally:
+                path.unlink()
+        rows = list(Trajectory.objects.filter(project=self.project, external_id__startswith=f"{prefix}-"))
+        if len(rows) != self.recipe.requests:
+            raise DemoError(f"{len(rows)} of {self.recipe.requests} trajectories arrived.")
+        outcomes = Counter(row.outcome_status for row in rows)
+        self.found("1 · Production", f"{len(rows)} trajectories logged through the API, {outcomes['failure']} failed")
+        return rows
+
+    def follow_agent(self, path: Path) -> None:
+        log = Path(settings.FLYWHEEL_DATA_DIR) / "logs" / "demo-agent.log"
+        with log.open("a") as stderr, self.bar("1 · Production") as advance:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "workers.demo_agent", str(path)], cwd=settings.BASE_DIR,
+                stdout=subprocess.PIPE, stderr=stderr, text=True,
+            )
+            assert process.stdout is not None
+            for line in process.stdout:
+                event = json.loads(line)
+                if event["type"] == "progress":
+                    advance(event["done"], event["total"], event["label"])
+                elif event["type"] == "error":
+                    raise DemoError(f"The agent failed: {event['message']}")
+        if process.wait():
+            raise DemoError(f"The agent ended with status {process.returncode}. Read {log}.")
+
+    # 2
+
+    def classify(self) -> None:
+        with self.timed("classify"):
+            classify_project(project=self.project, by=self.user)
+        buckets = Counter(
+            Failure.objects.filter(project=self.project).standing().values_list("mode__name", flat=True)
+        )
+        self.found("2 · Failures", ", ".join(f"{name} {count}" for name, count in buckets.most_common()))
+
+    # 3
+
+    def collect(self, trajectories: list[Trajectory]) -> None:
+        """Failures and successes become tasks; whole groups go to a hold-out, which is frozen."""
+        with self.timed("collect"):
+            slug, number = "workplace", 1
+            while EvalSet.objects.filter(project=self.project, slug=slug).exists():
+                number += 1
+                slug = f"workplace-{number}"
+            eval_set = evals.create_eval_set(
+                project=self.project, slug=slug, by=self.user, description=f"Demo, seed {self.seed}"
+            )
+            evals.tasks_from_trajectories(eval_set=eval_set, trajectories=trajectories, by=self.user)
+            sizes = evals.split_by_group(
+                eval_set=eval_set, holdout_size=self.recipe.holdout, validation_size=self.recipe.validation,
+                seed=self.seed, by=self.user,
+            )
+            self.eval_set = evals.freeze(eval_set=eval_set, by=self.user)
+        self.found("3 · Eval set", f"{self.eval_set} frozen: " + ", ".join(f"{n} {name}" for name, n in sizes.items()))
+
+    # 4, 6, 7
+
+    def evaluate(self, model: ModelVersion, title: str) -> EvalRun:
+        with self.timed(title):
+            run = evals.submit_eval(
+                project=self.project, eval_set=self.eval_set, split=Split.HOLDOUT, environment=self.environment,
+                model_version=model, samples_per_task=self.recipe.samples_per_task, seed=self.seed, by=self.user,
+            )
+            self.wait(run, title)
+        metrics = run.result["metrics"]
+        success, passes = metrics["success"], metrics["pass_at_k"]
+        self.found(title, f"success {success['mean']:.1%} [{success['low']:.1%}, {success['high']:.1%}] on "
+                   f"{success['n']} held-out tasks, pass@8 {passes.get('8', 0):.1%}, reward {metrics['reward']['mean']:+.2f}")
+        return run
+
+    def train(self, method: Method, parent: ModelVersion, config: dict, title: str) -> ModelVersion:
+        if method == Method.SFT:
+            override_lock(verifier=self.environment.verifier, reason=OVERRIDE_REASON, by=self.user)
+            self.found("5 · Review", OVERRIDE_REASON + " The audit log shows it.")
+        with self.timed(title):
+            run = submit_training(
+                project=self.project, method=method, parent=parent, dataset=freeze_dataset(eval_set=self.eval_set, by=self.user),
+                environment=self.environment, config=config, seed=self.seed, by=self.user,
+            )
+            self.wait(run, title)
+        run.refresh_from_db()
+        seconds = run.seconds or 0
+        self.found(title, f"{run.model_version} after {config['steps']} steps in {seconds:.0f} s")
+        self.seconds[f"{method}_per_step"] = seconds / config["steps"]
+        assert run.model_version is not None
+        return run.model_version
+
+    # 5
+
+    def advise(self, run: EvalRun) -> None:
+        demonstrations = self.eval_set.tasks.trainable().exclude(demonstration="").count()
+        for advice in advise(Evidence.from_metrics(run.result["metrics"], demonstrations=demonstrations)):
+            self.found("5 · Advisor", f"{advice.title}. {advice.why}")
+
+    # 8
+
+    def decide(self, runs: list[EvalRun]) -> dict:
+        """Every pair through the gate; the best that passes against the baseline is promoted."""
+        baseline, sft, grpo = runs
+        reports = {
+            name: promotion.make_gate_report(baseline=before, candidate=after, by=self.user)
+            for name, before, after in (
+                ("baseline→sft", baseline, sft), ("baseline→grpo", baseline, grpo), ("sft→grpo", sft, grpo),
+            )
+        }
+        passed = [reports[name] for name in ("baseline→sft", "baseline→grpo") if reports[name].verdict == Verdict.PROMOTE]
+        winner = max(passed, key=_quality, default=None)
+        if winner:
+            promotion.promote(channel=self.channel, gate_report=winner, by=self.user, reason="the demo's winner")
+            self.found("8 · Gate", f"{winner.candidate.model_version} is promoted to production")
+        else:
+            self.found("8 · Gate", "nothing passed the gate; production keeps the baseline")
+        self.show(runs, reports)
+        return {
+            "seed": self.seed, "recipe": asdict(self.recipe), "eval_set": str(self.eval_set),
+            "eval_set_digest": self.eval_set.digest, "environment": self.environment.hash,
+            "models": {name: _model_report(run) for name, run in zip(("baseline", "sft", "grpo"), runs, strict=True)},
+            "gate": {name: report.report | {"id": str(report.pk)} for name, report in reports.items()},
+            "promoted": str(winner.candidate.model_version) if winner else None,
+            "failures": dict(Counter(Failure.objects.filter(project=self.project).values_list("mode__slug", flat=True))),
+            "runs": {run.method: str(run.pk) for run in TrainingRun.objects.filter(dataset__eval_set=self.eval_set)},
+            "versions": {name: version(name) for name in ("torch", "transformers", "peft", "trl", "Django")},
+        }
+
+    def show(self, runs: list[EvalRun], reports: dict[str, GateReport]) -> None:
+        table = Table(title=f"Held-out tasks: {runs[0].result['metrics']['counts']['tasks']}, "
+                      f"{self.recipe.samples_per_task} samples each, 95% intervals")
+        table.add_column("")
+        for run in runs:
+            table.add_column(str(run.model_version), justify="right")
+        metrics = [run.result["metrics"] for run in runs]
+        for title, name in ROWS:
+            table.add_row(title, *(f"{m[name]['mean']:.3f} [{m[name]['low']:.3f}, {m[name]['high']:.3f}]" for m in metrics))
+        for k in metrics[0]["pass_at_k"]:
+            table.add_row(f"pass@{k}", *(f"{m['pass_at_k'][k]:.3f}" for m in metrics))
+        table.add_row("Latency p50 / p95 (ms)", *(f"{m['latency_ms']['p50']:.0f} / {m['latency_ms']['p95']:.0f}" for m in metrics))
+        table.add_row("Tokens in / out", *(f"{m['input_tokens']:.0f} / {m['output_tokens']:.0f}" for m in metrics))
+        self.console.print(table)
+        for name, report in reports.items():
+            self.console.print(f"[bold]{name}[/]: {report.verdict} – {report.report['summary']}")
+
+    def write(self, report: dict) -> dict:
+        path = Path(settings.FLYWHEEL_DATA_DIR) / "demo" / "report.json"
+        path.write_text(json.dumps(report, indent=1, default=str))
+        self.console.print(f"The report is in {path}; {report['seconds']['total']:.0f} s in all.")
+        return report
+
+    # How a step is shown.
+
+    def found(self, title: str, text: str) -> None:
+        self.console.print(f"[bold green]✓[/] [bold]{title:<22}[/] {text}", highlight=False)
+
+    def timed(self, name: str) -> Any:
+        return _Timer(self.seconds, name)
+
+    def bar(self, title: str) -> Any:
+        return _Bar(self.console, title)
+
+    def wait(self, job: Job, title: str) -> None:
+        """Shows a job's progress until it has ended. Raises DemoError where it did not succeed."""
+        with self.bar(title) as advance:
+            while True:
+                job.refresh_from_db()
+                advance(job.done, job.total, job.label or job.state)
+                if not job.is_active:
+                    break
+                time.sleep(0.5)
+        if job.state != JobState.SUCCEEDED:
+            raise DemoError(f"{title}: the job {job.state}. {job.error}")
+
+
+def _quality(report: GateReport) -> tuple[float, float]:
+    metrics = report.candidate.result["metrics"]
+    return metrics["success"]["mean"], metrics["reward"]["mean"]
+
+
+def _model_report(run: EvalRun) -> dict:
+    return {"model": str(run.model_version), "digest": run.model_version.digest, "eval_run": str(run.pk),
+            "metrics": run.result["metrics"]}
+
+
+class _Timer:
+    def __init__(self, into: dict[str, float], name: str) -> None:
+        self.into, self.name = into, name
+
+    def __enter__(self) -> None:
+        self.began = time.monotonic()
+
+    def __exit__(self, *_: Any) -> None:
+        self.into[self.name] = time.monotonic() - self.began
+
+
+class _Bar:
+    def __init__(self, console: Console, title: str) -> None:
+        columns = (TextColumn("  {task.fields[title]:<22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                   TextColumn("{task.description}"))
+        self.progress = Progress(*columns, console=console, transient=True)
+        self.title = title
+
+    def __enter__(self) -> Any:
+        self.progress.start()
+        task = self.progress.add_task("waiting", total=None, title=self.title)
+        return lambda done, total, label: self.progress.update(task, completed=done, total=total or None, description=label)
+
+    def __exit__(self, *_: Any) -> None:
+        self.progress.stop()

@@ -1,0 +1,40 @@
+"""`manage.py demo`: turns the wheel once with a real model, then serves the pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management import BaseCommand, CommandError, CommandParser
+
+from apps.core.management.commands.up import prepare
+from apps.dashboard.demo import Demo, DemoError
+from flywheel.supervisor import StackError
+from workers.recipes import FAST, FULL
+
+
+class Command(BaseCommand):
+    help = "Turns the wheel once on a real model: production, failures, evals, SFT, GRPO, gate; then serves the UI."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1")
+        parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--fast", action="store_true", help="fewer requests, samples and steps")
+        parser.add_argument("--exit", action="store_true", help="do not serve the UI afterwards")
+        parser.add_argument("--seed", type=int, default=1)
+
+    def handle(self, *, host: str, port: int, fast: bool, seed: int, **options: Any) -> None:
+        stack = prepare(self, host, port, quiet=True)
+        try:
+            stack.start()
+            stack.wait_healthy()
+            self.stdout.write(f"Flywheel is up at {stack.url}; watch the demo there.")
+            Demo(stack.url, FAST if fast else FULL, seed).run()
+            if not options["exit"]:
+                self.stdout.write(self.style.SUCCESS(f"Look around at {stack.url} (Ctrl-C stops it)"))
+                stack.serve_forever()
+        except (StackError, DemoError) as error:
+            raise CommandError(str(error)) from error
+        except KeyboardInterrupt:
+            self.stdout.write("Stopped.")
+        finally:
+            stack.stop()
