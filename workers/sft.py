@@ -1,8 +1,8 @@
 """Supervised fine-tuning of a LoRA adapter with TRL. `python -m workers.sft spec.json` (docs/jobs.md).
 
-The loss is on the completion alone, and the prompt that all rows of a batch share (system prompt, tools, examples) is
-computed once (workers.branches). A checkpoint holds the adapter, the optimizer's state and the step; a resumed run goes
-on with the remaining steps in an order of its own.
+The loss is on the completion alone, and what the prompts of a batch share (system prompt, tools, examples) is
+computed once (workers.branches). A checkpoint holds the adapter, the optimizer's state and the step; a resumed
+run goes on with the remaining steps in an order of its own.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
         model=model, processing_class=tokenizer, train_dataset=rows, optimizers=(optimizer, scheduler),
         callbacks=[reporter],
         args=SFTConfig(
-            output_dir=str(out / "trl"), max_steps=steps - start, per_device_train_batch_size=config["batch_size"],
-            learning_rate=config["learning_rate"], max_grad_norm=config.get("max_grad_norm", 1.0), seed=seed + start,
+            output_dir=str(out / "trl"), max_steps=steps - start, seed=seed + start,
+            per_device_train_batch_size=config["batch_size"], learning_rate=config["learning_rate"],
+            max_grad_norm=config.get("max_grad_norm", 1.0), max_length=config.get("max_length", 2048),
             logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, bf16=False, fp16=False,
-            gradient_checkpointing=False, max_length=config.get("max_length", 2048), completion_only_loss=True,
+            gradient_checkpointing=False, completion_only_loss=True,
             use_cpu=not torch.cuda.is_available(), dataloader_pin_memory=torch.cuda.is_available(),
         ),
     )
@@ -80,8 +81,8 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
 def completion_loss(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, float]]:
     """Mean negative log-likelihood over the labelled tokens of a batch, and its entropy and accuracy.
 
-    All [B, L], padded on the right; labels are −100 where nothing is learnt, which must cover each row's beginning.
-    The tokens that all rows begin with are computed once, logits only where there is a label.
+    All [B, L], padded on the right; labels are −100 where nothing is learnt, at least in each row's beginning. The tokens
+    that all rows begin with are computed once, logits only where there is a label.
     """
     decoder, head = decoder_of(model)
     learnt = labels != -100
@@ -108,7 +109,7 @@ def reporting(
     events: Emitter, stop: StopFlag, config: dict, out: Path, start: int, model: Any, optimizer: Any,
     found: dict[str, float],
 ) -> Any:
-    """A trainer callback that reports each step (`found` holds the last batch's), saves checkpoints, stops on request."""
+    """A trainer callback that reports each step (`found`: the last batch), saves checkpoints, stops on request."""
     from transformers import TrainerCallback
 
     steps, every = config["steps"], config.get("save_every", 10)
@@ -122,14 +123,15 @@ def reporting(
             if not logs or "loss" not in logs:
                 return
             step = start + state.global_step
-            names = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
-            values = {names[key]: float(value) for key, value in logs.items() if key in names}
+            values = {
+                f"train/{name}": float(logs[name]) for name in ("loss", "learning_rate", "grad_norm") if name in logs
+            }
             events.metric(step, values | found)
             events.progress(step, steps, f"loss {float(logs['loss']):.3f}")
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             step = start + state.global_step
-            if step % every == 0 and step < steps or stop.is_set:
+            if (step % every == 0 and step < steps) or stop.is_set:
                 save(step)
             if stop.is_set:
                 control.should_training_stop = True

@@ -54,11 +54,33 @@ def revoke_api_key(*, key: ApiKey, by: Any) -> bool:
     return revoked
 
 
+class MembershipError(Exception):
+    """A change that would leave a project without an admin."""
+
+
 @transaction.atomic
 def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membership:
+    """Adds a member or changes the role. Raises MembershipError for the last admin."""
+    if role != Role.ADMIN:
+        _require_other_admin(project, user)
     membership, _ = Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})
     audit("member.set", project=project, by=by, target=membership, user=user.get_username(), role=role)
     return membership
+
+
+@transaction.atomic
+def remove_member(*, membership: Membership, by: Any) -> None:
+    """Raises MembershipError for the last admin."""
+    _require_other_admin(membership.project, membership.user)
+    audit("member.removed", project=membership.project, by=by, target=membership,
+          user=membership.user.get_username())
+    membership.delete()
+
+
+def _require_other_admin(project: Project, user: Any) -> None:
+    admins = project.memberships.select_for_update().filter(role=Role.ADMIN)
+    if {membership.user_id for membership in admins} == {user.pk}:
+        raise MembershipError(f"{user} is the only admin of {project}. Make someone else admin first.")
 
 
 @transaction.atomic

@@ -1,2 +1,16 @@
+from django.contrib.auth import views as auth
+from django.urls import path
+
+from apps.core import views
+
 app_name = "core"
-urlpatterns = []
+urlpatterns = [
+    path("", views.projects, name="projects"),
+    path("login/", auth.LoginView.as_view(template_name="core/login.html"), name="login"),
+    path("logout/", auth.LogoutView.as_view(), name="logout"),
+    path("p/<slug:slug>/settings/", views.settings, name="settings"),
+    path("p/<slug:slug>/settings/keys/", views.create_key, name="create_key"),
+    path("p/<slug:slug>/settings/keys/<int:pk>/revoke/", views.revoke_key, name="revoke_key"),
+    path("p/<slug:slug>/settings/members/", views.set_member, name="set_member"),
+    path("p/<slug:slug>/settings/members/<int:pk>/remove/", views.remove_member, name="remove_member"),
+]

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from django import forms
+from django.contrib.auth import get_user_model
+
+from apps.core.models import Project, Role
+
+
+class ProjectForm(forms.ModelForm):
+    class Meta:
+        model = Project
+        fields = ("name", "slug", "description")
+        widgets = {"description": forms.TextInput}
+
+
+class KeyForm(forms.Form):
+    name = forms.CharField(max_length=80, help_text="Which agent or machine will use it")
+
+
+class MemberForm(forms.Form):
+    username = forms.CharField(max_length=150)
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.MEMBER)
+
+    def clean_username(self) -> str:
+        name = self.cleaned_data["username"]
+        self.user = get_user_model().objects.filter(username=name, is_active=True).first()
+        if self.user is None:
+            raise forms.ValidationError(f"There is no user “{name}”.")
+        return name

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core import actions
+from apps.core.access import project_view
+from apps.core.forms import KeyForm, MemberForm, ProjectForm
+from apps.core.models import ApiKey, Membership, Project, Role
+from apps.core.paging import page_of
+
+
+@login_required
+def projects(request: HttpRequest) -> HttpResponse:
+    rows = Project.objects.visible_to(request.user)
+    if len(rows) == 1 and "all" not in request.GET and request.method == "GET":
+        return redirect("dashboard:home", rows[0].slug)
+    form = ProjectForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        project = actions.create_project(by=request.user, **form.cleaned_data)
+        return redirect("dashboard:home", project.slug)
+    return render(request, "core/projects.html", {"projects": rows, "form": form})
+
+
+@project_view(Role.ADMIN)
+def settings(request: HttpRequest, project: Project) -> HttpResponse:
+    events = project.audit_events.select_related("actor")
+    if action := request.GET.get("action"):
+        events = events.filter(action=action)
+    return render(request, "core/settings.html", {
+        "keys": project.api_keys.select_related("created_by"), "key_form": KeyForm(), "member_form": MemberForm(),
+        "members": project.memberships.select_related("user").order_by("user__username"),
+        "page": page_of(request, events, 30), "new_key": request.session.pop("new_key", None),
+        "actions": project.audit_events.order_by("action").values_list("action", flat=True).distinct(),
+    })
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def create_key(request: HttpRequest, project: Project) -> HttpResponse:
+    form = KeyForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, "Give the key a name.")
+    else:
+        _, request.session["new_key"] = actions.create_api_key(
+            project=project, name=form.cleaned_data["name"], by=request.user
+        )
+    return redirect("core:settings", project.slug)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def revoke_key(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    key = get_object_or_404(ApiKey, project=project, pk=pk)
+    actions.revoke_api_key(key=key, by=request.user)
+    messages.success(request, f"The key {key.prefix}… no longer works.")
+    return redirect("core:settings", project.slug)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def set_member(request: HttpRequest, project: Project) -> HttpResponse:
+    form = MemberForm(request.POST)
+    if form.is_valid():
+        try:
+            actions.set_member(project=project, user=form.user, role=Role(form.cleaned_data["role"]), by=request.user)
+        except actions.MembershipError as error:
+            messages.error(request, str(error))
+    else:
+        messages.error(request, " ".join(error for errors in form.errors.values() for error in errors))
+    return redirect("core:settings", project.slug)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def remove_member(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    membership = get_object_or_404(Membership, project=project, pk=pk)
+    try:
+        actions.remove_member(membership=membership, by=request.user)
+    except actions.MembershipError as error:
+        messages.error(request, str(error))
+    return redirect("core:settings", project.slug)
