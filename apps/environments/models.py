@@ -6,6 +6,7 @@ from django.conf import settings
 from django.db import models
 
 from apps.core.models import Project
+from workers.environments import opening
 
 
 class Verifier(models.Model):
@@ -57,6 +58,11 @@ class Environment(models.Model):
 
     def __str__(self) -> str:
         return f"{self.slug}@{self.version}"
+
+    @property
+    def opening(self) -> list[dict]:
+        """The messages that stand before a task's own: the agent's system prompt and examples."""
+        return opening(self.harness)
 
     def as_spec(self) -> dict:
         """The `environment` part of a job's spec (docs/jobs.md)."""

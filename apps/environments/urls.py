@@ -1,2 +1,6 @@
+from django.urls import path
+
+from apps.environments import views
+
 app_name = "environments"
-urlpatterns = []
+urlpatterns = [path("", views.listing, name="list"), path("<int:pk>/", views.detail, name="detail")]

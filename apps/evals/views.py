@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.contrib import messages
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core import jobs
+from apps.core.access import project_view
+from apps.core.charts import intervals
+from apps.core.models import JobLog, Project, Role
+from apps.core.paging import page_of
+from apps.evals import actions
+from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
+from apps.evals.models import EvalRun, EvalSet, HoldoutLook, Split, Task
+from apps.failures.models import FailureState
+from apps.trajectories.models import Outcome, Trajectory
+
+RATES = (
+    ("valid_json", "Valid JSON"), ("correct_tool", "Correct tool"), ("correct_arguments", "Correct arguments"),
+    ("execution_success", "Execution success"), ("unsafe_action", "Unsafe actions"), ("success", "Success (pass@1)"),
+)
+SAMPLE_FILTERS = {
+    "failed": Q(success=False), "succeeded": Q(success=True), "invalid": Q(valid=False), "unsafe": Q(unsafe=True),
+    "masked": Q(masked=True), "truncated": Q(truncated=True),
+}
+
+
+@project_view()
+def listing(request: HttpRequest, project: Project) -> HttpResponse:
+    sets = project.eval_sets.annotate(
+        n=Count("tasks"), holdout=Count("tasks", filter=Q(tasks__split=Split.HOLDOUT)),
+        train=Count("tasks", filter=Q(tasks__split=Split.TRAIN)),
+    )
+    runs = EvalRun.objects.filter(project=project).select_related("model_version", "eval_set", "environment")
+    return render(request, "evals/list.html", {"sets": sets, "form": EvalSetForm(), "page": page_of(request, runs, 30)})
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def create(request: HttpRequest, project: Project) -> HttpResponse:
+    form = EvalSetForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, "A name is needed: letters, digits and dashes.")
+        return redirect("evals:list", project.slug)
+    try:
+        made = actions.create_eval_set(project=project, by=request.user, **form.cleaned_data)
+    except actions.EvalSetError as error:
+        messages.error(request, str(error))
+        return redirect("evals:list", project.slug)
+    return redirect("evals:detail", project.slug, made.pk)
+
+
+@project_view()
+def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    return show(request, project, pk, looked=False)
+
+
+def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet.objects.select_related("frozen_by"), project=project, pk=pk)
+    tasks = eval_set.tasks.select_related("trajectory").defer("trajectory__messages", "trajectory__tools")
+    split = request.GET.get("split", "")
+    if split in Split.values:
+        tasks = tasks.filter(split=split)
+    return render(request, "evals/detail.html", {
+        "eval_set": eval_set, "page": page_of(request, tasks), "split": split, "looked": looked, "splits": Split.choices,
+        "counts": dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split")),
+        "looks": eval_set.looks.count(), "recent_looks": eval_set.looks.select_related("by")[:10],
+        "runs": eval_set.runs.select_related("model_version")[:10], "task_form": TaskForm(), "split_form": SplitForm(),
+        "candidates": candidates(project).count() if not eval_set.is_frozen else 0,
+    })
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def look(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """Shows the hold-out's tasks, and counts that someone looked."""
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    actions.look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=request.user, detail="tasks on the page")
+    request.GET = request.GET.copy()
+    request.GET["split"] = Split.HOLDOUT
+    request.GET["page"] = request.POST.get("page", "1")
+    return show(request, project, pk, looked=True)
+
+
+def candidates(project: Project) -> QuerySet[Trajectory]:
+    """Trajectories that can become tasks: successes, and failures nobody has dismissed."""
+    rows = project.trajectories.filter(outcome_status__in=[Outcome.FAILURE, Outcome.SUCCESS])
+    return rows.exclude(failure__state=FailureState.DISMISSED)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def add_trajectories(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    return _try(request, eval_set, lambda: _told(request, actions.tasks_from_trajectories(
+        eval_set=eval_set, trajectories=candidates(project).order_by("pk").iterator(chunk_size=500), by=request.user
+    )))
+
+
+def _told(request: HttpRequest, made: actions.TasksMade) -> None:
+    messages.success(request, f"{made.made} tasks added; {made.duplicates} were there already, and for "
+                     f"{made.without_expected} nobody has said what would have been right.")
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def add_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    form = TaskForm(request.POST)
+    if not form.is_valid():
+        for name, errors in form.errors.items():
+            messages.error(request, f"{name}: {' '.join(errors)}")
+        return redirect("evals:detail", project.slug, pk)
+    data = form.cleaned_data | {"split": Split(form.cleaned_data["split"])}
+    return _try(request, eval_set, lambda: actions.add_task(eval_set=eval_set, by=request.user, **data))
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def split(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    form = SplitForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, "Sizes must be whole numbers.")
+        return redirect("evals:detail", project.slug, pk)
+    return _try(request, eval_set, lambda: actions.split_by_group(eval_set=eval_set, by=request.user, **form.cleaned_data))
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def freeze(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    return _try(request, eval_set, lambda: actions.freeze(eval_set=eval_set, by=request.user))
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def new_version(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    try:
+        made = actions.new_version(eval_set=eval_set, by=request.user)
+    except actions.EvalSetError as error:
+        messages.error(request, str(error))
+        made = eval_set
+    return redirect("evals:detail", project.slug, made.pk)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def remove_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    task = get_object_or_404(Task.objects.select_related("eval_set"), project=project, pk=pk)
+    return _try(request, task.eval_set, lambda: actions.remove_task(task=task, by=request.user))
+
+
+def _try(request: HttpRequest, eval_set: EvalSet, act: Callable[[], object]) -> HttpResponse:
+    try:
+        act()
+    except actions.EvalSetError as error:
+        messages.error(request, str(error))
+    return redirect("evals:detail", eval_set.project.slug, eval_set.pk)
+
+
+@project_view(Role.MEMBER)
+def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    form = EvalRunForm(project, request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = actions.submit_eval(project=project, eval_set=eval_set, by=request.user, **form.cleaned_data)
+        except actions.EvalSetError as error:
+            form.add_error(None, str(error))
+        else:
+            return redirect("evals:run", project.slug, made.pk)
+    return render(request, "evals/new_run.html", {"eval_set": eval_set, "form": form})
+
+
+@project_view()
+def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    row = get_object_or_404(_runs(project), pk=pk)
+    samples = row.samples.select_related("task")
+    which = request.GET.get("show", "")
+    if which in SAMPLE_FILTERS:
+        samples = samples.filter(SAMPLE_FILTERS[which])
+    return render(request, "evals/run.html", live(row) | {
+        "page": page_of(request, samples, 40), "show": which, "filters": list(SAMPLE_FILTERS),
+        "others": EvalRun.objects.filter(project=project, eval_set=row.eval_set, split=row.split, state="succeeded")
+        .exclude(pk=row.pk).select_related("model_version")[:20],
+    })
+
+
+@project_view()
+def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """The fragment that a running evaluation's page asks for; when the run has ended the whole page is loaded again."""
+    row = get_object_or_404(_runs(project), pk=pk)
+    response = render(request, "evals/_status.html", live(row))
+    if not row.is_active:
+        response["HX-Refresh"] = "true"
+    return response
+
+
+def live(row: EvalRun) -> dict:
+    metrics = row.result.get("metrics")
+    return {
+        "run": row, "metrics": metrics, "rates": [(title, metrics[name]) for name, title in RATES] if metrics else [],
+        "figure": rate_chart(metrics) if metrics else None, "logs": JobLog.objects.filter(job=row.pk).order_by("-pk")[:20],
+    }
+
+
+def rate_chart(metrics: dict) -> dict:
+    shown = [(title, metrics[name]) for name, title in reversed(RATES)]
+    return intervals([title for title, _ in shown], [m["mean"] for _, m in shown], [m["low"] for _, m in shown],
+                     [m["high"] for _, m in shown], "Rates with 95% intervals over tasks", height=270)
+
+
+def _runs(project: Project) -> QuerySet[EvalRun]:
+    return EvalRun.objects.filter(project=project).select_related(
+        "eval_set", "model_version", "environment__verifier", "created_by"
+    )
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    row = get_object_or_404(EvalRun, project=project, pk=pk)
+    if not jobs.cancel(row, by=request.user):
+        messages.info(request, "It had ended already.")
+    return redirect("evals:run", project.slug, pk)
