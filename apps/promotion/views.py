@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Prefetch
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.charts import intervals
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.evals.models import EvalRun
+from apps.promotion import actions
+from apps.promotion.models import Channel, GateReport, Promotion
+from apps.registry.models import ModelVersion
+
+SIDE_BY_SIDE = 30
+
+
+@project_view()
+def models(request: HttpRequest, project: Project) -> HttpResponse:
+    finished = EvalRun.objects.filter(state="succeeded").select_related("eval_set")
+    versions = project.model_versions.select_related("parent").prefetch_related(
+        "live_in", Prefetch("eval_runs", finished, to_attr="finished")
+    )
+    channels = [(channel, actions.previous_of(channel)) for channel in project.channels.select_related("current")]
+    return render(request, "promotion/models.html", {
+        "page": page_of(request, versions), "channels": channels,
+        "reports": project.gate_reports.select_related("baseline__model_version", "candidate__model_version")[:20],
+        "moves": Promotion.objects.filter(channel__project=project).select_related(
+            "channel", "from_version", "to_version", "by", "gate_report"
+        )[:30],
+    })
+
+
+@project_view()
+def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    version = get_object_or_404(ModelVersion.objects.select_related("parent", "artifact", "created_by"), project=project, pk=pk)
+    run = version.made_by.select_related("dataset__eval_set", "environment").first()
+    return render(request, "promotion/model.html", {
+        "version": version, "ancestors": version.ancestors(), "run": run, "children": version.children.all(),
+        "evals": version.eval_runs.select_related("eval_set"), "live_in": version.live_in.all(),
+        "trajectories": run.dataset.rows.select_related("task__trajectory").exclude(task__trajectory=None)[:10] if run else [],
+    })
+
+
+def _pair(request: HttpRequest, project: Project, source: dict) -> tuple[EvalRun, EvalRun]:
+    runs = EvalRun.objects.filter(project=project).select_related(
+        "model_version", "eval_set", "environment__verifier", "project"
+    )
+    try:
+        return get_object_or_404(runs, pk=source.get("baseline")), get_object_or_404(runs, pk=source.get("candidate"))
+    except ValidationError as error:  # not a UUID
+        raise Http404 from error
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def make_report(request: HttpRequest, project: Project) -> HttpResponse:
+    baseline, candidate = _pair(request, project, request.POST)
+    try:
+        report = actions.make_gate_report(baseline=baseline, candidate=candidate, by=request.user)
+    except actions.PromotionError as error:
+        messages.error(request, str(error))
+        return redirect("evals:run", project.slug, candidate.pk)
+    return redirect("promotion:report", project.slug, report.pk)
+
+
+@project_view()
+def compare(request: HttpRequest, project: Project) -> HttpResponse:
+    """Chooses two evaluations; shows the newest report on them where there is one."""
+    runs = EvalRun.objects.filter(project=project, state="succeeded").select_related("model_version", "eval_set")
+    given = [request.GET.get("baseline"), request.GET.get("candidate")]
+    if all(given):
+        baseline, candidate = _pair(request, project, request.GET)
+        report = GateReport.objects.filter(baseline=baseline, candidate=candidate).first()
+        if report:
+            return redirect("promotion:report", project.slug, report.pk)
+    return render(request, "promotion/compare.html", {"runs": runs[:100], "given": given})
+
+
+@project_view()
+def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    row = get_object_or_404(
+        GateReport.objects.select_related("baseline__model_version", "candidate__model_version", "created_by"),
+        project=project, pk=pk,
+    )
+    channel = Channel.objects.filter(project=project, name=actions.PRODUCTION).select_related("current").first()
+    checks = row.report["checks"]
+    measured = [check for check in reversed(checks) if check["low"] is not None]
+    return render(request, "promotion/report.html", {
+        "report": row, "checks": checks, "channel": channel, "promotions": row.promotions.select_related("by"),
+        "figure": intervals(
+            [check["title"] for check in measured], [check["difference"] for check in measured],
+            [check["low"] for check in measured], [check["high"] for check in measured],
+            "Candidate − baseline, paired over tasks, 95%", height=220,
+        ),
+        "pairs": moved_pairs(row),
+    })
+
+
+def moved_pairs(row: GateReport) -> list[dict]:
+    """The tasks that moved, with one output of each side."""
+    keys = (row.report["regressed"] + row.report["improved"])[:SIDE_BY_SIDE]
+    found: dict[str, dict] = {key: {"key": key, "regressed": key in row.report["regressed"]} for key in keys}
+    for side, run in (("baseline", row.baseline), ("candidate", row.candidate)):
+        for sample in run.samples.filter(task__key__in=keys, index=0).select_related("task"):
+            found[sample.task.key][side] = sample
+    return list(found.values())
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def promote(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    row = get_object_or_404(GateReport.objects.select_related("baseline", "candidate"), project=project, pk=pk)
+    try:
+        move = actions.promote(
+            channel=actions.channel_of(project), gate_report=row, by=request.user, reason=request.POST.get("reason", "")
+        )
+        messages.success(request, f"{move.to_version} is live in {move.channel}.")
+    except (actions.PromotionError, PermissionDenied) as error:
+        messages.error(request, str(error))
+    return redirect("promotion:report", project.slug, pk)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def rollback(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    channel = get_object_or_404(Channel, project=project, name=name)
+    try:
+        move = actions.rollback(channel=channel, by=request.user, reason=request.POST.get("reason", ""))
+        messages.success(request, f"{channel} is back on {move.to_version}.")
+    except actions.PromotionError as error:
+        messages.error(request, str(error))
+    return redirect("promotion:models", project.slug)

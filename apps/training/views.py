@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core import jobs
+from apps.core.access import project_view
+from apps.core.models import JobLog, Project, Role
+from apps.core.paging import page_of
+from apps.evals.models import EvalRun
+from apps.reviews.actions import TrainingLocked, lock_state
+from apps.training import actions
+from apps.training.advisor import Advice, Evidence, advise
+from apps.training.charts import curves
+from apps.training.forms import TrainingForm
+from apps.training.models import Method, Rollout, TrainingRun
+
+
+@project_view()
+def listing(request: HttpRequest, project: Project) -> HttpResponse:
+    runs = TrainingRun.objects.filter(project=project).select_related("parent", "model_version", "created_by")
+    return render(request, "training/list.html", {"page": page_of(request, runs), "advice": advice_for(project)})
+
+
+def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
+    """What the latest evaluation suggests."""
+    run = EvalRun.objects.filter(project=project, state="succeeded").select_related("model_version", "eval_set").first()
+    if run is None:
+        return None
+    demonstrations = run.eval_set.tasks.trainable().exclude(demonstration="").count()
+    return run, advise(Evidence.from_metrics(run.result["metrics"], demonstrations=demonstrations))
+
+
+@project_view(Role.MEMBER)
+def new(request: HttpRequest, project: Project) -> HttpResponse:
+    form = TrainingForm(project, request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
+        try:
+            run = actions.submit_training(
+                project=project, method=Method(data["method"]), parent=data["parent"], environment=data["environment"],
+                dataset=actions.freeze_dataset(eval_set=data["eval_set"], by=request.user), config=form.config(),
+                seed=data["seed"], by=request.user,
+            )
+        except (actions.TrainingError, TrainingLocked) as error:
+            form.add_error(None, str(error))
+        else:
+            return redirect("training:detail", project.slug, run.pk)
+    locks = [(environment, lock_state(environment.verifier)) for environment in project.environments.select_related("verifier")]
+    return render(request, "training/new.html", {"form": form, "advice": advice_for(project), "locks": locks})
+
+
+@project_view()
+def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    run = get_object_or_404(_runs(project), pk=pk)
+    rollouts = run.rollouts.select_related("task").order_by("-step", "task__key", "index")
+    phase = request.GET.get("phase", "")
+    if phase in Rollout.Phase.values:
+        rollouts = rollouts.filter(phase=phase)
+    return render(request, "training/detail.html", live(run) | {
+        "page": page_of(request, rollouts, 40), "phase": phase, "phases": Rollout.Phase.choices,
+        "checkpoints": run.checkpoints.all()[:20],
+    })
+
+
+@project_view()
+def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """The fragment that a running run's page asks for; when it has ended the whole page is loaded again."""
+    run = get_object_or_404(_runs(project), pk=pk)
+    response = render(request, "training/_status.html", live(run))
+    if not run.is_active:
+        response["HX-Refresh"] = "true"
+    return response
+
+
+def live(run: TrainingRun) -> dict:
+    values: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for name, step, value in run.metrics.order_by("step").values_list("name", "step", "value"):
+        values[name].append((step, value))
+    return {"run": run, "figures": curves(values), "logs": JobLog.objects.filter(job=run.pk).order_by("-pk")[:30]}
+
+
+def _runs(project: Project) -> QuerySet[TrainingRun]:
+    return TrainingRun.objects.filter(project=project).select_related(
+        "parent", "model_version", "dataset__eval_set", "environment__verifier", "created_by"
+    )
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    run = get_object_or_404(TrainingRun, project=project, pk=pk)
+    if jobs.cancel(run, by=request.user):
+        messages.info(request, "Stopping: a checkpoint is written first.")
+    else:
+        messages.info(request, "It had ended already.")
+    return redirect("training:detail", project.slug, pk)
