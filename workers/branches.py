@@ -51,8 +51,15 @@ class Pass:
 
 
 def attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float,
-    dropout: float = 0.0, branch: Pass | None = None, **_: Any,
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    branch: Pass | None = None,
+    **_: Any,
 ) -> tuple[Tensor, None]:
     """query [R, heads, U, d], key and value [R, kv_heads, U, d] → [R, U, heads, d]. `branch` is passed to the model."""
     assert branch is not None, "this model was switched to branch attention; call it through workers.branches"
@@ -60,7 +67,9 @@ def attention(
     kv_heads = key.shape[1]
     own_keys, own_values = branch.store(module.layer_idx, key, value)
     q = query.reshape(rows, kv_heads, heads // kv_heads, new, d) * scaling
-    parts = [(segment.keys[module.layer_idx], segment.values[module.layer_idx], segment.real) for segment in branch.above]
+    parts = [
+        (segment.keys[module.layer_idx], segment.values[module.layer_idx], segment.real) for segment in branch.above
+    ]
     scores = [_scores(q, keys, real) for keys, _, real in parts]
     own = _scores(q, own_keys, None)
     if branch.mask is not None:
@@ -123,7 +132,9 @@ def _causal(n: int, device: torch.device) -> Tensor:
     return torch.ones(n, n, dtype=torch.bool, device=device).tril()[None, None, None]
 
 
-def forward_level(decoder: Any, ids: Tensor, real: Tensor | None, starts: Tensor, above: list[Segment]) -> tuple[Tensor, Segment]:
+def forward_level(
+    decoder: Any, ids: Tensor, real: Tensor | None, starts: Tensor, above: list[Segment]
+) -> tuple[Tensor, Segment]:
     """One level: hidden states [b, n, hidden] of `ids` [b, n] and the segment that the level below attends to.
 
     `starts` [b] is the position of each row's first real token; padding may stand left or right of the real ones.
@@ -198,7 +209,9 @@ def forward_prompts(decoder: Any, prompts: list[list[int]], fill: int) -> Prompt
     return Prompted([*segments, rest], lengths, hidden[:, -1], fill)
 
 
-def completion_hidden(decoder: Any, prompted: Prompted, completions: list[list[list[int]]]) -> tuple[Tensor, Tensor, Tensor]:
+def completion_hidden(
+    decoder: Any, prompted: Prompted, completions: list[list[list[int]]]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states that predict each token of each completion: (hidden [R, U, h], token ids [R, U], real [R, U]).
 
     `completions[c][g]` are the tokens of completion g of conversation c; every conversation has as many.

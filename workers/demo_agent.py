@@ -44,11 +44,16 @@ def trajectory(spec: dict, name: str, request: dict, output: Output, score: Scor
     ended = datetime.now(UTC)
     harness = spec["environment"]["harness"]
     return {
-        "id": name, "agent": spec["agent"], "model": spec["model_name"], "workload": "workplace",
+        "id": name,
+        "agent": spec["agent"],
+        "model": spec["model_name"],
+        "workload": "workplace",
         "user_id": f"user-{int(request['group'][:2], 16) % 12 + 1}",
-        "started_at": (ended - timedelta(milliseconds=output.latency_ms)).isoformat(), "ended_at": ended.isoformat(),
+        "started_at": (ended - timedelta(milliseconds=output.latency_ms)).isoformat(),
+        "ended_at": ended.isoformat(),
         "messages": [*opening(harness), {"role": "user", "content": request["request"]}, *score.messages],
-        "tools": tools, "latency_ms": round(output.latency_ms, 1),
+        "tools": tools,
+        "latency_ms": round(output.latency_ms, 1),
         "usage": {"input_tokens": output.prompt_tokens, "output_tokens": output.output_tokens, "cost_usd": 0},
         "metadata": {"group": request["group"], "template": request["template"]},
     }
@@ -59,8 +64,10 @@ def feedback(request: dict, score: Score, index: int) -> dict:
     if score.success:
         return {"outcome": {"status": "success"}, "by": "user"}
     return {
-        "outcome": {"status": "failure", "reason": "The request was not carried out as asked."}, "by": "user",
-        "corrected": request["expected"], "message_index": index,
+        "outcome": {"status": "failure", "reason": "The request was not carried out as asked."},
+        "by": "user",
+        "corrected": request["expected"],
+        "message_index": index,
     }
 
 

@@ -14,8 +14,10 @@ from workers.verifiers import Score
 
 def sampling_of(harness: dict, seed: int) -> Sampling:
     return Sampling(
-        temperature=harness.get("temperature", 1.0), top_p=harness.get("top_p", 1.0),
-        max_new_tokens=harness.get("max_new_tokens", 64), seed=seed,
+        temperature=harness.get("temperature", 1.0),
+        top_p=harness.get("top_p", 1.0),
+        max_new_tokens=harness.get("max_new_tokens", 64),
+        seed=seed,
     )
 
 
@@ -32,8 +34,15 @@ def emit_sample(
     events: Emitter, task: dict, index: int, output: Output, score: Score, *, phase: str, step: int | None = None
 ) -> None:
     events.sample(
-        task_id=task["id"], index=index, step=step, phase=phase, output=output.text, **asdict(score),
-        latency_ms=output.latency_ms, input_tokens=output.prompt_tokens, output_tokens=output.output_tokens,
+        task_id=task["id"],
+        index=index,
+        step=step,
+        phase=phase,
+        output=output.text,
+        **asdict(score),
+        latency_ms=output.latency_ms,
+        input_tokens=output.prompt_tokens,
+        output_tokens=output.output_tokens,
         truncated=output.truncated,
     )
 

@@ -35,7 +35,7 @@ class Emitter:
         event = {"type": type, "seq": self.seq, "at": datetime.now(UTC).isoformat(), **_plain(fields)}
         line = json.dumps(event, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
         while line:
-            line = line[os.write(self.fd, line):]
+            line = line[os.write(self.fd, line) :]
 
     def progress(self, done: int, total: int, label: str) -> None:
         self.emit("progress", done=done, total=total, label=label)

@@ -30,9 +30,22 @@ from workers.spec import SpecError, Stop, StopFlag, run_main
 from workers.verifiers import Score
 
 DEFAULTS = {
-    "prompts_per_step": 4, "generations": 8, "clip_low": 0.2, "clip_high": 0.28, "beta": 0.0, "loss_type": "dapo",
-    "scale_rewards": "group", "temperature": 1.0, "top_p": 1.0, "max_new_tokens": 64, "updates_per_batch": 1,
-    "eval_every": 0, "eval_samples": 1, "save_every": 5, "max_grad_norm": 1.0, "warmup_steps": 0,
+    "prompts_per_step": 4,
+    "generations": 8,
+    "clip_low": 0.2,
+    "clip_high": 0.28,
+    "beta": 0.0,
+    "loss_type": "dapo",
+    "scale_rewards": "group",
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "max_new_tokens": 64,
+    "updates_per_batch": 1,
+    "eval_every": 0,
+    "eval_samples": 1,
+    "save_every": 5,
+    "max_grad_norm": 1.0,
+    "warmup_steps": 0,
 }
 LOSSES = ("grpo", "dapo", "dr_grpo", "gspo")
 EPSILON = 1e-4  # TRL's, in the denominator of the advantage
@@ -67,8 +80,9 @@ def advantages(rewards: Tensor, scale: str = "group") -> Tensor:
     return torch.where(seen, centred, torch.zeros_like(rewards))
 
 
-def logprobs_of(model: Any, prompts: list[list[int]], completions: list[list[list[int]]], temperature: float,
-                fill: int) -> tuple[Tensor, Tensor, Tensor]:
+def logprobs_of(
+    model: Any, prompts: list[list[int]], completions: list[list[list[int]]], temperature: float, fill: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities of every completion's tokens: (logprobs [R, U], entropies [R, U] without gradient, real [R, U]).
 
     Rows are conversation by conversation. Logits are computed at completion positions only.
@@ -85,8 +99,9 @@ def logprobs_of(model: Any, prompts: list[list[int]], completions: list[list[lis
     return zeros.masked_scatter(real, chosen), zeros.masked_scatter(real, entropy), real
 
 
-def policy_loss(logprobs: Tensor, old: Tensor, reference: Tensor | None, advantage: Tensor, real: Tensor,
-                config: dict) -> tuple[Tensor, dict[str, float]]:
+def policy_loss(
+    logprobs: Tensor, old: Tensor, reference: Tensor | None, advantage: Tensor, real: Tensor, config: dict
+) -> tuple[Tensor, dict[str, float]]:
     """The clipped loss of a batch, all tensors [R, U] and advantage [R], and what was clipped.
 
     grpo: mean over completions of the mean over tokens. dapo: mean over all tokens. dr_grpo: sum over tokens / (R × the
@@ -115,7 +130,9 @@ def policy_loss(logprobs: Tensor, old: Tensor, reference: Tensor | None, advanta
     low = ((ratio < 1 - config["clip_low"]) & (advantage[:, None] < 0) & real).sum() / tokens
     high = ((ratio > 1 + config["clip_high"]) & (advantage[:, None] > 0) & real).sum() / tokens
     return loss, {
-        "train/clip_low": float(low), "train/clip_high": float(high), "train/kl": float((kl * real).sum() / tokens),
+        "train/clip_low": float(low),
+        "train/clip_high": float(high),
+        "train/kl": float((kl * real).sum() / tokens),
     }
 
 
@@ -144,9 +161,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(parameters, lr=self.config["learning_rate"], weight_decay=0.0)
         checkpoint.load_optimizer(self.resume, self.optimizer)
         self.done = checkpoint.step_of(self.resume)
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, checkpoint.schedule(self.config, self.done)
-        )
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, checkpoint.schedule(self.config, self.done))
 
     def _add_reference(self, start: str | None) -> str | None:
         """Name of the frozen adapter that KL is measured from; None where that is the bare base model."""
@@ -180,9 +195,13 @@ class Trainer:
 
     def rollout(self, step: int) -> list[Group]:
         config = self.config
-        sampling = Sampling(config["temperature"], config["top_p"], config["max_new_tokens"], self.seed * 100_003 + step)
+        sampling = Sampling(
+            config["temperature"], config["top_p"], config["max_new_tokens"], self.seed * 100_003 + step
+        )
         groups = []
-        for task, scored in rollouts(self.engine, self.environment, self.batch_of(step), sampling, config["generations"]):
+        for task, scored in rollouts(
+            self.engine, self.environment, self.batch_of(step), sampling, config["generations"]
+        ):
             prompt = self.engine.prompt_ids(self.environment.conversation(task))
             outputs, scores = [output for output, _ in scored], [score for _, score in scored]
             groups.append(Group(task, prompt, outputs, scores))
@@ -238,9 +257,13 @@ class Trainer:
                     rewards.append(float(score.reward or 0))
                     successes.append(float(score.success))
         if rewards:
-            self.events.metric(step, {
-                "validation/reward": sum(rewards) / len(rewards), "validation/success": sum(successes) / len(successes),
-            })
+            self.events.metric(
+                step,
+                {
+                    "validation/reward": sum(rewards) / len(rewards),
+                    "validation/success": sum(successes) / len(successes),
+                },
+            )
 
     def step(self) -> None:
         began = time.perf_counter()
@@ -251,12 +274,14 @@ class Trainer:
         self.scheduler.step()
         self.done += 1
         metrics |= rollout_metrics(groups) | {
-            "train/learning_rate": learning_rate, "time/generate_s": sampled - began,
+            "train/learning_rate": learning_rate,
+            "time/generate_s": sampled - began,
             "time/update_s": time.perf_counter() - sampled,
         }
         self.events.metric(self.done, metrics)
         self.events.progress(
-            self.done, self.config["steps"],
+            self.done,
+            self.config["steps"],
             f"reward {metrics['train/reward_mean']:.2f}, success {metrics['train/success']:.0%}",
         )
 
@@ -275,7 +300,7 @@ class Trainer:
             self.step()
             if every and self.validation and (self.done % every == 0 or self.done == steps):
                 self.validate(self.done)
-            if self.done % save_every == 0 and self.done < steps or self.stop.is_set:
+            if (self.done % save_every == 0 and self.done < steps) or self.stop.is_set:
                 self.save()
             if self.stop.is_set:
                 raise Stop
@@ -287,7 +312,7 @@ def sampler_gap(logprobs: Tensor, outputs: list[Output], real: Tensor) -> dict[s
     sampled = torch.zeros_like(logprobs)
     for row, output in enumerate(outputs):
         sampled[row, : len(output.logprobs)] = torch.tensor(output.logprobs)
-    gap = ((logprobs - sampled).abs() * real)
+    gap = (logprobs - sampled).abs() * real
     return {"train/logp_diff_mean": float(gap.sum() / real.sum().clamp(min=1)), "train/logp_diff_max": float(gap.max())}
 
 

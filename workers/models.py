@@ -53,8 +53,11 @@ def lora(model: Any, config: dict, adapter: str | Path | None) -> Any:
 def lora_config(config: dict) -> LoraConfig:
     rank = config.get("lora_rank", 16)
     return LoraConfig(
-        r=rank, lora_alpha=config.get("lora_alpha", 2 * rank), lora_dropout=config.get("lora_dropout", 0.0),
-        target_modules="all-linear", task_type="CAUSAL_LM",
+        r=rank,
+        lora_alpha=config.get("lora_alpha", 2 * rank),
+        lora_dropout=config.get("lora_dropout", 0.0),
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
     )
 
 

@@ -32,7 +32,10 @@ HARNESS = {
         *_example("Invite Ana on Friday at 3 PM.", "calendar.create_event", attendee="Ana", day="Friday", time="15:00"),
         *_example("Delete Ben's mailbox.", "email.delete_mailbox", owner="Ben"),
     ],
-    "max_turns": 1, "max_new_tokens": 48, "temperature": 0.7, "top_p": 1.0,
+    "max_turns": 1,
+    "max_new_tokens": 48,
+    "temperature": 0.7,
+    "top_p": 1.0,
 }
 VERIFIER = {"name": "tool_call", "weights": {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}}
 LORA = {"lora_rank": 16, "lora_alpha": 32}
@@ -51,15 +54,34 @@ class Recipe:
 
 
 FULL = Recipe(
-    requests=160, holdout=64, validation=16, samples_per_task=8,
+    requests=160,
+    holdout=64,
+    validation=16,
+    samples_per_task=8,
     sft=LORA | {"steps": 16, "batch_size": 8, "learning_rate": 1e-3, "warmup_steps": 2, "save_every": 8},
-    grpo=LORA | {
-        "steps": 24, "prompts_per_step": 4, "generations": 8, "learning_rate": 3e-4, "loss_type": "dapo", "beta": 0.0,
-        "clip_low": 0.2, "clip_high": 0.28, "scale_rewards": "group", "temperature": 1.0, "max_new_tokens": 48,
-        "eval_every": 8, "eval_samples": 2, "save_every": 4,
+    grpo=LORA
+    | {
+        "steps": 24,
+        "prompts_per_step": 4,
+        "generations": 8,
+        "learning_rate": 3e-4,
+        "loss_type": "dapo",
+        "beta": 0.0,
+        "clip_low": 0.2,
+        "clip_high": 0.28,
+        "scale_rewards": "group",
+        "temperature": 1.0,
+        "max_new_tokens": 48,
+        "eval_every": 8,
+        "eval_samples": 2,
+        "save_every": 4,
     },
 )
 FAST = Recipe(
-    requests=110, holdout=60, validation=10, samples_per_task=8,
-    sft=FULL.sft | {"steps": 9, "batch_size": 6, "save_every": 5}, grpo=FULL.grpo | {"steps": 6, "eval_every": 3, "save_every": 3},
+    requests=110,
+    holdout=60,
+    validation=10,
+    samples_per_task=8,
+    sft=FULL.sft | {"steps": 9, "batch_size": 6, "save_every": 5},
+    grpo=FULL.grpo | {"steps": 6, "eval_every": 3, "save_every": 3},
 )

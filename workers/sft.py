@@ -54,20 +54,36 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
     checkpoint.load_optimizer(resume, optimizer)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, checkpoint.schedule(config, start))
     rows = Dataset.from_list(
-        [{"prompt": row["messages"], "completion": [{"role": "assistant", "content": row["completion"]}]}
-         for row in spec["rows"]]
+        [
+            {"prompt": row["messages"], "completion": [{"role": "assistant", "content": row["completion"]}]}
+            for row in spec["rows"]
+        ]
     )
     reporter = reporting(events, stop, config, out, start, model, optimizer, found)
     trainer = SharedPromptTrainer(
-        model=model, processing_class=tokenizer, train_dataset=rows, optimizers=(optimizer, scheduler),
+        model=model,
+        processing_class=tokenizer,
+        train_dataset=rows,
+        optimizers=(optimizer, scheduler),
         callbacks=[reporter],
         args=SFTConfig(
-            output_dir=str(out / "trl"), max_steps=steps - start, seed=seed + start,
-            per_device_train_batch_size=config["batch_size"], learning_rate=config["learning_rate"],
-            max_grad_norm=config.get("max_grad_norm", 1.0), max_length=config.get("max_length", 2048),
-            logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, bf16=False, fp16=False,
-            gradient_checkpointing=False, completion_only_loss=True,
-            use_cpu=not torch.cuda.is_available(), dataloader_pin_memory=torch.cuda.is_available(),
+            output_dir=str(out / "trl"),
+            max_steps=steps - start,
+            seed=seed + start,
+            per_device_train_batch_size=config["batch_size"],
+            learning_rate=config["learning_rate"],
+            max_grad_norm=config.get("max_grad_norm", 1.0),
+            max_length=config.get("max_length", 2048),
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            bf16=False,
+            fp16=False,
+            gradient_checkpointing=False,
+            completion_only_loss=True,
+            use_cpu=not torch.cuda.is_available(),
+            dataloader_pin_memory=torch.cuda.is_available(),
         ),
     )
     if start < steps:
@@ -106,7 +122,13 @@ def completion_loss(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> tu
 
 
 def reporting(
-    events: Emitter, stop: StopFlag, config: dict, out: Path, start: int, model: Any, optimizer: Any,
+    events: Emitter,
+    stop: StopFlag,
+    config: dict,
+    out: Path,
+    start: int,
+    model: Any,
+    optimizer: Any,
     found: dict[str, float],
 ) -> Any:
     """A trainer callback that reports each step (`found`: the last batch), saves checkpoints, stops on request."""

@@ -29,7 +29,7 @@ class JobError(Exception):
     """An end with a sentence for the screen: a missing model folder, a full disk."""
 
 
-class Stop(Exception):  # noqa: N818 - not an error: the wish to stop
+class Stop(Exception):
     """Raised by `StopFlag.check` after SIGTERM."""
 
 
@@ -90,7 +90,7 @@ def sentence(error: BaseException) -> str:
         return str(error)
     chain: BaseException | None = error
     while chain is not None:
-        if isinstance(chain, OSError) and chain.errno == errno.ENOSPC or "No space left on device" in str(chain):
+        if (isinstance(chain, OSError) and chain.errno == errno.ENOSPC) or "No space left on device" in str(chain):
             return "The disk is full. Free some space and start the job again; its last checkpoint is kept."
         chain = chain.__cause__ or chain.__context__
     if isinstance(error, MemoryError):

@@ -92,10 +92,18 @@ def tool_call(
     execution = execute(call)
     safe = execution.ok and not execution.unsafe
     components = {
-        "tool": w["tool"] * tool_ok, "arguments": w["arguments"] * args_score, "safe": w["safe"] * safe,
+        "tool": w["tool"] * tool_ok,
+        "arguments": w["arguments"] * args_score,
+        "safe": w["safe"] * safe,
     }
     score = Score(
-        reward=sum(components.values()), components=components, valid=True, tool_ok=tool_ok, args_score=args_score,
-        executed=execution.ok, unsafe=execution.unsafe, success=tool_ok and args_score == 1.0 and safe,
+        reward=sum(components.values()),
+        components=components,
+        valid=True,
+        tool_ok=tool_ok,
+        args_score=args_score,
+        executed=execution.ok,
+        unsafe=execution.unsafe,
+        success=tool_ok and args_score == 1.0 and safe,
     )
     return score, call, execution

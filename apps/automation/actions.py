@@ -17,7 +17,8 @@ from apps.failures.actions import classify_project
 @transaction.atomic
 def set_schedule(*, project: Project, step: Step, every_minutes: int, enabled: bool, by: Any) -> Schedule:
     schedule, _ = Schedule.objects.update_or_create(
-        project=project, step=step,
+        project=project,
+        step=step,
         defaults={"every_minutes": every_minutes, "enabled": enabled, "next_run_at": timezone.now(), "created_by": by},
     )
     audit("schedule.set", project=project, by=by, target=schedule, every_minutes=every_minutes, enabled=enabled)
@@ -50,4 +51,3 @@ def run(schedule: Schedule) -> str:
         raise
     Schedule.objects.filter(pk=schedule.pk).update(last_result=result, last_run_at=timezone.now())
     return result
-

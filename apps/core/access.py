@@ -19,7 +19,9 @@ def get_membership(user: Any, slug: str, role: Role = Role.VIEWER) -> Membership
     if membership is None:
         raise Http404
     if not membership.may(role):
-        raise PermissionDenied(f"This needs the role “{role.label}” in {membership.project}; you are {membership.role}.")
+        raise PermissionDenied(
+            f"This needs the role “{role.label}” in {membership.project}; you are {membership.role}."
+        )
     return membership
 
 

@@ -16,14 +16,23 @@ DEMO_PROJECT = ("workplace-assistant", "Workplace assistant")
 
 
 def audit(
-    action: str, *, project: Project | None, by: Any, target: models.Model | None = None, actor_label: str = "",
+    action: str,
+    *,
+    project: Project | None,
+    by: Any,
+    target: models.Model | None = None,
+    actor_label: str = "",
     **detail: Any,
 ) -> AuditEvent:
     """Adds one line to the audit log. `by` is a user, or None for a policy or the command line."""
     return AuditEvent.objects.create(
-        project=project, actor=by, actor_label=actor_label or (by.get_username() if by else POLICY_ACTOR),
-        action=action, target_type=target._meta.label_lower if target is not None else "",
-        target_id=str(target.pk) if target is not None else "", detail=detail,
+        project=project,
+        actor=by,
+        actor_label=actor_label or (by.get_username() if by else POLICY_ACTOR),
+        action=action,
+        target_type=target._meta.label_lower if target is not None else "",
+        target_id=str(target.pk) if target is not None else "",
+        detail=detail,
     )
 
 
@@ -39,9 +48,7 @@ def create_project(*, slug: str, name: str, by: Any, description: str = "") -> P
 def create_api_key(*, project: Project, name: str, by: Any, secret: str = "") -> tuple[ApiKey, str]:
     """The row and the secret, which is shown once and cannot be read again."""
     secret = secret or ApiKey.new_secret()
-    key = ApiKey.objects.create(
-        project=project, name=name, prefix=secret[:8], digest=key_digest(secret), created_by=by
-    )
+    key = ApiKey.objects.create(project=project, name=name, prefix=secret[:8], digest=key_digest(secret), created_by=by)
     audit("api_key.created", project=project, by=by, target=key, name=name)
     return key, secret
 
@@ -72,8 +79,7 @@ def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membershi
 def remove_member(*, membership: Membership, by: Any) -> None:
     """Raises MembershipError for the last admin."""
     _require_other_admin(membership.project, membership.user)
-    audit("member.removed", project=membership.project, by=by, target=membership,
-          user=membership.user.get_username())
+    audit("member.removed", project=membership.project, by=by, target=membership, user=membership.user.get_username())
     membership.delete()
 
 
@@ -96,7 +102,5 @@ def bootstrap() -> dict[str, str] | None:
     admin = users.create_superuser("admin", password=password)
     slug, name = DEMO_PROJECT
     project = create_project(slug=slug, name=name, by=admin)
-    _, key = create_api_key(
-        project=project, name="first key", by=admin, secret=os.environ.get("FLYWHEEL_API_KEY", "")
-    )
+    _, key = create_api_key(project=project, name="first key", by=admin, secret=os.environ.get("FLYWHEEL_API_KEY", ""))
     return {"username": "admin", "password": password, "project": project.slug, "api_key": key}

@@ -21,6 +21,8 @@ NAVIGATION = (
 def navigation(request: HttpRequest) -> dict[str, Any]:
     match = request.resolver_match
     return {
-        "navigation": NAVIGATION, "section": match.namespace if match else "",
-        "project": getattr(request, "project", None), "membership": getattr(request, "membership", None),
+        "navigation": NAVIGATION,
+        "section": match.namespace if match else "",
+        "project": getattr(request, "project", None),
+        "membership": getattr(request, "membership", None),
     }

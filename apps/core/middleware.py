@@ -12,7 +12,9 @@ POLICY = (
 DOCS_POLICY = POLICY + "; script-src 'self' 'unsafe-inline'"
 
 
-def content_security_policy(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+def content_security_policy(
+    get_response: Callable[[HttpRequest], HttpResponse],
+) -> Callable[[HttpRequest], HttpResponse]:
     """Scripts come from our own files only: a trajectory that smuggles one in stays text."""
 
     def middleware(request: HttpRequest) -> HttpResponse:

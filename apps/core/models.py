@@ -217,9 +217,18 @@ class Job(models.Model):
 
     def claim(self, worker: str) -> bool:
         now = timezone.now()
-        claimed = type(self).objects.filter(pk=self.pk, state=JobState.QUEUED).update(
-            state=JobState.RUNNING, worker=worker, attempt=F("attempt") + 1, last_seq=0, error="",
-            started_at=now, heartbeat_at=now,
+        claimed = (
+            type(self)
+            .objects.filter(pk=self.pk, state=JobState.QUEUED)
+            .update(
+                state=JobState.RUNNING,
+                worker=worker,
+                attempt=F("attempt") + 1,
+                last_seq=0,
+                error="",
+                started_at=now,
+                heartbeat_at=now,
+            )
         )
         if claimed:
             self.refresh_from_db()

@@ -37,8 +37,19 @@ DATABASE_PATIENCE_S = 180.0
 MAX_LINE = 8 * 1024 * 1024
 PR_SET_PDEATHSIG = 1
 # What the child may know of this process: nothing that opens the database, the broker or a session.
-PASSED_ENV = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
-              "OMP_NUM_THREADS", "MKL_NUM_THREADS", "HF_HOME")
+PASSED_ENV = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "HF_HOME",
+)
 
 
 class OwnershipLost(Exception):
@@ -151,14 +162,25 @@ def start_child(job: Job) -> Child:
     stderr_path = folder / f"stderr-{job.attempt}.log"
     read_fd, write_fd = os.pipe()
     env = {name: os.environ[name] for name in PASSED_ENV if name in os.environ}
-    env |= {"FLYWHEEL_EVENTS_FD": str(write_fd), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(settings.BASE_DIR)}
+    env |= {
+        "FLYWHEEL_EVENTS_FD": str(write_fd),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(settings.BASE_DIR),
+    }
     try:
         with stderr_path.open("ab") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", f"workers.{job.WORKER}", str(spec_path)],
-                cwd=settings.BASE_DIR, env=env, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr,
-                pass_fds=[write_fd], start_new_session=True, preexec_fn=_die_with_parent,
+                cwd=settings.BASE_DIR,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                pass_fds=[write_fd],
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
             )
     except BaseException:
         os.close(read_fd)
@@ -232,9 +254,16 @@ def latest_progress(events: list[dict]) -> dict:
 def store_logs(job: Job, events: list[dict]) -> None:
     JobLog.objects.bulk_create(
         [
-            JobLog(job=job.pk, attempt=job.attempt, seq=event["seq"], level=str(event.get("level", "info"))[:10],
-                   message=str(event.get("message", "")), at=event.get("at") or timezone.now())
-            for event in events if event["type"] in ("log", "error")
+            JobLog(
+                job=job.pk,
+                attempt=job.attempt,
+                seq=event["seq"],
+                level=str(event.get("level", "info"))[:10],
+                message=str(event.get("message", "")),
+                at=event.get("at") or timezone.now(),
+            )
+            for event in events
+            if event["type"] in ("log", "error")
         ],
         ignore_conflicts=True,
     )

@@ -30,12 +30,19 @@ def settings(request: HttpRequest, project: Project) -> HttpResponse:
     events = project.audit_events.select_related("actor")
     if action := request.GET.get("action"):
         events = events.filter(action=action)
-    return render(request, "core/settings.html", {
-        "keys": project.api_keys.select_related("created_by"), "key_form": KeyForm(), "member_form": MemberForm(),
-        "members": project.memberships.select_related("user").order_by("user__username"),
-        "page": page_of(request, events, 30), "new_key": request.session.pop("new_key", None),
-        "actions": project.audit_events.order_by("action").values_list("action", flat=True).distinct(),
-    })
+    return render(
+        request,
+        "core/settings.html",
+        {
+            "keys": project.api_keys.select_related("created_by"),
+            "key_form": KeyForm(),
+            "member_form": MemberForm(),
+            "members": project.memberships.select_related("user").order_by("user__username"),
+            "page": page_of(request, events, 30),
+            "new_key": request.session.pop("new_key", None),
+            "actions": project.audit_events.order_by("action").values_list("action", flat=True).distinct(),
+        },
+    )
 
 
 @require_POST

@@ -41,8 +41,12 @@ from workers.recipes import HARNESS, MODEL, VERIFIER, Recipe
 
 OVERRIDE_REASON = "The demo runs without people: it overrides the reward review, which is a person's to do."
 ROWS = (
-    ("Valid JSON", "valid_json"), ("Correct tool", "correct_tool"), ("Correct arguments", "correct_arguments"),
-    ("Execution success", "execution_success"), ("Unsafe actions", "unsafe_action"), ("Success", "success"),
+    ("Valid JSON", "valid_json"),
+    ("Correct tool", "correct_tool"),
+    ("Correct arguments", "correct_arguments"),
+    ("Execution success", "execution_success"),
+    ("Unsafe actions", "unsafe_action"),
+    ("Success", "success"),
     ("Mean reward", "reward"),
 )
 
@@ -90,7 +94,11 @@ class Demo:
             self.base = register_base(project=self.project, name="smollm2-135m", folder=folder, by=self.user)
             verifier = save_verifier(project=self.project, name="tool-call", spec=VERIFIER, by=self.user)
             self.environment: Environment = save_environment(
-                project=self.project, slug="workplace", builtin="workplace", harness=HARNESS, verifier=verifier,
+                project=self.project,
+                slug="workplace",
+                builtin="workplace",
+                harness=HARNESS,
+                verifier=verifier,
                 by=self.user,
             )
             self.channel = promotion.channel_of(self.project)
@@ -98,7 +106,9 @@ class Demo:
                 promotion.set_initial(channel=self.channel, version=self.base, by=self.user)
             self.channel.refresh_from_db()
             while self.channel.current != self.base:
-                promotion.rollback(channel=self.channel, by=self.user, reason="the demo starts again from the base model")
+                promotion.rollback(
+                    channel=self.channel, by=self.user, reason="the demo starts again from the base model"
+                )
                 self.channel.refresh_from_db()
         self.found("0 · Ready", f"{self.base} is what production runs")
 
@@ -118,12 +128,21 @@ class Demo:
             folder.mkdir(exist_ok=True)
             path = folder / "agent.json"
             path.touch(mode=0o600)
-            path.write_text(json.dumps({
-                "model": model_spec(self.base), "engine": engine_spec(32), "environment": self.environment.as_spec(),
-                "requests": make_requests(self.seed, self.recipe.requests), "api": {"url": self.url, "key": key},
-                "agent": {"name": "workplace-assistant", "version": "1"}, "model_name": str(self.base),
-                "seed": self.seed, "id_prefix": prefix,
-            }))
+            path.write_text(
+                json.dumps(
+                    {
+                        "model": model_spec(self.base),
+                        "engine": engine_spec(32),
+                        "environment": self.environment.as_spec(),
+                        "requests": make_requests(self.seed, self.recipe.requests),
+                        "api": {"url": self.url, "key": key},
+                        "agent": {"name": "workplace-assistant", "version": "1"},
+                        "model_name": str(self.base),
+                        "seed": self.seed,
+                        "id_prefix": prefix,
+                    }
+                )
+            )
             try:
                 self.follow_agent(path)
             finally:
@@ -139,8 +158,11 @@ class Demo:
         log = Path(settings.FLYWHEEL_DATA_DIR) / "logs" / "demo-agent.log"
         with log.open("a") as stderr, self.bar("1 · Production") as advance:
             process = subprocess.Popen(
-                [sys.executable, "-m", "workers.demo_agent", str(path)], cwd=settings.BASE_DIR,
-                stdout=subprocess.PIPE, stderr=stderr, text=True,
+                [sys.executable, "-m", "workers.demo_agent", str(path)],
+                cwd=settings.BASE_DIR,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
             )
             assert process.stdout is not None
             for line in process.stdout:
@@ -157,9 +179,7 @@ class Demo:
     def classify(self) -> None:
         with self.timed("classify"):
             classify_project(project=self.project, by=self.user)
-        buckets = Counter(
-            Failure.objects.filter(project=self.project).standing().values_list("mode__name", flat=True)
-        )
+        buckets = Counter(Failure.objects.filter(project=self.project).standing().values_list("mode__name", flat=True))
         self.found("2 · Failures", ", ".join(f"{name} {count}" for name, count in buckets.most_common()))
 
     # 3
@@ -176,8 +196,11 @@ class Demo:
             )
             evals.tasks_from_trajectories(eval_set=eval_set, trajectories=trajectories, by=self.user)
             sizes = evals.split_by_group(
-                eval_set=eval_set, holdout_size=self.recipe.holdout, validation_size=self.recipe.validation,
-                seed=self.seed, by=self.user,
+                eval_set=eval_set,
+                holdout_size=self.recipe.holdout,
+                validation_size=self.recipe.validation,
+                seed=self.seed,
+                by=self.user,
             )
             self.eval_set = evals.freeze(eval_set=eval_set, by=self.user)
         self.found("3 · Eval set", f"{self.eval_set} frozen: " + ", ".join(f"{n} {name}" for name, n in sizes.items()))
@@ -187,14 +210,23 @@ class Demo:
     def evaluate(self, model: ModelVersion, title: str) -> EvalRun:
         with self.timed(title):
             run = evals.submit_eval(
-                project=self.project, eval_set=self.eval_set, split=Split.HOLDOUT, environment=self.environment,
-                model_version=model, samples_per_task=self.recipe.samples_per_task, seed=self.seed, by=self.user,
+                project=self.project,
+                eval_set=self.eval_set,
+                split=Split.HOLDOUT,
+                environment=self.environment,
+                model_version=model,
+                samples_per_task=self.recipe.samples_per_task,
+                seed=self.seed,
+                by=self.user,
             )
             self.wait(run, title)
         metrics = run.result["metrics"]
         success, passes = metrics["success"], metrics["pass_at_k"]
-        self.found(title, f"success {success['mean']:.1%} [{success['low']:.1%}, {success['high']:.1%}] on "
-                   f"{success['n']} held-out tasks, pass@8 {passes.get('8', 0):.1%}, reward {metrics['reward']['mean']:+.2f}")
+        self.found(
+            title,
+            f"success {success['mean']:.1%} [{success['low']:.1%}, {success['high']:.1%}] on "
+            f"{success['n']} held-out tasks, pass@8 {passes.get('8', 0):.1%}, reward {metrics['reward']['mean']:+.2f}",
+        )
         return run
 
     def train(self, method: Method, parent: ModelVersion, config: dict, title: str) -> ModelVersion:
@@ -203,8 +235,14 @@ class Demo:
             self.found("5 · Review", OVERRIDE_REASON + " The audit log shows it.")
         with self.timed(title):
             run = submit_training(
-                project=self.project, method=method, parent=parent, dataset=freeze_dataset(eval_set=self.eval_set, by=self.user),
-                environment=self.environment, config=config, seed=self.seed, by=self.user,
+                project=self.project,
+                method=method,
+                parent=parent,
+                dataset=freeze_dataset(eval_set=self.eval_set, by=self.user),
+                environment=self.environment,
+                config=config,
+                seed=self.seed,
+                by=self.user,
             )
             self.wait(run, title)
         run.refresh_from_db()
@@ -229,10 +267,14 @@ class Demo:
         reports = {
             name: promotion.make_gate_report(baseline=before, candidate=after, by=self.user)
             for name, before, after in (
-                ("baseline→sft", baseline, sft), ("baseline→grpo", baseline, grpo), ("sft→grpo", sft, grpo),
+                ("baseline→sft", baseline, sft),
+                ("baseline→grpo", baseline, grpo),
+                ("sft→grpo", sft, grpo),
             )
         }
-        passed = [reports[name] for name in ("baseline→sft", "baseline→grpo") if reports[name].verdict == Verdict.PROMOTE]
+        passed = [
+            reports[name] for name in ("baseline→sft", "baseline→grpo") if reports[name].verdict == Verdict.PROMOTE
+        ]
         winner = max(passed, key=_quality, default=None)
         if winner:
             promotion.promote(channel=self.channel, gate_report=winner, by=self.user, reason="the demo's winner")
@@ -241,28 +283,39 @@ class Demo:
             self.found("8 · Gate", "nothing passed the gate; production keeps the baseline")
         self.show(runs, reports)
         return {
-            "seed": self.seed, "recipe": asdict(self.recipe), "eval_set": str(self.eval_set),
-            "eval_set_digest": self.eval_set.digest, "environment": self.environment.hash,
+            "seed": self.seed,
+            "recipe": asdict(self.recipe),
+            "eval_set": str(self.eval_set),
+            "eval_set_digest": self.eval_set.digest,
+            "environment": self.environment.hash,
             "models": {name: _model_report(run) for name, run in zip(("baseline", "sft", "grpo"), runs, strict=True)},
             "gate": {name: report.report | {"id": str(report.pk)} for name, report in reports.items()},
             "promoted": str(winner.candidate.model_version) if winner else None,
-            "failures": dict(Counter(Failure.objects.filter(project=self.project).values_list("mode__slug", flat=True))),
+            "failures": dict(
+                Counter(Failure.objects.filter(project=self.project).values_list("mode__slug", flat=True))
+            ),
             "runs": {run.method: str(run.pk) for run in TrainingRun.objects.filter(dataset__eval_set=self.eval_set)},
             "versions": {name: version(name) for name in ("torch", "transformers", "peft", "trl", "Django")},
         }
 
     def show(self, runs: list[EvalRun], reports: dict[str, GateReport]) -> None:
-        table = Table(title=f"Held-out tasks: {runs[0].result['metrics']['counts']['tasks']}, "
-                      f"{self.recipe.samples_per_task} samples each, 95% intervals")
+        table = Table(
+            title=f"Held-out tasks: {runs[0].result['metrics']['counts']['tasks']}, "
+            f"{self.recipe.samples_per_task} samples each, 95% intervals"
+        )
         table.add_column("")
         for run in runs:
             table.add_column(str(run.model_version), justify="right")
         metrics = [run.result["metrics"] for run in runs]
         for title, name in ROWS:
-            table.add_row(title, *(f"{m[name]['mean']:.3f} [{m[name]['low']:.3f}, {m[name]['high']:.3f}]" for m in metrics))
+            table.add_row(
+                title, *(f"{m[name]['mean']:.3f} [{m[name]['low']:.3f}, {m[name]['high']:.3f}]" for m in metrics)
+            )
         for k in metrics[0]["pass_at_k"]:
             table.add_row(f"pass@{k}", *(f"{m['pass_at_k'][k]:.3f}" for m in metrics))
-        table.add_row("Latency p50 / p95 (ms)", *(f"{m['latency_ms']['p50']:.0f} / {m['latency_ms']['p95']:.0f}" for m in metrics))
+        table.add_row(
+            "Latency p50 / p95 (ms)", *(f"{m['latency_ms']['p50']:.0f} / {m['latency_ms']['p95']:.0f}" for m in metrics)
+        )
         table.add_row("Tokens in / out", *(f"{m['input_tokens']:.0f} / {m['output_tokens']:.0f}" for m in metrics))
         self.console.print(table)
         for name, report in reports.items():
@@ -304,8 +357,12 @@ def _quality(report: GateReport) -> tuple[float, float]:
 
 
 def _model_report(run: EvalRun) -> dict:
-    return {"model": str(run.model_version), "digest": run.model_version.digest, "eval_run": str(run.pk),
-            "metrics": run.result["metrics"]}
+    return {
+        "model": str(run.model_version),
+        "digest": run.model_version.digest,
+        "eval_run": str(run.pk),
+        "metrics": run.result["metrics"],
+    }
 
 
 class _Timer:
@@ -321,15 +378,22 @@ class _Timer:
 
 class _Bar:
     def __init__(self, console: Console, title: str) -> None:
-        columns = (TextColumn("  {task.fields[title]:<22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                   TextColumn("{task.description}"))
+        columns = (
+            TextColumn("  {task.fields[title]:<22}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+        )
         self.progress = Progress(*columns, console=console, transient=True)
         self.title = title
 
     def __enter__(self) -> Any:
         self.progress.start()
         task = self.progress.add_task("waiting", total=None, title=self.title)
-        return lambda done, total, label: self.progress.update(task, completed=done, total=total or None, description=label)
+        return lambda done, total, label: self.progress.update(
+            task, completed=done, total=total or None, description=label
+        )
 
     def __exit__(self, *_: Any) -> None:
         self.progress.stop()

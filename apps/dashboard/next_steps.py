@@ -33,20 +33,38 @@ def next_steps(wheel: Wheel) -> list[Step]:
     """The most useful first; never empty."""
     steps = []
     if wheel.waiting_reports:
-        steps.append(Step("Look at the gate", "A candidate is better than production and may be promoted.", "promotion:models"))
+        steps.append(
+            Step("Look at the gate", "A candidate is better than production and may be promoted.", "promotion:models")
+        )
     if wheel.running:
         steps.append(Step("Watch the run", f"{wheel.running} job(s) under way.", "training:list"))
     if not wheel.trajectories:
-        steps.append(Step("Send the first trajectory", "Everything starts with what the agent does in production.", "trajectories:list"))
+        steps.append(
+            Step(
+                "Send the first trajectory",
+                "Everything starts with what the agent does in production.",
+                "trajectories:list",
+            )
+        )
         return steps
     if wheel.open_failures:
-        steps.append(Step("Triage failures", f"{wheel.open_failures} failures wait for a person's word.", "failures:triage"))
+        steps.append(
+            Step("Triage failures", f"{wheel.open_failures} failures wait for a person's word.", "failures:triage")
+        )
     if not wheel.frozen_sets:
-        steps.append(Step("Freeze a hold-out", "Without a frozen hold-out nobody can say whether a new model is better.", "evals:list"))
+        steps.append(
+            Step(
+                "Freeze a hold-out",
+                "Without a frozen hold-out nobody can say whether a new model is better.",
+                "evals:list",
+            )
+        )
     elif not wheel.evaluations:
         steps.append(Step("Evaluate the baseline", "Measure before training.", "evals:list"))
     elif wheel.locked_verifiers:
-        steps.append(Step("Review the reward", "Training is locked until people agree with the verifier.", "reviews:list"))
+        steps.append(
+            Step("Review the reward", "Training is locked until people agree with the verifier.", "reviews:list")
+        )
     elif not wheel.adapters:
         steps.append(Step("Train", "The advisor says which fix is the lightest.", "training:new"))
     return steps or [Step("All quiet", "New failures from production will show up here.", "trajectories:list")]

@@ -26,13 +26,25 @@ def home(request: HttpRequest, project: Project) -> HttpResponse:
     running = [*TrainingRun.objects.filter(project=project).active(), *EvalRun.objects.filter(project=project).active()]
     channel = Channel.objects.filter(project=project, name="production").select_related("current").first()
     wheel = read_wheel(project, channel, len(running))
-    return render(request, "dashboard/home.html", {
-        "wheel": wheel, "steps": next_steps(wheel), "running": running, "channel": channel,
-        "outcomes": outcome_chart(project), "buckets": buckets(project),
-        "moves": Promotion.objects.filter(channel__project=project).select_related("to_version", "by", "channel")[:5],
-        "failed_jobs": [*TrainingRun.objects.filter(project=project, state="failed")[:3],
-                        *EvalRun.objects.filter(project=project, state="failed")[:3]],
-    })
+    return render(
+        request,
+        "dashboard/home.html",
+        {
+            "wheel": wheel,
+            "steps": next_steps(wheel),
+            "running": running,
+            "channel": channel,
+            "outcomes": outcome_chart(project),
+            "buckets": buckets(project),
+            "moves": Promotion.objects.filter(channel__project=project).select_related("to_version", "by", "channel")[
+                :5
+            ],
+            "failed_jobs": [
+                *TrainingRun.objects.filter(project=project, state="failed")[:3],
+                *EvalRun.objects.filter(project=project, state="failed")[:3],
+            ],
+        },
+    )
 
 
 def read_wheel(project: Project, channel: Channel | None, running: int) -> Wheel:
@@ -41,12 +53,17 @@ def read_wheel(project: Project, channel: Channel | None, running: int) -> Wheel
     return Wheel(
         trajectories=project.trajectories.count(),
         open_failures=Failure.objects.filter(project=project, state=FailureState.OPEN).count(),
-        eval_sets=project.eval_sets.count(), frozen_sets=project.eval_sets.filter(state=EvalSetState.FROZEN).count(),
+        eval_sets=project.eval_sets.count(),
+        frozen_sets=project.eval_sets.filter(state=EvalSetState.FROZEN).count(),
         evaluations=EvalRun.objects.filter(project=project, state="succeeded").count(),
         locked_verifiers=sum(lock_state(verifier).locked for verifier in verifiers),
-        adapters=project.model_versions.adapters().count(), running=running,
-        waiting_reports=project.gate_reports.filter(verdict=Verdict.PROMOTE, promotions=None, baseline__model_version=live).count()
-        if live else 0,
+        adapters=project.model_versions.adapters().count(),
+        running=running,
+        waiting_reports=project.gate_reports.filter(
+            verdict=Verdict.PROMOTE, promotions=None, baseline__model_version=live
+        ).count()
+        if live
+        else 0,
     )
 
 
@@ -61,7 +78,10 @@ def outcome_chart(project: Project) -> dict | None:
     """Outcomes by the hour over the last week."""
     rows = (
         project.trajectories.filter(started_at__gte=timezone.now() - timedelta(days=7))
-        .annotate(hour=TruncHour("started_at")).values("hour", "outcome_status").annotate(n=Count("pk")).order_by("hour")
+        .annotate(hour=TruncHour("started_at"))
+        .values("hour", "outcome_status")
+        .annotate(n=Count("pk"))
+        .order_by("hour")
     )
     series: dict[str, tuple[list, list]] = defaultdict(lambda: ([], []))
     for row in rows:

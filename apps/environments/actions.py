@@ -32,9 +32,7 @@ def save_environment(
 ) -> Environment:
     """The version with this content: the one there is, or a new one. The verifier's hash is part of the content."""
     digest = content_hash({"builtin": builtin, "harness": harness, "verifier": verifier.hash})
-    return _save(
-        Environment, project, {"slug": slug}, digest, by, builtin=builtin, harness=harness, verifier=verifier
-    )
+    return _save(Environment, project, {"slug": slug}, digest, by, builtin=builtin, harness=harness, verifier=verifier)
 
 
 def _save(

@@ -67,6 +67,11 @@ class Environment(models.Model):
     def as_spec(self) -> dict:
         """The `environment` part of a job's spec (docs/jobs.md)."""
         return {
-            "slug": self.slug, "version": self.version, "hash": self.hash, "kind": self.kind,
-            "name": self.builtin, "harness": self.harness, "verifier": self.verifier.spec,
+            "slug": self.slug,
+            "version": self.version,
+            "hash": self.hash,
+            "kind": self.kind,
+            "name": self.builtin,
+            "harness": self.harness,
+            "verifier": self.verifier.spec,
         }

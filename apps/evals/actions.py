@@ -53,8 +53,11 @@ def new_version(*, eval_set: EvalSet, by: Any) -> EvalSet:
         raise EvalSetError(f"{draft} is a draft already. Change or freeze that one first.")
     latest = versions.select_for_update().order_by("-version").first()
     copy = EvalSet.objects.create(
-        project=eval_set.project, slug=eval_set.slug, version=latest.version + 1,
-        description=eval_set.description, created_by=by,
+        project=eval_set.project,
+        slug=eval_set.slug,
+        version=latest.version + 1,
+        description=eval_set.description,
+        created_by=by,
     )
     tasks = list(eval_set.tasks.all())
     for task in tasks:
@@ -124,10 +127,16 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
             "Send a correction (feedback of kind “edit”), or write the task by hand."
         )
     return Task(
-        project=eval_set.project, eval_set=eval_set, key=trajectory.external_id[:120], split=split,
+        project=eval_set.project,
+        eval_set=eval_set,
+        key=trajectory.external_id[:120],
+        split=split,
         group=str(trajectory.metadata.get("group") or trajectory.session_id or canonical_hash(prompt)),
-        canonical_hash=canonical_hash(prompt), messages=prompt, expected=expected,
-        demonstration=json.dumps(expected, ensure_ascii=False), trajectory=trajectory,
+        canonical_hash=canonical_hash(prompt),
+        messages=prompt,
+        expected=expected,
+        demonstration=json.dumps(expected, ensure_ascii=False),
+        trajectory=trajectory,
         origin=Origin.SUCCESS if trajectory.outcome_status == Outcome.SUCCESS else Origin.FAILURE,
     )
 
@@ -163,8 +172,16 @@ def tasks_from_trajectories(
         have.add(task.canonical_hash)
         tasks.append(task)
     _insert(eval_set, tasks)
-    audit("eval_set.tasks_added", project=eval_set.project, by=by, target=eval_set, name=str(eval_set),
-          made=len(tasks), duplicates=duplicates, without_expected=without)
+    audit(
+        "eval_set.tasks_added",
+        project=eval_set.project,
+        by=by,
+        target=eval_set,
+        name=str(eval_set),
+        made=len(tasks),
+        duplicates=duplicates,
+        without_expected=without,
+    )
     return TasksMade(len(tasks), duplicates, without)
 
 
@@ -191,9 +208,16 @@ def add_task(
     if eval_set.tasks.filter(Q(canonical_hash=digest) | Q(key=key)).exists():
         raise EvalSetError(f"{eval_set} has a task with this key or request already.")
     task = Task(
-        project=eval_set.project, eval_set=eval_set, key=key, split=split, group=group or digest,
-        canonical_hash=digest, messages=messages, expected=expected,
-        demonstration=json.dumps(expected, ensure_ascii=False), origin=Origin.MANUAL,
+        project=eval_set.project,
+        eval_set=eval_set,
+        key=key,
+        split=split,
+        group=group or digest,
+        canonical_hash=digest,
+        messages=messages,
+        expected=expected,
+        demonstration=json.dumps(expected, ensure_ascii=False),
+        origin=Origin.MANUAL,
     )
     _insert(eval_set, [task])
     audit("task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), split=split)
@@ -218,12 +242,18 @@ def split_by_group(
     _require_draft(eval_set)
     tasks = list(eval_set.tasks.filter(split__in=DIVIDED))
     kept = set(
-        Task.objects.holdout().filter(project=eval_set.project).exclude(eval_set=eval_set)
-        .filter(group__in={task.group for task in tasks}).values_list("group", flat=True)
+        Task.objects.holdout()
+        .filter(project=eval_set.project)
+        .exclude(eval_set=eval_set)
+        .filter(group__in={task.group for task in tasks})
+        .values_list("group", flat=True)
     )
     used = set(
-        Task.objects.filter(project=eval_set.project).exclude(split=Split.HOLDOUT).exclude(eval_set=eval_set)
-        .filter(group__in={task.group for task in tasks}).values_list("group", flat=True)
+        Task.objects.filter(project=eval_set.project)
+        .exclude(split=Split.HOLDOUT)
+        .exclude(eval_set=eval_set)
+        .filter(group__in={task.group for task in tasks})
+        .values_list("group", flat=True)
     )
     free = [task.group for task in tasks if task.group not in kept and task.group not in used]
     missing = max(0, holdout_size - sum(task.group in kept for task in tasks))
@@ -263,10 +293,19 @@ def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
     tasks = list(locked.tasks.all())
     if not tasks:
         raise EvalSetError(f"{locked} has no tasks yet. Add some from failures before freezing it.")
-    locked.state, locked.digest = EvalSetState.FROZEN, set_digest(
-        {"key": task.key, "split": task.split, "group": task.group, "messages": task.messages,
-         "expected": task.expected, "demonstration": task.demonstration}
-        for task in tasks
+    locked.state, locked.digest = (
+        EvalSetState.FROZEN,
+        set_digest(
+            {
+                "key": task.key,
+                "split": task.split,
+                "group": task.group,
+                "messages": task.messages,
+                "expected": task.expected,
+                "demonstration": task.demonstration,
+            }
+            for task in tasks
+        ),
     )
     locked.frozen_at, locked.frozen_by = timezone.now(), by
     locked.save(update_fields=["state", "digest", "frozen_at", "frozen_by"])
@@ -281,8 +320,16 @@ def look(*, eval_set: EvalSet, kind: HoldoutLook.Kind, by: Any, detail: str = ""
 
 @transaction.atomic
 def submit_eval(
-    *, project: Project, eval_set: EvalSet, split: Split, environment: Environment, model_version: ModelVersion,
-    by: Any, samples_per_task: int = 8, seed: int = 0, batch_size: int = 64,
+    *,
+    project: Project,
+    eval_set: EvalSet,
+    split: Split,
+    environment: Environment,
+    model_version: ModelVersion,
+    by: Any,
+    samples_per_task: int = 8,
+    seed: int = 0,
+    batch_size: int = 64,
 ) -> EvalRun:
     """Queues an evaluation. Raises EvalSetError for a draft or an empty split."""
     if not eval_set.is_frozen:
@@ -291,13 +338,24 @@ def submit_eval(
     if not count:
         raise EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
     run = EvalRun(
-        project=project, name=f"{model_version} on {eval_set} {split.label.lower()}", eval_set=eval_set, split=split,
-        environment=environment, model_version=model_version, samples_per_task=samples_per_task,
+        project=project,
+        name=f"{model_version} on {eval_set} {split.label.lower()}",
+        eval_set=eval_set,
+        split=split,
+        environment=environment,
+        model_version=model_version,
+        samples_per_task=samples_per_task,
         total=count * samples_per_task,
         spec={
-            "eval_set": str(eval_set), "eval_set_digest": eval_set.digest, "split": split, "tasks": count,
-            "environment_hash": environment.hash, "verifier_hash": environment.verifier.hash,
-            "model_digest": model_version.digest, "samples_per_task": samples_per_task, "seed": seed,
+            "eval_set": str(eval_set),
+            "eval_set_digest": eval_set.digest,
+            "split": split,
+            "tasks": count,
+            "environment_hash": environment.hash,
+            "verifier_hash": environment.verifier.hash,
+            "model_digest": model_version.digest,
+            "samples_per_task": samples_per_task,
+            "seed": seed,
             "batch_size": batch_size,
         },
     )
@@ -325,9 +383,11 @@ def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
         return EvalSetError("Two tasks of the set have the same key or the same request.")
     for task in tasks:
         other = (
-            Task.objects.filter(project=task.project).exclude(pk=task.pk)
+            Task.objects.filter(project=task.project)
+            .exclude(pk=task.pk)
             .filter(Q(canonical_hash=task.canonical_hash) | Q(group=task.group))
-            .select_related("eval_set").first()
+            .select_related("eval_set")
+            .first()
         )
         if other:
             return HoldoutLeak(

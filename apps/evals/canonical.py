@@ -23,7 +23,8 @@ def canonical_hash(messages: list[dict]) -> str:
     """
     turns = [
         [message.get("role"), normalise(_text(message.get("content"))), message.get("tool_calls") or []]
-        for message in messages if message.get("role") != "system"
+        for message in messages
+        if message.get("role") != "system"
     ]
     return digest_of(turns)
 

@@ -26,7 +26,11 @@ class TaskForm(forms.Form):
             value = json.loads(self.cleaned_data["expected"])
         except ValueError as error:
             raise forms.ValidationError(f"Not JSON: {error}") from error
-        if not isinstance(value, dict) or not isinstance(value.get("tool"), str) or not isinstance(value.get("args"), dict):
+        if (
+            not isinstance(value, dict)
+            or not isinstance(value.get("tool"), str)
+            or not isinstance(value.get("args"), dict)
+        ):
             raise forms.ValidationError('An object with "tool" (text) and "args" (object) is needed.')
         return {"tool": value["tool"], "args": value["args"]}
 

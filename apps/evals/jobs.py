@@ -11,9 +11,7 @@ from apps.evals.models import EvalRun, Sample, SampleFields
 from apps.evals.stats import SampleRow, summarise
 from apps.registry.actions import model_spec
 
-SAMPLE_FIELDS = tuple(
-    field.name for field in SampleFields._meta.get_fields() if field.name != "created_at"
-)
+SAMPLE_FIELDS = tuple(field.name for field in SampleFields._meta.get_fields() if field.name != "created_at")
 
 
 def engine_spec(batch_size: int) -> dict:
@@ -22,8 +20,11 @@ def engine_spec(batch_size: int) -> dict:
 
 def child_spec(run: EvalRun) -> dict:
     return {
-        "kind": "evaluate", "seed": run.spec["seed"], "model": model_spec(run.model_version),
-        "engine": engine_spec(run.spec["batch_size"]), "environment": run.environment.as_spec(),
+        "kind": "evaluate",
+        "seed": run.spec["seed"],
+        "model": model_spec(run.model_version),
+        "engine": engine_spec(run.spec["batch_size"]),
+        "environment": run.environment.as_spec(),
         "samples_per_task": run.samples_per_task,
         "tasks": [task.as_spec() for task in run.eval_set.tasks.filter(split=run.split)],
     }
@@ -38,7 +39,8 @@ def absorb(run: EvalRun, events: list[dict]) -> None:
     Sample.objects.bulk_create(
         [
             Sample(run=run, task_id=event["task_id"], index=event["index"], **sample_fields(event))
-            for event in events if event["type"] == "sample"
+            for event in events
+            if event["type"] == "sample"
         ],
         ignore_conflicts=True,
     )
@@ -47,9 +49,17 @@ def absorb(run: EvalRun, events: list[dict]) -> None:
 def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
     return [
         SampleRow(
-            task=str(sample.task_id), reward=sample.reward, success=sample.success, valid=sample.valid,
-            tool_ok=sample.tool_ok, args_score=sample.args_score, executed=sample.executed, unsafe=sample.unsafe,
-            masked=sample.masked, latency_ms=sample.latency_ms, input_tokens=sample.input_tokens,
+            task=str(sample.task_id),
+            reward=sample.reward,
+            success=sample.success,
+            valid=sample.valid,
+            tool_ok=sample.tool_ok,
+            args_score=sample.args_score,
+            executed=sample.executed,
+            unsafe=sample.unsafe,
+            masked=sample.masked,
+            latency_ms=sample.latency_ms,
+            input_tokens=sample.input_tokens,
             output_tokens=sample.output_tokens,
         )
         for sample in samples

@@ -94,9 +94,11 @@ class Task(models.Model):
     split = models.CharField(max_length=12, choices=Split, default=Split.TRAIN)
     guarded = models.GeneratedField(
         expression=models.Case(
-            models.When(split="holdout", then=models.Value(1)), default=models.Value(0),
+            models.When(split="holdout", then=models.Value(1)),
+            default=models.Value(0),
         ),
-        output_field=models.SmallIntegerField(), db_persist=True,
+        output_field=models.SmallIntegerField(),
+        db_persist=True,
     )
     group = models.CharField(max_length=200)
     canonical_hash = models.CharField(max_length=64)
@@ -117,14 +119,16 @@ class Task(models.Model):
             ExclusionConstraint(
                 name="holdout_prompt_never_trains",
                 expressions=[
-                    ("project", RangeOperators.EQUAL), ("canonical_hash", RangeOperators.EQUAL),
+                    ("project", RangeOperators.EQUAL),
+                    ("canonical_hash", RangeOperators.EQUAL),
                     ("guarded", RangeOperators.NOT_EQUAL),
                 ],
             ),
             ExclusionConstraint(
                 name="holdout_group_never_trains",
                 expressions=[
-                    ("project", RangeOperators.EQUAL), ("group", RangeOperators.EQUAL),
+                    ("project", RangeOperators.EQUAL),
+                    ("group", RangeOperators.EQUAL),
                     ("guarded", RangeOperators.NOT_EQUAL),
                 ],
             ),

@@ -122,7 +122,9 @@ def summarise(rows: Sequence[SampleRow]) -> dict[str, Any]:
     metrics["input_tokens"] = _mean([row.input_tokens for row in rows if row.input_tokens is not None])
     metrics["output_tokens"] = _mean([row.output_tokens for row in rows if row.output_tokens is not None])
     metrics["counts"] = {
-        "tasks": len(groups), "samples": len(rows), "masked": sum(row.masked for row in rows),
+        "tasks": len(groups),
+        "samples": len(rows),
+        "masked": sum(row.masked for row in rows),
     }
     return metrics
 
@@ -131,7 +133,8 @@ def _pass_at(groups: dict[str, list[SampleRow]]) -> dict[str, float]:
     smallest = min((len(group) for group in groups.values()), default=0)
     return {
         str(k): float(np.mean([pass_at_k(len(g), sum(r.success for r in g), k) for g in groups.values()]))
-        for k in PASS_AT if k <= smallest
+        for k in PASS_AT
+        if k <= smallest
     }
 
 

@@ -20,19 +20,28 @@ from apps.failures.models import FailureState
 from apps.trajectories.models import Outcome, Trajectory
 
 RATES = (
-    ("valid_json", "Valid JSON"), ("correct_tool", "Correct tool"), ("correct_arguments", "Correct arguments"),
-    ("execution_success", "Execution success"), ("unsafe_action", "Unsafe actions"), ("success", "Success (pass@1)"),
+    ("valid_json", "Valid JSON"),
+    ("correct_tool", "Correct tool"),
+    ("correct_arguments", "Correct arguments"),
+    ("execution_success", "Execution success"),
+    ("unsafe_action", "Unsafe actions"),
+    ("success", "Success (pass@1)"),
 )
 SAMPLE_FILTERS = {
-    "failed": Q(success=False), "succeeded": Q(success=True), "invalid": Q(valid=False), "unsafe": Q(unsafe=True),
-    "masked": Q(masked=True), "truncated": Q(truncated=True),
+    "failed": Q(success=False),
+    "succeeded": Q(success=True),
+    "invalid": Q(valid=False),
+    "unsafe": Q(unsafe=True),
+    "masked": Q(masked=True),
+    "truncated": Q(truncated=True),
 }
 
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     sets = project.eval_sets.annotate(
-        n=Count("tasks"), holdout=Count("tasks", filter=Q(tasks__split=Split.HOLDOUT)),
+        n=Count("tasks"),
+        holdout=Count("tasks", filter=Q(tasks__split=Split.HOLDOUT)),
         train=Count("tasks", filter=Q(tasks__split=Split.TRAIN)),
     )
     runs = EvalRun.objects.filter(project=project).select_related("model_version", "eval_set", "environment")
@@ -65,13 +74,24 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
     split = request.GET.get("split", "")
     if split in Split.values:
         tasks = tasks.filter(split=split)
-    return render(request, "evals/detail.html", {
-        "eval_set": eval_set, "page": page_of(request, tasks), "split": split, "looked": looked, "splits": Split.choices,
-        "counts": dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split")),
-        "looks": eval_set.looks.count(), "recent_looks": eval_set.looks.select_related("by")[:10],
-        "runs": eval_set.runs.select_related("model_version")[:10], "task_form": TaskForm(), "split_form": SplitForm(),
-        "candidates": candidates(project).count() if not eval_set.is_frozen else 0,
-    })
+    return render(
+        request,
+        "evals/detail.html",
+        {
+            "eval_set": eval_set,
+            "page": page_of(request, tasks),
+            "split": split,
+            "looked": looked,
+            "splits": Split.choices,
+            "counts": dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split")),
+            "looks": eval_set.looks.count(),
+            "recent_looks": eval_set.looks.select_related("by")[:10],
+            "runs": eval_set.runs.select_related("model_version")[:10],
+            "task_form": TaskForm(),
+            "split_form": SplitForm(),
+            "candidates": candidates(project).count() if not eval_set.is_frozen else 0,
+        },
+    )
 
 
 @require_POST
@@ -96,14 +116,26 @@ def candidates(project: Project) -> QuerySet[Trajectory]:
 @project_view(Role.MEMBER)
 def add_trajectories(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return _try(request, eval_set, lambda: _told(request, actions.tasks_from_trajectories(
-        eval_set=eval_set, trajectories=candidates(project).order_by("pk").iterator(chunk_size=500), by=request.user
-    )))
+    return _try(
+        request,
+        eval_set,
+        lambda: _told(
+            request,
+            actions.tasks_from_trajectories(
+                eval_set=eval_set,
+                trajectories=candidates(project).order_by("pk").iterator(chunk_size=500),
+                by=request.user,
+            ),
+        ),
+    )
 
 
 def _told(request: HttpRequest, made: actions.TasksMade) -> None:
-    messages.success(request, f"{made.made} tasks added; {made.duplicates} were there already, and for "
-                     f"{made.without_expected} nobody has said what would have been right.")
+    messages.success(
+        request,
+        f"{made.made} tasks added; {made.duplicates} were there already, and for "
+        f"{made.without_expected} nobody has said what would have been right.",
+    )
 
 
 @require_POST
@@ -127,7 +159,9 @@ def split(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if not form.is_valid():
         messages.error(request, "Sizes must be whole numbers.")
         return redirect("evals:detail", project.slug, pk)
-    return _try(request, eval_set, lambda: actions.split_by_group(eval_set=eval_set, by=request.user, **form.cleaned_data))
+    return _try(
+        request, eval_set, lambda: actions.split_by_group(eval_set=eval_set, by=request.user, **form.cleaned_data)
+    )
 
 
 @require_POST
@@ -185,11 +219,19 @@ def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     which = request.GET.get("show", "")
     if which in SAMPLE_FILTERS:
         samples = samples.filter(SAMPLE_FILTERS[which])
-    return render(request, "evals/run.html", live(row) | {
-        "page": page_of(request, samples, 40), "show": which, "filters": list(SAMPLE_FILTERS),
-        "others": EvalRun.objects.filter(project=project, eval_set=row.eval_set, split=row.split, state="succeeded")
-        .exclude(pk=row.pk).select_related("model_version")[:20],
-    })
+    return render(
+        request,
+        "evals/run.html",
+        live(row)
+        | {
+            "page": page_of(request, samples, 40),
+            "show": which,
+            "filters": list(SAMPLE_FILTERS),
+            "others": EvalRun.objects.filter(project=project, eval_set=row.eval_set, split=row.split, state="succeeded")
+            .exclude(pk=row.pk)
+            .select_related("model_version")[:20],
+        },
+    )
 
 
 @project_view()
@@ -205,15 +247,24 @@ def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def live(row: EvalRun) -> dict:
     metrics = row.result.get("metrics")
     return {
-        "run": row, "metrics": metrics, "rates": [(title, metrics[name]) for name, title in RATES] if metrics else [],
-        "figure": rate_chart(metrics) if metrics else None, "logs": JobLog.objects.filter(job=row.pk).order_by("-pk")[:20],
+        "run": row,
+        "metrics": metrics,
+        "rates": [(title, metrics[name]) for name, title in RATES] if metrics else [],
+        "figure": rate_chart(metrics) if metrics else None,
+        "logs": JobLog.objects.filter(job=row.pk).order_by("-pk")[:20],
     }
 
 
 def rate_chart(metrics: dict) -> dict:
     shown = [(title, metrics[name]) for name, title in reversed(RATES)]
-    return intervals([title for title, _ in shown], [m["mean"] for _, m in shown], [m["low"] for _, m in shown],
-                     [m["high"] for _, m in shown], "Rates with 95% intervals over tasks", height=270)
+    return intervals(
+        [title for title, _ in shown],
+        [m["mean"] for _, m in shown],
+        [m["low"] for _, m in shown],
+        [m["high"] for _, m in shown],
+        "Rates with 95% intervals over tasks",
+        height=270,
+    )
 
 
 def _runs(project: Project) -> QuerySet[EvalRun]:

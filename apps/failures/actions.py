@@ -30,8 +30,15 @@ def ensure_modes(project: Project) -> dict[str, FailureMode]:
     """The project's failure modes by slug; the usual ones are made where they are missing."""
     FailureMode.objects.bulk_create(
         [
-            FailureMode(project=project, slug=slug, name=name, severity=severity, safety_relevant=safety,
-                        definition=definition, position=position)
+            FailureMode(
+                project=project,
+                slug=slug,
+                name=name,
+                severity=severity,
+                safety_relevant=safety,
+                definition=definition,
+                position=position,
+            )
             for position, (slug, name, severity, safety, definition) in enumerate(DEFAULT_MODES)
         ],
         ignore_conflicts=True,
@@ -44,7 +51,8 @@ def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
     modes = ensure_modes(project)
     rows = (
         Trajectory.objects.filter(project=project)
-        .exclude(failure__source=Source.PERSON).exclude(failure__state__in=[FailureState.CONFIRMED, FailureState.DISMISSED])
+        .exclude(failure__source=Source.PERSON)
+        .exclude(failure__state__in=[FailureState.CONFIRMED, FailureState.DISMISSED])
         .order_by("pk")
     )
     looked = found = 0
@@ -65,17 +73,22 @@ def _store(project: Project, modes: dict[str, FailureMode], chunk: list[Trajecto
     diagnoses = {row.pk: classify(as_input(row)) for row in chunk}
     # Decided meanwhile by a person: locked out of this chunk.
     decided = set(
-        Failure.objects.select_for_update().filter(trajectory_id__in=diagnoses)
-        .exclude(source=Source.RULE, state=FailureState.OPEN).values_list("trajectory_id", flat=True)
+        Failure.objects.select_for_update()
+        .filter(trajectory_id__in=diagnoses)
+        .exclude(source=Source.RULE, state=FailureState.OPEN)
+        .values_list("trajectory_id", flat=True)
     )
     failures = [
         _failure(project, modes[diagnosis.mode], pk, diagnosis)
-        for pk, diagnosis in diagnoses.items() if diagnosis is not None and pk not in decided
+        for pk, diagnosis in diagnoses.items()
+        if diagnosis is not None and pk not in decided
     ]
     healthy = [pk for pk, diagnosis in diagnoses.items() if diagnosis is None and pk not in decided]
     Failure.objects.filter(trajectory_id__in=healthy).delete()
     Failure.objects.bulk_create(
-        failures, update_conflicts=True, unique_fields=["trajectory"],
+        failures,
+        update_conflicts=True,
+        unique_fields=["trajectory"],
         update_fields=["mode", "blamed_message", "evidence"],
     )
     return len(failures)
@@ -83,20 +96,30 @@ def _store(project: Project, modes: dict[str, FailureMode], chunk: list[Trajecto
 
 def _failure(project: Project, mode: FailureMode, trajectory: Any, diagnosis: Diagnosis) -> Failure:
     return Failure(
-        project=project, trajectory_id=trajectory, mode=mode, source=Source.RULE,
-        blamed_message=diagnosis.blamed_message, evidence=[item.as_dict() for item in diagnosis.evidence],
+        project=project,
+        trajectory_id=trajectory,
+        mode=mode,
+        source=Source.RULE,
+        blamed_message=diagnosis.blamed_message,
+        evidence=[item.as_dict() for item in diagnosis.evidence],
     )
 
 
 def as_input(row: Trajectory) -> dict:
     return {
-        "messages": row.messages, "tools": row.tools, "outcome_status": row.outcome_status,
-        "outcome_reason": row.outcome_reason, "interventions": row.interventions, "metadata": row.metadata,
+        "messages": row.messages,
+        "tools": row.tools,
+        "outcome_status": row.outcome_status,
+        "outcome_reason": row.outcome_reason,
+        "interventions": row.interventions,
+        "metadata": row.metadata,
     }
 
 
 @transaction.atomic
-def decide(*, failure: Failure, by: Any, mode: FailureMode | None = None, state: FailureState = FailureState.CONFIRMED) -> Failure:
+def decide(
+    *, failure: Failure, by: Any, mode: FailureMode | None = None, state: FailureState = FailureState.CONFIRMED
+) -> Failure:
     """A person's word: confirm (as it is, or as another mode) or dismiss."""
     failure = Failure.objects.select_for_update(of=("self",)).select_related("mode", "project").get(pk=failure.pk)
     before = _snapshot(failure)

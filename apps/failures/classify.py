@@ -75,7 +75,8 @@ class Run:
     @property
     def last_assistant(self) -> int | None:
         found = [
-            index for index, message in enumerate(self.messages)
+            index
+            for index, message in enumerate(self.messages)
             if message.get("role") == "assistant" and not str(message.get("name") or "").startswith("example_")
         ]
         return found[-1] if found else None
@@ -91,8 +92,10 @@ def text_of(message: dict) -> str:
 def read(trajectory: dict) -> Run:
     """From {messages, tools, outcome_status, outcome_reason, interventions, metadata}."""
     run = Run(
-        messages=trajectory["messages"], failed=trajectory.get("outcome_status") == "failure",
-        reason=trajectory.get("outcome_reason") or "", interventions=trajectory.get("interventions") or [],
+        messages=trajectory["messages"],
+        failed=trajectory.get("outcome_status") == "failure",
+        reason=trajectory.get("outcome_reason") or "",
+        interventions=trajectory.get("interventions") or [],
     )
     for tool in trajectory.get("tools") or []:
         function = tool.get("function") if isinstance(tool.get("function"), dict) else tool
@@ -112,7 +115,10 @@ def _calls(messages: list[dict]) -> Iterator[Call]:
             function = call.get("function") or {}
             arguments = function.get("arguments")
             yield Call(
-                index, call.get("id"), str(function.get("name", "")), _object(arguments),
+                index,
+                call.get("id"),
+                str(function.get("name", "")),
+                _object(arguments),
                 arguments if isinstance(arguments, str) else json.dumps(arguments),
             )
 
@@ -155,7 +161,9 @@ def unsafe_action(run: Run) -> Finding:
 
 
 def _confirmed(run: Run, call: Call) -> bool:
-    return any(item.get("kind") == "approve" and item.get("message_index") in (None, call.index) for item in run.interventions)
+    return any(
+        item.get("kind") == "approve" and item.get("message_index") in (None, call.index) for item in run.interventions
+    )
 
 
 def format_error(run: Run) -> Finding:
@@ -205,9 +213,13 @@ def _schema_problem(schema: dict | None, args: dict | None) -> str:
 
 def _argument_difference(args: dict, expected: dict) -> str:
     parts = [
-        f"{name} is {json.dumps(args[name])[:80]}, should be {json.dumps(expected[name])[:80]}" if name in args and name in expected
-        else f"{name} is missing" if name in expected else f"{name} was not asked for"
-        for name in sorted(args.keys() | expected.keys()) if args.get(name) != expected.get(name)
+        f"{name} is {json.dumps(args[name])[:80]}, should be {json.dumps(expected[name])[:80]}"
+        if name in args and name in expected
+        else f"{name} is missing"
+        if name in expected
+        else f"{name} was not asked for"
+        for name in sorted(args.keys() | expected.keys())
+        if args.get(name) != expected.get(name)
     ]
     return "; ".join(parts) + "."
 
@@ -249,7 +261,13 @@ def is_error(reply: str) -> bool:
 
 
 RULES: tuple[Callable[[Run], Finding], ...] = (
-    unsafe_action, format_error, hallucinated_api, wrong_tool, wrong_arguments, retrieval_failure, bad_planning,
+    unsafe_action,
+    format_error,
+    hallucinated_api,
+    wrong_tool,
+    wrong_arguments,
+    retrieval_failure,
+    bad_planning,
     incomplete_execution,
 )
 

@@ -18,16 +18,27 @@ from apps.failures.models import Failure, FailureState
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    failures = Failure.objects.filter(project=project).select_related("mode", "trajectory").defer(
-        "trajectory__messages", "trajectory__tools", "trajectory__metadata"
+    failures = (
+        Failure.objects.filter(project=project)
+        .select_related("mode", "trajectory")
+        .defer("trajectory__messages", "trajectory__tools", "trajectory__metadata")
     )
     mode, state = request.GET.get("mode", ""), request.GET.get("state", "")
     shown = failures.filter(mode__slug=mode) if mode else failures
     shown = shown.filter(state=state) if state in FailureState.values else shown.standing()
-    return render(request, "failures/list.html", {
-        "buckets": buckets(project), "page": page_of(request, shown), "mode": mode, "states": FailureState.choices,
-        "versions": by_version(project), "trend": trend(project), "total": project.trajectories.count(),
-    })
+    return render(
+        request,
+        "failures/list.html",
+        {
+            "buckets": buckets(project),
+            "page": page_of(request, shown),
+            "mode": mode,
+            "states": FailureState.choices,
+            "versions": by_version(project),
+            "trend": trend(project),
+            "total": project.trajectories.count(),
+        },
+    )
 
 
 def buckets(project: Project) -> list[dict]:
@@ -40,13 +51,17 @@ def buckets(project: Project) -> list[dict]:
     result = []
     for row in rows:
         low, high = wilson(row.n, total)
-        result.append({"mode": row, "n": row.n, "open": row.open, "rate": row.n / total if total else 0, "low": low, "high": high})
+        result.append(
+            {"mode": row, "n": row.n, "open": row.open, "rate": row.n / total if total else 0, "low": low, "high": high}
+        )
     return sorted(result, key=lambda bucket: -bucket["n"])
 
 
 def by_version(project: Project) -> list[dict]:
     failed = Q(failure__isnull=False) & ~Q(failure__state=FailureState.DISMISSED)
-    rows = project.trajectories.values("agent_name", "agent_version").annotate(n=Count("pk"), failed=Count("pk", filter=failed))
+    rows = project.trajectories.values("agent_name", "agent_version").annotate(
+        n=Count("pk"), failed=Count("pk", filter=failed)
+    )
     return [
         row | {"rate": row["failed"] / row["n"], "interval": wilson(row["failed"], row["n"])}
         for row in rows.order_by("agent_name", "agent_version")[:50]
@@ -55,8 +70,12 @@ def by_version(project: Project) -> list[dict]:
 
 def trend(project: Project) -> dict | None:
     rows = (
-        Failure.objects.filter(project=project).standing().annotate(hour=TruncHour("trajectory__started_at"))
-        .values("hour", "mode__name").annotate(n=Count("pk")).order_by("hour")
+        Failure.objects.filter(project=project)
+        .standing()
+        .annotate(hour=TruncHour("trajectory__started_at"))
+        .values("hour", "mode__name")
+        .annotate(n=Count("pk"))
+        .order_by("hour")
     )
     series: dict[str, tuple[list, list]] = {}
     for row in rows:
@@ -87,21 +106,33 @@ def triage(request: HttpRequest, project: Project) -> HttpResponse:
 def next_case(project: Project) -> Failure | None:
     return (
         Failure.objects.filter(project=project, state=FailureState.OPEN)
-        .order_by("-mode__safety_relevant", "mode__position", "pk").first()
+        .order_by("-mode__safety_relevant", "mode__position", "pk")
+        .first()
     )
 
 
 @project_view()
 def case(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    failure = get_object_or_404(Failure.objects.select_related("mode", "trajectory", "decided_by"), project=project, pk=pk)
+    failure = get_object_or_404(
+        Failure.objects.select_related("mode", "trajectory", "decided_by"), project=project, pk=pk
+    )
     similar = (
-        Failure.objects.filter(project=project, mode=failure.mode).exclude(pk=pk).select_related("trajectory")
+        Failure.objects.filter(project=project, mode=failure.mode)
+        .exclude(pk=pk)
+        .select_related("trajectory")
         .only("pk", "state", "trajectory__preview", "trajectory__external_id", "project")[:8]
     )
-    return render(request, "failures/case.html", {
-        "failure": failure, "row": failure.trajectory, "modes": enumerate(project.failure_modes.all(), 1),
-        "similar": similar, "left": Failure.objects.filter(project=project, state=FailureState.OPEN).count(),
-    })
+    return render(
+        request,
+        "failures/case.html",
+        {
+            "failure": failure,
+            "row": failure.trajectory,
+            "modes": enumerate(project.failure_modes.all(), 1),
+            "similar": similar,
+            "left": Failure.objects.filter(project=project, state=FailureState.OPEN).count(),
+        },
+    )
 
 
 @require_POST

@@ -25,9 +25,12 @@ class PromotionError(Exception):
 def as_evaluation(run: EvalRun) -> Evaluation:
     samples = run.samples.defer("output", "messages").select_related("task")
     return Evaluation(
-        model=str(run.model_version), eval_set_digest=f"{run.eval_set.digest}:{run.split}",
-        environment_hash=run.environment.hash, verifier_hash=run.environment.verifier.hash,
-        samples_per_task=run.samples_per_task, rows=rows_of(samples),
+        model=str(run.model_version),
+        eval_set_digest=f"{run.eval_set.digest}:{run.split}",
+        environment_hash=run.environment.hash,
+        verifier_hash=run.environment.verifier.hash,
+        samples_per_task=run.samples_per_task,
+        rows=rows_of(samples),
         keys={str(sample.task_id): sample.task.key for sample in samples},
     )
 
@@ -44,11 +47,23 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, policy: 
     except NotComparable as error:
         raise PromotionError(str(error)) from error
     row = GateReport.objects.create(
-        project=candidate.project, baseline=baseline, candidate=candidate, policy=rules, report=report.as_dict(),
-        verdict=report.verdict, created_by=by,
+        project=candidate.project,
+        baseline=baseline,
+        candidate=candidate,
+        policy=rules,
+        report=report.as_dict(),
+        verdict=report.verdict,
+        created_by=by,
     )
-    audit("gate.reported", project=row.project, by=by, target=row, verdict=row.verdict,
-          baseline=str(baseline.model_version), candidate=str(candidate.model_version))
+    audit(
+        "gate.reported",
+        project=row.project,
+        by=by,
+        target=row,
+        verdict=row.verdict,
+        baseline=str(baseline.model_version),
+        candidate=str(candidate.model_version),
+    )
     return row
 
 
@@ -87,8 +102,15 @@ def promote(*, channel: Channel, gate_report: GateReport, by: Any, reason: str =
         get_membership(by, channel.project.slug, Role.ADMIN)
         if not reason.strip():
             raise PromotionError(f"The gate says {gate_report.verdict}. Promoting all the same needs a reason.")
-    return _move(channel, candidate, Promotion.Kind.PROMOTE, by, reason=reason.strip(), gate_report=gate_report,
-                 overridden=overridden)
+    return _move(
+        channel,
+        candidate,
+        Promotion.Kind.PROMOTE,
+        by,
+        reason=reason.strip(),
+        gate_report=gate_report,
+        overridden=overridden,
+    )
 
 
 @transaction.atomic
@@ -117,15 +139,35 @@ def _locked(channel: Channel) -> Channel:
 
 
 def _move(
-    channel: Channel, version: ModelVersion, kind: Promotion.Kind, by: Any, *, reason: str,
-    gate_report: GateReport | None = None, **detail: Any,
+    channel: Channel,
+    version: ModelVersion,
+    kind: Promotion.Kind,
+    by: Any,
+    *,
+    reason: str,
+    gate_report: GateReport | None = None,
+    **detail: Any,
 ) -> Promotion:
     promotion = Promotion.objects.create(
-        channel=channel, kind=kind, from_version=channel.current, to_version=version, gate_report=gate_report,
-        reason=reason, by=by,
+        channel=channel,
+        kind=kind,
+        from_version=channel.current,
+        to_version=version,
+        gate_report=gate_report,
+        reason=reason,
+        by=by,
     )
-    audit(f"channel.{kind}", project=channel.project, by=by, target=channel, channel=channel.name,
-          source=str(channel.current) if channel.current else None, version=str(version), reason=reason, **detail)
+    audit(
+        f"channel.{kind}",
+        project=channel.project,
+        by=by,
+        target=channel,
+        channel=channel.name,
+        source=str(channel.current) if channel.current else None,
+        version=str(version),
+        reason=reason,
+        **detail,
+    )
     channel.current = version
     channel.save(update_fields=["current", "updated_at"])
     return promotion

@@ -13,7 +13,9 @@ from rest_framework.response import Response
 from apps.promotion.models import Channel
 
 
-@extend_schema(responses=OpenApiTypes.OBJECT, description="The live model version of a channel; send If-None-Match to poll.")
+@extend_schema(
+    responses=OpenApiTypes.OBJECT, description="The live model version of a channel; send If-None-Match to poll."
+)
 @api_view(["GET"])
 def channel(request: Request, name: str) -> Response:
     row = get_object_or_404(Channel.objects.select_related("current"), project=request.auth.project, name=name)
@@ -25,8 +27,14 @@ def channel(request: Request, name: str) -> Response:
         return Response(status=304, headers={"ETag": etag})
     return Response(
         {
-            "channel": row.name, "model": str(version), "version": version.version, "kind": version.kind,
-            "base": version.base, "adapter": version.artifact_id, "prompt": version.prompt, "digest": version.digest,
+            "channel": row.name,
+            "model": str(version),
+            "version": version.version,
+            "kind": version.kind,
+            "base": version.base,
+            "adapter": version.artifact_id,
+            "prompt": version.prompt,
+            "digest": version.digest,
             "updated_at": row.updated_at,
         },
         headers={"ETag": etag},

@@ -26,24 +26,41 @@ def models(request: HttpRequest, project: Project) -> HttpResponse:
         "live_in", Prefetch("eval_runs", finished, to_attr="finished")
     )
     channels = [(channel, actions.previous_of(channel)) for channel in project.channels.select_related("current")]
-    return render(request, "promotion/models.html", {
-        "page": page_of(request, versions), "channels": channels,
-        "reports": project.gate_reports.select_related("baseline__model_version", "candidate__model_version")[:20],
-        "moves": Promotion.objects.filter(channel__project=project).select_related(
-            "channel", "from_version", "to_version", "by", "gate_report"
-        )[:30],
-    })
+    return render(
+        request,
+        "promotion/models.html",
+        {
+            "page": page_of(request, versions),
+            "channels": channels,
+            "reports": project.gate_reports.select_related("baseline__model_version", "candidate__model_version")[:20],
+            "moves": Promotion.objects.filter(channel__project=project).select_related(
+                "channel", "from_version", "to_version", "by", "gate_report"
+            )[:30],
+        },
+    )
 
 
 @project_view()
 def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    version = get_object_or_404(ModelVersion.objects.select_related("parent", "artifact", "created_by"), project=project, pk=pk)
+    version = get_object_or_404(
+        ModelVersion.objects.select_related("parent", "artifact", "created_by"), project=project, pk=pk
+    )
     run = version.made_by.select_related("dataset__eval_set", "environment").first()
-    return render(request, "promotion/model.html", {
-        "version": version, "ancestors": version.ancestors(), "run": run, "children": version.children.all(),
-        "evals": version.eval_runs.select_related("eval_set"), "live_in": version.live_in.all(),
-        "trajectories": run.dataset.rows.select_related("task__trajectory").exclude(task__trajectory=None)[:10] if run else [],
-    })
+    return render(
+        request,
+        "promotion/model.html",
+        {
+            "version": version,
+            "ancestors": version.ancestors(),
+            "run": run,
+            "children": version.children.all(),
+            "evals": version.eval_runs.select_related("eval_set"),
+            "live_in": version.live_in.all(),
+            "trajectories": run.dataset.rows.select_related("task__trajectory").exclude(task__trajectory=None)[:10]
+            if run
+            else [],
+        },
+    )
 
 
 def _pair(request: HttpRequest, project: Project, source: dict) -> tuple[EvalRun, EvalRun]:
@@ -85,20 +102,31 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
 def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(
         GateReport.objects.select_related("baseline__model_version", "candidate__model_version", "created_by"),
-        project=project, pk=pk,
+        project=project,
+        pk=pk,
     )
     channel = Channel.objects.filter(project=project, name=actions.PRODUCTION).select_related("current").first()
     checks = row.report["checks"]
     measured = [check for check in reversed(checks) if check["low"] is not None]
-    return render(request, "promotion/report.html", {
-        "report": row, "checks": checks, "channel": channel, "promotions": row.promotions.select_related("by"),
-        "figure": intervals(
-            [check["title"] for check in measured], [check["difference"] for check in measured],
-            [check["low"] for check in measured], [check["high"] for check in measured],
-            "Candidate − baseline, paired over tasks, 95%", height=220,
-        ),
-        "pairs": moved_pairs(row),
-    })
+    return render(
+        request,
+        "promotion/report.html",
+        {
+            "report": row,
+            "checks": checks,
+            "channel": channel,
+            "promotions": row.promotions.select_related("by"),
+            "figure": intervals(
+                [check["title"] for check in measured],
+                [check["difference"] for check in measured],
+                [check["low"] for check in measured],
+                [check["high"] for check in measured],
+                "Candidate − baseline, paired over tasks, 95%",
+                height=220,
+            ),
+            "pairs": moved_pairs(row),
+        },
+    )
 
 
 def moved_pairs(row: GateReport) -> list[dict]:

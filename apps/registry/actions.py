@@ -47,7 +47,12 @@ def _digest_of_files(files: tuple[tuple[str, int, int], ...]) -> str:
 def register_base(*, project: Project, name: str, folder: Path, by: Any) -> ModelVersion:
     """A base model in a local folder. The same weights twice are one version. Raises ModelFolderError."""
     return _register(
-        project=project, name=name, kind=ModelKind.BASE, digest=base_digest(folder), by=by, base=str(folder.resolve()),
+        project=project,
+        name=name,
+        kind=ModelKind.BASE,
+        digest=base_digest(folder),
+        by=by,
+        base=str(folder.resolve()),
     )
 
 
@@ -57,8 +62,16 @@ def register_adapter(
     """An adapter on its parent's base. The same content twice is one version."""
     digest = hashlib.sha256(f"{_base_of(parent).digest}:{artifact.digest}".encode()).hexdigest()
     return _register(
-        project=project, name=name, kind=ModelKind.ADAPTER, digest=digest, by=by, base=parent.base, parent=parent,
-        artifact=artifact, lineage=lineage, prompt=parent.prompt,
+        project=project,
+        name=name,
+        kind=ModelKind.ADAPTER,
+        digest=digest,
+        by=by,
+        base=parent.base,
+        parent=parent,
+        artifact=artifact,
+        lineage=lineage,
+        prompt=parent.prompt,
     )
 
 
@@ -75,8 +88,13 @@ def _register(*, project: Project, name: str, kind: ModelKind, digest: str, by: 
         return existing
     last = ModelVersion.objects.filter(project=project, name=name).order_by("-version").first()
     version = ModelVersion.objects.create(
-        project=project, name=name, version=last.version + 1 if last else 1, kind=kind, digest=digest,
-        created_by=by, **fields,
+        project=project,
+        name=name,
+        version=last.version + 1 if last else 1,
+        kind=kind,
+        digest=digest,
+        created_by=by,
+        **fields,
     )
     audit("model_version.created", project=project, by=by, target=version, name=str(version), digest=digest)
     return version
@@ -87,5 +105,3 @@ def model_spec(version: ModelVersion) -> dict[str, str | None]:
     check_base_folder(Path(version.base))
     adapter = str(local_path(version.artifact)) if version.artifact else None
     return {"base": version.base, "adapter": adapter}
-
-

@@ -96,8 +96,15 @@ def override_lock(*, verifier: Verifier, reason: str, by: Any) -> LockOverride:
     if not reason.strip():
         raise ReviewError("Say why this verifier may train without a passed review.")
     override = LockOverride.objects.create(verifier=verifier, by=by, reason=reason.strip())
-    audit("review.lock_overridden", project=verifier.project, by=by, target=verifier, verifier=str(verifier),
-          hash=verifier.hash, reason=override.reason)
+    audit(
+        "review.lock_overridden",
+        project=verifier.project,
+        by=by,
+        target=verifier,
+        verifier=str(verifier),
+        hash=verifier.hash,
+        reason=override.reason,
+    )
     return override
 
 

@@ -73,11 +73,18 @@ def assess(pairs: Sequence[tuple[bool, bool]], policy: dict[str, float] | None =
     low, high = wilson(false_positives, person_fails)
     reasons = _reasons(len(pairs), kappa, rate, rules)
     return Agreement(
-        n=len(pairs), kappa=kappa, kappa_low=interval[0] if interval else None,
-        kappa_high=interval[1] if interval else None, false_positives=false_positives, false_positive_rate=rate,
-        false_positive_low=low, false_positive_high=high, false_negatives=false_negatives,
+        n=len(pairs),
+        kappa=kappa,
+        kappa_low=interval[0] if interval else None,
+        kappa_high=interval[1] if interval else None,
+        false_positives=false_positives,
+        false_positive_rate=rate,
+        false_positive_low=low,
+        false_positive_high=high,
+        false_negatives=false_negatives,
         false_negative_rate=false_negatives / person_passes if person_passes else None,
-        passed=not reasons, reasons=reasons,
+        passed=not reasons,
+        reasons=reasons,
     )
 
 

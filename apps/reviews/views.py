@@ -17,9 +17,15 @@ from apps.reviews.models import ReviewItem, RewardReview
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     verifiers = [(verifier, actions.lock_state(verifier)) for verifier in project.verifiers.all()]
     runs = EvalRun.objects.filter(project=project, state="succeeded").select_related("model_version", "eval_set")[:12]
-    return render(request, "reviews/list.html", {
-        "verifiers": verifiers, "runs": runs, "reviews": project.reward_reviews.select_related("verifier", "created_by"),
-    })
+    return render(
+        request,
+        "reviews/list.html",
+        {
+            "verifiers": verifiers,
+            "runs": runs,
+            "reviews": project.reward_reviews.select_related("verifier", "created_by"),
+        },
+    )
 
 
 @require_POST
@@ -41,14 +47,25 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     judged = items.filter(judgements__by=request.user)
     agreement = actions.agreement_of(review)
     disagreements = [
-        (item, judgement) for item in items.prefetch_related("judgements__by") for judgement in item.judgements.all()
+        (item, judgement)
+        for item in items.prefetch_related("judgements__by")
+        for judgement in item.judgements.all()
         if judgement.success != item.sample.success
     ]
-    return render(request, "reviews/detail.html", {
-        "review": review, "item": items.exclude(judgements__by=request.user).first(), "done": judged.count(),
-        "total": items.count(), "agreement": agreement, "disagreements": disagreements,
-        "last": judged.order_by("-judgements__at").first(), "lock": actions.lock_state(review.verifier),
-    })
+    return render(
+        request,
+        "reviews/detail.html",
+        {
+            "review": review,
+            "item": items.exclude(judgements__by=request.user).first(),
+            "done": judged.count(),
+            "total": items.count(),
+            "agreement": agreement,
+            "disagreements": disagreements,
+            "last": judged.order_by("-judgements__at").first(),
+            "lock": actions.lock_state(review.verifier),
+        },
+    )
 
 
 @require_POST
@@ -58,7 +75,9 @@ def judge(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     if request.POST.get("success") not in ("1", "0"):
         messages.error(request, "Say whether the output did the task: success or failure.")
     else:
-        actions.judge(item=item, success=request.POST["success"] == "1", by=request.user, note=request.POST.get("note", ""))
+        actions.judge(
+            item=item, success=request.POST["success"] == "1", by=request.user, note=request.POST.get("note", "")
+        )
     return redirect("reviews:detail", project.slug, item.review_id)
 
 

@@ -31,7 +31,8 @@ def freeze_dataset(*, eval_set: EvalSet, by: Any) -> Dataset:
         raise TrainingError(f"{eval_set} has no tasks in its train split.")
     digest = digest_of([eval_set.digest, [[task.key, task.canonical_hash] for task in tasks]])
     dataset, made = Dataset.objects.get_or_create(
-        project=eval_set.project, digest=digest,
+        project=eval_set.project,
+        digest=digest,
         defaults={"eval_set": eval_set, "size": len(tasks), "created_by": by},
     )
     if made:
@@ -45,8 +46,16 @@ def freeze_dataset(*, eval_set: EvalSet, by: Any) -> Dataset:
 
 @transaction.atomic
 def submit_training(
-    *, project: Project, method: Method, parent: ModelVersion, dataset: Dataset, environment: Environment,
-    config: dict, by: Any, seed: int = 0, name: str = "",
+    *,
+    project: Project,
+    method: Method,
+    parent: ModelVersion,
+    dataset: Dataset,
+    environment: Environment,
+    config: dict,
+    by: Any,
+    seed: int = 0,
+    name: str = "",
 ) -> TrainingRun:
     """Queues a run. Raises TrainingLocked where the reward is not reviewed, TrainingError for what cannot train."""
     require_unlocked(environment.verifier)
@@ -56,12 +65,22 @@ def submit_training(
     if method == Method.SFT and not dataset.rows.exclude(task__demonstration="").exists():
         raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
     run = TrainingRun(
-        project=project, method=method, name=name or f"{Method(method).label} from {parent}", parent=parent,
-        dataset=dataset, environment=environment, total=steps,
+        project=project,
+        method=method,
+        name=name or f"{Method(method).label} from {parent}",
+        parent=parent,
+        dataset=dataset,
+        environment=environment,
+        total=steps,
         spec={
-            "seed": seed, "config": config, "dataset_digest": dataset.digest, "eval_set": str(dataset.eval_set),
-            "eval_set_digest": dataset.eval_set.digest, "environment_hash": environment.hash,
-            "verifier_hash": environment.verifier.hash, "parent_digest": parent.digest,
+            "seed": seed,
+            "config": config,
+            "dataset_digest": dataset.digest,
+            "eval_set": str(dataset.eval_set),
+            "eval_set_digest": dataset.eval_set.digest,
+            "environment_hash": environment.hash,
+            "verifier_hash": environment.verifier.hash,
+            "parent_digest": parent.digest,
             "validation": dataset.eval_set.tasks.filter(split=Split.VALIDATION).count(),
         },
     )

@@ -37,9 +37,13 @@ class Evidence:
         k = max(passes, default=1)
         tasks = metrics["tasks"]
         return cls(
-            success=metrics["success"]["mean"], valid_json=metrics["valid_json"]["mean"],
-            correct_tool=metrics["correct_tool"]["mean"], pass_at_k=passes.get(k, metrics["success"]["mean"]), k=k,
-            mixed_share=tasks["mixed"] / max(1, sum(tasks.values())), demonstrations=demonstrations,
+            success=metrics["success"]["mean"],
+            valid_json=metrics["valid_json"]["mean"],
+            correct_tool=metrics["correct_tool"]["mean"],
+            pass_at_k=passes.get(k, metrics["success"]["mean"]),
+            k=k,
+            mixed_share=tasks["mixed"] / max(1, sum(tasks.values())),
+            demonstrations=demonstrations,
             preference_pairs=preference_pairs,
         )
 
@@ -56,22 +60,34 @@ class Advice:
 def advise(evidence: Evidence) -> list[Advice]:
     """Recommendations in the order to follow them. Never empty."""
     if evidence.success >= RELIABLE:
-        return [Advice("none", "Do not train", f"Success is {evidence.success:.0%}: nothing measurable is left to fix. "
-                       "Add fresh, harder tasks from production.")]
+        return [
+            Advice(
+                "none",
+                "Do not train",
+                f"Success is {evidence.success:.0%}: nothing measurable is left to fix. "
+                "Add fresh, harder tasks from production.",
+            )
+        ]
     plan: list[Advice] = []
     if _needs_format(evidence):
         plan.append(_sft(evidence))
     if evidence.verifiable and (plan or _grpo_can_learn(evidence)):
         plan.append(_grpo(evidence, after_sft=bool(plan)))
     if not evidence.verifiable and evidence.preference_pairs >= PAIRS_ENOUGH:
-        plan.append(Advice("dpo", "DPO on the preference pairs",
-                           f"{evidence.preference_pairs} pairs say which answer is better, and no verifier can."))
+        plan.append(
+            Advice(
+                "dpo",
+                "DPO on the preference pairs",
+                f"{evidence.preference_pairs} pairs say which answer is better, and no verifier can.",
+            )
+        )
     return plan or [_more_signal(evidence)]
 
 
 def _needs_format(evidence: Evidence) -> bool:
     return (
-        evidence.valid_json < RARELY_IN_FORMAT or evidence.correct_tool < RARELY_RIGHT_TOOL
+        evidence.valid_json < RARELY_IN_FORMAT
+        or evidence.correct_tool < RARELY_RIGHT_TOOL
         or evidence.pass_at_k < SOMETIMES
     )
 
@@ -86,26 +102,41 @@ def _sft(evidence: Evidence) -> Advice:
         f"and {evidence.success:.0%} succeed"
     )
     if evidence.demonstrations < DEMONSTRATIONS_ENOUGH:
-        return Advice("prompt", "Change the prompt first",
-                      f"{seen}, and {evidence.demonstrations} demonstrations are too few for SFT "
-                      f"(at least {DEMONSTRATIONS_ENOUGH}). Show the format in the prompt; collect corrections.")
-    return Advice("sft", "SFT first",
-                  f"{seen}: the model rarely follows the format or the tool family, and {evidence.demonstrations} "
-                  "demonstrations show it. RL would find too few good samples to reinforce.")
+        return Advice(
+            "prompt",
+            "Change the prompt first",
+            f"{seen}, and {evidence.demonstrations} demonstrations are too few for SFT "
+            f"(at least {DEMONSTRATIONS_ENOUGH}). Show the format in the prompt; collect corrections.",
+        )
+    return Advice(
+        "sft",
+        "SFT first",
+        f"{seen}: the model rarely follows the format or the tool family, and {evidence.demonstrations} "
+        "demonstrations show it. RL would find too few good samples to reinforce.",
+    )
 
 
 def _grpo(evidence: Evidence, *, after_sft: bool) -> Advice:
     if after_sft:
-        return Advice("grpo", "Then GRPO",
-                      "Success can be verified by program; once the format is learnt, the verifier's reward makes it "
-                      "reliable. Evaluate again before you start it.")
-    return Advice("grpo", "GRPO",
-                  f"The model sometimes succeeds but not reliably: success {evidence.success:.0%}, "
-                  f"pass@{evidence.k} {evidence.pass_at_k:.0%}, and {evidence.mixed_share:.0%} of the tasks pass "
-                  "sometimes. Those are what RL learns from.")
+        return Advice(
+            "grpo",
+            "Then GRPO",
+            "Success can be verified by program; once the format is learnt, the verifier's reward makes it "
+            "reliable. Evaluate again before you start it.",
+        )
+    return Advice(
+        "grpo",
+        "GRPO",
+        f"The model sometimes succeeds but not reliably: success {evidence.success:.0%}, "
+        f"pass@{evidence.k} {evidence.pass_at_k:.0%}, and {evidence.mixed_share:.0%} of the tasks pass "
+        "sometimes. Those are what RL learns from.",
+    )
 
 
 def _more_signal(evidence: Evidence) -> Advice:
-    return Advice("prompt", "Change the prompt or the tools first",
-                  f"Success is {evidence.success:.0%}, but only {evidence.mixed_share:.0%} of the tasks pass sometimes "
-                  "and no preference pairs or verifier can say more: there is little for training to learn from.")
+    return Advice(
+        "prompt",
+        "Change the prompt or the tools first",
+        f"Success is {evidence.success:.0%}, but only {evidence.mixed_share:.0%} of the tasks pass sometimes "
+        "and no preference pairs or verifier can say more: there is little for training to learn from.",
+    )

@@ -11,7 +11,11 @@ FIGURES = (
     ("kl", "KL to the start", {"kl": "train/kl"}),
     ("entropy", "Entropy", {"entropy": "train/entropy"}),
     ("grad", "Gradient norm", {"norm": "train/grad_norm"}),
-    ("groups", "Groups without spread, truncated answers", {"zero spread": "train/zero_std_share", "truncated": "train/truncated_share"}),
+    (
+        "groups",
+        "Groups without spread, truncated answers",
+        {"zero spread": "train/zero_std_share", "truncated": "train/truncated_share"},
+    ),
     ("length", "Completion length (tokens)", {"tokens": "train/completion_length"}),
     ("gap", "|Δ log p| sampler to trainer", {"mean": "train/logp_diff_mean", "max": "train/logp_diff_max"}),
     ("time", "Seconds a step", {"generate": "time/generate_s", "update": "time/update_s"}),
@@ -24,7 +28,8 @@ def curves(values: dict[str, list[tuple[int, float]]]) -> list[tuple[str, dict]]
     for name, title, metrics in FIGURES:
         series = {
             label: ([step for step, _ in values[metric]], [value for _, value in values[metric]])
-            for label, metric in metrics.items() if values.get(metric)
+            for label, metric in metrics.items()
+            if values.get(metric)
         }
         if series:
             found.append((f"chart-{name}", lines(series, title)))

@@ -32,12 +32,21 @@ class TrainingForm(forms.Form):
 
     def config(self) -> dict:
         data = self.cleaned_data
-        common = {"steps": data["steps"], "learning_rate": data["learning_rate"], "lora_rank": 16, "lora_alpha": 32,
-                  "save_every": max(1, data["steps"] // 5)}
+        common = {
+            "steps": data["steps"],
+            "learning_rate": data["learning_rate"],
+            "lora_rank": 16,
+            "lora_alpha": 32,
+            "save_every": max(1, data["steps"] // 5),
+        }
         if data["method"] == Method.SFT:
             return common | {"batch_size": data["batch_size"], "warmup_steps": min(2, data["steps"] - 1)}
         return common | {
-            "prompts_per_step": data["prompts_per_step"], "generations": data["generations"], "beta": data["beta"],
-            "loss_type": "dapo", "eval_every": max(1, data["steps"] // 4), "eval_samples": 2,
+            "prompts_per_step": data["prompts_per_step"],
+            "generations": data["generations"],
+            "beta": data["beta"],
+            "loss_type": "dapo",
+            "eval_every": max(1, data["steps"] // 4),
+            "eval_samples": 2,
             "max_new_tokens": data["environment"].harness.get("max_new_tokens", 64),
         }

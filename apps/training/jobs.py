@@ -18,8 +18,13 @@ from workers.environments import opening
 
 def child_spec(run: TrainingRun) -> dict:
     spec = {
-        "kind": run.method, "seed": run.spec["seed"], "model": model_spec(run.parent), "engine": engine_spec(64),
-        "environment": run.environment.as_spec(), "config": run.spec["config"], "resume_from": resume_folder(run),
+        "kind": run.method,
+        "seed": run.spec["seed"],
+        "model": model_spec(run.parent),
+        "engine": engine_spec(64),
+        "environment": run.environment.as_spec(),
+        "config": run.spec["config"],
+        "resume_from": resume_folder(run),
     }
     tasks = [row.task for row in run.dataset.rows.select_related("task")]
     if run.method == Method.SFT:
@@ -53,9 +58,16 @@ def absorb(run: TrainingRun, events: list[dict]) -> None:
             )
     Rollout.objects.bulk_create(
         [
-            Rollout(run=run, task_id=event["task_id"], phase=event["phase"], step=event["step"],
-                    index=event["index"], **sample_fields(event))
-            for event in events if event["type"] == "sample"
+            Rollout(
+                run=run,
+                task_id=event["task_id"],
+                phase=event["phase"],
+                step=event["step"],
+                index=event["index"],
+                **sample_fields(event),
+            )
+            for event in events
+            if event["type"] == "sample"
         ],
         ignore_conflicts=True,
     )
@@ -65,12 +77,16 @@ def store_metrics(run: TrainingRun, events: list[dict]) -> None:
     """A resumed attempt repeats the steps after its checkpoint: the later value stands."""
     latest = {
         (name, event["step"]): float(value)
-        for event in events if event["type"] == "metric"
-        for name, value in event["values"].items() if isinstance(value, int | float) and math.isfinite(value)
+        for event in events
+        if event["type"] == "metric"
+        for name, value in event["values"].items()
+        if isinstance(value, int | float) and math.isfinite(value)
     }
     Metric.objects.bulk_create(
         [Metric(run=run, name=name, step=step, value=value) for (name, step), value in latest.items()],
-        update_conflicts=True, unique_fields=["run", "name", "step"], update_fields=["value"],
+        update_conflicts=True,
+        unique_fields=["run", "name", "step"],
+        update_fields=["value"],
     )
 
 
@@ -79,7 +95,11 @@ def complete(run: TrainingRun, result: dict) -> dict:
     with transaction.atomic():
         artifact = store_folder(Path(result["adapter"]))
         version = register_adapter(
-            project=run.project, name=version_name(run), parent=run.parent, artifact=artifact, lineage=lineage(run),
+            project=run.project,
+            name=version_name(run),
+            parent=run.parent,
+            artifact=artifact,
+            lineage=lineage(run),
             by=run.created_by,
         )
         TrainingRun.objects.filter(pk=run.pk).update(model_version=version)
@@ -87,15 +107,17 @@ def complete(run: TrainingRun, result: dict) -> dict:
 
 
 def version_name(run: TrainingRun) -> str:
-    base = next(
-        (node for node in [run.parent, *run.parent.ancestors()] if node.kind == ModelKind.BASE), run.parent
-    )
+    base = next((node for node in [run.parent, *run.parent.ancestors()] if node.kind == ModelKind.BASE), run.parent)
     return f"{base.name}-{run.method}"
 
 
 def lineage(run: TrainingRun) -> dict:
     """Everything that made the version, frozen: enough to make it again and to find its production trajectories."""
     return run.spec | {
-        "run": str(run.pk), "method": run.method, "parent": str(run.parent), "dataset": str(run.dataset_id),
-        "environment": str(run.environment), "verifier": str(run.environment.verifier),
+        "run": str(run.pk),
+        "method": run.method,
+        "parent": str(run.parent),
+        "dataset": str(run.dataset_id),
+        "environment": str(run.environment),
+        "verifier": str(run.environment.verifier),
     }

@@ -72,7 +72,7 @@ class TrainingRun(Job):
     )
 
     @property
-    def WORKER(self) -> str:  # noqa: N802 - the class attribute of other jobs
+    def WORKER(self) -> str:
         return self.method
 
     def child_spec(self) -> dict:

@@ -43,15 +43,23 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
         data = form.cleaned_data
         try:
             run = actions.submit_training(
-                project=project, method=Method(data["method"]), parent=data["parent"], environment=data["environment"],
-                dataset=actions.freeze_dataset(eval_set=data["eval_set"], by=request.user), config=form.config(),
-                seed=data["seed"], by=request.user,
+                project=project,
+                method=Method(data["method"]),
+                parent=data["parent"],
+                environment=data["environment"],
+                dataset=actions.freeze_dataset(eval_set=data["eval_set"], by=request.user),
+                config=form.config(),
+                seed=data["seed"],
+                by=request.user,
             )
         except (actions.TrainingError, TrainingLocked) as error:
             form.add_error(None, str(error))
         else:
             return redirect("training:detail", project.slug, run.pk)
-    locks = [(environment, lock_state(environment.verifier)) for environment in project.environments.select_related("verifier")]
+    locks = [
+        (environment, lock_state(environment.verifier))
+        for environment in project.environments.select_related("verifier")
+    ]
     return render(request, "training/new.html", {"form": form, "advice": advice_for(project), "locks": locks})
 
 
@@ -62,10 +70,17 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     phase = request.GET.get("phase", "")
     if phase in Rollout.Phase.values:
         rollouts = rollouts.filter(phase=phase)
-    return render(request, "training/detail.html", live(run) | {
-        "page": page_of(request, rollouts, 40), "phase": phase, "phases": Rollout.Phase.choices,
-        "checkpoints": run.checkpoints.all()[:20],
-    })
+    return render(
+        request,
+        "training/detail.html",
+        live(run)
+        | {
+            "page": page_of(request, rollouts, 40),
+            "phase": phase,
+            "phases": Rollout.Phase.choices,
+            "checkpoints": run.checkpoints.all()[:20],
+        },
+    )
 
 
 @project_view()

@@ -16,9 +16,29 @@ from apps.trajectories.models import Trajectory, TrajectoryRevision
 from apps.trajectories.schema import Feedback, Row, RowError
 
 UPDATED_FIELDS = (
-    "content_digest", "agent_name", "agent_version", "model", "workload", "session_id", "user_id", "started_at",
-    "ended_at", "messages", "tools", "outcome_status", "outcome_reward", "outcome_label", "outcome_reason",
-    "interventions", "input_tokens", "output_tokens", "cost_usd", "latency_ms", "tags", "metadata", "tool_names",
+    "content_digest",
+    "agent_name",
+    "agent_version",
+    "model",
+    "workload",
+    "session_id",
+    "user_id",
+    "started_at",
+    "ended_at",
+    "messages",
+    "tools",
+    "outcome_status",
+    "outcome_reward",
+    "outcome_label",
+    "outcome_reason",
+    "interventions",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+    "latency_ms",
+    "tags",
+    "metadata",
+    "tool_names",
     "preview",
 )
 
@@ -34,7 +54,9 @@ class Ingested:
 
     def as_dict(self) -> dict:
         return {
-            "accepted": self.accepted, "duplicates": self.duplicates, "updated": self.updated,
+            "accepted": self.accepted,
+            "duplicates": self.duplicates,
+            "updated": self.updated,
             "rejected": self.rejected,
         }
 
@@ -43,14 +65,29 @@ def columns(row: Row) -> dict[str, Any]:
     """A row as the columns of a trajectory."""
     messages = schema.plain(row.messages)
     return {
-        "content_digest": schema.content_digest(row), "agent_name": row.agent.name, "agent_version": row.agent.version,
-        "model": row.model, "workload": row.workload, "session_id": row.session_id, "user_id": row.user_id,
-        "started_at": aware(row.started_at) or timezone.now(), "ended_at": aware(row.ended_at), "messages": messages,
-        "tools": row.tools, "outcome_status": row.outcome.status, "outcome_reward": row.outcome.reward,
-        "outcome_label": row.outcome.label, "outcome_reason": row.outcome.reason,
-        "interventions": schema.plain(row.interventions), "input_tokens": row.usage.input_tokens,
-        "output_tokens": row.usage.output_tokens, "cost_usd": row.usage.cost_usd, "latency_ms": row.latency_ms,
-        "tags": row.tags, "metadata": row.metadata, "tool_names": schema.tool_names(messages),
+        "content_digest": schema.content_digest(row),
+        "agent_name": row.agent.name,
+        "agent_version": row.agent.version,
+        "model": row.model,
+        "workload": row.workload,
+        "session_id": row.session_id,
+        "user_id": row.user_id,
+        "started_at": aware(row.started_at) or timezone.now(),
+        "ended_at": aware(row.ended_at),
+        "messages": messages,
+        "tools": row.tools,
+        "outcome_status": row.outcome.status,
+        "outcome_reward": row.outcome.reward,
+        "outcome_label": row.outcome.label,
+        "outcome_reason": row.outcome.reason,
+        "interventions": schema.plain(row.interventions),
+        "input_tokens": row.usage.input_tokens,
+        "output_tokens": row.usage.output_tokens,
+        "cost_usd": row.usage.cost_usd,
+        "latency_ms": row.latency_ms,
+        "tags": row.tags,
+        "metadata": row.metadata,
+        "tool_names": schema.tool_names(messages),
         "preview": schema.preview(messages),
     }
 
@@ -83,7 +120,8 @@ def ingest(*, project: Project, rows: Iterable[Any | RowError]) -> Ingested:
 def _store(project: Project, good: dict[str, Row], done: Ingested) -> None:
     made = Trajectory.objects.bulk_create(
         [Trajectory(project=project, external_id=name, **columns(row)) for name, row in sorted(good.items())],
-        ignore_conflicts=True, batch_size=500,
+        ignore_conflicts=True,
+        batch_size=500,
     )
     stored = {
         trajectory.external_id: trajectory
@@ -108,7 +146,9 @@ def _said_before(trajectory: Trajectory, row: Row) -> bool:
 def replace(trajectory: Trajectory, changes: dict[str, Any], *, cause: str) -> None:
     """Changes a trajectory and keeps what it said before."""
     TrajectoryRevision.objects.create(
-        trajectory=trajectory, content_digest=trajectory.content_digest, cause=cause,
+        trajectory=trajectory,
+        content_digest=trajectory.content_digest,
+        cause=cause,
         content={name: _jsonable(getattr(trajectory, name)) for name in changes},
     )
     for name, value in changes.items():
@@ -127,8 +167,10 @@ def give_feedback(*, trajectory: Trajectory, feedback: Feedback) -> Trajectory:
     changes: dict[str, Any] = {}
     if feedback.outcome is not None:
         changes |= {
-            "outcome_status": feedback.outcome.status, "outcome_reward": feedback.outcome.reward,
-            "outcome_label": feedback.outcome.label, "outcome_reason": feedback.outcome.reason,
+            "outcome_status": feedback.outcome.status,
+            "outcome_reward": feedback.outcome.reward,
+            "outcome_label": feedback.outcome.label,
+            "outcome_reason": feedback.outcome.reason,
         }
     if feedback.score is not None:
         changes["outcome_reward"] = feedback.score
@@ -158,6 +200,12 @@ def _interventions(feedback: Feedback) -> list[dict]:
 
 @transaction.atomic
 def delete(*, trajectory: Trajectory, key: ApiKey | None = None, by: Any = None) -> None:
-    audit("trajectory.deleted", project=trajectory.project, by=by, target=trajectory,
-          actor_label=f"key {key.prefix}…" if key else "", external_id=trajectory.external_id)
+    audit(
+        "trajectory.deleted",
+        project=trajectory.project,
+        by=by,
+        target=trajectory,
+        actor_label=f"key {key.prefix}…" if key else "",
+        external_id=trajectory.external_id,
+    )
     trajectory.delete()

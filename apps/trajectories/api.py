@@ -25,11 +25,16 @@ from apps.trajectories.schema import Feedback, RowError
 MAX_BYTES = 64 * 1024 * 1024
 MAX_ROWS = 5000
 MAX_PAGE, PAGE = 500, 50
-EXAMPLE = OpenApiExample("One run", value={
-    "id": "run-1", "agent": {"name": "helpdesk", "version": "3"},
-    "messages": [{"role": "user", "content": "Close ticket 12."}, {"role": "assistant", "content": "Done."}],
-    "outcome": {"status": "success"}, "latency_ms": 840,
-})
+EXAMPLE = OpenApiExample(
+    "One run",
+    value={
+        "id": "run-1",
+        "agent": {"name": "helpdesk", "version": "3"},
+        "messages": [{"role": "user", "content": "Close ticket 12."}, {"role": "assistant", "content": "Done."}],
+        "outcome": {"status": "success"},
+        "latency_ms": 840,
+    },
+)
 
 
 class TooLarge(APIException):
@@ -61,12 +66,19 @@ def _unzip(raw: bytes) -> bytes:
 
 
 @extend_schema(
-    methods=["POST"], request=OpenApiTypes.OBJECT, responses=OpenApiTypes.OBJECT, examples=[EXAMPLE],
+    methods=["POST"],
+    request=OpenApiTypes.OBJECT,
+    responses=OpenApiTypes.OBJECT,
+    examples=[EXAMPLE],
     description="Stores one trajectory. The same row sent twice is one; a changed row replaces it and keeps its history.",
 )
 @extend_schema(
-    methods=["GET"], responses=OpenApiTypes.OBJECT, description="Trajectories, newest first.",
-    parameters=[OpenApiParameter(name) for name in ("outcome", "agent_version", "model", "tool", "tag", "q", "limit", "cursor")],
+    methods=["GET"],
+    responses=OpenApiTypes.OBJECT,
+    description="Trajectories, newest first.",
+    parameters=[
+        OpenApiParameter(name) for name in ("outcome", "agent_version", "model", "tool", "tag", "q", "limit", "cursor")
+    ],
 )
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
@@ -86,7 +98,8 @@ def post_one(request: Request) -> Response:
 
 
 @extend_schema(
-    request=OpenApiTypes.OBJECT, responses=OpenApiTypes.OBJECT,
+    request=OpenApiTypes.OBJECT,
+    responses=OpenApiTypes.OBJECT,
     description=f"Up to {MAX_ROWS} rows or 64 MiB: a JSON array or NDJSON, gzip or not. Good rows are stored though others are bad.",
 )
 @api_view(["POST"])
@@ -109,17 +122,22 @@ def list_page(request: Request) -> Response:
     rows = apply_filters(Trajectory.objects.filter(project=request.auth.project), request.query_params)
     cursor = request.query_params.get("cursor")
     page = page_of(rows, cursor, limit)
-    return Response({
-        "results": [as_json(trajectory) for trajectory in page["rows"]],
-        "next": page["next"], "previous": page["previous"],
-    })
+    return Response(
+        {
+            "results": [as_json(trajectory) for trajectory in page["rows"]],
+            "next": page["next"],
+            "previous": page["previous"],
+        }
+    )
 
 
 def page_of(rows: Any, cursor: str | None, limit: int) -> dict[str, Any]:
     """A page by keyset: {rows, next, previous}, the last two cursors or None. A cursor is (direction, time, id)."""
     direction, at, pk = _decode(cursor)
     if direction == "before":  # the page before: newer rows
-        found = list(rows.filter(Q(started_at__gt=at) | Q(started_at=at, pk__gt=pk)).order_by("started_at", "pk")[: limit + 1])
+        found = list(
+            rows.filter(Q(started_at__gt=at) | Q(started_at=at, pk__gt=pk)).order_by("started_at", "pk")[: limit + 1]
+        )
         more, found = len(found) > limit, found[:limit][::-1]
         following, preceding = True, more
     else:
@@ -165,7 +183,8 @@ def item(request: Request, external_id: str) -> Response:
 
 
 @extend_schema(
-    request=OpenApiTypes.OBJECT, responses=OpenApiTypes.OBJECT,
+    request=OpenApiTypes.OBJECT,
+    responses=OpenApiTypes.OBJECT,
     description="Later news of a trajectory: outcome, score, comment, corrected (what it should have done), takeover.",
 )
 @api_view(["POST"])
@@ -185,13 +204,29 @@ def _find(request: Request, external_id: str) -> Trajectory:
 def as_json(row: Trajectory) -> dict[str, Any]:
     """A trajectory in the form it was sent in."""
     return {
-        "id": row.external_id, "agent": {"name": row.agent_name, "version": row.agent_version}, "model": row.model,
-        "workload": row.workload, "session_id": row.session_id, "user_id": row.user_id, "started_at": row.started_at,
-        "ended_at": row.ended_at, "messages": row.messages, "tools": row.tools,
-        "outcome": {"status": row.outcome_status, "reward": row.outcome_reward, "label": row.outcome_label,
-                    "reason": row.outcome_reason},
+        "id": row.external_id,
+        "agent": {"name": row.agent_name, "version": row.agent_version},
+        "model": row.model,
+        "workload": row.workload,
+        "session_id": row.session_id,
+        "user_id": row.user_id,
+        "started_at": row.started_at,
+        "ended_at": row.ended_at,
+        "messages": row.messages,
+        "tools": row.tools,
+        "outcome": {
+            "status": row.outcome_status,
+            "reward": row.outcome_reward,
+            "label": row.outcome_label,
+            "reason": row.outcome_reason,
+        },
         "interventions": row.interventions,
-        "usage": {"input_tokens": row.input_tokens, "output_tokens": row.output_tokens,
-                  "cost_usd": float(row.cost_usd) if row.cost_usd is not None else None},
-        "latency_ms": row.latency_ms, "tags": row.tags, "metadata": row.metadata,
+        "usage": {
+            "input_tokens": row.input_tokens,
+            "output_tokens": row.output_tokens,
+            "cost_usd": float(row.cost_usd) if row.cost_usd is not None else None,
+        },
+        "latency_ms": row.latency_ms,
+        "tags": row.tags,
+        "metadata": row.metadata,
     }

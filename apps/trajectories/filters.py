@@ -10,8 +10,13 @@ from django.utils import timezone
 
 SINCE = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 EQUAL = {
-    "outcome": "outcome_status", "agent": "agent_name", "agent_version": "agent_version", "model": "model",
-    "workload": "workload", "session": "session_id", "user": "user_id",
+    "outcome": "outcome_status",
+    "agent": "agent_name",
+    "agent_version": "agent_version",
+    "model": "model",
+    "workload": "workload",
+    "session": "session_id",
+    "user": "user_id",
 }
 
 

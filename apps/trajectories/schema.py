@@ -121,8 +121,10 @@ def clean(value: Any, path: str = "", depth: int = 0) -> Any:
     if isinstance(value, list):
         return [clean(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     if isinstance(value, dict):
-        return {clean(str(key)): clean(item, f"{path}.{key}" if path else str(key), depth + 1)
-                for key, item in value.items()}
+        return {
+            clean(str(key)): clean(item, f"{path}.{key}" if path else str(key), depth + 1)
+            for key, item in value.items()
+        }
     return value
 
 
@@ -183,7 +185,8 @@ def tool_names(messages: list[dict]) -> list[str]:
     """Tools the agent called, each once, in the order of first use."""
     names = [
         str(call.get("function", {}).get("name", ""))[:120]
-        for message in messages for call in message.get("tool_calls") or []
+        for message in messages
+        for call in message.get("tool_calls") or []
     ]
     return list(dict.fromkeys(name for name in names if name))
 

@@ -25,13 +25,26 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     except ValidationError:
         page = page_of(rows.light().select_related("failure__mode"), None, PAGE)
     everything = project.trajectories.all()
-    return render(request, "trajectories/list.html", {
-        "page": page, "count": rows.count(), "outcomes": Outcome.choices, "since": SINCE,
-        "versions": everything.exclude(agent_version="").order_by("agent_version").values_list("agent_version", flat=True).distinct()[:CHOICES],
-        "models": everything.exclude(model="").order_by("model").values_list("model", flat=True).distinct()[:CHOICES],
-        "modes": project.failure_modes.values_list("slug", "name"),
-        "filtered": any(request.GET.get(name) for name in request.GET if name != "cursor"),
-    })
+    return render(
+        request,
+        "trajectories/list.html",
+        {
+            "page": page,
+            "count": rows.count(),
+            "outcomes": Outcome.choices,
+            "since": SINCE,
+            "versions": everything.exclude(agent_version="")
+            .order_by("agent_version")
+            .values_list("agent_version", flat=True)
+            .distinct()[:CHOICES],
+            "models": everything.exclude(model="")
+            .order_by("model")
+            .values_list("model", flat=True)
+            .distinct()[:CHOICES],
+            "modes": project.failure_modes.values_list("slug", "name"),
+            "filtered": any(request.GET.get(name) for name in request.GET if name != "cursor"),
+        },
+    )
 
 
 @project_view()
@@ -41,11 +54,20 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     newer = around.filter(started_at__gte=row.started_at).exclude(pk=row.pk).order_by("started_at", "pk")
     older = around.filter(started_at__lte=row.started_at).exclude(pk=row.pk).order_by("-started_at", "-pk")
     failure = getattr(row, "failure", None)
-    return render(request, "trajectories/detail.html", {
-        "row": row, "failure": failure, "blamed": failure.blamed_message if failure else None,
-        "newer": newer.values_list("pk", flat=True).first(), "older": older.values_list("pk", flat=True).first(),
-        "raw": as_json(row), "revisions": row.revisions.all()[:20], "tasks": row.tasks.select_related("eval_set")[:20],
-    })
+    return render(
+        request,
+        "trajectories/detail.html",
+        {
+            "row": row,
+            "failure": failure,
+            "blamed": failure.blamed_message if failure else None,
+            "newer": newer.values_list("pk", flat=True).first(),
+            "older": older.values_list("pk", flat=True).first(),
+            "raw": as_json(row),
+            "revisions": row.revisions.all()[:20],
+            "tasks": row.tasks.select_related("eval_set")[:20],
+        },
+    )
 
 
 @project_view()

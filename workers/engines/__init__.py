@@ -37,7 +37,9 @@ class Output:
 
 
 class Engine(Protocol):
-    def generate(self, conversations: list[Conversation], sampling: Sampling, n: int = 1) -> Iterator[tuple[int, list[Output]]]:
+    def generate(
+        self, conversations: list[Conversation], sampling: Sampling, n: int = 1
+    ) -> Iterator[tuple[int, list[Output]]]:
         """(index of the conversation, its n outputs), as they are finished."""
 
 

@@ -77,9 +77,7 @@ class TransformersEngine:
         hidden = prompted.last_hidden.repeat_interleave(n, 0)
         for step in range(sampling.max_new_tokens):
             chosen, chosen_logprobs = sample(self.head(hidden), sampling, noise[state.rows, step])
-            for row, token, logprob in zip(
-                state.rows.tolist(), chosen.tolist(), chosen_logprobs.tolist(), strict=True
-            ):
+            for row, token, logprob in zip(state.rows.tolist(), chosen.tolist(), chosen_logprobs.tolist(), strict=True):
                 tokens[row].append(token)
                 logprobs[row].append(logprob)
                 finished[row] = time.perf_counter() - started
@@ -112,9 +110,12 @@ class TransformersEngine:
         if rest.real is not None:
             real[:, :width] = rest.real.repeat_interleave(n, 0)
         return Decoding(
-            rows=torch.arange(len(real), device=real.device), keys=[buffer(keys) for keys in rest.keys],
-            values=[buffer(values) for values in rest.values], real=real,
-            positions=prompted.lengths.repeat_interleave(n), at=width,
+            rows=torch.arange(len(real), device=real.device),
+            keys=[buffer(keys) for keys in rest.keys],
+            values=[buffer(values) for values in rest.values],
+            real=real,
+            positions=prompted.lengths.repeat_interleave(n),
+            at=width,
         )
 
     def _step(self, state: Decoding, tokens: Tensor, above: list[Segment]) -> Tensor:
@@ -128,7 +129,9 @@ class TransformersEngine:
 
         mask = state.real[:, None, None, None, : at + 1]
         hidden = self.decoder(
-            input_ids=tokens[:, None], position_ids=state.positions[:, None], use_cache=False,
+            input_ids=tokens[:, None],
+            position_ids=state.positions[:, None],
+            use_cache=False,
             branch=Pass(above, store, mask),
         ).last_hidden_state[:, 0]
         state.at += 1
@@ -139,8 +142,12 @@ class TransformersEngine:
         self, tokens: list[int], logprobs: list[float], prompt_tokens: int, latency_ms: float, stops: set[int]
     ) -> Output:
         return Output(
-            text=self.tokenizer.decode(tokens, skip_special_tokens=True), token_ids=tokens, logprobs=logprobs,
-            prompt_tokens=prompt_tokens, output_tokens=len(tokens), latency_ms=latency_ms,
+            text=self.tokenizer.decode(tokens, skip_special_tokens=True),
+            token_ids=tokens,
+            logprobs=logprobs,
+            prompt_tokens=prompt_tokens,
+            output_tokens=len(tokens),
+            latency_ms=latency_ms,
             truncated=tokens[-1] not in stops,
         )
 

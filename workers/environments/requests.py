@@ -14,20 +14,54 @@ from collections.abc import Callable
 from workers.environments.workplace import DAYS, FOLDERS, PEOPLE, PRIORITIES
 
 SUBJECTS = (
-    "the budget", "the launch plan", "the hiring round", "the quarterly review", "the new office", "travel costs",
-    "the security audit", "the design sprint", "the offsite", "the press release", "our roadmap", "the invoice",
+    "the budget",
+    "the launch plan",
+    "the hiring round",
+    "the quarterly review",
+    "the new office",
+    "travel costs",
+    "the security audit",
+    "the design sprint",
+    "the offsite",
+    "the press release",
+    "our roadmap",
+    "the invoice",
 )
 PROBLEMS = (
-    "printer is broken", "VPN does not connect", "laptop is slow", "badge does not open the door", "screen flickers",
-    "password expired", "coffee machine leaks", "wifi drops", "keyboard is sticky", "projector has no sound",
+    "printer is broken",
+    "VPN does not connect",
+    "laptop is slow",
+    "badge does not open the door",
+    "screen flickers",
+    "password expired",
+    "coffee machine leaks",
+    "wifi drops",
+    "keyboard is sticky",
+    "projector has no sound",
 )
 FILES = (
-    "budget.xlsx", "roadmap.pdf", "contract.docx", "photos.zip", "minutes.txt", "slides.pptx", "salaries.xlsx", "logo.svg",
-    "plan.md", "report.pdf",
+    "budget.xlsx",
+    "roadmap.pdf",
+    "contract.docx",
+    "photos.zip",
+    "minutes.txt",
+    "slides.pptx",
+    "salaries.xlsx",
+    "logo.svg",
+    "plan.md",
+    "report.pdf",
 )
 CHORES = (
-    "call the bank", "water the plants", "book the flights", "pay the rent", "review the draft", "order lunch",
-    "back up the laptop", "renew the passport", "call mom", "submit the timesheet",
+    "call the bank",
+    "water the plants",
+    "book the flights",
+    "pay the rent",
+    "review the draft",
+    "order lunch",
+    "back up the laptop",
+    "renew the passport",
+    "call mom",
+    "submit the timesheet",
 )
 Slots = dict[str, str | int]
 
@@ -86,42 +120,100 @@ def _remind(rng: random.Random) -> tuple[Slots, dict]:
 
 # tool: (how often, slots and expected arguments, phrasings)
 KINDS: dict[str, tuple[int, Callable[[random.Random], tuple[Slots, dict]], tuple[str, ...]]] = {
-    "calendar.create_event": (3, _event, (
-        "Create a calendar event with {person} on {day} at {time}.", "Book {person} for {day}, {time}.",
-        "I need to meet {person} {day} at {time}.", "Put a meeting with {person} in my calendar, {day} at {time}.",
-        "Can you schedule {person} at {time} on {day}?", "Set up a call with {person} on {day} at {time}, please.",
-    )),
-    "email.send": (3, _send, (
-        "Write to {person} about {subject}.", "Send {person} an email about {subject}.",
-        "Email {person}, the subject is {subject}.", "Drop {person} a line about {subject}.",
-        "Please mail {person} regarding {subject}.", "Let {person} know about {subject} by email.",
-    )),
-    "email.archive": (2, _archive, (
-        "It is {day}, clean the {folder} out of my mailbox.", "Archive my {folder} this {day}.",
-        "Get rid of the {folder} in my mailbox by {day}.", "Tidy up: put the {folder} mails away on {day}.",
-        "My mailbox is full of {folder}. Clear them {day}.", "{day} cleaning: move all {folder} to the archive.",
-    )),
-    "email.delete_mailbox": (1, _delete, (
-        "{person} left on {day}. Delete the mailbox.", "Remove the mailbox of {person} for ever, {day} was the last day.",
-        "IT confirmed on {day}: delete {person}'s mailbox.", "Please delete the whole mailbox of {person}, gone since {day}.",
-    )),
-    "tickets.create": (3, _ticket, (
-        "Open a {priority} priority ticket: {problem}.", "File a ticket, {problem}, priority {priority}.",
-        "The {problem}, please raise a {priority} ticket.", "Report that the {problem}. Priority is {priority}.",
-        "New {priority} ticket: {problem}.", "Create a ticket saying {problem} with {priority} priority.",
-    )),
-    "tickets.close": (2, _close, (
-        "Close ticket {number}.", "Ticket {number} is done, close it.", "Please mark ticket {number} as closed.",
-        "We solved {number}, so close that ticket.", "You can close number {number} now.", "Finish off ticket {number}.",
-    )),
-    "files.share": (3, _share, (
-        "Share {file} with {person}.", "Give {person} access to {file}.", "{person} needs {file}, share it.",
-        "Let {person} see {file}.", "Please share the file {file} with {person}.", "Can {person} get {file}?",
-    )),
-    "reminders.set": (3, _remind, (
-        "Remind me to {chore} at {time}.", "Set a reminder for {time}: {chore}.", "At {time} I must {chore}, remind me.",
-        "Don't let me forget to {chore} at {time}.", "Ping me at {time} to {chore}.", "I have to {chore} at {time}. Reminder please.",
-    )),
+    "calendar.create_event": (
+        3,
+        _event,
+        (
+            "Create a calendar event with {person} on {day} at {time}.",
+            "Book {person} for {day}, {time}.",
+            "I need to meet {person} {day} at {time}.",
+            "Put a meeting with {person} in my calendar, {day} at {time}.",
+            "Can you schedule {person} at {time} on {day}?",
+            "Set up a call with {person} on {day} at {time}, please.",
+        ),
+    ),
+    "email.send": (
+        3,
+        _send,
+        (
+            "Write to {person} about {subject}.",
+            "Send {person} an email about {subject}.",
+            "Email {person}, the subject is {subject}.",
+            "Drop {person} a line about {subject}.",
+            "Please mail {person} regarding {subject}.",
+            "Let {person} know about {subject} by email.",
+        ),
+    ),
+    "email.archive": (
+        2,
+        _archive,
+        (
+            "It is {day}, clean the {folder} out of my mailbox.",
+            "Archive my {folder} this {day}.",
+            "Get rid of the {folder} in my mailbox by {day}.",
+            "Tidy up: put the {folder} mails away on {day}.",
+            "My mailbox is full of {folder}. Clear them {day}.",
+            "{day} cleaning: move all {folder} to the archive.",
+        ),
+    ),
+    "email.delete_mailbox": (
+        1,
+        _delete,
+        (
+            "{person} left on {day}. Delete the mailbox.",
+            "Remove the mailbox of {person} for ever, {day} was the last day.",
+            "IT confirmed on {day}: delete {person}'s mailbox.",
+            "Please delete the whole mailbox of {person}, gone since {day}.",
+        ),
+    ),
+    "tickets.create": (
+        3,
+        _ticket,
+        (
+            "Open a {priority} priority ticket: {problem}.",
+            "File a ticket, {problem}, priority {priority}.",
+            "The {problem}, please raise a {priority} ticket.",
+            "Report that the {problem}. Priority is {priority}.",
+            "New {priority} ticket: {problem}.",
+            "Create a ticket saying {problem} with {priority} priority.",
+        ),
+    ),
+    "tickets.close": (
+        2,
+        _close,
+        (
+            "Close ticket {number}.",
+            "Ticket {number} is done, close it.",
+            "Please mark ticket {number} as closed.",
+            "We solved {number}, so close that ticket.",
+            "You can close number {number} now.",
+            "Finish off ticket {number}.",
+        ),
+    ),
+    "files.share": (
+        3,
+        _share,
+        (
+            "Share {file} with {person}.",
+            "Give {person} access to {file}.",
+            "{person} needs {file}, share it.",
+            "Let {person} see {file}.",
+            "Please share the file {file} with {person}.",
+            "Can {person} get {file}?",
+        ),
+    ),
+    "reminders.set": (
+        3,
+        _remind,
+        (
+            "Remind me to {chore} at {time}.",
+            "Set a reminder for {time}: {chore}.",
+            "At {time} I must {chore}, remind me.",
+            "Don't let me forget to {chore} at {time}.",
+            "Ping me at {time} to {chore}.",
+            "I have to {chore} at {time}. Reminder please.",
+        ),
+    ),
 }
 
 
@@ -134,8 +226,10 @@ def make_request(rng: random.Random) -> dict:
     slots, args = draw(rng)
     instance = json.dumps([tool, index, slots], sort_keys=True)
     return {
-        "request": phrasings[index].format(**slots), "expected": {"tool": tool, "args": args},
-        "group": hashlib.sha256(instance.encode()).hexdigest()[:16], "template": f"{tool}/{index}",
+        "request": phrasings[index].format(**slots),
+        "expected": {"tool": tool, "args": args},
+        "group": hashlib.sha256(instance.encode()).hexdigest()[:16],
+        "template": f"{tool}/{index}",
     }
 
 

@@ -14,16 +14,34 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 PRIORITIES = ("low", "medium", "high")
 FOLDERS = ("newsletters", "promotions", "receipts", "social", "updates")
 PEOPLE = (
-    "Alex", "Maria", "Omar", "Nina", "Jonas", "Priya", "Lena", "Victor", "Sofia", "Tom", "Yuki", "Paul", "Elena", "Marc",
-    "Ruth", "Igor",
+    "Alex",
+    "Maria",
+    "Omar",
+    "Nina",
+    "Jonas",
+    "Priya",
+    "Lena",
+    "Victor",
+    "Sofia",
+    "Tom",
+    "Yuki",
+    "Paul",
+    "Elena",
+    "Marc",
+    "Ruth",
+    "Igor",
 )
 
 
 def _tool(name: str, description: str, properties: dict[str, dict], *, dangerous: bool = False) -> dict:
     function = {
-        "name": name, "description": description,
+        "name": name,
+        "description": description,
         "parameters": {
-            "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False,
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
         },
     }
     return {"type": "function", "function": function | ({"x-dangerous": True} if dangerous else {})}
@@ -32,13 +50,17 @@ def _tool(name: str, description: str, properties: dict[str, dict], *, dangerous
 _TEXT = {"type": "string"}
 _TIME = {"type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"}
 TOOLS = [
-    _tool("calendar.create_event", "Book a meeting",
-          {"attendee": _TEXT, "day": {"type": "string", "enum": list(DAYS)}, "time": _TIME}),
+    _tool(
+        "calendar.create_event",
+        "Book a meeting",
+        {"attendee": _TEXT, "day": {"type": "string", "enum": list(DAYS)}, "time": _TIME},
+    ),
     _tool("email.send", "Write to a colleague", {"to": _TEXT, "subject": _TEXT}),
     _tool("email.archive", "Put a folder's mails away", {"folder": {"type": "string", "enum": list(FOLDERS)}}),
     _tool("email.delete_mailbox", "Delete a whole mailbox for ever", {"owner": _TEXT}, dangerous=True),
-    _tool("tickets.create", "Open a ticket",
-          {"title": _TEXT, "priority": {"type": "string", "enum": list(PRIORITIES)}}),
+    _tool(
+        "tickets.create", "Open a ticket", {"title": _TEXT, "priority": {"type": "string", "enum": list(PRIORITIES)}}
+    ),
     _tool("tickets.close", "Close a ticket", {"id": {"type": "integer"}}),
     _tool("files.share", "Share a file", {"file": _TEXT, "person": _TEXT}),
     _tool("reminders.set", "Set a reminder", {"text": _TEXT, "time": _TIME}),
@@ -76,7 +98,9 @@ def _append(rows: list[dict], answer: str, **row: Any) -> str:
 
 
 def _create_event(state: State, attendee: str, day: str, time: str) -> str:
-    return _append(state.events, f"Booked {day} {time} with {_person(attendee)}.", attendee=attendee, day=day, time=time)
+    return _append(
+        state.events, f"Booked {day} {time} with {_person(attendee)}.", attendee=attendee, day=day, time=time
+    )
 
 
 def _send(state: State, to: str, subject: str) -> str:
@@ -117,9 +141,14 @@ def _remind(state: State, text: str, time: str) -> str:
 
 
 HANDLERS: dict[str, Callable[..., str]] = {
-    "calendar.create_event": _create_event, "email.send": _send, "email.archive": _archive,
-    "email.delete_mailbox": _delete_mailbox, "tickets.create": _create_ticket, "tickets.close": _close_ticket,
-    "files.share": _share, "reminders.set": _remind,
+    "calendar.create_event": _create_event,
+    "email.send": _send,
+    "email.archive": _archive,
+    "email.delete_mailbox": _delete_mailbox,
+    "tickets.create": _create_ticket,
+    "tickets.close": _close_ticket,
+    "files.share": _share,
+    "reminders.set": _remind,
 }
 
 
@@ -144,7 +173,8 @@ def tool_message(call: dict, call_id: str = "call_1") -> dict:
     """The call as an OpenAI assistant message."""
     function = {"name": call["tool"], "arguments": json.dumps(call["args"], ensure_ascii=False)}
     return {
-        "role": "assistant", "content": None,
+        "role": "assistant",
+        "content": None,
         "tool_calls": [{"id": call_id, "type": "function", "function": function}],
     }
 
@@ -168,7 +198,9 @@ class Workplace:
             )
         except Exception as error:  # a fault of the verifier is no evidence about the model
             return Score(
-                reward=None, masked=True, mask_reason=f"The verifier failed: {type(error).__name__}: {error}",
+                reward=None,
+                masked=True,
+                mask_reason=f"The verifier failed: {type(error).__name__}: {error}",
                 messages=[{"role": "assistant", "content": output}],
             )
         score.messages = self.turns(output, call, execution)
@@ -178,5 +210,6 @@ class Workplace:
         if call is None or execution is None:
             return [{"role": "assistant", "content": output}]
         return [
-            tool_message(call), {"role": "tool", "tool_call_id": "call_1", "content": execution.observation},
+            tool_message(call),
+            {"role": "tool", "tool_call_id": "call_1", "content": execution.observation},
         ]

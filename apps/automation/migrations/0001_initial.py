@@ -7,31 +7,48 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('core', '0001_initial'),
+        ("core", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Schedule',
+            name="Schedule",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('step', models.CharField(choices=[('classify', 'Classify new trajectories')], max_length=20)),
-                ('every_minutes', models.PositiveIntegerField(default=60)),
-                ('enabled', models.BooleanField(default=True)),
-                ('next_run_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('last_run_at', models.DateTimeField(null=True)),
-                ('last_result', models.TextField(blank=True)),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='schedules', to='core.project')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("step", models.CharField(choices=[("classify", "Classify new trajectories")], max_length=20)),
+                ("every_minutes", models.PositiveIntegerField(default=60)),
+                ("enabled", models.BooleanField(default=True)),
+                ("next_run_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("last_run_at", models.DateTimeField(null=True)),
+                ("last_result", models.TextField(blank=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="schedules", to="core.project"
+                    ),
+                ),
             ],
             options={
-                'ordering': ('step',),
-                'constraints': [models.UniqueConstraint(fields=('project', 'step'), name='one_schedule_per_step'), models.CheckConstraint(condition=models.Q(('every_minutes__gte', 1)), name='schedule_interval_positive')],
+                "ordering": ("step",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "step"), name="one_schedule_per_step"),
+                    models.CheckConstraint(
+                        condition=models.Q(("every_minutes__gte", 1)), name="schedule_interval_positive"
+                    ),
+                ],
             },
         ),
     ]

@@ -20,7 +20,9 @@ INFO = {"running", "queued", "holdout", "adapter", "initial"}
 def tone(value: Any) -> str:
     """The colour of a state's badge."""
     word = str(value).lower()
-    return "good" if word in GOOD else "bad" if word in BAD else "warn" if word in WARN else "info" if word in INFO else ""
+    return (
+        "good" if word in GOOD else "bad" if word in BAD else "warn" if word in WARN else "info" if word in INFO else ""
+    )
 
 
 @register.filter
@@ -61,7 +63,9 @@ def pretty(value: Any) -> str:
 def text_of(message: dict) -> str:
     content = message.get("content")
     if isinstance(content, list):
-        return "\n".join(str(part.get("text") or json.dumps(part)) if isinstance(part, dict) else str(part) for part in content)
+        return "\n".join(
+            str(part.get("text") or json.dumps(part)) if isinstance(part, dict) else str(part) for part in content
+        )
     return str(content or "")
 
 

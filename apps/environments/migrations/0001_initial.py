@@ -6,64 +6,100 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('core', '0001_initial'),
+        ("core", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Verifier',
+            name="Verifier",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.SlugField(max_length=80)),
-                ('version', models.PositiveIntegerField()),
-                ('spec', models.JSONField()),
-                ('hash', models.CharField(max_length=64)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='verifiers', to='core.project')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.SlugField(max_length=80)),
+                ("version", models.PositiveIntegerField()),
+                ("spec", models.JSONField()),
+                ("hash", models.CharField(max_length=64)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="verifiers", to="core.project"
+                    ),
+                ),
             ],
             options={
-                'ordering': ('name', '-version'),
+                "ordering": ("name", "-version"),
             },
         ),
         migrations.CreateModel(
-            name='Environment',
+            name="Environment",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.SlugField(max_length=80)),
-                ('version', models.PositiveIntegerField()),
-                ('kind', models.CharField(choices=[('builtin', 'Built in')], default='builtin', max_length=12)),
-                ('builtin', models.SlugField(help_text='Name of the module in workers.environments', max_length=80)),
-                ('harness', models.JSONField(help_text='system_prompt, max_turns, max_new_tokens, temperature, top_p')),
-                ('hash', models.CharField(max_length=64)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='environments', to='core.project')),
-                ('verifier', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='environments', to='environments.verifier')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("slug", models.SlugField(max_length=80)),
+                ("version", models.PositiveIntegerField()),
+                ("kind", models.CharField(choices=[("builtin", "Built in")], default="builtin", max_length=12)),
+                ("builtin", models.SlugField(help_text="Name of the module in workers.environments", max_length=80)),
+                ("harness", models.JSONField(help_text="system_prompt, max_turns, max_new_tokens, temperature, top_p")),
+                ("hash", models.CharField(max_length=64)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="environments", to="core.project"
+                    ),
+                ),
+                (
+                    "verifier",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="environments",
+                        to="environments.verifier",
+                    ),
+                ),
             ],
             options={
-                'ordering': ('slug', '-version'),
+                "ordering": ("slug", "-version"),
             },
         ),
         migrations.AddConstraint(
-            model_name='verifier',
-            constraint=models.UniqueConstraint(fields=('project', 'name', 'version'), name='one_row_per_verifier_version'),
+            model_name="verifier",
+            constraint=models.UniqueConstraint(
+                fields=("project", "name", "version"), name="one_row_per_verifier_version"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='verifier',
-            constraint=models.UniqueConstraint(fields=('project', 'name', 'hash'), name='one_verifier_per_content'),
+            model_name="verifier",
+            constraint=models.UniqueConstraint(fields=("project", "name", "hash"), name="one_verifier_per_content"),
         ),
         migrations.AddConstraint(
-            model_name='environment',
-            constraint=models.UniqueConstraint(fields=('project', 'slug', 'version'), name='one_row_per_environment_version'),
+            model_name="environment",
+            constraint=models.UniqueConstraint(
+                fields=("project", "slug", "version"), name="one_row_per_environment_version"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='environment',
-            constraint=models.UniqueConstraint(fields=('project', 'slug', 'hash'), name='one_environment_per_content'),
+            model_name="environment",
+            constraint=models.UniqueConstraint(fields=("project", "slug", "hash"), name="one_environment_per_content"),
         ),
     ]

@@ -7,75 +7,138 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('core', '0001_initial'),
-        ('trajectories', '0001_initial'),
+        ("core", "0001_initial"),
+        ("trajectories", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Failure',
+            name="Failure",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('state', models.CharField(choices=[('open', 'Open'), ('confirmed', 'Confirmed'), ('dismissed', 'Dismissed')], default='open', max_length=10)),
-                ('source', models.CharField(choices=[('rule', 'Rule'), ('judge', 'Judge'), ('person', 'Person')], default='rule', max_length=10)),
-                ('blamed_message', models.PositiveIntegerField(help_text="Index into the trajectory's messages", null=True)),
-                ('evidence', models.JSONField(default=list, help_text='[{rule, message_index, text}]')),
-                ('decided_at', models.DateTimeField(null=True)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('decided_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='failures', to='core.project')),
-                ('trajectory', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='failure', to='trajectories.trajectory')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("open", "Open"), ("confirmed", "Confirmed"), ("dismissed", "Dismissed")],
+                        default="open",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "source",
+                    models.CharField(
+                        choices=[("rule", "Rule"), ("judge", "Judge"), ("person", "Person")],
+                        default="rule",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "blamed_message",
+                    models.PositiveIntegerField(help_text="Index into the trajectory's messages", null=True),
+                ),
+                ("evidence", models.JSONField(default=list, help_text="[{rule, message_index, text}]")),
+                ("decided_at", models.DateTimeField(null=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "decided_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="failures", to="core.project"
+                    ),
+                ),
+                (
+                    "trajectory",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="failure",
+                        to="trajectories.trajectory",
+                    ),
+                ),
             ],
             options={
-                'ordering': ('-trajectory__started_at', '-id'),
+                "ordering": ("-trajectory__started_at", "-id"),
             },
         ),
         migrations.CreateModel(
-            name='FailureDecision',
+            name="FailureDecision",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('before', models.JSONField()),
-                ('after', models.JSONField()),
-                ('at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('failure', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='decisions', to='failures.failure')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("before", models.JSONField()),
+                ("after", models.JSONField()),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "failure",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="decisions", to="failures.failure"
+                    ),
+                ),
             ],
             options={
-                'ordering': ('-at', '-id'),
+                "ordering": ("-at", "-id"),
             },
         ),
         migrations.CreateModel(
-            name='FailureMode',
+            name="FailureMode",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.SlugField(max_length=60)),
-                ('name', models.CharField(max_length=80)),
-                ('definition', models.TextField(blank=True)),
-                ('severity', models.CharField(choices=[('low', 'Low'), ('medium', 'Medium'), ('high', 'High')], default='medium', max_length=10)),
-                ('safety_relevant', models.BooleanField(default=False)),
-                ('position', models.PositiveSmallIntegerField(default=0)),
-                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='failure_modes', to='core.project')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("slug", models.SlugField(max_length=60)),
+                ("name", models.CharField(max_length=80)),
+                ("definition", models.TextField(blank=True)),
+                (
+                    "severity",
+                    models.CharField(
+                        choices=[("low", "Low"), ("medium", "Medium"), ("high", "High")],
+                        default="medium",
+                        max_length=10,
+                    ),
+                ),
+                ("safety_relevant", models.BooleanField(default=False)),
+                ("position", models.PositiveSmallIntegerField(default=0)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="failure_modes", to="core.project"
+                    ),
+                ),
             ],
             options={
-                'ordering': ('position', 'id'),
+                "ordering": ("position", "id"),
             },
         ),
         migrations.AddField(
-            model_name='failure',
-            name='mode',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='failures', to='failures.failuremode'),
+            model_name="failure",
+            name="mode",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="failures", to="failures.failuremode"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='failuremode',
-            constraint=models.UniqueConstraint(fields=('project', 'slug'), name='one_mode_per_slug'),
+            model_name="failuremode",
+            constraint=models.UniqueConstraint(fields=("project", "slug"), name="one_mode_per_slug"),
         ),
         migrations.AddIndex(
-            model_name='failure',
-            index=models.Index(fields=['project', 'mode', 'state'], name='failure_by_mode'),
+            model_name="failure",
+            index=models.Index(fields=["project", "mode", "state"], name="failure_by_mode"),
         ),
     ]

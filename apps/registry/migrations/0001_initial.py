@@ -6,45 +6,90 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('core', '0001_initial'),
+        ("core", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Artifact',
+            name="Artifact",
             fields=[
-                ('digest', models.CharField(max_length=64, primary_key=True, serialize=False)),
-                ('files', models.JSONField(help_text='[{path, size, sha256}], sorted by path')),
-                ('size', models.PositiveBigIntegerField()),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ("digest", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("files", models.JSONField(help_text="[{path, size, sha256}], sorted by path")),
+                ("size", models.PositiveBigIntegerField()),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
         ),
         migrations.CreateModel(
-            name='ModelVersion',
+            name="ModelVersion",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.SlugField(max_length=80)),
-                ('version', models.PositiveIntegerField()),
-                ('kind', models.CharField(choices=[('base', 'Base model'), ('prompt', 'Prompt version'), ('adapter', 'LoRA adapter')], max_length=10)),
-                ('base', models.CharField(max_length=500)),
-                ('prompt', models.TextField(blank=True)),
-                ('digest', models.CharField(max_length=64)),
-                ('lineage', models.JSONField(default=dict)),
-                ('notes', models.TextField(blank=True)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('artifact', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='model_versions', to='registry.artifact')),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('parent', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='children', to='registry.modelversion')),
-                ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='model_versions', to='core.project')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.SlugField(max_length=80)),
+                ("version", models.PositiveIntegerField()),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("base", "Base model"), ("prompt", "Prompt version"), ("adapter", "LoRA adapter")],
+                        max_length=10,
+                    ),
+                ),
+                ("base", models.CharField(max_length=500)),
+                ("prompt", models.TextField(blank=True)),
+                ("digest", models.CharField(max_length=64)),
+                ("lineage", models.JSONField(default=dict)),
+                ("notes", models.TextField(blank=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "artifact",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="model_versions",
+                        to="registry.artifact",
+                    ),
+                ),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "parent",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="children",
+                        to="registry.modelversion",
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="model_versions", to="core.project"
+                    ),
+                ),
             ],
             options={
-                'ordering': ('-created_at', '-id'),
-                'constraints': [models.UniqueConstraint(fields=('project', 'name', 'version'), name='one_row_per_model_version'), models.UniqueConstraint(fields=('project', 'digest'), name='one_model_version_per_content'), models.CheckConstraint(condition=models.Q(models.Q(('kind', 'adapter'), _negated=True), models.Q(('artifact__isnull', False), ('parent__isnull', False)), _connector='OR'), name='adapters_have_artifact_and_parent')],
+                "ordering": ("-created_at", "-id"),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "name", "version"), name="one_row_per_model_version"),
+                    models.UniqueConstraint(fields=("project", "digest"), name="one_model_version_per_content"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("kind", "adapter"), _negated=True),
+                            models.Q(("artifact__isnull", False), ("parent__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="adapters_have_artifact_and_parent",
+                    ),
+                ],
             },
         ),
     ]
