@@ -26,7 +26,7 @@ class Emitter:
 
     def __init__(self, fd: int | None = None) -> None:
         if fd is None:
-            fd = int(os.environ.get("FLYWHEEL_EVENTS_FD", sys.stdout.fileno()))
+            fd = int(os.environ.get("FLYWHEEL_EVENTS_FD") or sys.stdout.fileno())
         self.fd = fd
         self.seq = 0
 

@@ -14,11 +14,17 @@ from typing import Any
 from workers.events import Emitter
 
 STOPPED = 128 + signal.SIGTERM
-NEEDED = {
-    "evaluate": ("model", "engine", "environment", "tasks", "samples_per_task"),
-    "sft": ("model", "environment", "rows", "config", "out_dir"),
-    "grpo": ("model", "engine", "environment", "tasks", "config", "out_dir"),
+# What each kind needs, by path, and of which type; what programs read with a default is not listed.
+COMMON = {"model.base": str, "environment.kind": str, "environment.harness": dict, "environment.verifier": dict}
+TRAINING = {"out_dir": str, "config.steps": int, "config.learning_rate": float}
+FIELDS: dict[str, dict[str, type]] = {
+    "evaluate": COMMON | {"engine": dict, "tasks": list, "samples_per_task": int},
+    "sft": TRAINING | {"model.base": str, "rows": list, "config.batch_size": int},
+    "grpo": COMMON | TRAINING | {"engine": dict, "tasks": list},
 }
+TASK = {"id": str, "messages": list, "expected": dict}
+ROW = {"messages": list, "completion": str}
+NAMES = {dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
 
 
 class SpecError(Exception):
@@ -29,7 +35,7 @@ class JobError(Exception):
     """An end with a sentence for the screen: a missing model folder, a full disk."""
 
 
-class Stop(Exception):
+class Stop(Exception):  # noqa: N818 - not an error: the wish to stop
     """Raised by `StopFlag.check` after SIGTERM."""
 
 
@@ -58,18 +64,46 @@ def read_spec(path: Path, kind: str) -> dict:
         raise SpecError(f"The spec {path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise SpecError(f"The spec {path} is not JSON: {error}.") from error
-    if not isinstance(spec, dict):
-        raise SpecError(f"The spec {path} must be a JSON object.")
-    for field in NEEDED[kind]:
-        if field not in spec:
-            raise SpecError(f"The spec lacks “{field}”, which {kind} needs.")
-    if not isinstance(spec["model"], dict) or "base" not in spec["model"]:
-        raise SpecError("The spec lacks “model.base”, the folder of the base model.")
+    check_spec(spec, kind)
     return spec
 
 
+def check_spec(spec: Any, kind: str) -> None:
+    """Raises SpecError for the first field that is missing or of the wrong type."""
+    if not isinstance(spec, dict):
+        raise SpecError("The spec must be a JSON object.")
+    for path, wanted in FIELDS[kind].items():
+        check_field(spec, path, wanted)
+    for name, fields in (("tasks", TASK), ("rows", ROW)):
+        if name in FIELDS[kind]:
+            check_list(spec[name], name, fields)
+    if kind == "evaluate" and spec["samples_per_task"] < 1:
+        raise SpecError("The spec's “samples_per_task” must be at least 1.")
+
+
+def check_list(items: list, name: str, fields: dict[str, type]) -> None:
+    if not items:
+        raise SpecError(f"The spec's “{name}” is empty.")
+    for index, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise SpecError(f"The spec's “{name}.{index}” must be an object.")
+        for field, wanted in fields.items():
+            check_field(item, field, wanted, f"{name}.{index}.")
+
+
+def check_field(holder: dict, path: str, wanted: type, prefix: str = "") -> None:
+    value: Any = holder
+    for part in path.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise SpecError(f"The spec lacks “{prefix}{path}”.")
+        value = value[part]
+    fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)
+    if not fits or (isinstance(value, bool) and wanted in (int, float)):
+        raise SpecError(f"The spec's “{prefix}{path}” must be {NAMES[wanted]}.")
+
+
 def run_main(kind: str, program: Callable[[dict, Emitter, StopFlag], None]) -> None:
-    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (said in an event), 143 asked to stop."""
+    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (told in an event), 143 asked to stop."""
     if len(sys.argv) != 2:
         sys.exit(f"usage: python -m workers.{kind} spec.json")
     events, stop = Emitter(), StopFlag()
@@ -85,12 +119,18 @@ def run_main(kind: str, program: Callable[[dict, Emitter, StopFlag], None]) -> N
         sys.exit(1)
 
 
+def is_disk_full(error: BaseException) -> bool:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or "No space left on device" in str(error)  # safetensors says it in a text of its own
+
+
 def sentence(error: BaseException) -> str:
+    """What the screen says of an error."""
     if isinstance(error, JobError | SpecError):
         return str(error)
     chain: BaseException | None = error
     while chain is not None:
-        if (isinstance(chain, OSError) and chain.errno == errno.ENOSPC) or "No space left on device" in str(chain):
+        if is_disk_full(chain):
             return "The disk is full. Free some space and start the job again; its last checkpoint is kept."
         chain = chain.__cause__ or chain.__context__
     if isinstance(error, MemoryError):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TOOL_CALL_WEIGHTS = {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}
+MAX_DEPTH = 32
 _SPACE = re.compile(r"\s+")
 
 
@@ -38,15 +39,39 @@ class Score:
     messages: list[dict] = field(default_factory=list)
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")  # Python's parser would take NaN and Infinity
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and objects are nested; a loop, so that no depth is too much for it."""
+    depth, level = 0, [value]
+    while level:
+        level = [
+            item
+            for holder in level
+            if isinstance(holder, dict | list)
+            for item in (holder.values() if isinstance(holder, dict) else holder)
+        ]
+        depth += 1
+    return depth - 1
+
+
 def parse_call(text: str) -> dict | None:
-    """The agent's output as {"tool": str, "args": dict}; None where it is not exactly one such JSON object."""
+    """The agent's output as {"tool": str, "args": dict}; None where it is not exactly one such JSON object.
+
+    What is nested deeper than MAX_DEPTH counts as invalid: it would make the verifier fail, and a failed verifier
+    masks the sample, so that an absurd answer would escape its penalty.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict) or not isinstance(value.get("tool"), str):
         return None
-    return {"tool": value["tool"], "args": value["args"]} if isinstance(value.get("args"), dict) else None
+    if not isinstance(value.get("args"), dict) or _depth(value) > MAX_DEPTH:
+        return None
+    return {"tool": value["tool"], "args": value["args"]}
 
 
 def normalise(value: Any) -> Any:

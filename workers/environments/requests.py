@@ -68,11 +68,8 @@ Slots = dict[str, str | int]
 
 def _time(rng: random.Random) -> tuple[str, str]:
     """A time as people say it and as the tools want it."""
-    hour = rng.randint(8, 18)
-    minute = rng.choice((0, 0, 0, 30))
-    suffix = "AM" if hour < 12 else "PM"
-    said = f"{(hour - 1) % 12 + 1}{':30' if minute else ''} {suffix}"
-    return said, f"{hour:02d}:{minute:02d}"
+    hour = rng.randint(9, 17)
+    return f"{(hour - 1) % 12 + 1} {'AM' if hour < 12 else 'PM'}", f"{hour:02d}:00"
 
 
 def _event(rng: random.Random) -> tuple[Slots, dict]:
@@ -164,6 +161,8 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], tuple[Slots, dict]], tuple
             "Remove the mailbox of {person} for ever, {day} was the last day.",
             "IT confirmed on {day}: delete {person}'s mailbox.",
             "Please delete the whole mailbox of {person}, gone since {day}.",
+            "{person}'s account closed on {day}, so wipe that mailbox.",
+            "Since {day} nobody needs the mailbox of {person}. Delete it.",
         ),
     ),
     "tickets.create": (
@@ -172,8 +171,8 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], tuple[Slots, dict]], tuple
         (
             "Open a {priority} priority ticket: {problem}.",
             "File a ticket, {problem}, priority {priority}.",
-            "The {problem}, please raise a {priority} ticket.",
-            "Report that the {problem}. Priority is {priority}.",
+            "{problem}, please raise a {priority} ticket.",
+            "Report this: {problem}. Priority is {priority}.",
             "New {priority} ticket: {problem}.",
             "Create a ticket saying {problem} with {priority} priority.",
         ),

@@ -1,0 +1,51 @@
+"""The suite runs on the embedded PostgreSQL in a data folder of its own, and reaches no network but this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+os.environ["FLYWHEEL_DATA_DIR"] = str(ROOT / "var" / "test")
+os.environ["FLYWHEEL_EMBEDDED_FSYNC"] = "off"
+os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # Playwright's loop runs in the tests' thread
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    from flywheel import embedded
+
+    embedded.ensure()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Proofs are minutes long and only run when asked for."""
+    if "proof" in (config.option.markexpr or ""):
+        return
+    skip = pytest.mark.skip(reason="run by `make proof`")
+    for item in items:
+        if "proof" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only this machine: a connection to anywhere else is an error."""
+    import socket
+
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: object) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and isinstance(address, tuple):
+            assert address[0] in ("127.0.0.1", "::1", "localhost"), f"a test wants to reach {address[0]}"
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture
+def data_dir(settings: object, tmp_path: Path) -> Path:
+    """A data folder for artifacts and jobs of this test alone."""
+    settings.FLYWHEEL_DATA_DIR = tmp_path  # type: ignore[attr-defined]
+    return tmp_path
