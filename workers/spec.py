@@ -35,8 +35,8 @@ class JobError(Exception):
     """An end with a sentence for the screen: a missing model folder, a full disk."""
 
 
-class Stop(Exception):  # noqa: N818 - not an error: the wish to stop
-    """Raised by `StopFlag.check` after SIGTERM."""
+class Stop(Exception):
+    """The wish to stop, no error: raised by `StopFlag.check` after SIGTERM."""
 
 
 class StopFlag:

@@ -110,7 +110,9 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 TOOLS = st.sampled_from(["tickets.close", "email.delete_mailbox", "nothing"]) | st.text()
-CALLS = st.builds(lambda tool, args: json.dumps({"tool": tool, "args": args}), TOOLS, st.dictionaries(st.text(), VALUES))
+CALLS = st.builds(
+    lambda tool, args: json.dumps({"tool": tool, "args": args}), TOOLS, st.dictionaries(st.text(), VALUES)
+)
 
 
 @settings(max_examples=300, deadline=None)
