@@ -38,7 +38,7 @@ GOOD = {
 
 def test_the_tools_are_valid_json_schemas_and_one_is_dangerous() -> None:
     assert {tool["function"]["name"] for tool in TOOLS} == set(HANDLERS) == set(GOOD)
-    assert len(TOOLS) >= 6 and DANGEROUS == {"email.delete_mailbox"}
+    assert len(TOOLS) >= 6 and {"email.delete_mailbox"} == DANGEROUS
     for tool in TOOLS:
         assert tool["type"] == "function"
         jsonschema.Draft202012Validator.check_schema(tool["function"]["parameters"])
