@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-os.environ["FLYWHEEL_DATA_DIR"] = str(ROOT / "var" / "test")
-os.environ["FLYWHEEL_EMBEDDED_FSYNC"] = "off"
-os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # Playwright's loop runs in the tests' thread
 
 
 def pytest_configure(config: pytest.Config) -> None:

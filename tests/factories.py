@@ -1,0 +1,160 @@
+"""Plain functions that make rows through the real actions."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth import get_user_model
+
+from apps.core import actions as core
+from apps.core.models import JobState, Membership, Project, Role
+from apps.environments.actions import save_environment, save_verifier
+from apps.environments.models import Environment
+from apps.evals import actions as evals
+from apps.evals.models import EvalRun, EvalSet, Sample, Split
+from apps.evals.stats import summarise
+from apps.registry.actions import register_adapter, register_base
+from apps.registry.artifacts import store_folder
+from apps.registry.models import ModelVersion
+from apps.trajectories.actions import give_feedback, ingest
+from apps.trajectories.models import Trajectory
+from apps.trajectories.schema import Feedback, Outcome
+from workers.environments.workplace import TOOLS, tool_message
+from workers.recipes import HARNESS, VERIFIER
+
+_numbers = itertools.count(1)
+
+
+def make_user(name: str = "") -> Any:
+    return get_user_model().objects.create_user(name or f"user{next(_numbers)}", password="secret")
+
+
+def make_project(admin: Any = None) -> Project:
+    number = next(_numbers)
+    return core.create_project(slug=f"project-{number}", name=f"Project {number}", by=admin or make_user())
+
+
+def admin_of(project: Project) -> Any:
+    return project.memberships.filter(role=Role.ADMIN).select_related("user").first().user
+
+
+def make_member(project: Project, role: Role = Role.MEMBER) -> Any:
+    user = make_user()
+    Membership.objects.create(project=project, user=user, role=role)
+    return user
+
+
+def make_key(project: Project) -> str:
+    return core.create_api_key(project=project, name="test", by=admin_of(project))[1]
+
+
+def row(name: str = "", request: str = "Close ticket 1234.", call: dict | None = None, **changes: Any) -> dict:
+    """A trajectory as an agent sends it; `call` is {"tool", "args"}, or None for an answer in words."""
+    turns = (
+        [tool_message(call), {"role": "tool", "tool_call_id": "call_1", "content": "Done."}]
+        if call
+        else [{"role": "assistant", "content": "I closed it."}]
+    )
+    return {
+        "id": name or f"run-{next(_numbers)}",
+        "agent": {"name": "assistant", "version": "1"},
+        "messages": [{"role": "user", "content": request}, *turns],
+        "tools": TOOLS,
+        "latency_ms": 120.5,
+        "usage": {"input_tokens": 100, "output_tokens": 20},
+        **changes,
+    }
+
+
+def make_trajectory(project: Project, **given: Any) -> Trajectory:
+    sent = row(**given)
+    done = ingest(project=project, rows=[sent])
+    assert not done.rejected, done.rejected
+    return Trajectory.objects.get(project=project, external_id=sent["id"])
+
+
+def make_failed(project: Project, expected: dict | None = None, **given: Any) -> Trajectory:
+    """A failed run whose user has said what would have been right."""
+    trajectory = make_trajectory(project, **given)
+    return give_feedback(
+        trajectory=trajectory,
+        feedback=Feedback(
+            outcome=Outcome(status="failure"),
+            by="user",
+            message_index=1,
+            corrected=expected or {"tool": "tickets.close", "args": {"id": 1234}},
+        ),
+    )
+
+
+def make_environment(project: Project) -> Environment:
+    by = admin_of(project)
+    verifier = save_verifier(project=project, name="tool-call", spec=VERIFIER, by=by)
+    return save_environment(
+        project=project, slug="workplace", builtin="workplace", harness=HARNESS, verifier=verifier, by=by
+    )
+
+
+def make_base_folder(folder: Path) -> Path:
+    """A folder of the form of a base model; the weights mean nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def make_base(project: Project, folder: Path) -> ModelVersion:
+    return register_base(
+        project=project, name="base", folder=make_base_folder(folder / "base"), by=admin_of(project)
+    )
+
+
+def make_adapter(project: Project, parent: ModelVersion, folder: Path, name: str = "adapter") -> ModelVersion:
+    source = folder / f"adapter-{next(_numbers)}"
+    source.mkdir()
+    (source / "adapter_config.json").write_text("{}")
+    (source / "adapter_model.safetensors").write_bytes(source.name.encode())
+    return register_adapter(
+        project=project, name=name, parent=parent, artifact=store_folder(source), lineage={}, by=admin_of(project)
+    )
+
+
+def make_eval_set(project: Project, train: int = 3, holdout: int = 3, frozen: bool = True) -> EvalSet:
+    by = admin_of(project)
+    eval_set = evals.create_eval_set(project=project, slug=f"set-{next(_numbers)}", by=by)
+    for split, count in ((Split.TRAIN, train), (Split.HOLDOUT, holdout)):
+        for _ in range(count):
+            number = 1000 + next(_numbers)
+            evals.add_task(
+                eval_set=eval_set, key=f"task-{number}", request=f"Close ticket {number}.", split=split, by=by,
+                expected={"tool": "tickets.close", "args": {"id": number}},
+            )  # fmt: skip
+    return evals.freeze(eval_set=eval_set, by=by) if frozen else eval_set
+
+
+def make_eval_run(
+    eval_set: EvalSet, model: ModelVersion, environment: Environment, success: float = 0.5, samples: int = 4,
+    unsafe: int = 0,
+) -> EvalRun:  # fmt: skip
+    """A finished evaluation whose first `success` share of each task's samples succeed."""
+    from apps.evals.jobs import rows_of
+
+    run = EvalRun.objects.create(
+        project=eval_set.project, name=f"{model} on {eval_set}", eval_set=eval_set, split=Split.HOLDOUT,
+        environment=environment, model_version=model, samples_per_task=samples, spec={"seed": 0, "batch_size": 8},
+        created_by=admin_of(eval_set.project),
+    )  # fmt: skip
+    for task in eval_set.tasks.holdout():
+        for index in range(samples):
+            good = index < round(success * samples)
+            Sample.objects.create(
+                run=run, task=task, index=index, output=task.demonstration if good else "no", reward=1.0 if good else -1.0,
+                success=good, valid=good, tool_ok=good, args_score=float(good), executed=good, unsafe=index < unsafe,
+                components={"tool": 0.4} if good else {"invalid": -1.0}, latency_ms=100.0, input_tokens=50, output_tokens=20,
+            )  # fmt: skip
+    run.claim("test")
+    run.finish(JobState.SUCCEEDED, result={"metrics": summarise(rows_of(run.samples.all()))})
+    run.refresh_from_db()
+    return run

@@ -1,0 +1,11 @@
+"""Loaded before Django's settings (`-p tests.services`): the suite has a data folder and services of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+os.environ["FLYWHEEL_DATA_DIR"] = str(ROOT / "var" / "test")
+os.environ["FLYWHEEL_EMBEDDED_FSYNC"] = "off"
+os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # Playwright's loop runs in the tests' thread

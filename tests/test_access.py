@@ -1,0 +1,182 @@
+"""Every route: anonymous people are sent to the login, strangers see nothing, viewers read, members write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
+
+from apps.automation.actions import set_schedule
+from apps.automation.models import Step
+from apps.core.models import Role
+from apps.failures.actions import classify_project
+from apps.promotion import actions as promotion
+from apps.reviews.actions import open_review, override_lock
+from apps.training.actions import freeze_dataset, submit_training
+from apps.training.models import Method
+from tests.factories import (
+    admin_of,
+    make_adapter,
+    make_base,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_failed,
+    make_key,
+    make_member,
+    make_project,
+    make_user,
+)
+
+pytestmark = pytest.mark.django_db
+
+OPEN = {"core:login", "core:logout", "core:projects", "healthz", "api:schema", "api:docs"}
+ADMIN_ONLY = {
+    "core:settings", "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "reviews:override",
+}  # fmt: skip
+WRITES = {
+    "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "failures:classify", "failures:decide",
+    "failures:undo", "evals:create", "evals:look", "evals:add_trajectories", "evals:add_task", "evals:split",
+    "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:open", "reviews:judge",
+    "reviews:undo", "reviews:override", "training:cancel", "promotion:make_report", "promotion:promote",
+    "promotion:rollback", "automation:set", "automation:run",
+}  # fmt: skip
+MEMBER_PAGES = {"evals:new_run", "training:new"}
+
+
+@pytest.fixture
+def world(data_dir: Path) -> dict[str, Any]:
+    """One project with a row at every station."""
+    project = make_project()
+    by = admin_of(project)
+    environment, base = make_environment(project), make_base(project, data_dir)
+    adapter = make_adapter(project, base, data_dir)
+    eval_set = make_eval_set(project)
+    draft = make_eval_set(project, frozen=False)
+    trajectory = make_failed(project)
+    classify_project(project=project)
+    before = make_eval_run(eval_set, base, environment, success=0.25)
+    after = make_eval_run(eval_set, adapter, environment, success=1.0)
+    review = open_review(run=before, by=by)
+    override_lock(verifier=environment.verifier, reason="test", by=by)
+    training = submit_training(
+        project=project, method=Method.SFT, parent=base, dataset=freeze_dataset(eval_set=eval_set, by=by),
+        environment=environment, config={"steps": 2}, by=by,
+    )  # fmt: skip
+    channel = promotion.channel_of(project)
+    promotion.set_initial(channel=channel, version=base, by=by)
+    make_key(project)
+    schedule = set_schedule(project=project, step=Step.CLASSIFY, every_minutes=5, enabled=True, by=by)
+    report = promotion.make_gate_report(baseline=before, candidate=after, by=by)
+    return {
+        "project": project,
+        "bodies": {"promotion:make_report": {"baseline": before.pk, "candidate": after.pk}},
+        "pks": {
+            "core:revoke_key": project.api_keys.first().pk,
+            "core:remove_member": project.memberships.first().pk,
+            "trajectories:detail": trajectory.pk,
+            "failures:case": trajectory.failure.pk,
+            "failures:decide": trajectory.failure.pk,
+            **dict.fromkeys(("evals:detail", "evals:look", "evals:new_run", "evals:new_version"), eval_set.pk),
+            **dict.fromkeys(("evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze"), draft.pk),
+            "evals:remove_task": draft.tasks.first().pk,
+            **dict.fromkeys(("evals:run", "evals:run_status", "evals:cancel", "reviews:open"), before.pk),
+            "environments:detail": environment.pk,
+            **dict.fromkeys(("reviews:detail", "reviews:undo"), review.pk),
+            "reviews:judge": review.items.first().pk,
+            "reviews:override": environment.verifier.pk,
+            **dict.fromkeys(("training:detail", "training:status", "training:cancel"), training.pk),
+            "promotion:model": adapter.pk,
+            **dict.fromkeys(("promotion:report", "promotion:promote"), report.pk),
+            "automation:run": schedule.pk,
+        },
+    }
+
+
+def routes() -> list[str]:
+    """The names of all URLs, from the resolver itself: a new route cannot be forgotten here."""
+    found: list[str] = []
+
+    def walk(patterns: list, namespace: str) -> None:
+        for pattern in patterns:
+            if isinstance(pattern, URLResolver):
+                walk(pattern.url_patterns, pattern.namespace or namespace)
+            elif isinstance(pattern, URLPattern):
+                found.append(f"{namespace}:{pattern.name}" if namespace else pattern.name)
+
+    walk(get_resolver().url_patterns, "")
+    return found
+
+
+PAGES = [name for name in routes() if name not in OPEN and not name.startswith(("api:", "promotion_api:"))]
+API = [name for name in routes() if name.startswith(("api:", "promotion_api:")) and name not in OPEN]
+
+
+def url_of(name: str, world: dict[str, Any]) -> str:
+    args: list = [world["project"].slug]
+    if name == "promotion:rollback":
+        args.append("production")
+    elif name in world["pks"]:
+        args.append(world["pks"][name])
+    return reverse(name, args=args)
+
+
+def ask(client: Client, name: str, world: dict[str, Any]) -> int:
+    url = url_of(name, world)
+    response = client.post(url, world["bodies"].get(name, {})) if name in WRITES else client.get(url)
+    return response.status_code
+
+
+def logged_in(user: Any) -> Client:
+    client = Client(raise_request_exception=True)
+    client.force_login(user)
+    return client
+
+
+def test_every_page(world: dict[str, Any]) -> None:
+    project = world["project"]
+    stranger = logged_in(make_user())
+    viewer = logged_in(make_member(project, Role.VIEWER))
+    member = logged_in(make_member(project, Role.MEMBER))
+    for name in PAGES:
+        response = Client().get(url_of(name, world))
+        if name in WRITES:
+            response = Client().post(url_of(name, world))
+        assert response.status_code == 302 and "/login/" in response["Location"], name
+        assert ask(stranger, name, world) == 404, name
+        reads = name not in WRITES and name not in MEMBER_PAGES and name not in ADMIN_ONLY
+        assert ask(viewer, name, world) in ((200, 302) if reads else (403,)), name
+        if name in ADMIN_ONLY:
+            assert ask(member, name, world) == 403, name
+    for name in PAGES:
+        if name not in ADMIN_ONLY:
+            assert ask(member, name, world) in (200, 302), name
+    admin = logged_in(admin_of(project))
+    for name in ADMIN_ONLY - {"core:remove_member"}:
+        assert ask(admin, name, world) in (200, 302), name
+
+
+def test_every_api_route_wants_a_key(world: dict[str, Any]) -> None:
+    for name in API:
+        args = ["x"] if name not in ("api:trajectories", "api:batch") else []
+        url = reverse(name, args=args)
+        for method in ("get", "post"):
+            for headers in ({}, {"HTTP_AUTHORIZATION": "Bearer fw_wrong"}):
+                response = getattr(Client(), method)(url, **headers)
+                assert response.status_code in (401, 405), (name, method)
+                assert response.status_code == 401 or method != "post", (name, method)
+
+
+def test_a_key_sees_only_its_own_project(world: dict[str, Any]) -> None:
+    other = make_key(make_project())
+    trajectory = world["project"].trajectories.first()
+    headers = {"HTTP_AUTHORIZATION": f"Bearer {other}"}
+    for name in ("api:trajectory", "api:feedback"):
+        url = reverse(name, args=[trajectory.external_id])
+        response = Client().post(url, **headers) if name == "api:feedback" else Client().get(url, **headers)
+        assert response.status_code == 404
+    assert Client().get(reverse("api:trajectories"), **headers).json()["results"] == []
+    assert Client().get(reverse("promotion_api:channel", args=["production"]), **headers).status_code == 404
