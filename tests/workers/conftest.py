@@ -1,0 +1,107 @@
+"""A tiny Llama with a tokenizer of bytes, and a place where events go: enough to run every worker in a second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from workers.events import Emitter
+
+
+class Recorder(Emitter):
+    """An emitter that writes to a file; `rows()` reads back what a runner would have read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = path.open("wb", buffering=0)
+        super().__init__(self.file.fileno())
+
+    def rows(self, type: str | None = None) -> list[dict]:
+        rows = [json.loads(line) for line in self.path.read_text().splitlines()]
+        return [row for row in rows if type in (None, row["type"])]
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Iterator[Recorder]:
+    recorder = Recorder(tmp_path / "events.jsonl")
+    yield recorder
+    recorder.file.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a Llama of 2 layers with random weights (seeded) and a ChatML template."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from workers.prepare_demo_model import CHATML
+
+    folder = tmp_path_factory.mktemp("tiny-model")
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *letters]
+    bytes_only = Tokenizer(models.BPE(vocab={name: index for index, name in enumerate(names)}, merges=[]))
+    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_only.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bytes_only,
+        pad_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        additional_special_tokens=["<|im_start|>"],
+    )
+    tokenizer.chat_template = CHATML
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(names),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def make_spec(tiny_model: Path, tmp_path: Path) -> Callable[..., dict]:
+    """The parts that specs of all kinds share, over the tiny model; keyword arguments add or replace."""
+
+    def make(**fields: object) -> dict:
+        return {
+            "job_id": "job",
+            "attempt": 1,
+            "seed": 0,
+            "out_dir": str(tmp_path / "out"),
+            "resume_from": None,
+            "model": {"base": str(tiny_model), "adapter": None},
+            "engine": {"kind": "transformers", "dtype": "float32", "threads": 1, "batch_size": 8},
+            "environment": {
+                "kind": "builtin",
+                "name": "workplace",
+                "harness": {"system_prompt": "One JSON call.", "max_new_tokens": 6, "temperature": 1.0},
+                "verifier": {"name": "tool_call"},
+            },
+            "tasks": tasks(),
+        } | fields
+
+    return make
+
+
+def tasks() -> list[dict]:
+    return [
+        {
+            "id": f"task-{number}",
+            "messages": [{"role": "user", "content": f"Close ticket {number}."}],
+            "expected": {"tool": "tickets.close", "args": {"id": number}},
+        }
+        for number in (1234, 2345, 3456)
+    ]

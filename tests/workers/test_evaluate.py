@@ -1,0 +1,113 @@
+"""Evaluation of a real (tiny) model: what it tells while it runs, and that it can be repeated and stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workers.conftest import Recorder
+from workers import evaluate
+from workers.engines import Output, Sampling
+from workers.environments import load
+from workers.evaluate import main, rollouts, sampling_of
+from workers.spec import JobError, Stop, StopFlag
+
+SAMPLE_FIELDS = {
+    *("task_id", "index", "step", "phase", "output", "messages", "reward", "components", "success", "valid"),
+    *("tool_ok", "args_score", "executed", "unsafe", "masked", "mask_reason", "latency_ms", "input_tokens"),
+    *("output_tokens", "truncated", "type", "seq", "at"),
+}
+
+
+def test_every_task_is_sampled_and_told_as_it_is_finished(make_spec: Callable[..., dict], events: Recorder) -> None:
+    main(make_spec(samples_per_task=4), events, StopFlag())
+    samples, progress = events.rows("sample"), events.rows("progress")
+    assert {(row["task_id"], row["index"]) for row in samples} == {
+        (f"task-{number}", index) for number in (1234, 2345, 3456) for index in range(4)
+    }
+    assert all(set(row) == SAMPLE_FIELDS and row["phase"] == "eval" and row["step"] is None for row in samples)
+    # Random weights write no JSON: the verifier is the real one.
+    assert all(row["reward"] == -1 and not row["valid"] for row in samples)
+    assert all(1 <= row["output_tokens"] <= 6 and row["input_tokens"] > 20 for row in samples)
+    assert [row["done"] for row in progress] == [0, 4, 8, 12] and {row["total"] for row in progress} == {12}
+    assert progress[-1]["label"] == "0 of 12 succeeded"
+    assert events.rows()[-1]["type"] == "result" and events.rows()[-1]["metrics"] == {"samples": 12}
+
+
+def outputs(events: Recorder) -> dict[tuple[str, int], str]:
+    return {(row["task_id"], row["index"]): row["output"] for row in events.rows("sample")}
+
+
+def test_the_same_seed_gives_the_same_answers_and_another_gives_others(
+    make_spec: Callable[..., dict], tmp_path: Path
+) -> None:
+    found = []
+    for seed in (1, 1, 2):
+        events = Recorder(tmp_path / f"{len(found)}.jsonl")
+        main(make_spec(samples_per_task=2, seed=seed), events, StopFlag())
+        found.append(outputs(events))
+        events.file.close()
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_stop_ends_it_after_the_task_at_hand(make_spec: Callable[..., dict], events: Recorder) -> None:
+    stop = StopFlag()
+    stop.is_set = True
+    with pytest.raises(Stop):
+        main(make_spec(samples_per_task=2), events, stop)
+    assert len(events.rows("sample")) == 2 and not events.rows("result")
+
+
+@pytest.mark.parametrize("what", ["missing", "pickle"])
+def test_a_model_folder_that_cannot_be_used_is_said_in_a_sentence(
+    what: str, make_spec: Callable[..., dict], events: Recorder, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    if what == "pickle":
+        folder.mkdir()
+        (folder / "pytorch_model.bin").write_bytes(b"x")
+    says = "is missing" if what == "missing" else "holds no safetensors"
+    with pytest.raises(JobError, match=says):
+        main(make_spec(samples_per_task=1, model={"base": str(folder)}), events, StopFlag())
+
+
+class Scripted:
+    """An engine that answers from a list, in another order than it was asked."""
+
+    def __init__(self, answers: list[str]) -> None:
+        self.answers = answers
+
+    def generate(
+        self, conversations: list[list[dict]], sampling: Sampling, n: int = 1
+    ) -> Iterator[tuple[int, list[Output]]]:
+        for index in reversed(range(len(conversations))):
+            yield index, [Output(self.answers[index], [], [], 1, 1, 1.0, False) for _ in range(n)]
+
+
+def test_an_answer_is_scored_against_its_own_task(make_spec: Callable[..., dict]) -> None:
+    spec = make_spec()
+    engine = Scripted([f'{{"tool": "tickets.close", "args": {{"id": {n}}}}}' for n in (1234, 2345, 9)])
+    found = {
+        task["id"]: scored[0][1].success
+        for task, scored in rollouts(engine, load(spec["environment"]), spec["tasks"], Sampling(), 1)
+    }
+    assert found == {"task-1234": True, "task-2345": True, "task-3456": False}
+
+
+def test_masked_samples_are_told_with_their_reason(
+    make_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(samples_per_task=1)
+    spec["tasks"] = [task | {"expected": {"tool": "tickets.close"}} for task in spec["tasks"]]
+    monkeypatch.setattr(evaluate, "open_engine", lambda *_: Scripted(['{"tool": "x", "args": {}}'] * 3))
+    main(spec, events, StopFlag())
+    assert all(
+        row["masked"] and row["reward"] is None and "KeyError" in row["mask_reason"] for row in events.rows("sample")
+    )
+    assert len(events.rows("sample")) == 3
+
+
+def test_sampling_comes_from_the_harness() -> None:
+    assert sampling_of({"temperature": 0.3, "top_p": 0.9, "max_new_tokens": 7}, 5) == Sampling(0.3, 0.9, 7, 5)
