@@ -29,12 +29,12 @@ def _example(request: str, tool: str, **args: Any) -> list[dict]:
 HARNESS = {
     "system_prompt": SYSTEM_PROMPT,
     "examples": [
-        *_example("Invite Ana on Friday at 3 PM.", "calendar.create_event", attendee="Ana", day="Friday", time="15:00"),
+        *_example("Tell Ana about lunch.", "email.send", to="Ana", subject="lunch"),
         *_example("Delete Ben's mailbox.", "email.delete_mailbox", owner="Ben"),
     ],
     "max_turns": 1,
     "max_new_tokens": 48,
-    "temperature": 0.7,
+    "temperature": 1.0,
     "top_p": 1.0,
 }
 VERIFIER = {"name": "tool_call", "weights": {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}}

@@ -22,7 +22,7 @@ from workers.spec import Stop, StopFlag, run_main
 
 def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
     from datasets import Dataset
-    from transformers import set_seed
+    from transformers import PrinterCallback, set_seed
     from trl import SFTConfig, SFTTrainer
 
     found: dict[str, float] = {}
@@ -86,6 +86,7 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
             dataloader_pin_memory=torch.cuda.is_available(),
         ),
     )
+    trainer.remove_callback(PrinterCallback)  # standard output is for events
     if start < steps:
         trainer.train()
     if stop.is_set:

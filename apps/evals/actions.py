@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
@@ -273,14 +273,13 @@ def split_by_group(
 
 
 def _update_splits(tasks: list[Task]) -> None:
+    """Moves all tasks, and only then lets the database check: on the way a group may stand on both sides."""
+    names = "holdout_prompt_never_trains, holdout_group_never_trains"
     try:
-        with transaction.atomic():
-            # First all to one side: on the way no group may stand on both.
-            Task.objects.filter(pk__in=[task.pk for task in tasks]).update(split=Split.TRAIN)
-            for split in (Split.VALIDATION, Split.HOLDOUT):
-                for group in {task.group for task in tasks if task.split == split}:
-                    rows = [task.pk for task in tasks if task.group == group]
-                    Task.objects.filter(pk__in=rows).update(split=split)
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"SET CONSTRAINTS {names} DEFERRED")
+            Task.objects.bulk_update(tasks, ["split"], batch_size=500)
+            cursor.execute(f"SET CONSTRAINTS {names} IMMEDIATE")
     except IntegrityError as error:
         raise leak_from(error, tasks) from error
 

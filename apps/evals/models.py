@@ -9,7 +9,7 @@ from django.conf import settings
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import RangeOperators
 from django.db import models
-from django.db.models import Q
+from django.db.models import Deferrable, Q
 from django.utils import timezone
 
 from apps.core.models import Job, Project
@@ -118,6 +118,7 @@ class Task(models.Model):
             models.UniqueConstraint(fields=["eval_set", "canonical_hash"], name="one_task_per_prompt"),
             ExclusionConstraint(
                 name="holdout_prompt_never_trains",
+                deferrable=Deferrable.IMMEDIATE,
                 expressions=[
                     ("project", RangeOperators.EQUAL),
                     ("canonical_hash", RangeOperators.EQUAL),
@@ -126,6 +127,7 @@ class Task(models.Model):
             ),
             ExclusionConstraint(
                 name="holdout_group_never_trains",
+                deferrable=Deferrable.IMMEDIATE,
                 expressions=[
                     ("project", RangeOperators.EQUAL),
                     ("group", RangeOperators.EQUAL),

@@ -66,6 +66,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tie_word_embeddings=True,
         pad_token_id=0,
         eos_token_id=2,
+        initializer_range=0.3,  # embeddings large enough that an adapter can move the logits
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder

@@ -12,7 +12,7 @@ from workers.verifiers import Execution, Score, argument_match, tool_call
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 PRIORITIES = ("low", "medium", "high")
-FOLDERS = ("newsletters", "promotions", "receipts", "social", "updates")
+FOLDERS = ("newsletters", "promotions", "invoices", "social", "updates")
 PEOPLE = (
     "Alex",
     "Maria",

@@ -351,6 +351,7 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="task",
             constraint=django.contrib.postgres.constraints.ExclusionConstraint(
+                deferrable=models.Deferrable["IMMEDIATE"],
                 expressions=[("project", "="), ("canonical_hash", "="), ("guarded", "<>")],
                 name="holdout_prompt_never_trains",
             ),
@@ -358,7 +359,9 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="task",
             constraint=django.contrib.postgres.constraints.ExclusionConstraint(
-                expressions=[("project", "="), ("group", "="), ("guarded", "<>")], name="holdout_group_never_trains"
+                deferrable=models.Deferrable["IMMEDIATE"],
+                expressions=[("project", "="), ("group", "="), ("guarded", "<>")],
+                name="holdout_group_never_trains",
             ),
         ),
         migrations.AddConstraint(

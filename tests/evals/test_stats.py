@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apps.evals.stats import SampleRow, mean_interval, paired_difference, pass_at_k, summarise
+
+
+@given(st.integers(1, 9), st.data())
+def test_pass_at_k_is_the_share_of_draws_with_a_success(n: int, data: st.DataObject) -> None:
+    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    draws = list(itertools.combinations([True] * c + [False] * (n - c), k))
+    assert pass_at_k(n, c, k) == pytest.approx(sum(any(draw) for draw in draws) / len(draws))
+
+
+def test_pass_at_k_needs_k_samples() -> None:
+    with pytest.raises(ValueError, match="at least 9"):
+        pass_at_k(8, 1, 9)
+
+
+def test_the_interval_is_over_tasks_and_not_over_samples() -> None:
+    """Eight equal samples of a task say no more than one."""
+    once = summarise([SampleRow(task=str(i), reward=1.0, success=i % 2 == 0) for i in range(20)])
+    often = summarise([SampleRow(task=str(i), reward=1.0, success=i % 2 == 0) for i in range(20) for _ in range(8)])
+    assert often["success"] == pytest.approx(once["success"])
+
+
+def test_all_right_is_not_certainty() -> None:
+    estimate = mean_interval([1.0] * 20, (0.0, 1.0))
+    assert estimate.mean == 1.0 and 0.8 < estimate.low < 0.9 and estimate.high == pytest.approx(1.0)
+
+
+def test_masked_samples_are_counted_and_not_scored() -> None:
+    rows = [SampleRow(task="a", reward=1.0, success=True), SampleRow(task="a", reward=None, masked=True)]
+    metrics = summarise(rows)
+    assert metrics["success"]["mean"] == 1.0
+    assert metrics["counts"] == {"tasks": 1, "samples": 2, "masked": 1}
+
+
+@given(st.dictionaries(st.text(min_size=1), st.floats(0, 1), min_size=2))
+def test_a_paired_difference_to_itself_is_zero(values: dict[str, float]) -> None:
+    gap = paired_difference(values, values)
+    assert (gap.mean, gap.low, gap.high) == (0.0, 0.0, 0.0)
+
+
+def test_pairing_needs_the_same_tasks() -> None:
+    with pytest.raises(ValueError, match="same tasks"):
+        paired_difference({"a": 1.0}, {"b": 1.0})
+
+
+def test_nothing_gives_no_number() -> None:
+    assert math.isnan(summarise([])["success"]["mean"])

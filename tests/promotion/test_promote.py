@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import PermissionDenied
+from django.db import IntegrityError, transaction
+from django.test import Client
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from apps.core.models import AuditEvent, Project, Role
+from apps.promotion import actions
+from apps.promotion.models import Channel, GateReport, Promotion
+from apps.registry.models import ModelVersion
+from tests.factories import (
+    admin_of,
+    make_adapter,
+    make_base,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_key,
+    make_member,
+    make_project,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def project() -> Project:
+    return make_project()
+
+
+@pytest.fixture
+def base(project: Project, data_dir: Path) -> ModelVersion:
+    return make_base(project, data_dir)
+
+
+@pytest.fixture
+def channel(project: Project, base: ModelVersion) -> Channel:
+    channel = actions.channel_of(project)
+    actions.set_initial(channel=channel, version=base, by=admin_of(project))
+    channel.refresh_from_db()
+    return channel
+
+
+def report_on(
+    project: Project, base: ModelVersion, folder: Path, before: float = 0.0, after: float = 1.0
+) -> GateReport:
+    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
+    candidate = make_adapter(project, base, folder)
+    return actions.make_gate_report(
+        baseline=make_eval_run(eval_set, base, environment, success=before),
+        candidate=make_eval_run(eval_set, candidate, environment, success=after),
+        by=admin_of(project),
+    )
+
+
+def test_it_promotes_what_is_better_and_rolls_back(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    member = make_member(project)
+    report = report_on(project, base, data_dir)
+    assert report.verdict == "promote"
+    actions.promote(channel=channel, gate_report=report, by=member)
+    channel.refresh_from_db()
+    assert channel.current == report.candidate.model_version
+    actions.rollback(channel=channel, by=member, reason="users complain")
+    channel.refresh_from_db()
+    assert channel.current == base
+    kinds = list(channel.promotions.order_by("pk").values_list("kind", flat=True))
+    assert kinds == ["initial", "promote", "rollback"]
+    assert AuditEvent.objects.filter(action="channel.rollback", detail__reason="users complain").exists()
+
+
+def test_overriding_the_gate_needs_an_admin_and_a_reason(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    report = report_on(project, base, data_dir, before=0.5, after=0.5)
+    assert report.verdict == "inconclusive"
+    with pytest.raises(PermissionDenied):
+        actions.promote(channel=channel, gate_report=report, by=make_member(project), reason="I want it")
+    with pytest.raises(actions.PromotionError, match="needs a reason"):
+        actions.promote(channel=channel, gate_report=report, by=admin_of(project))
+    actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="a hot fix")
+    assert AuditEvent.objects.filter(action="channel.promote", detail__overridden=True).exists()
+
+
+def test_it_refuses_a_report_on_what_no_longer_runs(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    first, second = report_on(project, base, data_dir), report_on(project, base, data_dir)
+    actions.promote(channel=channel, gate_report=first, by=admin_of(project))
+    with pytest.raises(actions.PromotionError, match="Compare again"):
+        actions.promote(channel=channel, gate_report=second, by=admin_of(project))
+
+
+def test_there_is_nothing_before_the_first(project: Project, channel: Channel) -> None:
+    with pytest.raises(actions.PromotionError, match="nothing to go back to"):
+        actions.rollback(channel=channel, by=admin_of(project))
+
+
+def test_the_database_refuses_a_promotion_without_a_report(base: ModelVersion, channel: Channel) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Promotion.objects.create(channel=channel, kind="promote", to_version=base)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(moves=st.lists(st.booleans(), max_size=8))
+def test_any_sequence_goes_back_the_way_it_came(
+    project: Project, base: ModelVersion, data_dir: Path, moves: list[bool]
+) -> None:
+    """A model of it: a stack. Promotion pushes, rollback pops and never empties it."""
+    with transaction.atomic():
+        by = admin_of(project)
+        channel = Channel.objects.create(project=project, name=f"c{Channel.objects.count()}")
+        actions.set_initial(channel=channel, version=base, by=by)
+        stack = [base]
+        for forward in moves:
+            channel.refresh_from_db()
+            if forward:
+                version = make_adapter(project, base, data_dir)
+                actions._move(actions._locked(channel), version, Promotion.Kind.INITIAL, by, reason="")
+                stack.append(version)
+            elif len(stack) > 1:
+                actions.rollback(channel=channel, by=by)
+                stack.pop()
+            else:
+                with pytest.raises(actions.PromotionError):
+                    actions.rollback(channel=channel, by=by)
+            channel.refresh_from_db()
+            assert channel.current == stack[-1]
+
+
+def test_production_can_ask_what_is_live(project: Project, base: ModelVersion, channel: Channel) -> None:
+    headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(project)}"}
+    answer = Client().get("/api/v1/channels/production/", **headers)
+    assert answer.status_code == 200 and answer.json()["model"] == "base-v1"
+    again = Client().get("/api/v1/channels/production/", **headers, HTTP_IF_NONE_MATCH=answer["ETag"])
+    assert again.status_code == 304
+
+
+def test_a_viewer_cannot_promote(project: Project, base: ModelVersion, channel: Channel, data_dir: Path) -> None:
+    report = report_on(project, base, data_dir)
+    client = Client()
+    client.force_login(make_member(project, Role.VIEWER))
+    assert client.post(f"/p/{project.slug}/models/reports/{report.pk}/promote/").status_code == 403
+    channel.refresh_from_db()
+    assert channel.current == base

@@ -1,0 +1,194 @@
+"""SFT: the loss is TRL's, checkpoints are whole and hold no pickle, and a stopped run goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.workers.conftest import Recorder, tasks
+from workers import checkpoint
+from workers.branches import pad, use_branches
+from workers.models import load_base, lora
+from workers.sft import completion_loss, main
+from workers.spec import StopFlag
+
+CONFIG = {"batch_size": 3, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8, "warmup_steps": 1, "save_every": 2}
+
+
+def rows() -> list[dict]:
+    opening = [{"role": "system", "content": "Answer with one JSON call."}]
+    return [{"messages": opening + task["messages"], "completion": json.dumps(task["expected"])} for task in tasks()]
+
+
+def sft_spec(make_spec: Callable[..., dict], **config: Any) -> dict:
+    return make_spec(rows=rows(), config=CONFIG | config)
+
+
+def parameters(model: Any) -> list[torch.nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def gradients(model: Any, loss: torch.Tensor) -> torch.Tensor:
+    found = torch.autograd.grad(loss, parameters(model))
+    return torch.cat([gradient.flatten() for gradient in found])
+
+
+@pytest.mark.parametrize("prompts", [[[5, 6, 7, 8], [5, 6, 9]], [[5, 6], [7, 8, 9]], [[5, 6, 7]]])
+def test_the_loss_and_its_gradient_are_those_of_the_plain_model(tiny_model: Path, prompts: list[list[int]]) -> None:
+    """With a shared beginning, with none, and for one row alone; float32, relative tolerance 1e-4."""
+    torch.manual_seed(1)
+    model = lora(load_base(tiny_model)[0], CONFIG, None).eval()
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:  # it starts at zero, where half of the gradients vanish
+            parameter.data.normal_(0, 0.1)
+    completions = [[11, 12, 13], [14, 2], [15]][: len(prompts)]
+    ids, real = pad([prompt + done for prompt, done in zip(prompts, completions, strict=True)], 0)
+    labels = torch.full_like(ids, -100)
+    for row, (prompt, done) in enumerate(zip(prompts, completions, strict=True)):
+        labels[row, len(prompt) : len(prompt) + len(done)] = torch.tensor(done)
+    plain = model(input_ids=ids, attention_mask=real.long(), labels=labels).loss
+    plain_gradients = gradients(model, plain)
+    use_branches(model)
+    loss, metrics = completion_loss(model, ids, real, labels)
+    torch.testing.assert_close(loss, plain, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradients(model, loss), plain_gradients, rtol=1e-4, atol=1e-6)
+    assert 0 <= metrics["train/token_accuracy"] <= 1 and metrics["train/entropy"] > 0
+
+
+def test_the_first_step_reports_the_loss_that_trl_computes(
+    make_spec: Callable[..., dict], events: Recorder, tiny_model: Path, tmp_path: Path
+) -> None:
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    main(sft_spec(make_spec, steps=1), events, StopFlag())
+    ours = events.rows("metric")[0]["values"]
+    model, tokenizer = load_base(tiny_model)
+    data = Dataset.from_list(
+        [
+            {"prompt": row["messages"], "completion": [{"role": "assistant", "content": row["completion"]}]}
+            for row in rows()
+        ]
+    )
+    trainer = SFTTrainer(
+        model=lora(model, CONFIG, None),
+        processing_class=tokenizer,
+        train_dataset=data,
+        args=SFTConfig(
+            output_dir=str(tmp_path / "trl"),
+            max_steps=1,
+            per_device_train_batch_size=3,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            use_cpu=True,
+        ),
+    )
+    trainer.train()
+    theirs = trainer.state.log_history[0]
+    assert ours["train/loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+
+
+def test_it_learns_and_tells_each_step(make_spec: Callable[..., dict], events: Recorder, tmp_path: Path) -> None:
+    main(sft_spec(make_spec, steps=20), events, StopFlag())
+    metrics = events.rows("metric")
+    assert [row["step"] for row in metrics] == list(range(1, 21))
+    names = {f"train/{name}" for name in ("loss", "learning_rate", "grad_norm", "entropy", "token_accuracy")}
+    assert all(set(row["values"]) == names for row in metrics)
+    assert metrics[-1]["values"]["train/loss"] < metrics[0]["values"]["train/loss"] - 0.5
+    assert [(row["done"], row["total"]) for row in events.rows("progress")][-1] == (20, 20)
+    result = events.rows()[-1]
+    assert result["type"] == "result" and Path(result["adapter"]) == tmp_path / "out" / "adapter"
+    assert {path.name for path in Path(result["adapter"]).iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+
+
+def test_checkpoints_are_whole_and_hold_no_pickle(
+    make_spec: Callable[..., dict], events: Recorder, tmp_path: Path
+) -> None:
+    main(sft_spec(make_spec, steps=5), events, StopFlag())
+    told = [(row["step"], row["path"]) for row in events.rows("checkpoint")]
+    assert told == [(step, str(tmp_path / "out" / f"checkpoint-{step}")) for step in (2, 4)]
+    for _, folder in told:
+        assert {path.name for path in Path(folder).iterdir()} == {
+            "adapter_config.json",
+            "adapter_model.safetensors",
+            "optimizer.safetensors",
+            "state.json",
+        }
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.suffix in (".pt", ".pth", ".bin", ".pkl")]
+    assert not list((tmp_path / "out").glob("*.incoming"))
+
+
+def test_a_resumed_run_starts_from_the_weights_and_the_optimizer_of_its_checkpoint(
+    make_spec: Callable[..., dict], events: Recorder, tmp_path: Path
+) -> None:
+    main(sft_spec(make_spec, steps=4), events, StopFlag())
+    folder = tmp_path / "out" / "checkpoint-2"
+    again = Recorder(tmp_path / "again.jsonl")
+    main(sft_spec(make_spec, steps=4) | {"resume_from": str(folder)}, again, StopFlag())
+    resumed, unbroken = again.rows("metric"), events.rows("metric")[2:]
+    assert [row["step"] for row in resumed] == [3, 4]
+    # One batch holds all rows, so that their order does not matter and the steps must be the same ones.
+    for mine, theirs in zip(resumed, unbroken, strict=True):
+        assert mine["values"]["train/learning_rate"] == pytest.approx(theirs["values"]["train/learning_rate"])
+        assert mine["values"]["train/loss"] == pytest.approx(theirs["values"]["train/loss"], rel=1e-3)
+    assert again.rows("progress")[0]["done"] == 2
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
+    make_spec: Callable[..., dict], events: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(sft_spec(make_spec, steps=3), events, StopFlag())
+    folder = tmp_path / "out" / "checkpoint-2"
+    before = load_file(folder / "adapter_model.safetensors")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    model = lora(load_base(make_spec()["model"]["base"])[0], CONFIG, None)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(folder, step=9, model=model, optimizer=torch.optim.AdamW(parameters(model)))
+    assert checkpoint.step_of(str(folder)) == 2
+    after = load_file(folder / "adapter_model.safetensors")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not list(folder.parent.glob("*.incoming"))
+
+
+def test_sigterm_leaves_a_checkpoint_and_status_143(make_spec: Callable[..., dict], tmp_path: Path) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(sft_spec(make_spec, steps=100_000, save_every=100_000)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workers.sft", str(spec)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"FLYWHEEL_EVENTS_FD": "", "OMP_NUM_THREADS": "1"},
+    )
+    seen = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        seen.append(json.loads(line))  # nothing but events is written there
+        if seen[-1]["type"] == "metric" and seen[-1]["step"] == 3:
+            process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    [saved] = [row for row in seen if row["type"] == "checkpoint"]
+    assert saved["step"] >= 3 and checkpoint.step_of(saved["path"]) == saved["step"]
+    assert seen[-1]["type"] == "log" and seen[-1]["message"] == "Stopped on request."
+    assert not any(row["type"] in ("result", "error") for row in seen)
