@@ -8,11 +8,8 @@ agent: {name, version}, model_name, seed, id_prefix}.
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import httpx
 
@@ -20,7 +17,7 @@ from workers.engines import Output, open_engine
 from workers.environments import load, opening
 from workers.evaluate import rollouts, sampling_of
 from workers.events import Emitter
-from workers.spec import StopFlag, sentence
+from workers.spec import StopFlag, run_main
 from workers.verifiers import Score
 
 RETRIES = 40  # a server that is away is tried again for about a minute: nothing is lost meanwhile
@@ -95,10 +92,4 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    emitter, flag = Emitter(), StopFlag()
-    flag.install()
-    try:
-        main(json.loads(Path(sys.argv[1]).read_text()), emitter, flag)
-    except Exception as error:  # the program's boundary
-        emitter.error(sentence(error))
-        raise
+    run_main("demo_agent", main)

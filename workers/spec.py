@@ -21,6 +21,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "evaluate": COMMON | {"engine": dict, "tasks": list, "samples_per_task": int},
     "sft": TRAINING | {"model.base": str, "rows": list, "config.batch_size": int},
     "grpo": COMMON | TRAINING | {"engine": dict, "tasks": list},
+    "demo_agent": COMMON | {"engine": dict, "requests": list, "api.url": str, "api.key": str, "seed": int},
 }
 TASK = {"id": str, "messages": list, "expected": dict}
 ROW = {"messages": list, "completion": str}

@@ -153,6 +153,10 @@ def run(job: Job) -> None:
         end(job, child, status)
 
 
+def command(job: Job, spec_path: Path) -> list[str]:
+    return [sys.executable, "-m", f"workers.{job.WORKER}", str(spec_path)]
+
+
 def start_child(job: Job) -> Child:
     folder = job_folder(job)
     folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +176,7 @@ def start_child(job: Job) -> Child:
     try:
         with stderr_path.open("ab") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-m", f"workers.{job.WORKER}", str(spec_path)],
+                command(job, spec_path),
                 cwd=settings.BASE_DIR,
                 env=env,
                 stdin=subprocess.DEVNULL,

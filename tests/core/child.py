@@ -1,0 +1,60 @@
+"""A stand-in for a training program in tests of the job's way: writes the events of docs/jobs.md on request.
+
+The spec's `config.script` is a list of [event, fields] and of the words "die", "hang", "stubborn", "sleep".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+spec = json.loads(Path(sys.argv[1]).read_text())
+fd = int(os.environ["FLYWHEEL_EVENTS_FD"])
+seq = 0
+
+
+def emit(type: str, **fields: object) -> None:
+    global seq
+    seq = fields.pop("seq", seq + 1)  # type: ignore[assignment]
+    os.write(fd, json.dumps({"type": type, "seq": seq, "at": "2026-01-01T00:00:00+00:00", **fields}).encode() + b"\n")
+
+
+def finish() -> None:
+    adapter = Path(spec["out_dir"]) / "adapter"
+    adapter.mkdir(parents=True, exist_ok=True)
+    (adapter / "adapter_config.json").write_text("{}")
+    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    emit("result", adapter=str(adapter), metrics={})
+
+
+for what in spec["config"]["script"]:
+    if what == "die":
+        time.sleep(0.3)  # the runner stores what came before
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif what == "die unless resumed":
+        if not spec["resume_from"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+    elif what == "hang":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        time.sleep(60)
+    elif what == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        emit("log", level="info", message="I do not listen")
+        time.sleep(60)
+    elif what == "checkpoint":
+        folder = Path(spec["out_dir"]) / "checkpoint-1"
+        folder.mkdir(parents=True, exist_ok=True)
+        emit("checkpoint", step=1, path=str(folder))
+    elif what == "finish":
+        finish()
+    elif what == "fail":
+        emit("error", message="The disk is full. Free some space and start the job again.", traceback="")
+        sys.exit(1)
+    elif what == "environment":
+        emit("log", level="info", message=json.dumps(sorted(os.environ)))
+    else:
+        emit(what[0], **what[1])
