@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -65,8 +66,6 @@ class Answering:
     """An engine that answers the first request rightly, the second with a wrong tool, and the others in words."""
 
     def __init__(self, requests: list[dict]) -> None:
-        import json
-
         right = json.dumps(requests[0]["expected"])
         self.answers = [right, '{"tool": "tickets.explode", "args": {}}', *["Sure, done!"] * (len(requests) - 2)]
 

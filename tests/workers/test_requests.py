@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 
 import pytest
@@ -19,8 +20,6 @@ def test_the_same_seed_gives_the_same_requests_and_another_gives_others() -> Non
 
 
 def test_every_expected_call_is_right_safe_and_rewarded_in_full() -> None:
-    import json
-
     environment = load({"kind": "builtin", "name": "workplace", "harness": HARNESS, "verifier": VERIFIER})
     for request in make_requests(1, 500):
         task = {"id": "1", "messages": [], "expected": request["expected"]}

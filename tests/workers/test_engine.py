@@ -1,0 +1,198 @@
+"""Generation with shared prompts, held against the same model's plain forward pass in the transformers library."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from workers.branches import common_prefix, completion_hidden, decoder_of, forward_prompts
+from workers.engines import Output, Sampling, open_engine
+from workers.engines.transformers_engine import TransformersEngine, nucleus, sample
+from workers.models import load_base
+from workers.spec import SpecError
+
+SYSTEM = {"role": "system", "content": "Answer with one JSON call. tickets.close(id) email.send(to, subject)"}
+CLOSE = 2e-5  # float32, two ways to the same sums
+
+
+def conversations(*texts: str) -> list[list[dict]]:
+    return [[SYSTEM, {"role": "user", "content": text}] for text in texts]
+
+
+CHATS = conversations("Close 12.", "Send Ana a mail about the very long lunch of last Friday.", "Hi")
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path) -> TransformersEngine:
+    return TransformersEngine(*load_base(tiny_model), batch_size=64)
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_model: Path) -> torch.nn.Module:
+    """The same weights with the library's own attention."""
+    return load_base(tiny_model)[0].eval()
+
+
+@torch.inference_mode()
+def plain_logprobs(plain: torch.nn.Module, prompt: list[int], completion: list[int], temperature: float) -> list[float]:
+    """One conversation alone, everything computed anew."""
+    logits = plain(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+    logprobs = (logits / temperature).log_softmax(-1)
+    return logprobs.gather(-1, torch.tensor(completion)[:, None])[:, 0].tolist()
+
+
+def answers(engine: TransformersEngine, sampling: Sampling, n: int, chats: list | None = None) -> list[list[Output]]:
+    found = dict(engine.generate(CHATS if chats is None else chats, sampling, n))
+    return [found[index] for index in range(len(found))]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_the_plain_model(
+    temperature: float, engine: TransformersEngine, plain: torch.nn.Module
+) -> None:
+    for chat, outputs in zip(CHATS, answers(engine, Sampling(temperature, 1.0, 24, 3), 4), strict=True):
+        for output in outputs:
+            expected = plain_logprobs(plain, engine.prompt_ids(chat), output.token_ids, temperature)
+            assert output.logprobs == pytest.approx(expected, abs=CLOSE)
+
+
+def test_greedy_is_what_the_library_generates(engine: TransformersEngine, plain: torch.nn.Module) -> None:
+    for chat, [output] in zip(CHATS, answers(engine, Sampling(0.0, 1.0, 20), 1), strict=True):
+        prompt = torch.tensor([engine.prompt_ids(chat)])
+        expected = plain.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False, pad_token_id=0
+        )
+        assert output.token_ids == expected[0, prompt.shape[1] :].tolist()
+        assert output.prompt_tokens == prompt.shape[1]
+
+
+def test_an_answer_does_not_depend_on_what_stands_beside_it(tiny_model: Path, engine: TransformersEngine) -> None:
+    sampling = Sampling(1.0, 1.0, 16, 7)
+    together = answers(engine, sampling, 3)
+    small = TransformersEngine(*load_base(tiny_model), batch_size=3)
+    one_by_one = answers(small, sampling, 3)
+    assert [[o.token_ids for o in row] for row in together] == [[o.token_ids for o in row] for row in one_by_one]
+    fewer = answers(engine, sampling, 2)
+    assert [[o.token_ids for o in row[:2]] for row in together] == [[o.token_ids for o in row] for row in fewer]
+
+
+def test_a_seed_repeats_and_samples_differ(engine: TransformersEngine) -> None:
+    sampling = Sampling(1.0, 1.0, 12, 2**40)
+    first, second = answers(engine, sampling, 4), answers(engine, sampling, 4)
+    assert [[o.token_ids for o in row] for row in first] == [[o.token_ids for o in row] for row in second]
+    assert len({tuple(o.token_ids) for row in first for o in row}) == 12
+
+
+class Forced(torch.nn.Module):
+    """An output projection after which chosen rows end at chosen steps, as a trained model's do."""
+
+    def __init__(self, head: torch.nn.Module, stop: int) -> None:
+        super().__init__()
+        self.head, self.stop, self.calls, self.rows = head, stop, 0, []
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits = self.head(hidden)
+        logits[:, self.stop] = -1e9
+        self.rows.append(len(hidden))
+        if self.calls in (2, 5):
+            logits[0, self.stop] = 1e9
+        self.calls += 1
+        return logits
+
+
+def test_finished_rows_leave_the_batch_and_the_others_go_on(tiny_model: Path, plain: torch.nn.Module) -> None:
+    engine = TransformersEngine(*load_base(tiny_model), batch_size=64)
+    engine.head = head = Forced(engine.head, 2)
+    [outputs] = answers(engine, Sampling(1.0, 1.0, 9, 1), 3, CHATS[:1])
+    assert [len(output.token_ids) for output in outputs] == [3, 6, 9]
+    assert [output.truncated for output in outputs] == [False, False, True]
+    assert head.rows == [3, 3, 3, 2, 2, 2, 1, 1, 1]
+    assert outputs[0].latency_ms < outputs[1].latency_ms < outputs[2].latency_ms
+    prompt = engine.prompt_ids(CHATS[0])
+    # The stop's own logits were changed everywhere: compare with the plain model changed alike.
+    for output in outputs:
+        own = [token for token in output.token_ids if token != 2]
+        logits = plain(input_ids=torch.tensor([prompt + own])).logits[0, len(prompt) - 1 : -1].detach()
+        logits[:, 2] = -1e9
+        expected = logits.log_softmax(-1).gather(-1, torch.tensor(own)[:, None])[:, 0].tolist()
+        assert output.logprobs[: len(own)] == pytest.approx(expected, abs=CLOSE)
+
+
+def test_branches_do_not_see_each_other(engine: TransformersEngine, plain: torch.nn.Module) -> None:
+    """Changing one completion changes nothing of another; each is what the plain model says alone."""
+    generator = random.Random(0)
+    decoder, head = decoder_of(engine.model)
+    prompts = [engine.prompt_ids(chat) for chat in CHATS]
+    groups = [[[generator.randrange(3, 250) for _ in range(length)] for length in (5, 1, 9)] for _ in prompts]
+
+    @torch.inference_mode()
+    def logprobs(groups: list[list[list[int]]]) -> torch.Tensor:
+        hidden, ids, real = completion_hidden(decoder, forward_prompts(decoder, prompts, 0), groups)
+        return head(hidden).log_softmax(-1).gather(-1, ids[..., None])[..., 0] * real
+
+    before = logprobs(groups)
+    for row, (prompt, tokens) in enumerate((p, t) for p, group in zip(prompts, groups, strict=True) for t in group):
+        expected = plain_logprobs(plain, prompt, tokens, 1.0)
+        assert before[row, : len(tokens)].tolist() == pytest.approx(expected, abs=CLOSE)
+    groups[1][2] = [7] * 9
+    after = logprobs(groups)
+    assert (before[5] - after[5]).abs().max() > 0.01
+    others = [row for row in range(9) if row != 5]
+    assert torch.allclose(before[others], after[others], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "texts", [["Same."], ["Same.", "Same."], ["a", "b"]], ids=["alone", "twice the same", "one letter apart"]
+)
+def test_prompts_that_share_all_or_nearly_all(
+    texts: list[str], engine: TransformersEngine, plain: torch.nn.Module
+) -> None:
+    chats = conversations(*texts)
+    for chat, [output] in zip(chats, answers(engine, Sampling(1.0, 1.0, 6), 1, chats), strict=True):
+        expected = plain_logprobs(plain, engine.prompt_ids(chat), output.token_ids, 1.0)
+        assert output.logprobs == pytest.approx(expected, abs=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "shared"),
+    [([[1, 2, 3]], 2), ([[1, 2, 3], [1, 2, 4]], 2), ([[1, 2], [1, 2, 3]], 1), ([[5], [6]], 0), ([[1, 2], [1, 2]], 1)],
+)
+def test_the_common_prefix_leaves_each_prompt_a_token(prompts: list[list[int]], shared: int) -> None:
+    assert common_prefix(prompts) == shared
+
+
+def test_nothing_shared_at_all_works(engine: TransformersEngine, plain: torch.nn.Module) -> None:
+    decoder, head = decoder_of(engine.model)
+    prompts, groups = [[10, 11, 12], [20]], [[[30, 31]], [[40]]]
+    with torch.inference_mode():
+        hidden, ids, _ = completion_hidden(decoder, forward_prompts(decoder, prompts, 0), groups)
+        found = head(hidden).log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+    assert found[0].tolist() == pytest.approx(plain_logprobs(plain, prompts[0], [30, 31], 1.0), abs=CLOSE)
+    assert found[1, 0].item() == pytest.approx(plain_logprobs(plain, prompts[1], [40], 1.0)[0], abs=CLOSE)
+
+
+def test_sampling_follows_the_distribution() -> None:
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    noise = torch.linspace(0, 1, 20_001)[:-1]
+    chosen, logprobs = sample(logits.expand(20_000, 4), Sampling(temperature=0.5), noise)
+    expected = (logits / 0.5).softmax(-1)
+    share = torch.bincount(chosen, minlength=4) / 20_000
+    assert torch.allclose(share, expected, atol=1e-3)
+    assert torch.allclose(logprobs, expected.log()[chosen])
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
+    probabilities = torch.tensor([[0.1, 0.5, 0.15, 0.25]])
+    assert nucleus(probabilities, 0.5).tolist() == [pytest.approx([0, 0.5, 0, 0])]
+    assert nucleus(probabilities, 0.6).tolist() == [pytest.approx([0, 0.5, 0, 0.25])]
+    noise = torch.linspace(0, 1, 1001)[:-1]
+    chosen, _ = sample(probabilities.log().expand(1000, 4), Sampling(top_p=0.6), noise)
+    assert set(chosen.tolist()) == {1, 3}
+
+
+def test_an_engine_that_there_is_not_is_refused() -> None:
+    with pytest.raises(SpecError, match="no engine “abacus”"):
+        open_engine({"kind": "abacus"}, {})
