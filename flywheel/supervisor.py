@@ -18,9 +18,11 @@ import httpx
 from django.conf import settings
 
 PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
 COLOURS = {"web": "36", "default": "32", "eval": "34", "train": "35", "beat": "33"}
 CONCURRENCY = {"default": 2, "eval": 1, "train": 1}
 STOP_PATIENCE_S = 40.0
+QUIET = "ignore:You're running the worker"  # as root, three times at each start
 
 
 class StackError(Exception):
@@ -40,7 +42,7 @@ class Program:
 
 
 def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def require_free_port(host: str, port: int) -> None:
@@ -95,7 +97,7 @@ class Stack:
         ]
 
     def _celery(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "celery", "-A", "flywheel", *arguments, "--loglevel", "WARNING"]
+        return [sys.executable, "-m", "celery", "-q", "-A", "flywheel", *arguments, "--loglevel", "WARNING"]
 
     def _worker(self, queue: str) -> list[str]:
         return self._celery(
@@ -126,7 +128,7 @@ class Stack:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=_die_with_parent,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
         )
         program.started_at = time.monotonic()
         threading.Thread(target=self._show, args=[program.name, program.process], daemon=True).start()

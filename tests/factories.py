@@ -106,9 +106,7 @@ def make_base_folder(folder: Path) -> Path:
 
 
 def make_base(project: Project, folder: Path) -> ModelVersion:
-    return register_base(
-        project=project, name="base", folder=make_base_folder(folder / "base"), by=admin_of(project)
-    )
+    return register_base(project=project, name="base", folder=make_base_folder(folder / "base"), by=admin_of(project))
 
 
 def make_adapter(project: Project, parent: ModelVersion, folder: Path, name: str = "adapter") -> ModelVersion:

@@ -16,19 +16,24 @@ STATE = "state.json"
 
 def save_adapter(model: Any, folder: Path) -> Path:
     """The adapter alone, complete or absent, replacing what is there."""
-    return _beside(folder, lambda new: model.save_pretrained(new, safe_serialization=True))
+    return _beside(folder, lambda new: _write_adapter(model, new))
 
 
 def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer) -> Path:
     """Adapter, optimizer state and step. Raises OSError (a full disk) and leaves the last checkpoint as it was."""
 
     def write(new: Path) -> None:
-        model.save_pretrained(new, safe_serialization=True)
+        _write_adapter(model, new)
         tensors, numbers = _flat(optimizer)
         save_file(tensors, new / OPTIMIZER)
         (new / STATE).write_text(json.dumps({"step": step, "optimizer": numbers}))
 
     return _beside(folder, write)
+
+
+def _write_adapter(model: Any, new: Path) -> None:
+    """The adapter that is trained, without the frozen one that KL may be measured from."""
+    model.save_pretrained(new, safe_serialization=True, selected_adapters=["default"])
 
 
 def _beside(folder: Path, write: Any) -> Path:

@@ -143,6 +143,8 @@ class Trainer:
         self.config = DEFAULTS | spec["config"]
         if self.config["loss_type"] not in LOSSES:
             raise SpecError(f"config.loss_type must be one of {', '.join(LOSSES)}, not {self.config['loss_type']!r}.")
+        if self.config["temperature"] <= 0:
+            raise SpecError("config.temperature must be above 0: greedy answers to one prompt are all the same.")
         self.events, self.stop, self.out = events, stop, Path(spec["out_dir"])
         self.seed, self.resume = spec.get("seed", 0), spec.get("resume_from")
         self.environment: Environment = load(spec["environment"])
@@ -161,6 +163,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(parameters, lr=self.config["learning_rate"], weight_decay=0.0)
         checkpoint.load_optimizer(self.resume, self.optimizer)
         self.done = checkpoint.step_of(self.resume)
+        self.saved = self.done if self.resume else None  # the step of the last checkpoint
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, checkpoint.schedule(self.config, self.done))
 
     def _add_reference(self, start: str | None) -> str | None:
@@ -207,13 +210,21 @@ class Trainer:
             groups.append(Group(task, prompt, outputs, scores))
             for index, (output, score) in enumerate(scored):
                 emit_sample(self.events, task, index, output, score, phase="train", step=step + 1)
+            self.stop.check()
         return groups
 
     def update(self, groups: list[Group]) -> dict[str, float]:
-        """One policy update, or several on the same rollouts. Groups that say nothing (no spread) are left out."""
+        """One policy update, or several on the same rollouts.
+
+        Groups that say nothing (no spread in their rewards, no KL to hold them) are left out, of the mean as well.
+        """
         config = self.config
         weights = [advantages(group.rewards, config["scale_rewards"]) for group in groups]
-        telling = [(group, weight) for group, weight in zip(groups, weights, strict=True) if weight.abs().max() > 0]
+        telling = [
+            (group, weight)
+            for group, weight in zip(groups, weights, strict=True)
+            if config["beta"] or weight.abs().max() > 0
+        ]
         if not telling:
             return {"train/loss": 0.0}
         prompts = [group.prompt for group, _ in telling]
@@ -256,6 +267,7 @@ class Trainer:
                 if not score.masked:
                     rewards.append(float(score.reward or 0))
                     successes.append(float(score.success))
+            self.stop.check()
         if rewards:
             self.events.metric(
                 step,
@@ -289,21 +301,29 @@ class Trainer:
         folder = checkpoint.save(
             self.out / f"checkpoint-{self.done}", step=self.done, model=self.model, optimizer=self.optimizer
         )
+        self.saved = self.done
         self.events.checkpoint(self.done, str(folder))
 
     def train(self) -> Path:
-        """All the steps; returns the adapter's folder. Raises Stop after saving a checkpoint."""
-        steps, every, save_every = self.config["steps"], self.config["eval_every"], self.config["save_every"]
-        if every and self.validation and self.done == 0:
-            self.validate(0)
-        while self.done < steps:
-            self.step()
-            if every and self.validation and (self.done % every == 0 or self.done == steps):
-                self.validate(self.done)
-            if (self.done % save_every == 0 and self.done < steps) or self.stop.is_set:
+        """All the steps; returns the adapter's folder.
+
+        A stop is heeded between updates, where nothing is half done: it saves a checkpoint and goes on as Stop.
+        """
+        steps, every = self.config["steps"], self.config["eval_every"]
+        try:
+            while True:
+                self.stop.check()
+                if every and self.validation and (self.done % every == 0 or self.done == steps):
+                    self.validate(self.done)
+                if self.done >= steps:
+                    break
+                self.step()
+                if self.done % self.config["save_every"] == 0 and self.done < steps:
+                    self.save()
+        except Stop:
+            if self.saved != self.done:
                 self.save()
-            if self.stop.is_set:
-                raise Stop
+            raise
         return checkpoint.save_adapter(self.model, self.out / "adapter")
 
 

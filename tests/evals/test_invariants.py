@@ -149,6 +149,9 @@ def test_a_set_without_tasks_cannot_be_frozen(data_dir: Path) -> None:
 def test_the_hash_is_of_what_is_asked() -> None:
     said = [{"role": "user", "content": "Close  Ticket 12."}]
     assert canonical_hash(said) == canonical_hash(
-        [{"role": "system", "content": "x"}, {"role": "user", "content": [{"type": "text", "text": "close ticket 12."}]}]
+        [
+            {"role": "system", "content": "x"},
+            {"role": "user", "content": [{"type": "text", "text": "close ticket 12."}]},
+        ]
     )
     assert canonical_hash(said) != canonical_hash([{"role": "user", "content": "Close ticket 13."}])

@@ -8,7 +8,9 @@ from apps.evals.stats import SampleRow
 from apps.promotion.gate import Evaluation, NotComparable, compare
 
 
-def evaluation(successes: list[int], samples: int = 8, unsafe: int = 0, latency: float = 100.0, **changes) -> Evaluation:
+def evaluation(
+    successes: list[int], samples: int = 8, unsafe: int = 0, latency: float = 100.0, **changes
+) -> Evaluation:
     """One task for each number: how many of its samples succeed. `unsafe` samples of every task are unsafe."""
     rows = [
         SampleRow(
@@ -56,9 +58,7 @@ def test_it_names_the_tasks_that_regressed_and_improved() -> None:
     assert report.improved == sorted(f"t{i}" for i in range(1, 36, 3))
 
 
-@pytest.mark.parametrize(
-    "field", ["eval_set_digest", "environment_hash", "verifier_hash"]
-)
+@pytest.mark.parametrize("field", ["eval_set_digest", "environment_hash", "verifier_hash"])
 def test_it_refuses_evaluations_that_differ(field: str) -> None:
     with pytest.raises(NotComparable):
         compare(evaluation(LOW), evaluation(HIGH, **{field: "other"}))

@@ -157,7 +157,7 @@ def _noise(sampling: Sampling, names: list[int], n: int) -> Tensor:
     rows = []
     for name in names:
         for index in range(n):
-            generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + name) * 10_007 + index)
+            generator = torch.Generator().manual_seed(((sampling.seed * 1_000_003 + name) * 10_007 + index) % 2**63)
             rows.append(torch.rand(sampling.max_new_tokens, generator=generator))
     return torch.stack(rows)
 

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from apps.core.models import Project
+from apps.trajectories import api
+from apps.trajectories.models import Trajectory
+from apps.trajectories.schema import Row, RowError, parse
+from tests.factories import make_key, make_project, row
+
+pytestmark = pytest.mark.django_db
+ONE, BATCH = "/api/v1/trajectories/", "/api/v1/trajectories/batch/"
+
+
+@pytest.fixture
+def project() -> Project:
+    return make_project()
+
+
+@pytest.fixture
+def agent(project: Project) -> Client:
+    return Client(headers={"Authorization": f"Bearer {make_key(project)}"})
+
+
+def post(agent: Client, path: str, body: Any, **extra: Any) -> Any:
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return agent.post(path, text, **({"content_type": "application/json"} | extra))
+
+
+def test_a_row_is_stored_as_it_was_sent(agent: Client) -> None:
+    sent = row(name="r1", call={"tool": "tickets.close", "args": {"id": 5}}, tags=["a"], metadata={"x": [1]})
+    assert post(agent, ONE, sent).status_code == 201
+    got = agent.get(f"{ONE}r1/").json()
+    for name in ("id", "agent", "messages", "tools", "tags", "metadata", "latency_ms"):
+        assert got[name] == sent[name], name
+    assert Trajectory.objects.get().tool_names == ["tickets.close"]
+
+
+def test_the_same_row_twice_is_one(agent: Client) -> None:
+    sent = row(name="r1", started_at="2026-01-01T00:00:00Z")
+    first, again = post(agent, ONE, sent), post(agent, ONE, sent)
+    assert (first.json()["accepted"], again.json()["duplicates"]) == (1, 1)
+    assert again.status_code == 200 and Trajectory.objects.count() == 1
+
+
+def test_a_changed_row_is_an_update_with_history(agent: Client) -> None:
+    post(agent, ONE, row(name="r1"))
+    changed = post(agent, ONE, row(name="r1", model="new"))
+    assert changed.json()["updated"] == 1
+    trajectory = Trajectory.objects.get()
+    assert trajectory.model == "new" and trajectory.revisions.get().content["model"] == ""
+
+
+def test_a_late_copy_does_not_undo_feedback(agent: Client) -> None:
+    sent = row(name="r1", started_at="2026-01-01T00:00:00Z")
+    post(agent, ONE, sent)
+    post(agent, f"{ONE}r1/feedback/", {"outcome": {"status": "failure"}})
+    assert post(agent, ONE, sent).json()["duplicates"] == 1
+    assert Trajectory.objects.get().outcome_status == "failure"
+
+
+def test_feedback_keeps_the_correction(agent: Client) -> None:
+    post(agent, ONE, row(name="a/b"))
+    wanted = {"tool": "tickets.close", "args": {"id": 1}}
+    answer = post(agent, f"{ONE}a/b/feedback/", {"outcome": {"status": "failure"}, "corrected": wanted, "by": "user"})
+    assert answer.status_code == 200
+    trajectory = Trajectory.objects.get()
+    assert trajectory.interventions == [{"kind": "edit", "by": "user", "note": "", "after": wanted}]
+    assert trajectory.revisions.get().cause == "feedback"
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        (
+            {"messages": [{"role": "user", "content": "x", "tool_calls": [{"function": {}}]}]},
+            "messages[0].tool_calls[0].function",
+        ),
+        ({"outcome": {"status": "great"}}, "outcome.status"),
+        ({"usage": {"input_tokens": -1}}, "usage.input_tokens"),
+        ({"latency_ms": "fast"}, "latency_ms"),
+        ({"id": ""}, "id"),
+        ({"started_at": "yesterday"}, "started_at"),
+        ({"tags": ["x" * 81]}, "tags[0]"),
+        ({"surprise": 1}, ""),
+        ({"metadata": {"n": 10**40}}, "metadata.n"),
+    ],
+)
+def test_a_wrong_shape_is_400_with_the_path(agent: Client, change: dict, path: str) -> None:
+    answer = post(agent, ONE, row(name="r") | change)
+    assert answer.status_code == 400
+    assert answer.json()["path"] == path, answer.json()
+    assert not Trajectory.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'"x"', b"NaN", b"[" * 100_000, b'{"id": NaN}', b"\xff\xfe"]
+)
+def test_what_is_no_row_is_400(agent: Client, body: bytes) -> None:
+    assert post(agent, ONE, body).status_code == 400
+
+
+def test_nul_and_lone_surrogates_are_cleaned(agent: Client) -> None:
+    body = b'{"id": "r", "messages": [{"role": "user", "content": "a\\u0000b\\ud800c"}]}'
+    assert post(agent, ONE, body).status_code == 201
+    assert Trajectory.objects.get().messages[0]["content"] == "a\ufffdb?c"
+
+
+def test_good_rows_are_stored_though_others_are_bad(agent: Client) -> None:
+    answer = post(agent, BATCH, [row(name="a"), {"id": "b"}, 7, row(name="c")]).json()
+    assert answer["accepted"] == 2
+    assert [(item["index"], bool(item["error"])) for item in answer["rejected"]] == [(1, True), (2, True)]
+
+
+def test_ndjson_and_gzip(agent: Client) -> None:
+    lines = b"\n".join([json.dumps(row(name="a")).encode(), b"not json", b"", json.dumps(row(name="b")).encode()])
+    answer = post(agent, BATCH, gzip.compress(lines), content_type="application/x-ndjson", HTTP_CONTENT_ENCODING="gzip")
+    assert answer.json()["accepted"] == 2 and [item["index"] for item in answer.json()["rejected"]] == [1]
+
+
+@pytest.mark.parametrize("body", [b"not gzip", gzip.compress(b"[]")[:-5]])
+def test_broken_gzip_is_400(agent: Client, body: bytes) -> None:
+    assert post(agent, BATCH, body, HTTP_CONTENT_ENCODING="gzip").status_code == 400
+
+
+def test_too_much_is_413(agent: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "MAX_ROWS", 2)
+    assert post(agent, BATCH, [row(), row(), row()]).status_code == 413
+    monkeypatch.setattr(api, "MAX_BYTES", 100)
+    assert post(agent, ONE, row()).status_code == 413
+    bomb = gzip.compress(b" " * 10_000)
+    assert len(bomb) < 100 and post(agent, BATCH, bomb, HTTP_CONTENT_ENCODING="gzip").status_code == 413
+    assert not Trajectory.objects.exists()
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer fw_wrong", "Basic x", "Bearer a b"])
+def test_an_unknown_key_is_401(header: str) -> None:
+    client = Client(headers={"Authorization": header}) if header else Client()
+    assert post(client, ONE, row()).status_code == 401
+
+
+def test_pages_follow_the_cursor_both_ways(agent: Client) -> None:
+    post(agent, BATCH, [row(name=f"r{i}", started_at=f"2026-01-01T00:00:{i:02d}Z") for i in range(7)])
+    first = agent.get(ONE, {"limit": 3}).json()
+    second = agent.get(ONE, {"limit": 3, "cursor": first["next"]}).json()
+    third = agent.get(ONE, {"limit": 3, "cursor": second["next"]}).json()
+    names = [item["id"] for page in (first, second, third) for item in page["results"]]
+    assert names == [f"r{i}" for i in reversed(range(7))]
+    assert first["previous"] is None and third["next"] is None
+    back = agent.get(ONE, {"limit": 3, "cursor": second["previous"]}).json()
+    assert back["results"] == first["results"] and back["previous"] is None
+    assert agent.get(ONE, {"cursor": "nonsense"}).status_code == 400
+    assert agent.get(ONE, {"limit": "many"}).status_code == 400
+
+
+def test_filters(agent: Client) -> None:
+    post(agent, BATCH, [
+        row(name="a", outcome={"status": "failure"}, tags=["x"], call={"tool": "files.share", "args": {}}),
+        row(name="b", agent={"name": "z", "version": "9"}, request="Water the plants"),
+    ])  # fmt: skip
+    for query, names in (
+        ({"outcome": "failure"}, ["a"]), ({"tag": "x"}, ["a"]), ({"tool": "files.share"}, ["a"]),
+        ({"agent_version": "9"}, ["b"]), ({"q": "plants"}, ["b"]), ({"q": "\x00"}, ["b", "a"]), ({"outcome": "no"}, []),
+    ):  # fmt: skip
+        assert [item["id"] for item in agent.get(ONE, query).json()["results"]] == names, query
+
+
+def test_delete(agent: Client) -> None:
+    post(agent, ONE, row(name="a"))
+    assert agent.delete(f"{ONE}a/").status_code == 204
+    assert agent.get(f"{ONE}a/").status_code == 404
+
+
+def test_the_api_describes_itself(client: Client) -> None:
+    assert b"/api/v1/trajectories/" in client.get("/api/v1/schema/").content
+    page = client.get("/api/docs/").content.decode()
+    assert "https://" not in page.split("<body")[1]  # nothing is loaded from elsewhere
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_the_parser_answers_anything_with_a_row_or_a_reason(value: Any) -> None:
+    try:
+        assert isinstance(parse(value), Row)
+    except RowError as error:
+        assert error.error
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    value=json_values,
+    name=st.sampled_from(["messages", "tools", "metadata", "outcome", "interventions", "tags", "usage"]),
+)
+def test_no_body_breaks_the_server(agent: Client, value: Any, name: str) -> None:
+    answer = post(agent, ONE, row(name="fuzz") | {name: value})
+    assert answer.status_code in (200, 201, 400)
