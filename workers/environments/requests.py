@@ -63,6 +63,7 @@ CHORES = (
     "call mom",
     "submit the timesheet",
 )
+REPEATS = 5000  # so many draws in a row without a new request: there are no more
 Slots = dict[str, str | int]
 
 
@@ -234,12 +235,15 @@ def make_request(rng: random.Random) -> dict:
 
 def make_requests(seed: int, n: int) -> list[dict]:
     """`n` different requests; the same seed gives the same ones. Raises ValueError where there are not so many."""
-    rng, seen, made = random.Random(seed), set(), []
-    for _ in range(100 * n):
+    rng, seen, made, repeats = random.Random(seed), set(), [], 0
+    while len(made) < n:
         request = make_request(rng)
-        if request["request"] not in seen:
-            seen.add(request["request"])
-            made.append(request)
-            if len(made) == n:
-                return made
-    raise ValueError(f"The templates do not give {n} different requests.")
+        if request["request"] in seen:
+            repeats += 1
+            if repeats > REPEATS:
+                raise ValueError(f"The templates do not give {n} different requests.")
+            continue
+        repeats = 0
+        seen.add(request["request"])
+        made.append(request)
+    return made
