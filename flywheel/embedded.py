@@ -353,7 +353,8 @@ def _while_used(layout: Layout, stopping: list[int]) -> Iterator[None]:
 
 def _servers(layout: Layout) -> Iterator[Server]:
     user = UNPRIVILEGED if os.getuid() == 0 else None
-    _own_folder(layout.home, None)
+    if layout.home != layout.data:
+        _own_folder(layout.home, None)
     _own_folder(layout.run, user, mode=0o700)
     if wants_postgres():
         binaries = _postgres_binaries(layout)
@@ -419,7 +420,7 @@ def _broker_listens(layout: Layout) -> bool:
 
 
 def _own_folder(path: Path, user: str | None, mode: int = 0o755) -> None:
-    """Makes the folder. Raises ServiceError for one that someone else made under our name in /var/tmp."""
+    """Makes the folder. Raises ServiceError where it is someone else's: made under our name in /var/tmp, perhaps."""
     path.mkdir(parents=True, exist_ok=True, mode=mode)
     if path.stat().st_uid not in {os.getuid(), pwd.getpwnam(user).pw_uid if user else os.getuid()}:
         raise ServiceError(f"{path} belongs to another user. Remove it, or name another folder with FLYWHEEL_DATA_DIR.")

@@ -17,6 +17,8 @@ from pathlib import Path
 import httpx
 from django.conf import settings
 
+from flywheel import embedded
+
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 COLOURS = {"web": "36", "default": "32", "eval": "34", "train": "35", "beat": "33"}
@@ -68,6 +70,7 @@ class Stack:
         self.programs.append(Program("beat", self._celery("beat", "--pidfile=")))
         self.stopping = threading.Event()
         self._lock = threading.Lock()
+        self._keeper: threading.Thread | None = None
 
     @property
     def url(self) -> str:
@@ -117,7 +120,8 @@ class Stack:
         require_free_port(self.host, self.port)
         for program in self.programs:
             self._start(program)
-        threading.Thread(target=self._keep_running, daemon=True).start()
+        self._keeper = threading.Thread(target=self._keep_running, daemon=True)
+        self._keeper.start()
 
     def _start(self, program: Program) -> None:
         program.process = subprocess.Popen(
@@ -152,6 +156,7 @@ class Stack:
     def _keep_running(self) -> None:
         """A process that ends is started again, after a wait that grows while it keeps ending."""
         while not self.stopping.wait(0.5):
+            embedded.revive()
             now = time.monotonic()
             for program in self.programs:
                 if program.process is not None and program.process.poll() is not None:
@@ -188,6 +193,8 @@ class Stack:
     def stop(self) -> None:
         """Asks every process to stop, in the order web, beat, workers; kills what does not."""
         self.stopping.set()
+        if self._keeper is not None:
+            self._keeper.join()
         running = [program.process for program in self.programs if program.process and program.process.poll() is None]
         for process in running:
             process.send_signal(signal.SIGTERM)

@@ -54,17 +54,18 @@ class Recipe:
 
 
 FULL = Recipe(
-    requests=160,
+    requests=200,
     holdout=64,
     validation=16,
     samples_per_task=8,
-    sft=LORA | {"steps": 16, "batch_size": 8, "learning_rate": 1e-3, "warmup_steps": 2, "save_every": 8},
+    sft=LORA | {"steps": 18, "batch_size": 8, "learning_rate": 1e-3, "warmup_steps": 2, "save_every": 6},
     grpo=LORA
     | {
-        "steps": 24,
-        "prompts_per_step": 4,
+        "steps": 20,
+        "prompts_per_step": 6,
         "generations": 8,
-        "learning_rate": 3e-4,
+        "learning_rate": 6e-4,
+        "final_lr_share": 0.3,
         "loss_type": "dapo",
         "beta": 0.0,
         "clip_low": 0.2,
@@ -72,16 +73,16 @@ FULL = Recipe(
         "scale_rewards": "group",
         "temperature": 1.0,
         "max_new_tokens": 48,
-        "eval_every": 8,
-        "eval_samples": 2,
+        "eval_every": 10,
+        "eval_samples": 4,
         "save_every": 4,
     },
 )
 FAST = Recipe(
-    requests=110,
+    requests=130,
     holdout=60,
-    validation=10,
-    samples_per_task=8,
-    sft=FULL.sft | {"steps": 9, "batch_size": 6, "save_every": 5},
-    grpo=FULL.grpo | {"steps": 6, "eval_every": 3, "save_every": 3},
+    validation=8,
+    samples_per_task=4,
+    sft=FULL.sft | {"steps": 12},
+    grpo=FULL.grpo | {"steps": 6, "prompts_per_step": 4, "eval_every": 3, "save_every": 3},
 )
