@@ -104,7 +104,7 @@ def completion_loss(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> tu
     decoder, head = decoder_of(model)
     learnt = labels != -100
     prompts = [row[: int(mark.int().argmax())].tolist() for row, mark in zip(ids, learnt, strict=True)]
-    shared = common_prefix(prompts)
+    shared = max(0, common_prefix(prompts))  # a row may have no prompt at all
     above = []
     if shared:
         start = torch.zeros(1, dtype=torch.long, device=ids.device)
