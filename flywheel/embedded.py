@@ -34,7 +34,7 @@ IDLE_S = 5.0
 START_PATIENCE_S = 90.0
 SOCKET_PATH_LIMIT = 90  # the kernel's is 108, with the file's name
 PR_SET_PDEATHSIG = 1
-GIVE_UP_AFTER = 8  # quick deaths in a row; PostgreSQL may need some seconds after a kill -9
+GIVE_UP_AFTER = 6  # quick deaths in a row; PostgreSQL may need some seconds after a kill -9
 LIBC = ctypes.CDLL(None)
 UNPRIVILEGED = "nobody"
 
@@ -359,7 +359,7 @@ def _servers(layout: Layout) -> Iterator[Server]:
     if wants_postgres():
         binaries = _postgres_binaries(layout)
         _init_postgres(layout, binaries, user)
-        unsafe = ["-c", "fsync=off"] if os.environ.get("FLYWHEEL_EMBEDDED_FSYNC") == "off" else []
+        unsafe = ["-c", "fsync=off"] if _unsafe() else []
         command = [
             str(binaries / "postgres"),
             "-D",
@@ -398,6 +398,11 @@ def _servers(layout: Layout) -> Iterator[Server]:
             "no",
         ]
         yield Server("valkey", command, signal.SIGTERM, layout, lambda: not _broker_listens(layout))
+
+
+def _unsafe() -> bool:
+    """For tests: data that a power failure may spoil."""
+    return os.environ.get("FLYWHEEL_EMBEDDED_FSYNC") == "off"
 
 
 def _forget_dead_postgres(layout: Layout) -> bool:
@@ -485,6 +490,7 @@ def _init_postgres(layout: Layout, binaries: Path, user: str | None) -> None:
             "--locale-provider=builtin",
             "--builtin-locale=C.UTF-8",
             "--no-locale",
+            *(["--no-sync"] if _unsafe() else []),
         ],
         capture_output=True,
         text=True,

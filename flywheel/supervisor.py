@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 COLOURS = {"web": "36", "default": "32", "eval": "34", "train": "35", "beat": "33"}
 CONCURRENCY = {"default": 2, "eval": 1, "train": 1}
+# Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its checkpoint.
+STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT}
 STOP_PATIENCE_S = 40.0
 QUIET = "ignore:You're running the worker"  # as root, three times at each start
 
@@ -37,14 +40,18 @@ class Program:
 
     name: str
     command: list[str]
+    stop_signal: int = signal.SIGTERM
     process: subprocess.Popen | None = None
     failures: int = 0
     retry_at: float = 0.0
     started_at: float = 0.0
 
 
-def _die_with_parent() -> None:
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def _die_with_parent(number: int) -> Callable[[], None]:
+    def preexec() -> None:
+        LIBC.prctl(PR_SET_PDEATHSIG, number)
+
+    return preexec
 
 
 def require_free_port(host: str, port: int) -> None:
@@ -66,7 +73,9 @@ class Stack:
     def __init__(self, host: str, port: int, *, quiet: bool = False) -> None:
         self.host, self.port, self.quiet = host, port, quiet
         self.programs = [Program("web", self._web())]
-        self.programs += [Program(queue, self._worker(queue)) for queue in settings.QUEUES]
+        self.programs += [
+            Program(queue, self._worker(queue), STOP_SIGNAL.get(queue, signal.SIGTERM)) for queue in settings.QUEUES
+        ]
         self.programs.append(Program("beat", self._celery("beat", "--pidfile=")))
         self.stopping = threading.Event()
         self._lock = threading.Lock()
@@ -131,7 +140,7 @@ class Stack:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_die_with_parent(program.stop_signal),
             env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
         )
         program.started_at = time.monotonic()
@@ -191,13 +200,15 @@ class Stack:
         self.stop()
 
     def stop(self) -> None:
-        """Asks every process to stop, in the order web, beat, workers; kills what does not."""
+        """Asks every process to stop; kills what does not."""
         self.stopping.set()
         if self._keeper is not None:
             self._keeper.join()
-        running = [program.process for program in self.programs if program.process and program.process.poll() is None]
-        for process in running:
-            process.send_signal(signal.SIGTERM)
+        running = []
+        for program in self.programs:
+            if program.process and program.process.poll() is None:
+                program.process.send_signal(program.stop_signal)
+                running.append(program.process)
         deadline = time.monotonic() + STOP_PATIENCE_S
         for process in running:
             try:

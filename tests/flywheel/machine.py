@@ -1,0 +1,154 @@
+"""Flywheel as someone runs it: `manage.py` in processes of its own, on a data folder of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SETTINGS = ("DATABASE_URL", "BROKER_URL", "SECRET_KEY", "FLYWHEEL_EMBEDDED_FSYNC", "FLYWHEEL_API_KEY")
+
+
+T = TypeVar("T")
+
+
+def eventually(ask: Callable[[], T], patience_s: float = 60.0) -> T:
+    """The first true answer. Fails the test when none comes."""
+    deadline = time.monotonic() + patience_s
+    while not (answer := ask()):
+        assert time.monotonic() < deadline, f"not within {patience_s:.0f} s"
+        time.sleep(0.1)
+    return answer
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclass
+class Machine:
+    """Commands on one data folder. `uid` runs them as that user; `environment` adds to theirs."""
+
+    data: Path
+    uid: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    executable: str = sys.executable
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def env(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+        return kept | {"FLYWHEEL_DATA_DIR": str(self.data), "FLYWHEEL_EMBEDDED_FSYNC": "off"} | self.environment
+
+    def use_python_of_all(self) -> bool:
+        """Takes a Python that every user can read: this one, or the system's with this one's packages."""
+        packages = Path(httpx.__file__).parent.parent
+        mine, systems = Path(sys.executable), Path(f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}")
+        if not (reachable(packages) and reachable(ROOT)):
+            return False
+        if not reachable(mine.resolve()):
+            self.executable = str(systems)
+            self.environment |= {"PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+        return Path(self.executable).exists()
+
+    def popen(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        identity = {} if self.uid is None else {"user": self.uid, "group": self.uid, "extra_groups": []}
+        process = subprocess.Popen(
+            [self.executable, *arguments],
+            cwd=ROOT,
+            env=self.env(),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            **identity,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+        process = self.popen(*arguments)
+        output, _ = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(arguments, process.returncode, output)
+
+    def python(self, program: str) -> str:
+        """What a program that uses the services prints. Fails the test where it fails."""
+        done = self.run("-c", f"{PREAMBLE}\n{program}")
+        assert done.returncode == 0, done.stdout
+        return done.stdout.strip()
+
+    def user(self) -> subprocess.Popen[str]:
+        """A process that uses the services until it is killed or its stdin is closed."""
+        process = self.popen("-c", f"{PREAMBLE}\nprint('ready', flush=True)\nsys.stdin.read()", stdin=subprocess.PIPE)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line == "ready\n", line + process.stdout.read()
+        return process
+
+    def processes(self, what: str = "") -> list[int]:
+        """The processes that have this data folder in their environment or command line, except this one."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (folder / "cmdline").read_bytes()
+                about = command + (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if str(self.data).encode() in about and what.encode() in command and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+        return found
+
+    def postmaster(self) -> int:
+        found = [
+            pid for pid in self.processes("bin/postgres\0-D") if b"-D" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        assert len(found) == 1, found
+        return found[0]
+
+    def kill_everything(self) -> None:
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for process in self.started:
+            process.wait(timeout=10)
+
+    def is_quiet(self) -> bool:
+        return not self.processes()
+
+
+def reachable(path: Path) -> bool:
+    """Whether every user may pass through the folders that lead to it."""
+    return all(parent.stat().st_mode & 0o001 for parent in path.parents)
+
+
+PREAMBLE = """
+import os, sys
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
+from flywheel import embedded
+embedded.ensure()
+import django
+django.setup()
+from django.db import connection
+"""
+
+
+def health(port: int) -> dict | None:
+    """The answer of /healthz, whatever its status; None where nothing answers."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=5).json()
+    except (httpx.HTTPError, ValueError):
+        return None

@@ -1,0 +1,191 @@
+"""The embedded services, driven as commands drive them. Each test has a data folder and servers of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flywheel.embedded import Layout
+from tests.flywheel.machine import Machine, eventually
+
+pytestmark = pytest.mark.slow
+CREATE = 'connection.cursor().execute("CREATE TABLE kept (n int)")'
+INSERT = """
+with connection.cursor() as cursor:
+    for n in range(100000):
+        cursor.execute("INSERT INTO kept VALUES (%s)", [n])
+        print(n, flush=True)
+"""
+READ = """
+with connection.cursor() as cursor:
+    cursor.execute("SELECT n FROM kept ORDER BY n")
+    print([n for (n,) in cursor.fetchall()])
+"""
+
+
+def test_a_second_command_uses_the_running_servers_and_they_stop_with_the_last(machine: Machine) -> None:
+    first = machine.user()
+    postgres = machine.postmaster()
+    second = machine.user()
+    assert machine.postmaster() == postgres
+    first.kill()
+    machine.python(CREATE)
+    assert machine.postmaster() == postgres
+    second.communicate()
+    eventually(machine.is_quiet, 30)
+
+
+def test_acknowledged_rows_and_queued_tasks_survive_a_kill_of_everything(machine: Machine) -> None:
+    machine.environment["FLYWHEEL_EMBEDDED_FSYNC"] = "on"
+    machine.python(CREATE)
+    machine.python("from flywheel import alive\nalive.client().rpush('queue', 'task')")
+    writer = machine.popen("-c", f"from tests.flywheel.machine import PREAMBLE\nexec(PREAMBLE)\n{INSERT}")
+    assert writer.stdout is not None
+    acknowledged = [int(writer.stdout.readline()) for _ in range(200)]
+    machine.kill_everything()
+    acknowledged += [int(line) for line in writer.stdout.read().splitlines() if line.isdigit()]
+    assert machine.is_quiet()
+
+    found = eval(machine.python(READ))
+
+    assert found[: len(acknowledged)] == acknowledged
+    assert len(found) <= len(acknowledged) + 1  # the last may be stored and not yet acknowledged
+    assert machine.python("from flywheel import alive\nprint(alive.client().lrange('queue', 0, -1))") == "[b'task']"
+
+
+def test_a_killed_postgres_comes_back_for_those_who_use_it(machine: Machine) -> None:
+    process = machine.popen(
+        "-c",
+        "from tests.flywheel.machine import PREAMBLE\nexec(PREAMBLE)\n"
+        "from django.db import close_old_connections\n"
+        "for line in sys.stdin:\n"
+        "    close_old_connections()\n"
+        "    try:\n"
+        "        connection.cursor().execute('SELECT 1')\n"
+        "        print('yes', flush=True)\n"
+        "    except django.db.OperationalError:\n"
+        "        print('no', flush=True)\n",
+        stdin=subprocess.PIPE,
+    )
+    assert process.stdin is not None and process.stdout is not None
+
+    def works() -> bool:
+        process.stdin.write("?\n")
+        process.stdin.flush()
+        return process.stdout.readline() == "yes\n"
+
+    assert works()
+    before = machine.postmaster()
+    os.kill(before, signal.SIGKILL)
+    eventually(works, 30)
+    assert machine.postmaster() != before
+
+
+def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(machine: Machine) -> None:
+    machine.python(CREATE)
+    machine.kill_everything()
+    layout = Layout.of(machine.data)
+    bystander = machine.popen("-c", "import sys; sys.stdin.read()", stdin=subprocess.PIPE)
+    for path in (layout.postgres / "postmaster.pid", layout.run / ".s.PGSQL.5432.lock"):
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([str(bystander.pid), *lines[1:]]) + "\n")
+
+    assert machine.python(READ) == "[]"
+
+
+def test_it_runs_for_an_ordinary_user(folder: Path, unprivileged_uid: int | None) -> None:
+    machine = Machine(folder / "data", uid=unprivileged_uid)
+    if unprivileged_uid is not None and not machine.use_python_of_all():
+        pytest.skip("no Python of this version, or no checkout, that another user can read")
+    try:
+        machine.python(CREATE)
+        owner = Path(f"/proc/{machine.postmaster()}").stat().st_uid
+        assert owner == (os.getuid() if unprivileged_uid is None else unprivileged_uid)
+        assert machine.python(READ) == "[]"
+    finally:
+        machine.kill_everything()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root's PostgreSQL runs as another user")
+def test_root_may_keep_its_data_where_no_one_else_can_enter(folder: Path) -> None:
+    folder.chmod(0o700)
+    machine = Machine(folder / "data")
+    layout = Layout.of(machine.data)
+    try:
+        machine.python(CREATE)
+        assert layout.home.parent == Path("/var/tmp")
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert Path(f"/proc/{machine.postmaster()}").stat().st_uid != 0
+    finally:
+        machine.kill_everything()
+        shutil.rmtree(layout.home, ignore_errors=True)
+
+
+def test_a_long_data_folder_has_its_sockets_elsewhere(folder: Path) -> None:
+    machine = Machine(folder / ("deep" * 15) / ("deep" * 15))
+    layout = Layout.of(machine.data)
+    try:
+        machine.python(CREATE)
+        assert len(str(layout.broker_socket)) < 108
+    finally:
+        machine.kill_everything()
+        shutil.rmtree(layout.run.parent, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda layout: (layout.postgres / "PG_VERSION").write_text("12\n"), "is of PostgreSQL 12"),
+        (lambda layout: (layout.postgres / "PG_VERSION").unlink(), "is not a PostgreSQL data folder"),
+        (lambda layout: (layout.postgres / "global/pg_control").unlink(), "postgres does not start"),
+    ],
+    ids=["another version", "not a data folder", "corrupted"],
+)
+def test_a_broken_data_folder_is_said_in_a_sentence(machine: Machine, spoil: object, sentence: str) -> None:
+    machine.python(CREATE)
+    machine.kill_everything()
+    spoil(Layout.of(machine.data))  # type: ignore[operator]
+
+    done = machine.run("manage.py", "migrate")
+
+    assert done.returncode != 0
+    assert sentence in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_a_data_folder_that_is_a_file_is_said_in_a_sentence(folder: Path) -> None:
+    (folder / "data").write_text("")
+    done = Machine(folder / "data").run("manage.py", "migrate")
+    assert done.returncode != 0
+    assert "cannot be written" in done.stdout and "FLYWHEEL_DATA_DIR" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    machine = Machine(folder / "data")
+    program = (
+        "import errno, pathlib, sys\n"
+        "from flywheel import embedded\n"
+        "def full(*_, **__): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "pathlib.Path.write_text = full\n"
+        "try:\n    embedded.ensure()\n"
+        "except embedded.ServiceError as error:\n    print(error)"
+    )
+    assert "No space left on device" in machine.run("-c", program).stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["makemigrations", "--check"], ["collectstatic", "--noinput"], ["migrate", "--help"]]
+)
+def test_commands_that_need_no_services_start_none(machine: Machine, command: list[str]) -> None:
+    done = machine.run("manage.py", *command)
+    assert done.returncode == 0, done.stdout
+    assert not Layout.of(machine.data).postgres.exists()
+    assert machine.is_quiet()

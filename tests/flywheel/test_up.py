@@ -1,0 +1,87 @@
+"""`manage.py up`, as someone runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from tests.flywheel.machine import Machine, eventually, free_port, health
+
+pytestmark = pytest.mark.slow
+PARTS = {"database", "broker", "worker default", "worker eval", "worker train", "beat"}
+
+
+def up(machine: Machine, port: int) -> subprocess.Popen[str]:
+    process = machine.popen("manage.py", "up", "--port", str(port))
+    eventually(healthy(port, process), 120)
+    return process
+
+
+def healthy(port: int, process: subprocess.Popen[str]) -> Callable[[], bool]:
+    def ask() -> bool:
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        return bool((health(port) or {}).get("healthy"))
+
+    return ask
+
+
+def workers(machine: Machine, queue: str) -> list[int]:
+    return machine.processes(f"-Q\0{queue}\0")
+
+
+def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: Machine) -> None:
+    machine.environment |= {
+        "FLYWHEEL_ADMIN_PASSWORD": "correct horse battery",
+        "FLYWHEEL_API_KEY": "fw_test-key-0123456789",
+    }
+    port = free_port()
+    process = up(machine, port)
+    assert set((health(port) or {})["parts"]) == PARTS
+    assert httpx.get(f"http://127.0.0.1:{port}/", follow_redirects=True).status_code == 200
+
+    second = machine.run("manage.py", "up", "--port", str(port))
+    assert second.returncode != 0
+    assert f"Cannot listen on 127.0.0.1:{port}" in second.stdout and "--port" in second.stdout
+    assert "Traceback" not in second.stdout
+
+    before = workers(machine, "default")
+    for pid in before:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    eventually(lambda: (health(port) or {}).get("parts", {}).get("worker default") is False, 40)
+    eventually(healthy(port, process), 60)
+    assert not set(before) & set(workers(machine, "default"))
+
+    supervisor = machine.processes("flywheel.embedded")
+    os.kill(supervisor[0], signal.SIGKILL)
+    eventually(lambda: machine.processes("flywheel.embedded") not in ([], supervisor), 20)
+    eventually(healthy(port, process), 60)
+
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+    assert "correct horse battery" not in output.replace("with the password correct horse battery", "")
+    eventually(machine.is_quiet, 30)
+
+
+def test_nothing_is_left_when_it_is_killed(machine: Machine) -> None:
+    process = up(machine, free_port())
+    process.kill()
+    eventually(machine.is_quiet, 45)
+
+
+def test_ctrl_c_while_it_starts_is_quiet(machine: Machine) -> None:
+    process = machine.popen("manage.py", "up", "--port", str(free_port()))
+    eventually(lambda: workers(machine, "train"), 90)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Traceback" not in output
+    eventually(machine.is_quiet, 30)
