@@ -105,7 +105,7 @@ def policy_loss(
     """The clipped loss of a batch, all tensors [R, U] and advantage [R], and what was clipped.
 
     grpo: mean over completions of the mean over tokens. dapo: mean over all tokens. dr_grpo: sum over tokens / (R × the
-    longest length allowed). gspo: as grpo, with one ratio a sequence. KL to the reference is the k3 estimator.
+    longest length allowed). gspo: as grpo, with one ratio a sequence. KL to the reference: the k3 estimator × the ratio.
     """
     lengths = real.sum(-1).clamp(min=1)
     log_ratio = (logprobs - old) * real
@@ -119,7 +119,8 @@ def policy_loss(
     if reference is not None:
         gap = reference - logprobs
         kl = gap.exp() - gap - 1
-        each = each + config["beta"] * kl
+        # Times the ratio (1 on policy): without its gradient the KL's is biased (DeepSeek-V3.2 2512.02556).
+        each = each + config["beta"] * ratio * kl
     if config["loss_type"] in ("grpo", "gspo"):
         loss = ((each * real).sum(-1) / lengths).mean()
     elif config["loss_type"] == "dapo":
@@ -132,7 +133,7 @@ def policy_loss(
     return loss, {
         "train/clip_low": float(low),
         "train/clip_high": float(high),
-        "train/kl": float((kl * real).sum() / tokens),
+        "train/kl": float((kl.detach() * real).sum() / tokens),
     }
 
 

@@ -1,0 +1,473 @@
+"""GRPO: loss and gradients held against TRL's GRPOTrainer, and the life of a run (resume, stop, bad input)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.workers.conftest import Recorder
+from workers import grpo
+from workers.engines import Output, Sampling
+from workers.grpo import Group, Trainer, advantages, main, policy_loss, sampler_gap
+from workers.models import load_base, lora
+from workers.spec import SpecError, Stop, StopFlag
+from workers.verifiers import Score
+
+# Equality with TRL, float32: the loss, and each gradient's largest difference relative to the largest gradient.
+LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 3e-5
+CONFIG = {
+    "steps": 3,
+    "prompts_per_step": 2,
+    "generations": 4,
+    "learning_rate": 1e-2,
+    "lora_rank": 4,
+    "lora_alpha": 8,
+    "max_new_tokens": 8,
+    "save_every": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def adapter(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter that does something, as one from SFT does."""
+    folder = tmp_path_factory.mktemp("adapter")
+    model = lora(load_base(tiny_model)[0], CONFIG, None)
+    shake(model, 1, 0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def shake(model: torch.nn.Module, seed: int, size: float) -> None:
+    """The same change for the same seed in any model of this shape."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in sorted(model.named_parameters()):
+        if "lora_" in name and parameter.requires_grad:
+            parameter.data += size * torch.randn(parameter.shape, generator=generator)
+
+
+def own_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """By name of the adapted module; the frozen reference's are left out."""
+    return {
+        name.replace(".default", ""): parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and parameter.grad is not None
+    }
+
+
+def descend(model: torch.nn.Module, rate: float) -> None:
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data -= rate * parameter.grad
+            parameter.grad = None
+
+
+class Descent:
+    """Stands for the optimizer: keeps the gradients of each update and takes a plain, large step."""
+
+    def __init__(self, model: torch.nn.Module, rate: float) -> None:
+        self.model, self.rate, self.gradients = model, rate, []
+
+    def step(self) -> None:
+        self.gradients.append(own_gradients(self.model))
+        descend(self.model, self.rate)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        pass
+
+
+class Case:
+    """What both trainers are given: completions of several lengths and their rewards."""
+
+    def __init__(self, spec: dict, rewards: list[list[float | None]]) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.spec, self.tasks, self.rewards = spec, spec["tasks"][: len(rewards)], rewards
+        lengths = torch.randint(1, CONFIG["max_new_tokens"] + 1, (len(rewards), 4), generator=generator)
+        lengths[0, 0] = 1
+        self.completions = [
+            [torch.randint(3, 250, (int(length),), generator=generator).tolist() for length in row] for row in lengths
+        ]
+
+    def groups(self, trainer: Trainer) -> list[Group]:
+        return [
+            Group(
+                task,
+                trainer.engine.prompt_ids(trainer.environment.conversation(task)),
+                [Output("", ids, [0.0] * len(ids), 1, len(ids), 1.0, False) for ids in completions],
+                [score(reward) for reward in rewards],
+            )
+            for task, completions, rewards in zip(self.tasks, self.completions, self.rewards, strict=True)
+        ]
+
+
+def score(reward: float | None) -> Score:
+    masked = reward is None
+    return Score(reward=reward, masked=masked, mask_reason="the verifier failed" if masked else "")
+
+
+RATE = float(
+    os.environ.get("RATE", 1.0)
+)  # a step of plain descent so large that the second update's ratios are clipped
+
+
+def ours(case: Case, events: Recorder) -> tuple[list[float], list[dict[str, torch.Tensor]], list[dict]]:
+    """Losses, gradients and metrics of two updates on the same samples, by the product's own `update`."""
+    found = []
+
+    def recording(*arguments: Any) -> tuple[torch.Tensor, dict]:
+        loss, metrics = policy_loss(*arguments)
+        found.append((float(loss.detach()), metrics))
+        return loss, metrics
+
+    trainer = Trainer(case.spec, events, StopFlag())
+    shake(trainer.model, 2, 0.02)
+    trainer.optimizer = descent = Descent(trainer.model, RATE)  # type: ignore[assignment]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grpo, "policy_loss", recording)
+        trainer.update(case.groups(trainer))
+    return [loss for loss, _ in found], descent.gradients, [metrics for _, metrics in found]
+
+
+def theirs(case: Case, folder: Path) -> tuple[list[float], list[dict[str, torch.Tensor]]]:
+    """The same by TRL's GRPOTrainer: its tokenization, advantages, reference and loss; only sampling is replaced."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    from workers.environments import load
+
+    config, environment = grpo.DEFAULTS | case.spec["config"], load(case.spec["environment"])
+    base, tokenizer = load_base(case.spec["model"]["base"])
+    rows = [{"prompt": environment.conversation(task)} for task in case.tasks for _ in range(4)]
+    flat_rewards = [reward for row in case.rewards for reward in row]
+    sequence = config["loss_type"] == "gspo"
+    trainer = GRPOTrainer(
+        model=lora(base, config, case.spec["model"]["adapter"]),
+        reward_funcs=lambda completions, **_: flat_rewards,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows),
+        args=GRPOConfig(
+            output_dir=str(folder),
+            per_device_train_batch_size=len(rows),
+            num_generations=4,
+            num_iterations=2,
+            max_completion_length=config["max_new_tokens"],
+            temperature=config["temperature"],
+            beta=config["beta"],
+            epsilon=config["clip_low"],
+            epsilon_high=config["clip_high"],
+            loss_type="grpo" if sequence else config["loss_type"],
+            importance_sampling_level="sequence" if sequence else "token",
+            scale_rewards=config["scale_rewards"],
+            bf16=False,
+            gradient_checkpointing=False,
+            use_cpu=True,
+            report_to="none",
+        ),
+    )
+    completions = [ids for group in case.completions for ids in group]
+    trainer._generate_single_turn = lambda *_, **__: (completions, None)
+    trainer.current_gradient_accumulation_steps = 1
+    model = trainer.model.train()
+    shake(model, 2, 0.02)
+    inputs = trainer._generate_and_score_completions(rows)
+    losses, gradients = [], []
+    for _ in range(2):
+        loss = trainer._compute_loss(model, inputs)
+        loss.backward()
+        losses.append(float(loss.detach()))
+        gradients.append(own_gradients(model))
+        descend(model, RATE)
+    return losses, gradients
+
+
+SPREAD = [[1.0, -1.0, 0.4, 0.2], [0.6, 0.6, -1.0, 1.0], [0.0, 0.2, 1.0, 1.0]]
+CASES = {
+    "grpo": {"loss_type": "grpo"},
+    "dapo": {"loss_type": "dapo"},
+    "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
+    "gspo": {"loss_type": "gspo", "clip_low": 0.02, "clip_high": 0.03},
+    "grpo with KL": {"loss_type": "grpo", "beta": 0.1},
+    "dapo with KL": {"loss_type": "dapo", "beta": 0.1},
+    "gspo with KL": {"loss_type": "gspo", "beta": 0.01, "clip_low": 0.02, "clip_high": 0.03},
+    "dapo, temperature 0.7": {"loss_type": "dapo", "temperature": 0.7},
+    "dapo with KL, no adapter to start from": {"loss_type": "dapo", "beta": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradients_are_those_of_trl(
+    name: str,
+    adapter: Path,
+    tiny_model: Path,
+    make_spec: Callable[..., dict],
+    events: Recorder,
+    tmp_path: Path,
+) -> None:
+    model = {"base": str(tiny_model), "adapter": None if "no adapter" in name else str(adapter)}
+    config = CONFIG | {"updates_per_batch": 2, "max_grad_norm": 1e9} | CASES[name]
+    torch.manual_seed(0)  # for the new adapter of the last case
+    compare(Case(make_spec(model=model, config=config), SPREAD), events, tmp_path)
+
+
+def compare(case: Case, events: Recorder, folder: Path) -> None:
+    expected_losses, expected = theirs(case, folder)
+    losses, gradients, metrics = ours(case, events)
+    print(
+        "LOSS",
+        losses,
+        expected_losses,
+        [{k: round(v, 3) for k, v in m.items()} for m in metrics],
+        [
+            (max(float((m[n] - t[n]).abs().max()) for n in t), max(float(g.abs().max()) for g in t.values()))
+            for m, t in zip(gradients, expected, strict=False)
+        ],
+    )
+    assert losses == pytest.approx(expected_losses, abs=LOSS_TOLERANCE, rel=LOSS_TOLERANCE)
+    for mine, trl in zip(gradients, expected, strict=True):
+        assert mine.keys() == trl.keys() and len(mine) == 2 * 2 * 7
+        largest = max(float(gradient.abs().max()) for gradient in trl.values())
+        assert largest > 1e-3
+        for name, gradient in trl.items():
+            assert float((mine[name] - gradient).abs().max()) < GRADIENT_TOLERANCE * largest, name
+    # The second update is off policy, far enough that both sides of the clipping were at work.
+    assert metrics[0]["train/clip_low"] == metrics[0]["train/clip_high"] == 0
+    assert metrics[1]["train/clip_low"] > 0 and metrics[1]["train/clip_high"] > 0
+
+
+def test_a_masked_sample_moves_nothing(make_spec: Callable[..., dict], events: Recorder, adapter: Path) -> None:
+    """Its completion may be anything: the gradient is the same."""
+    spec = make_spec(config=CONFIG | {"loss_type": "dapo", "updates_per_batch": 1})
+    spec["model"]["adapter"] = str(adapter)
+    case = Case(spec, [[1.0, None, 0.4, 0.2], [0.6, 0.6, -1.0, 1.0]])
+    [loss], [before], _ = ours(case, events)
+    case.completions[0][1] = [9] * 8
+    [other], [after], _ = ours(case, events)
+    assert loss == pytest.approx(other, abs=1e-7)
+    assert all(torch.allclose(before[name], after[name], atol=1e-7) for name in before)
+
+
+def test_groups_without_spread_are_skipped_unless_kl_holds_them(
+    make_spec: Callable[..., dict], events: Recorder, adapter: Path
+) -> None:
+    flat = [[0.2] * 4, [1.0] * 4]
+    spec = make_spec(config=CONFIG | {"beta": 0.0})
+    spec["model"]["adapter"] = str(adapter)
+    assert ours(Case(spec, flat), events)[0] == []
+    assert len(ours(Case(spec | {"config": CONFIG | {"beta": 0.1}}, flat), events)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("rewards", "scale", "expected"),
+    [
+        ([1, 0], "group", [0.5 / (0.5**0.5 + 1e-4), -0.5 / (0.5**0.5 + 1e-4)]),
+        ([1, 0], "none", [0.5, -0.5]),
+        ([1, 0, float("nan")], "none", [0.5, -0.5, 0]),
+        ([1, 1, 1], "group", [0, 0, 0]),
+        ([1, float("nan")], "group", [0, 0]),
+    ],
+)
+def test_advantages(rewards: list[float], scale: str, expected: list[float]) -> None:
+    assert advantages(torch.tensor(rewards, dtype=torch.float32), scale).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_sampler_is_the_trainer(make_spec: Callable[..., dict], events: Recorder, adapter: Path) -> None:
+    """What the engine says of its tokens is what the update computes: the policy gradient is on policy."""
+    spec = make_spec(config=CONFIG | {"temperature": 0.8})
+    spec["model"]["adapter"] = str(adapter)
+    trainer = Trainer(spec, events, StopFlag())
+    groups = trainer.rollout(0)
+    prompts, completions = [g.prompt for g in groups], [[o.token_ids for o in g.outputs] for g in groups]
+    logprobs, entropy, real = grpo.logprobs_of(trainer.model, prompts, completions, 0.8, 0)
+    outputs = [output for group in groups for output in group.outputs]
+    assert sampler_gap(logprobs.detach(), outputs, real)["train/logp_diff_max"] < 2e-5
+    assert logprobs.requires_grad and not entropy.requires_grad
+    wrong = [replace(output, logprobs=[value - 0.5 for value in output.logprobs]) for output in outputs]
+    assert sampler_gap(logprobs.detach(), wrong, real)["train/logp_diff_mean"] == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.fixture
+def lengths_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reward that random weights can vary in: the share of letters among the bytes."""
+
+    def rewarded(environment: Any, task: dict, output: str) -> Score:
+        share = sum(letter.isascii() and letter.isalpha() for letter in output) / max(1, len(output))
+        return Score(reward=share, success=share > 0.5)
+
+    monkeypatch.setattr("workers.environments.workplace.Workplace.score", rewarded)
+
+
+@pytest.fixture
+def run_spec(make_spec: Callable[..., dict], adapter: Path, lengths_pay: None) -> Callable[..., dict]:
+    def make(**fields: Any) -> dict:
+        spec = make_spec(config=CONFIG | {"beta": 0.05, "eval_every": 1}, seed=11)
+        spec["model"]["adapter"] = str(adapter)
+        return spec | {"validation_tasks": spec["tasks"][:1]} | fields
+
+    return make
+
+
+def test_a_run_tells_all_and_leaves_an_adapter(
+    run_spec: Callable[..., dict], events: Recorder, adapter: Path, tmp_path: Path
+) -> None:
+    main(run_spec(), events, StopFlag())
+    trained = [row["values"] for row in events.rows("metric") if "train/loss" in row["values"]]
+    names = {
+        *("train/loss", "train/learning_rate", "train/grad_norm", "train/reward_mean", "train/reward_std", "train/kl"),
+        *("train/entropy", "train/clip_low", "train/clip_high", "train/zero_std_share", "train/completion_length"),
+        *("train/truncated_share", "train/logp_diff_mean", "train/logp_diff_max", "train/success"),
+        *("time/generate_s", "time/update_s"),
+    }
+    assert len(trained) == 3 and all(names <= set(values) for values in trained)
+    assert all(values["train/logp_diff_max"] < 2e-5 for values in trained)
+    assert trained[0]["train/kl"] == 0 and trained[2]["train/kl"] > 0
+    assert [row["step"] for row in events.rows("metric") if "validation/reward" in row["values"]] == [0, 1, 2, 3]
+    phases = [(row["phase"], row["step"]) for row in events.rows("sample")]
+    assert phases.count(("train", 1)) == 8 and phases.count(("validation", 3)) == 1
+    assert [row["step"] for row in events.rows("checkpoint")] == [1, 2]
+    result = events.rows()[-1]
+    assert result["type"] == "result" and result["adapter"] == str(tmp_path / "out" / "adapter")
+    before, after = (load_file(folder / "adapter_model.safetensors") for folder in (adapter, tmp_path / "out/adapter"))
+    assert before.keys() == after.keys() and not torch.equal(*(next(iter(x.values())) for x in (before, after)))
+    files = {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert files == {"adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors", "state.json"}
+    assert not list((tmp_path / "out").rglob("reference"))
+
+
+def test_it_learns_what_is_rewarded(run_spec: Callable[..., dict], events: Recorder) -> None:
+    config = CONFIG | {"steps": 20, "generations": 8, "save_every": 100, "learning_rate": 5e-2}
+    main(run_spec(config=config, validation_tasks=[]), events, StopFlag())
+    rewards = [row["values"]["train/reward_mean"] for row in events.rows("metric")]
+    assert sum(rewards[-5:]) > sum(rewards[:5]) + 5 * 0.25
+
+
+def metrics_of(events: Recorder) -> dict[tuple[int, str], float]:
+    return {
+        (row["step"], name): value
+        for row in events.rows("metric")
+        for name, value in row["values"].items()
+        if not name.startswith("time/")
+    }
+
+
+def test_a_resumed_run_is_the_same_as_an_unbroken_one(run_spec: Callable[..., dict], tmp_path: Path) -> None:
+    whole, rest = Recorder(tmp_path / "whole.jsonl"), Recorder(tmp_path / "rest.jsonl")
+    main(run_spec(out_dir=str(tmp_path / "whole")), whole, StopFlag())
+    resume = tmp_path / "whole" / "checkpoint-1"
+    main(run_spec(out_dir=str(tmp_path / "rest"), resume_from=str(resume)), rest, StopFlag())
+    expected = {key: value for key, value in metrics_of(whole).items() if key[0] > 1}
+    found = {key: value for key, value in metrics_of(rest).items() if key[0] > 1}
+    assert found == pytest.approx(expected, abs=1e-6)
+    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("whole", "rest"))
+    assert all(torch.allclose(first[name], second[name], atol=1e-7) for name in first)
+
+
+class StopAfter(StopFlag):
+    """Asks to stop at the n-th time it is looked at."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def check(self) -> None:
+        self.looks -= 1
+        self.is_set = self.looks <= 0
+        super().check()
+
+
+@pytest.mark.parametrize("looks", [1, 2, 4, 5, 7, 9])
+def test_a_stop_anywhere_leaves_a_checkpoint_from_which_all_goes_on(
+    looks: int, run_spec: Callable[..., dict], tmp_path: Path
+) -> None:
+    spec = run_spec(out_dir=str(tmp_path / "stopped"))
+    stopped, rest = Recorder(tmp_path / "stopped.jsonl"), Recorder(tmp_path / "rest.jsonl")
+    with pytest.raises(Stop):
+        main(spec, stopped, StopAfter(looks))
+    saved = stopped.rows("checkpoint")[-1]
+    assert not list(tmp_path.glob("stopped/*.incoming"))
+    main(spec | {"resume_from": saved["path"]}, rest, StopFlag())
+    assert rest.rows("result") and max(step for step, _ in metrics_of(rest)) == 3
+    assert min(row["step"] for row in rest.rows("metric") if "train/loss" in row["values"]) == saved["step"] + 1
+
+
+def test_sigterm_saves_and_exits_with_143(run_spec: Callable[..., dict], tmp_path: Path) -> None:
+    """As the runner does it: a process of its own, events on a pipe."""
+    spec = run_spec(config=CONFIG | {"steps": 100_000, "save_every": 100_000}, validation_tasks=[])
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps(spec))
+    reading, writing = os.pipe()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "workers.grpo", str(path)],
+        pass_fds=[writing],
+        env=os.environ | {"FLYWHEEL_EVENTS_FD": str(writing), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+    )
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        rows = []
+        for line in lines:
+            rows.append(json.loads(line))
+            if rows[-1]["type"] == "metric" and child.poll() is None and rows[-1]["step"] == 2:
+                child.send_signal(signal.SIGTERM)
+    assert child.wait(60) == 143, child.stderr.read().decode()
+    assert [row["type"] for row in rows[-2:]] == ["checkpoint", "log"]
+    folder = Path(rows[-2]["path"])
+    assert json.loads((folder / "state.json").read_text())["step"] == rows[-2]["step"] >= 2
+    assert load_file(folder / "adapter_model.safetensors")
+    assert (folder / "optimizer.safetensors").is_file()  # random weights earn −1 each time: no update, no state
+    assert not list(folder.parent.glob("*.incoming"))
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(
+    run_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from workers import checkpoint
+
+    save_file, calls = checkpoint.save_file, []
+
+    def full(*arguments: Any, **named: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        save_file(*arguments, **named)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        main(run_spec(), events, StopFlag())
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["checkpoint-1"]
+    assert [row["step"] for row in events.rows("checkpoint")] == [1]
+
+
+def test_each_epoch_goes_through_all_tasks(make_spec: Callable[..., dict], events: Recorder) -> None:
+    trainer = Trainer(make_spec(config=CONFIG), events, StopFlag())
+    drawn = [task["id"] for step in range(3) for task in trainer.batch_of(step)]
+    assert sorted(drawn[:3]) == sorted(drawn[3:]) == sorted(task["id"] for task in trainer.tasks)
+    assert [task["id"] for task in trainer.batch_of(1)] == drawn[2:4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"), [({"loss_type": "ppo"}, "config.loss_type"), ({"temperature": 0}, "config.temperature")]
+)
+def test_a_config_that_cannot_be_is_refused(
+    changes: dict, says: str, make_spec: Callable[..., dict], events: Recorder
+) -> None:
+    with pytest.raises(SpecError, match=says):
+        Trainer(make_spec(config=CONFIG | changes), events, StopFlag())
+
+
+def test_sampling_of_a_step_is_its_own(make_spec: Callable[..., dict], events: Recorder) -> None:
+    trainer = Trainer(make_spec(config=CONFIG), events, StopFlag())
+    seen: list[Sampling] = []
+    generate = trainer.engine.generate
+    trainer.engine.generate = lambda chats, sampling, n: seen.append(sampling) or generate(chats, sampling, n)
+    trainer.rollout(0), trainer.rollout(1)
+    assert seen[0].seed != seen[1].seed and seen[0].max_new_tokens == 8
