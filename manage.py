@@ -1,5 +1,6 @@
 #!/usr/bin/env python
 import os
+import signal
 import sys
 
 NO_SERVICES = {
@@ -26,7 +27,10 @@ def main() -> None:
             embedded.ensure()
         except embedded.ServiceError as error:
             sys.exit(f"{error}")
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

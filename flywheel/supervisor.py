@@ -77,6 +77,7 @@ class Stack:
             Program(queue, self._worker(queue), STOP_SIGNAL.get(queue, signal.SIGTERM)) for queue in settings.QUEUES
         ]
         self.programs.append(Program("beat", self._celery("beat", "--pidfile=")))
+        self.logs = Path(settings.FLYWHEEL_DATA_DIR) / "logs"
         self.stopping = threading.Event()
         self._lock = threading.Lock()
         self._keeper: threading.Thread | None = None
@@ -127,6 +128,7 @@ class Stack:
     def start(self) -> None:
         """Raises StackError where the port is taken."""
         require_free_port(self.host, self.port)
+        self.logs.mkdir(parents=True, exist_ok=True)
         for program in self.programs:
             self._start(program)
         self._keeper = threading.Thread(target=self._keep_running, daemon=True)
@@ -147,7 +149,7 @@ class Stack:
         threading.Thread(target=self._show, args=[program.name, program.process], daemon=True).start()
 
     def _show(self, name: str, process: subprocess.Popen) -> None:
-        log = Path(settings.FLYWHEEL_DATA_DIR) / "logs" / f"{name}.log"
+        log = self.logs / f"{name}.log"
         assert process.stdout is not None
         with log.open("ab") as file:
             for line in process.stdout:

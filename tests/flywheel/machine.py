@@ -152,3 +152,15 @@ def health(port: int) -> dict | None:
         return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=5).json()
     except (httpx.HTTPError, ValueError):
         return None
+
+
+def up(machine: Machine, port: int) -> subprocess.Popen[str]:
+    """`manage.py up`, once it says that it is up. Fails the test with its output where it ends before."""
+    process = machine.popen("manage.py", "up", "--port", str(port))
+    assert process.stdout is not None
+    said = ""
+    while "Flywheel is up" not in said:
+        line = process.stdout.readline()
+        assert line, said
+        said += line
+    return process

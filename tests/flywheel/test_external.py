@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from flywheel.embedded import UNPRIVILEGED, Layout
-from tests.flywheel.machine import Machine, eventually, free_port, health
+from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 REDIS = shutil.which("redis-server") or shutil.which("valkey-server", path="/usr/bin:/usr/local/bin")
@@ -70,14 +70,15 @@ def broker_url(folder: Path) -> Iterator[str]:
 def test_all_is_up_on_services_of_ones_own(machine: Machine, database_url: str, broker_url: str) -> None:
     machine.environment |= {"DATABASE_URL": database_url, "BROKER_URL": broker_url}
     port = free_port()
-    process = machine.popen("manage.py", "up", "--port", str(port))
-    eventually(lambda: (health(port) or {}).get("healthy"), 120)
+    process = up(machine, port)
+    assert (health(port) or {})["healthy"]
     assert machine.processes("flywheel.embedded") == []
     assert not Layout.of(machine.data).postgres.exists()
 
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
+    assert "Traceback" not in output
     eventually(machine.is_quiet, 30)
 
 

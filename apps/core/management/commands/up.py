@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
-from django.core.management import BaseCommand, CommandError, CommandParser, call_command
+from django.core.management import BaseCommand, CommandError, CommandParser
 
-from apps.core.actions import bootstrap
+from apps.core.management.commands.prepare import prepare_installation
 from flywheel.supervisor import Stack, StackError, require_free_port
 
 
@@ -18,6 +19,7 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, default=8000)
 
     def handle(self, *, host: str, port: int, **options: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # while it starts, too, it stops all it started
         stack = prepare(self, host, port)
         try:
             stack.start()
@@ -36,13 +38,5 @@ def prepare(command: BaseCommand, host: str, port: int, *, quiet: bool = False) 
         require_free_port(host, port)
     except StackError as error:
         raise CommandError(str(error)) from error
-    call_command("migrate", verbosity=0)
-    call_command("collectstatic", interactive=False, verbosity=0)
-    made = bootstrap()
-    if made:
-        command.stdout.write(
-            f"First start. Log in as {made['username']} with the password {made['password']}\n"
-            f"API key of the project “{made['project']}”: {made['api_key']}\n"
-            "Both are shown this once only."
-        )
+    prepare_installation(command)
     return Stack(host, port, quiet=quiet)

@@ -1,0 +1,64 @@
+"""GET /healthz on the suite's own database and broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from django.conf import settings
+from django.db import DatabaseError, connection
+from django.test import Client
+
+from flywheel import alive
+
+NAMES = (*settings.QUEUES, alive.BEAT)
+
+
+@pytest.fixture(autouse=True)
+def _all_alive() -> Iterator[None]:
+    for name in NAMES:
+        alive.say(name)
+    yield
+    alive.client().delete(*(f"flywheel:alive:{name}" for name in NAMES))
+
+
+def parts_down(client: Client) -> set[str]:
+    response = client.get("/healthz")
+    body = response.json()
+    assert response.status_code == (200 if body["healthy"] else 503)
+    return {part for part, up in body["parts"].items() if not up}
+
+
+@pytest.mark.django_db
+def test_it_answers_200_without_a_login_when_all_is_up(client: Client) -> None:
+    assert parts_down(client) == set()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", NAMES)
+def test_a_worker_or_beat_that_is_silent_is_named(client: Client, name: str) -> None:
+    alive.client().delete(f"flywheel:alive:{name}")
+    assert parts_down(client) == {name if name == alive.BEAT else f"worker {name}"}
+
+
+@pytest.mark.django_db
+def test_the_word_of_a_worker_expires(client: Client) -> None:
+    for name in NAMES:
+        assert 0 < alive.client().ttl(f"flywheel:alive:{name}") <= 60
+
+
+@pytest.mark.django_db
+def test_a_broker_that_is_away_is_named(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = redis.Redis(unix_socket_path="/nonexistent/valkey.sock")
+    monkeypatch.setattr(alive, "client", lambda: nowhere)
+    assert "broker" in parts_down(client)
+
+
+@pytest.mark.django_db
+def test_a_database_that_is_away_is_named(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> None:
+        raise DatabaseError
+
+    monkeypatch.setattr(connection, "cursor", away)
+    assert parts_down(client) == {"database"}
