@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
+from workers.spec import JobError
+
 NAME = "flywheel_branches"
 
 
@@ -59,10 +61,15 @@ def attention(
     scaling: float,
     dropout: float = 0.0,
     branch: Pass | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """query [R, heads, U, d], key and value [R, kv_heads, U, d] → [R, U, heads, d]. `branch` is passed to the model."""
     assert branch is not None, "this model was switched to branch attention; call it through workers.branches"
+    if softcap is not None or s_aux is not None:
+        raise NotImplementedError("capped attention scores and attention sinks")
     rows, heads, new, d = query.shape
     kv_heads = key.shape[1]
     own_keys, own_values = branch.store(module.layer_idx, key, value)
@@ -74,6 +81,8 @@ def attention(
     own = _scores(q, own_keys, None)
     if branch.mask is not None:
         own = own.masked_fill(~branch.mask, float("-inf"))
+    if sliding_window and sum(part.shape[-1] for part in [*scores, own]) > sliding_window:
+        raise JobError(f"The prompts are longer than this model's attention window of {sliding_window} tokens.")
     weights = torch.cat([*scores, own], dim=-1).softmax(dim=-1, dtype=torch.float32).to(q.dtype)
     output = torch.zeros_like(q)
     at = 0
@@ -123,9 +132,52 @@ def decoder_of(model: Any) -> tuple[Any, Any]:
 
 
 def use_branches(model: Any) -> None:
-    """Switches the model's attention function. Raises ValueError for a model that does not let it be replaced."""
+    """Switches the model's attention function. Raises JobError for a model that then computes something else."""
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if causal.config._attn_implementation == NAME:
+        return
+    training = model.training
+    model.eval()
+    try:
+        largest = _largest_difference(causal)
+    except Exception as error:  # whatever a model of another make does with what it is given
+        raise JobError(_unsuited(causal)) from error
+    finally:
+        model.train(training)
+    if not largest < TOLERANCES.get(causal.dtype, 0.3):
+        raise JobError(_unsuited(causal))
+
+
+TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a log-probability, between two orders of the same sums
+
+
+def _unsuited(causal: Any) -> str:
+    return (
+        f"{type(causal).__name__} cannot be run with shared prompts: its attention or its output is of another kind. "
+        "Serve the model with vLLM or another server and use the openai engine."
+    )
+
+
+@torch.no_grad()
+def _largest_difference(causal: Any) -> float:
+    """Between log-probabilities before and after the switch, over two short prompts with two completions each.
+
+    Models with ALiBi, capped or scaled logits, attention sinks or recurrent states would be computed wrong in silence.
+    """
+    decoder, head = decoder_of(causal)
+    tokens = [(7 * i + 3) % head.weight.shape[0] for i in range(24)]
+    prompts = [tokens[:8], tokens[:5] + tokens[8:10]]
+    groups = [[tokens[10:14], tokens[14:16]], [tokens[16:17], tokens[17:24]]]
+    device, expected = head.weight.device, []
+    for prompt, group in zip(prompts, groups, strict=True):
+        for completion in group:
+            ids = torch.tensor([prompt + completion], device=device)
+            logits = causal(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+            expected.append(logits.float().log_softmax(-1))
     causal.set_attn_implementation(NAME)
+    hidden, _, real = completion_hidden(decoder, forward_prompts(decoder, prompts, 0), groups)
+    found = head(hidden[real]).float().log_softmax(-1)
+    return float((found - torch.cat(expected)).abs().max())
 
 
 def _causal(n: int, device: torch.device) -> Tensor:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from workers.branches import common_prefix, completion_hidden, decoder_of, forward_prompts
+from workers.branches import common_prefix, completion_hidden, decoder_of, forward_prompts, use_branches
 from workers.engines import Output, Sampling, open_engine
 from workers.engines.transformers_engine import TransformersEngine, nucleus, sample
 from workers.models import load_base
-from workers.spec import SpecError
+from workers.spec import JobError, SpecError
 
 SYSTEM = {"role": "system", "content": "Answer with one JSON call. tickets.close(id) email.send(to, subject)"}
 CLOSE = 2e-5  # float32, two ways to the same sums
@@ -191,6 +192,47 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
     noise = torch.linspace(0, 1, 1001)[:-1]
     chosen, _ = sample(probabilities.log().expand(1000, 4), Sampling(top_p=0.6), noise)
     assert set(chosen.tolist()) == {1, 3}
+
+
+SMALL = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+def small(kind: str, **fields: object) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SMALL, **fields))
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "mistral"])
+def test_models_of_other_makes_share_prompts_too(kind: str) -> None:
+    fields = {"mistral": {"sliding_window": 64}, "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4}}
+    use_branches(small(kind, **fields.get(kind, {})))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("bloom", {}),  # ALiBi, and no way to replace its attention
+        ("mamba", {}),  # no attention
+        ("granite", {"logits_scaling": 8.0}),
+        ("gemma2", {"head_dim": 8, "query_pre_attn_scalar": 8}),  # capped logits
+        ("mistral", {"sliding_window": 6}),
+    ],
+)
+def test_a_model_that_would_be_computed_wrong_is_refused(kind: str, fields: dict) -> None:
+    model = small(kind, **fields)
+    with pytest.raises(JobError, match=r"cannot be run with shared prompts.*openai engine"):
+        use_branches(model)
+    assert model.training
+
+
+def test_a_prompt_beyond_the_attention_window_is_refused() -> None:
+    model = small("mistral", sliding_window=20).eval()
+    use_branches(model)
+    with torch.inference_mode(), pytest.raises(JobError, match="window of 20 tokens"):
+        forward_prompts(decoder_of(model)[0], [list(range(3, 25))], 0)
 
 
 def test_an_engine_that_there_is_not_is_refused() -> None:
