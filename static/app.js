@@ -15,7 +15,7 @@ function drawCharts(scope) {
     const figure = JSON.parse(source.textContent);
     const colour = getComputedStyle(root).getPropertyValue("--text").trim();
     const line = getComputedStyle(root).getPropertyValue("--line").trim();
-    const axis = { gridcolor: line, zerolinecolor: line, linecolor: line };
+    const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, tickfont: { size: 11 } };
     const layout = { ...figure.layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour, size: 11.5 } };
     for (const name of ["xaxis", "yaxis"]) layout[name] = { ...axis, ...(figure.layout[name] || {}) };
     Plotly.react(box, figure.data, layout, { displayModeBar: false, responsive: true });
@@ -69,10 +69,17 @@ document.addEventListener("click", (event) => {
     localStorage.setItem("theme", root.dataset.theme);
     drawCharts(document);
   }
+  const row = event.target.closest("[data-row]");
+  if (row && !event.target.closest("a, button, form, input, select, summary") && !String(getSelection())) row.querySelector("a")?.click();
   if (event.target.closest("#show-help")) document.getElementById("help").classList.add("open");
   else if (event.target.id === "help") event.target.classList.remove("open");
 }, true);
 
 document.addEventListener("change", (event) => { if (event.target.closest("form[data-auto]")) event.target.form.requestSubmit(); });
 document.addEventListener("DOMContentLoaded", () => { fillBars(document); drawCharts(document); });
-document.addEventListener("htmx:afterSettle", () => { fillBars(document); drawCharts(document); });
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (window.Plotly) for (const box of event.target.querySelectorAll(".js-plotly-plot")) Plotly.purge(box);
+});
+// Before the browser paints the new fragment: curves of a running job do not flicker.
+document.addEventListener("htmx:afterSwap", () => { fillBars(document); drawCharts(document); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(document));

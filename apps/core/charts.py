@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 PALETTE = ("#6370e8", "#1f9d6b", "#d9822b", "#c6423a", "#8a5cd6", "#2d8fc4", "#98a03a", "#b8578f")
-MARGIN = {"l": 44, "r": 12, "t": 28, "b": 36}
+GOOD, BAD, UNKNOWN = "#1f9d6b", "#c6423a", "#8a919e"
+MARGIN = {"l": 40, "r": 8, "t": 30, "b": 30}
+LEGEND_HEIGHT = 20
+
+
+def time_unit(first: datetime | None, last: datetime | None) -> str:
+    """What to count by, so that a chart has tens of bars and not hundreds: minute, hour or day."""
+    span = (last - first).total_seconds() if first and last else 0
+    return "minute" if span < 2 * 3600 else "hour" if span < 36 * 3600 else "day"
 
 
 def lines(
-    series: dict[str, tuple[Sequence, Sequence]], title: str, *, x: str = "step", y: str = "", height: int = 250
+    series: dict[str, tuple[Sequence, Sequence]], title: str, *, x: str = "step", y: str = "", height: int = 210
 ) -> dict:
     """{name: (xs, ys)} as one chart of lines."""
     import plotly.graph_objects as go
@@ -39,12 +48,21 @@ def bars(
     y: str = "",
     height: int = 250,
     stacked: bool = False,
+    colours: dict[str, str] | None = None,
 ) -> dict:
+    """{name: (xs, ys)} as bars, side by side or stacked."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
     for index, (name, (xs, ys)) in enumerate(series.items()):
-        figure.add_trace(go.Bar(x=list(xs), y=list(ys), name=name, marker={"color": PALETTE[index % len(PALETTE)]}))
+        figure.add_trace(
+            go.Bar(
+                x=list(xs),
+                y=list(ys),
+                name=name,
+                marker={"color": (colours or {}).get(name, PALETTE[index % len(PALETTE)])},
+            )
+        )
     figure.update_layout(barmode="stack" if stacked else "group")
     return _finish(figure, title, x, y, height, legend=len(series) > 1)
 
@@ -82,12 +100,26 @@ def intervals(
 def _finish(figure: Any, title: str, x: str, y: str, height: int, legend: bool) -> dict:
     figure.update_layout(
         template="none",
-        title={"text": title, "font": {"size": 13}, "x": 0.01, "xanchor": "left"},
+        title={
+            "text": title,
+            "font": {"size": 12.5},
+            "x": 0,
+            "xanchor": "left",
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
+        },
         height=height,
-        margin=MARGIN,
+        margin=MARGIN | {"t": MARGIN["t"] + LEGEND_HEIGHT * legend},
         showlegend=legend,
-        legend={"orientation": "h", "y": 1.12, "x": 1, "xanchor": "right"},
-        xaxis={"title": {"text": x}, "automargin": True},
-        yaxis={"title": {"text": y}, "automargin": True},
+        legend={"orientation": "h", "y": 1.01, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        bargap=0.15,
+        xaxis={
+            "title": {"text": x, "font": {"size": 11}, "standoff": 4},
+            "automargin": True,
+            "tickangle": 0,
+            "nticks": 7,
+        },
+        yaxis={"title": {"text": y, "font": {"size": 11}}, "automargin": True, "nticks": 6, "rangemode": "normal"},
     )
     return json.loads(figure.to_json())

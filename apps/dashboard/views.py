@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from datetime import timedelta
 
-from django.db.models import Count, Q
-from django.db.models.functions import TruncHour
+from django.db.models import Count, Max, Min, Q
+from django.db.models.functions import Trunc
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
 from apps.core.access import project_view
-from apps.core.charts import bars
+from apps.core.charts import BAD, GOOD, UNKNOWN, bars, time_unit
 from apps.core.models import Project
 from apps.dashboard.next_steps import Wheel, next_steps
 from apps.evals.models import EvalRun, EvalSetState
@@ -19,6 +18,8 @@ from apps.promotion.models import Channel, Promotion, Verdict
 from apps.reviews.actions import lock_state
 from apps.training.models import TrainingRun
 from apps.trajectories.models import Outcome
+
+OUTCOME_COLOURS = {Outcome.FAILURE: BAD, Outcome.SUCCESS: GOOD, Outcome.UNKNOWN: UNKNOWN}
 
 
 @project_view()
@@ -75,17 +76,21 @@ def buckets(project: Project) -> list[dict]:
 
 
 def outcome_chart(project: Project) -> dict | None:
-    """Outcomes by the hour over the last week."""
+    """Outcomes of the last month over time."""
+    recent = project.trajectories.filter(started_at__gte=timezone.now() - timedelta(days=30))
+    unit = time_unit(**recent.aggregate(first=Min("started_at"), last=Max("started_at")))
     rows = (
-        project.trajectories.filter(started_at__gte=timezone.now() - timedelta(days=7))
-        .annotate(hour=TruncHour("started_at"))
-        .values("hour", "outcome_status")
+        recent.annotate(at=Trunc("started_at", unit))
+        .values("at", "outcome_status")
         .annotate(n=Count("pk"))
-        .order_by("hour")
+        .order_by("at")
     )
-    series: dict[str, tuple[list, list]] = defaultdict(lambda: ([], []))
+    series: dict[str, tuple[list, list]] = {Outcome(name).label: ([], []) for name in OUTCOME_COLOURS}
     for row in rows:
         xs, ys = series[Outcome(row["outcome_status"]).label]
-        xs.append(row["hour"].isoformat())
+        xs.append(row["at"].isoformat())
         ys.append(row["n"])
-    return bars(dict(series), "Trajectories by the hour, last 7 days", stacked=True, height=220) if series else None
+    shown = {name: values for name, values in series.items() if values[0]}
+    colours = {Outcome(name).label: colour for name, colour in OUTCOME_COLOURS.items()}
+    title = f"Trajectories by the {unit}"
+    return bars(shown, title, stacked=True, height=220, colours=colours) if shown else None

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from django.contrib import messages
-from django.db.models import Count, Q
-from django.db.models.functions import TruncHour
+from django.db.models import Count, Max, Min, Q
+from django.db.models.functions import Trunc
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.charts import bars
+from apps.core.charts import bars, time_unit
 from apps.core.intervals import wilson
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
@@ -69,20 +69,20 @@ def by_version(project: Project) -> list[dict]:
 
 
 def trend(project: Project) -> dict | None:
+    standing = Failure.objects.filter(project=project).standing()
+    unit = time_unit(**standing.aggregate(first=Min("trajectory__started_at"), last=Max("trajectory__started_at")))
     rows = (
-        Failure.objects.filter(project=project)
-        .standing()
-        .annotate(hour=TruncHour("trajectory__started_at"))
-        .values("hour", "mode__name")
+        standing.annotate(at=Trunc("trajectory__started_at", unit))
+        .values("at", "mode__name")
         .annotate(n=Count("pk"))
-        .order_by("hour")
+        .order_by("at")
     )
     series: dict[str, tuple[list, list]] = {}
     for row in rows:
         xs, ys = series.setdefault(row["mode__name"], ([], []))
-        xs.append(row["hour"].isoformat())
+        xs.append(row["at"].isoformat())
         ys.append(row["n"])
-    return bars(series, "Failures by the hour", stacked=True, height=240) if series else None
+    return bars(series, f"Failures by the {unit}", stacked=True, height=240) if series else None
 
 
 @require_POST

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from django import template
 from django.http import QueryDict
+from django.utils import timezone
 
 register = template.Library()
 
@@ -49,6 +51,39 @@ def seconds(value: Any) -> str:
 
 
 @register.filter
+def number(value: Any) -> str:
+    """Three decimals for what is small, none for what is large."""
+    return "–" if value is None else f"{float(value):,.0f}" if abs(float(value)) >= 100 else f"{float(value):.3f}"
+
+
+@register.filter
+def points(value: Any) -> str:
+    """A component of a reward: signed, without needless zeros."""
+    return "–" if value is None else f"{float(value):+.3g}"
+
+
+AGES = ((90, 1, "s"), (90 * 60, 60, "min"), (36 * 3600, 3600, "h"))
+
+
+@register.filter
+def ago(value: datetime | None) -> str:
+    """How long ago (or in how long), short enough for a column of a table."""
+    if value is None:
+        return ""
+    age = (timezone.now() - value).total_seconds()
+    if abs(age) < 5:
+        return "now"
+    unit, name = next(((unit, name) for below, unit, name in AGES if abs(age) < below), (86400, "d"))
+    count = round(abs(age) / unit)
+    return f"{count} {name} ago" if age > 0 else f"in {count} {name}"
+
+
+@register.filter
+def compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+@register.filter
 def pretty(value: Any) -> str:
     """JSON, indented; text that is not JSON as it is."""
     if isinstance(value, str):
@@ -72,6 +107,17 @@ def text_of(message: dict) -> str:
 @register.filter
 def is_example(message: dict) -> bool:
     return str(message.get("name") or "").startswith("example_")
+
+
+@register.simple_tag
+def opening_of(turns: list[dict], blamed: int | str | None = None) -> int:
+    """How many messages at the front are the agent's prompt (system message, examples); 0 where one is blamed."""
+    count = 0
+    for message in turns:
+        if message.get("role") not in ("system", "developer") and not is_example(message):
+            break
+        count += 1
+    return 0 if count == len(turns) or (isinstance(blamed, int) and blamed < count) else count
 
 
 @register.filter
