@@ -34,7 +34,7 @@ HARNESS = {
     ],
     "max_turns": 1,
     "max_new_tokens": 48,
-    "temperature": 1.0,
+    "temperature": 0.8,
     "top_p": 1.0,
 }
 VERIFIER = {"name": "tool_call", "weights": {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}}
