@@ -184,11 +184,17 @@ def _start_supervisor(layout: Layout) -> None:
 
 
 def _wait(layout: Layout) -> None:
-    deadline = time.monotonic() + START_PATIENCE_S
+    deadline, looked = time.monotonic() + START_PATIENCE_S, time.monotonic()
     while not (_postgres_answers(layout) and _broker_answers(layout)):
         if layout.error.exists() and (text := layout.error.read_text().strip()):
             raise ServiceError(text)
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now - looked > 2:
+            looked = now
+            # The supervisor that was there was about to go, or was killed; of two that start at once one stays.
+            if not _supervised(layout):
+                _start_supervisor(layout)
+        if now > deadline:
             raise ServiceError(f"The embedded services did not start. Read {layout.data / 'logs'}.")
         time.sleep(0.1)
 
