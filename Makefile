@@ -1,7 +1,9 @@
 # `make demo` and `make test` do everything on a fresh machine with Python 3.11 or 3.12.
 VENV ?= .venv
 PY := $(VENV)/bin/python
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+# The first that works: a name may be a shim of a version that is not there, or lack the venv module.
+FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
+PYTHON ?= $(shell for name in python3.11 python3.12 python3; do $$name -c '$(FITS)' 2>/dev/null && echo $$name && break; done)
 REQUIREMENTS := $(wildcard requirements*.txt)
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d' ' -f1)
 TORCH := $(shell grep '^torch==' requirements.txt)
@@ -12,8 +14,8 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 setup: $(STAMP)
 
 $(STAMP):
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
-		{ echo "Flywheel needs Python 3.11 or 3.12. Install one, or name it: make setup PYTHON=/path/to/python3.11"; exit 1; }
+	@test -n "$(PYTHON)" || \
+		{ echo "Flywheel needs Python 3.11 or 3.12 with venv. Install it, or name it: make setup PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing (some minutes the first time) …"
 	@$(PIP) $(TORCH)

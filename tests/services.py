@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-os.environ["FLYWHEEL_DATA_DIR"] = str(ROOT / "var" / "test")
+# Two runs at the same time need a folder each: the test database has one name.
+os.environ["FLYWHEEL_DATA_DIR"] = os.environ.get("FLYWHEEL_TEST_DATA_DIR") or str(ROOT / "var" / "test")
 os.environ["FLYWHEEL_EMBEDDED_FSYNC"] = "off"
 os.environ.setdefault("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # Playwright's loop runs in the tests' thread

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -52,15 +53,23 @@ class Machine:
         return kept | {"FLYWHEEL_DATA_DIR": str(self.data), "FLYWHEEL_EMBEDDED_FSYNC": "off"} | self.environment
 
     def use_python_of_all(self) -> bool:
-        """Takes a Python that every user can read: this one, or the system's with this one's packages."""
-        packages = Path(httpx.__file__).parent.parent
-        mine, systems = Path(sys.executable), Path(f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}")
+        """Takes a Python that every user can read: this one, or a copy of it. False where the code cannot be read."""
+        packages, home = Path(httpx.__file__).parent.parent, Path(sys.base_prefix)
         if not (reachable(packages) and reachable(ROOT)):
             return False
-        if not reachable(mine.resolve()):
-            self.executable = str(systems)
+        if not reachable(home / "lib"):
+            copy, name = self.data.parent / "python", f"python{sys.version_info[0]}.{sys.version_info[1]}"
+            left_out = shutil.ignore_patterns(
+                "site-packages", "test", "__pycache__", "config-*", "idlelib", "ensurepip"
+            )
+            shutil.copytree(home / "lib" / name, copy / "lib" / name, ignore=left_out)
+            for library in (home / "lib").glob("libpython*.so*"):
+                shutil.copy(library, copy / "lib")
+            (copy / "bin").mkdir()
+            self.executable = shutil.copy(home / "bin" / name, copy / "bin")
+            self.environment |= {"PYTHONHOME": str(copy), "LD_LIBRARY_PATH": str(copy / "lib")}
             self.environment |= {"PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
-        return Path(self.executable).exists()
+        return True
 
     def popen(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         identity = {} if self.uid is None else {"user": self.uid, "group": self.uid, "extra_groups": []}

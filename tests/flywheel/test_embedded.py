@@ -101,7 +101,7 @@ def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(mac
 def test_it_runs_for_an_ordinary_user(folder: Path, unprivileged_uid: int | None) -> None:
     machine = Machine(folder / "data", uid=unprivileged_uid)
     if unprivileged_uid is not None and not machine.use_python_of_all():
-        pytest.skip("no Python of this version, or no checkout, that another user can read")
+        pytest.skip("the checkout lies where no other user can read it")
     try:
         machine.python(CREATE)
         owner = Path(f"/proc/{machine.postmaster()}").stat().st_uid

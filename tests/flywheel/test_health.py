@@ -17,10 +17,11 @@ NAMES = (*settings.QUEUES, alive.BEAT)
 
 @pytest.fixture(autouse=True)
 def _all_alive() -> Iterator[None]:
+    broker = alive.client()  # a test may take it away
     for name in NAMES:
         alive.say(name)
     yield
-    alive.client().delete(*(f"flywheel:alive:{name}" for name in NAMES))
+    broker.delete(*(f"flywheel:alive:{name}" for name in NAMES))
 
 
 def parts_down(client: Client) -> set[str]:
