@@ -76,7 +76,12 @@ document.addEventListener("click", (event) => {
 }, true);
 
 document.addEventListener("change", (event) => { if (event.target.closest("form[data-auto]")) event.target.form.requestSubmit(); });
-document.addEventListener("DOMContentLoaded", () => { fillBars(document); drawCharts(document); });
+document.addEventListener("DOMContentLoaded", () => {
+  fillBars(document);
+  drawCharts(document);
+  const here = document.querySelector(".side [aria-current]"), side = here?.parentElement;
+  if (side && side.scrollWidth > side.clientWidth) side.scrollLeft = here.offsetLeft - side.clientWidth / 2;
+});
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (window.Plotly) for (const box of event.target.querySelectorAll(".js-plotly-plot")) Plotly.purge(box);
 });
