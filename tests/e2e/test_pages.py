@@ -1,0 +1,112 @@
+"""Every page, full and empty, in both themes, on a phone and on a screen: no error, nothing that sticks out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from django.urls import reverse
+from playwright.sync_api import expect
+
+from apps.core.actions import create_project
+from apps.core.models import JobState
+from apps.failures.models import Failure
+from apps.reviews.actions import open_review
+from apps.training.actions import freeze_dataset, submit_training
+from apps.training.models import Method
+from tests.e2e.conftest import log_in
+from tests.e2e.seed import World, say
+
+STATIONS = (
+    "dashboard:home", "trajectories:list", "failures:list", "evals:list", "environments:list", "reviews:list",
+    "training:list", "training:new", "promotion:models", "promotion:compare", "automation:list", "core:settings",
+)  # fmt: skip
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+def addresses(world: World, by: Any) -> list[str]:
+    slug = world.project.slug
+    review = open_review(run=world.sft, by=by)
+    rows = [
+        ("trajectories:detail", world.project.trajectories.failed().first().pk),
+        ("failures:case", Failure.objects.filter(project=world.project).first().pk),
+        ("evals:detail", world.eval_set.pk), ("evals:new_run", world.eval_set.pk), ("evals:run", world.grpo.pk),
+        ("environments:detail", world.environment.pk), ("reviews:detail", review.pk),
+        ("training:detail", world.training.pk), ("promotion:model", world.grpo.model_version_id),
+        ("promotion:report", world.report.pk),
+    ]  # fmt: skip
+    return [reverse(name, args=[slug]) for name in STATIONS] + [reverse(name, args=[slug, pk]) for name, pk in rows]
+
+
+def check(page: Any, address: str) -> None:
+    """Opens the page as a phone, turns the theme, makes it wide: it must fit each time."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    answer = page.goto(address)
+    assert answer.status == 200, address
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 844})
+        for _ in range(2):
+            page.locator("#theme").click()
+            assert page.evaluate(OVERFLOW) <= 0, f"{address} sticks out at {width} px"
+    for box in page.locator(".figure").all():
+        expect(box.locator(".main-svg").first).to_be_attached()
+
+
+def test_full_pages_fit_in_both_themes(world: World, user: Any, logged_in: Any) -> None:
+    for address in addresses(world, user):
+        check(logged_in, address)
+
+
+def test_empty_pages_say_what_to_do(user: Any, page: Any) -> None:
+    project = create_project(slug="empty", name="Empty", by=user)
+    log_in(page)
+    for name in STATIONS:
+        check(page, reverse(name, args=[project.slug]))
+        if name not in ("training:new", "core:settings"):
+            expect(page.locator(".empty, .bucket").first).to_be_visible()
+    page.goto(reverse("dashboard:home", args=[project.slug]))
+    expect(page.get_by_text("curl -X POST")).to_be_visible()
+
+
+def test_themes_have_their_own_colours_and_are_remembered(world: World, logged_in: Any) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor"
+    before = logged_in.evaluate(colour)
+    logged_in.locator("#theme").click()
+    after = logged_in.evaluate(colour)
+    assert before != after
+    logged_in.reload()
+    assert logged_in.evaluate(colour) == after
+
+
+def test_the_keyboard_has_help_and_search(world: World, logged_in: Any) -> None:
+    logged_in.keyboard.press("?")
+    expect(logged_in.get_by_role("dialog")).to_be_visible()
+    logged_in.keyboard.press("Escape")
+    expect(logged_in.get_by_role("dialog")).to_be_hidden()
+    logged_in.goto(reverse("trajectories:list", args=[world.project.slug]))
+    logged_in.keyboard.press("/")
+    logged_in.keyboard.type("no such request anywhere")
+    logged_in.keyboard.press("Enter")
+    expect(logged_in.get_by_text("Nothing matches these filters")).to_be_visible()
+
+
+def test_a_running_job_is_followed_without_reloading(world: World, user: Any, logged_in: Any) -> None:
+    """Progress and curves come by themselves; the page says so when the run has ended."""
+    run = submit_training(
+        project=world.project, method=Method.SFT, parent=world.base, environment=world.environment,
+        dataset=freeze_dataset(eval_set=world.eval_set, by=user), config={"steps": 4}, by=user, name="Live run",
+    )  # fmt: skip
+    assert run.claim("test")
+    logged_in.goto(reverse("training:detail", args=[world.project.slug, run.pk]))
+    expect(logged_in.get_by_text("No step yet")).to_be_visible()
+    say(run, [{"type": "metric", "step": 1, "values": {"train/loss": 1.5}}])
+    expect(logged_in.locator(".figure .gtitle", has_text="Loss")).to_be_visible()
+    expect(logged_in.get_by_text(re.compile("4 of 4"))).to_be_visible()
+    assert run.finish(JobState.FAILED, error="The disk is full: the checkpoint of step 2 was not written.")
+    expect(logged_in.get_by_text("The disk is full")).to_be_visible()
+    expect(logged_in.locator("#status")).not_to_have_attribute("hx-get", re.compile(".*"))
+
+
+def test_an_unknown_page_says_so(world: World, logged_in: Any) -> None:
+    answer = logged_in.request.get(f"/p/{world.project.slug}/nothing/")
+    assert answer.status == 404 and "Not found" in answer.text() and "Back to the start" in answer.text()

@@ -1,0 +1,142 @@
+"""One person, one browser: from the login to a promotion and back."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from playwright.sync_api import expect
+
+from apps.core.models import AuditEvent
+from apps.failures.models import Failure
+from apps.promotion.actions import channel_of
+from tests.e2e.conftest import PASSWORD
+from tests.e2e.seed import World
+
+
+def test_the_wheel_turns_in_the_browser(world: World, page: Any) -> None:
+    log_in(page)
+    filter_and_open_trajectories(page)
+    triage(page, world)
+    make_an_eval_set(page)
+    read_runs(page, world)
+    promote_and_roll_back(page, world)
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("button", name="Log in")).to_be_visible()
+    page.goto(f"/p/{world.project.slug}/")
+    expect(page).to_have_url(re.compile(r"/login/\?next="))
+
+
+def log_in(page: Any) -> None:
+    page.goto("/")
+    page.get_by_label("User name").fill("ada")
+    page.get_by_label("Password").fill("wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.locator(".errorlist")).to_be_visible()
+    page.get_by_label("User name").fill("ada")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("heading", name="Workplace assistant")).to_be_visible()
+    expect(page.locator(".figure .main-svg").first).to_be_visible()
+    expect(page.get_by_role("link", name="Look at the gate")).to_be_visible()
+
+
+def filter_and_open_trajectories(page: Any) -> None:
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_url("**/trajectories/")
+    everything = page.locator("tr[data-row]").count()
+    page.get_by_label("Outcome").select_option("failure")
+    page.wait_for_url("**outcome=failure**")
+    rows = page.locator("tr[data-row]")
+    assert 0 < rows.count() <= everything
+    assert set(page.locator("tr[data-row] td:nth-child(2)").all_inner_texts()) == {"failure"}
+    for key in "jjjk":
+        page.keyboard.press(key)
+    second = rows.nth(1)
+    expect(second).to_have_class(re.compile(r"\bat\b"))
+    asked = second.locator("a").first.inner_text()
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/trajectories/[0-9a-f-]{36}/"))
+    expect(page.get_by_role("heading", level=1)).to_contain_text(asked[:30])
+    expect(page.locator(".turn.user .body").last).to_contain_text(asked[:30])
+    expect(page.locator(".turn.blamed")).to_have_count(1)
+    first = page.url
+    page.keyboard.press("]")
+    page.wait_for_url(lambda url: url != first and "outcome=failure" in url)
+
+
+def triage(page: Any, world: World) -> None:
+    """Confirm, change, dismiss, and take the last one back."""
+    failures = Failure.objects.filter(project=world.project)
+    waiting = failures.filter(state="open").count()
+    page.get_by_role("link", name="Failures").click()
+    page.keyboard.press("t")
+    expect(page.get_by_text(f"{waiting} left")).to_be_visible()
+    page.keyboard.press("c")
+    expect(page.get_by_text(f"{waiting - 1} left")).to_be_visible()
+    page.keyboard.press("4")
+    expect(page.get_by_text(f"{waiting - 2} left")).to_be_visible()
+    page.keyboard.press("d")
+    expect(page.get_by_text(f"{waiting - 3} left")).to_be_visible()
+    assert failures.filter(state="confirmed").count() == 2
+    assert failures.filter(state="confirmed", mode__slug="bad_planning").count() == 1
+    assert failures.filter(state="dismissed").count() == 1
+    page.keyboard.press("u")
+    expect(page.get_by_text("Your last decision is taken back.")).to_be_visible()
+    assert failures.filter(state="dismissed").count() == 0
+
+
+def make_an_eval_set(page: Any) -> None:
+    page.keyboard.press("g")
+    page.keyboard.press("e")
+    page.locator("#id_slug").fill("second")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", name="second@1")).to_be_visible()
+    page.get_by_text("Write a task by hand").click()
+    page.locator("#id_key").fill("by-hand")
+    page.locator("#id_request").fill("Close ticket 77.")
+    page.locator("#id_expected").fill('{"tool": "tickets.close", "args": {"id": 77}}')
+    page.get_by_role("button", name="Add task", exact=True).click()
+    expect(page.get_by_role("cell", name="by-hand")).to_be_visible()
+    page.get_by_role("button", name="Freeze").click()
+    expect(page.get_by_role("heading", name="second@1")).to_contain_text("frozen")
+
+
+def read_runs(page: Any, world: World) -> None:
+    page.get_by_role("link", name="Training").click()
+    page.get_by_role("link", name=world.training.name).click()
+    for title in ("Loss", "Reward", "KL to the start", "Entropy"):
+        expect(page.locator(".figure .gtitle", has_text=title).first).to_be_visible()
+    expect(page.get_by_text("arguments +0.4").first).to_be_visible()
+    page.goto(f"/p/{world.project.slug}/evals/runs/{world.grpo.pk}/")
+    expect(page.get_by_role("cell", name="pass@8")).to_be_visible()
+    page.get_by_role("link", name="failed", exact=True).click()
+    page.wait_for_url("**show=failed")
+    assert page.locator("tr[data-row]").count() > 0
+    assert "success" not in page.locator("tr[data-row] td:nth-child(5)").all_inner_texts()
+
+
+def promote_and_roll_back(page: Any, world: World) -> None:
+    base, better = str(world.base), str(world.grpo.model_version)
+    page.keyboard.press("g")
+    page.keyboard.press("m")
+    page.get_by_role("link", name=better, exact=True).click()
+    expect(page.get_by_text("Lineage", exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name=f"↳ {base}")).to_be_visible()
+    page.get_by_role("link", name="Models").first.click()
+    page.get_by_role("link", name="Compare").click()
+    page.get_by_label("Baseline").select_option(str(world.baseline.pk))
+    page.get_by_label("Candidate").select_option(str(world.grpo.pk))
+    page.get_by_role("button", name="Ask the gate").click()
+    expect(page.get_by_role("heading", name=f"{base} → {better}")).to_contain_text("promote")
+    page.get_by_label("Reason").fill("better on the hold-out")
+    page.get_by_role("button", name="Promote").click()
+    expect(page.get_by_text(f"{better} is live in production.")).to_be_visible()
+    assert channel_of(world.project).current == world.grpo.model_version
+    page.get_by_role("link", name="Models").first.click()
+    page.get_by_role("button", name=f"Roll back to {base}").click()
+    expect(page.get_by_text(f"production is back on {base}.")).to_be_visible()
+    assert channel_of(world.project).current == world.base
+    said = AuditEvent.objects.filter(project=world.project).values_list("action", flat=True)
+    assert {"failure.decided", "failure.undone", "eval_set.frozen", "gate.reported"} <= set(said)
