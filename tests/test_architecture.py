@@ -61,6 +61,17 @@ def test_workers_know_nothing_of_django() -> None:
             assert module.split(".")[0] not in ("django", "apps", "flywheel"), f"{path} imports {module}"
 
 
+@pytest.mark.parametrize("name", sorted(LIGHT))
+def test_the_light_half_of_workers_loads_no_ml_library(name: str) -> None:
+    program = (
+        f"import sys, workers.{name}\n"
+        f"loaded = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "sys.exit(f'loaded {loaded}' if loaded else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_web_process_loads_no_ml_library() -> None:
     program = (
         "import sys, django\n"

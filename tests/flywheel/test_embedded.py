@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flywheel.embedded import Layout
+from flywheel.embedded import UNPRIVILEGED, Layout
 from tests.flywheel.machine import Machine, eventually
 
 pytestmark = pytest.mark.slow
@@ -90,12 +90,17 @@ def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(mac
     machine.python(CREATE)
     machine.kill_everything()
     layout = Layout.of(machine.data)
-    bystander = machine.popen("-c", "import sys; sys.stdin.read()", stdin=subprocess.PIPE)
+    of_the_same_user = {"user": UNPRIVILEGED} if os.getuid() == 0 else {}
+    bystander = subprocess.Popen(["sleep", "300"], cwd="/", **of_the_same_user)
     for path in (layout.postgres / "postmaster.pid", layout.run / ".s.PGSQL.5432.lock"):
         lines = path.read_text().splitlines()
         path.write_text("\n".join([str(bystander.pid), *lines[1:]]) + "\n")
 
-    assert machine.python(READ) == "[]"
+    try:
+        assert machine.python(READ) == "[]"
+    finally:
+        bystander.kill()
+        bystander.wait()
 
 
 def test_it_runs_for_an_ordinary_user(folder: Path, unprivileged_uid: int | None) -> None:
