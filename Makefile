@@ -41,5 +41,6 @@ test: setup lint
 proof: setup
 	$(PY) -m pytest -q -m proof $(ARGS)
 
+# What can be made again. var/ is kept: it has the database and the models.
 clean:
-	rm -rf $(VENV) var .pytest_cache .ruff_cache
+	rm -rf $(VENV) var/test .pytest_cache .ruff_cache .hypothesis
