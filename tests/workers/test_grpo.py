@@ -25,7 +25,7 @@ from workers.spec import SpecError, Stop, StopFlag
 from workers.verifiers import Score
 
 # Equality with TRL, float32: the loss, and each gradient's largest difference relative to the largest gradient.
-LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 3e-5
+LOSS_TOLERANCE, GRADIENT_TOLERANCE = 3e-5, 3e-5
 CONFIG = {
     "steps": 3,
     "prompts_per_step": 2,
@@ -65,22 +65,22 @@ def own_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def descend(model: torch.nn.Module, rate: float) -> None:
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data -= rate * parameter.grad
-            parameter.grad = None
+def drift(model: torch.nn.Module) -> None:
+    """Stands for the optimizer's step, so far that the second update's ratios are clipped. It does not come from the
+    gradients: rounding of the first update would grow in the second, by how much is the processor's affair."""
+    shake(model, 3, 0.05)
+    model.zero_grad()
 
 
-class Descent:
-    """Stands for the optimizer: keeps the gradients of each update and takes a plain, large step."""
+class Drift:
+    """In place of the optimizer: keeps the gradients of each update."""
 
-    def __init__(self, model: torch.nn.Module, rate: float) -> None:
-        self.model, self.rate, self.gradients = model, rate, []
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model, self.gradients = model, []
 
     def step(self) -> None:
         self.gradients.append(own_gradients(self.model))
-        descend(self.model, self.rate)
+        drift(self.model)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         pass
@@ -115,11 +115,6 @@ def score(reward: float | None) -> Score:
     return Score(reward=reward, masked=masked, mask_reason="the verifier failed" if masked else "")
 
 
-RATE = float(
-    os.environ.get("RATE", 1.0)
-)  # a step of plain descent so large that the second update's ratios are clipped
-
-
 def ours(case: Case, events: Recorder) -> tuple[list[float], list[dict[str, torch.Tensor]], list[dict]]:
     """Losses, gradients and metrics of two updates on the same samples, by the product's own `update`."""
     found = []
@@ -131,11 +126,11 @@ def ours(case: Case, events: Recorder) -> tuple[list[float], list[dict[str, torc
 
     trainer = Trainer(case.spec, events, StopFlag())
     shake(trainer.model, 2, 0.02)
-    trainer.optimizer = descent = Descent(trainer.model, RATE)  # type: ignore[assignment]
+    trainer.optimizer = optimizer = Drift(trainer.model)  # type: ignore[assignment]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grpo, "policy_loss", recording)
         trainer.update(case.groups(trainer))
-    return [loss for loss, _ in found], descent.gradients, [metrics for _, metrics in found]
+    return [loss for loss, _ in found], optimizer.gradients, [metrics for _, metrics in found]
 
 
 def theirs(case: Case, folder: Path) -> tuple[list[float], list[dict[str, torch.Tensor]]]:
@@ -186,7 +181,7 @@ def theirs(case: Case, folder: Path) -> tuple[list[float], list[dict[str, torch.
         loss.backward()
         losses.append(float(loss.detach()))
         gradients.append(own_gradients(model))
-        descend(model, RATE)
+        drift(model)
     return losses, gradients
 
 
@@ -222,16 +217,6 @@ def test_loss_and_gradients_are_those_of_trl(
 def compare(case: Case, events: Recorder, folder: Path) -> None:
     expected_losses, expected = theirs(case, folder)
     losses, gradients, metrics = ours(case, events)
-    print(
-        "LOSS",
-        losses,
-        expected_losses,
-        [{k: round(v, 3) for k, v in m.items()} for m in metrics],
-        [
-            (max(float((m[n] - t[n]).abs().max()) for n in t), max(float(g.abs().max()) for g in t.values()))
-            for m, t in zip(gradients, expected, strict=False)
-        ],
-    )
     assert losses == pytest.approx(expected_losses, abs=LOSS_TOLERANCE, rel=LOSS_TOLERANCE)
     for mine, trl in zip(gradients, expected, strict=True):
         assert mine.keys() == trl.keys() and len(mine) == 2 * 2 * 7

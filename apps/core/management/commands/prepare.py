@@ -20,9 +20,10 @@ def prepare_installation(command: BaseCommand) -> None:
     call_command("migrate", verbosity=0)
     call_command("collectstatic", interactive=False, verbosity=0)
     made = bootstrap()
-    if made:
-        command.stdout.write(
-            f"First start. Log in as {made['username']} with the password {made['password']}\n"
-            f"API key of the project “{made['project']}”: {made['api_key']}\n"
-            "Both are shown this once only."
-        )
+    if made is None:
+        return
+    lines = [f"First start. Log in as {made.username}; the project is “{made.project}”."]
+    lines += [f"{made.username}'s password: {made.password}"] if made.password else []
+    lines += [f"API key: {made.api_key}"] if made.api_key else []
+    lines += ["What is shown here is shown this once only."] if len(lines) > 1 else []
+    command.stdout.write("\n".join(lines))
