@@ -182,8 +182,11 @@ CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "core.reap", "schedule": 10.0},
     "automation": {"task": "automation.tick", "schedule": 60.0},
+    "digest": {"task": "trajectories.digest", "schedule": 10.0},
+    "partitions": {"task": "trajectories.partitions", "schedule": 86_400.0},
 }
-QUEUES = ("default", "eval", "train")
+CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}
+QUEUES = ("default", "ingest", "eval", "train")
 
 FLYWHEEL_DTYPE = os.environ.get("FLYWHEEL_DTYPE", "float32")
 if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):

@@ -22,8 +22,8 @@ from flywheel import embedded
 
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
-COLOURS = {"web": "36", "default": "32", "eval": "34", "train": "35", "beat": "33"}
-CONCURRENCY = {"default": 2, "eval": 1, "train": 1}
+COLOURS = {"web": "36", "default": "32", "ingest": "37", "eval": "34", "train": "35", "beat": "33"}
+CONCURRENCY = {"default": 2, "ingest": 1, "eval": 1, "train": 1}
 # Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its checkpoint.
 STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT}
 STOP_PATIENCE_S = 40.0

@@ -18,7 +18,7 @@ from apps.evals.stats import summarise
 from apps.registry.actions import register_adapter, register_base
 from apps.registry.artifacts import store_folder
 from apps.registry.models import ModelVersion
-from apps.trajectories.actions import give_feedback, ingest
+from apps.trajectories.actions import find, give_feedback, ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, Outcome
 from workers.environments.workplace import TOOLS, tool_message
@@ -72,7 +72,9 @@ def make_trajectory(project: Project, **given: Any) -> Trajectory:
     sent = row(**given)
     done = ingest(project=project, rows=[sent])
     assert not done.rejected, done.rejected
-    return Trajectory.objects.get(project=project, external_id=sent["id"])
+    found = find(project, sent["id"])
+    assert found
+    return found
 
 
 def make_failed(project: Project, expected: dict | None = None, **given: Any) -> Trajectory:

@@ -35,7 +35,7 @@ from apps.reviews.actions import override_lock
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.advisor import Evidence, advise
 from apps.training.models import Method, TrainingRun
-from apps.trajectories.models import Trajectory
+from apps.trajectories.models import Trajectory, with_content
 from workers.environments.requests import make_requests
 from workers.recipes import HARNESS, MODEL, VERIFIER, Recipe
 
@@ -152,7 +152,7 @@ class Demo:
             raise DemoError(f"{len(rows)} of {self.recipe.requests} trajectories arrived.")
         outcomes = Counter(row.outcome_status for row in rows)
         self.found("1 · Production", f"{len(rows)} trajectories logged through the API, {outcomes['failure']} failed")
-        return rows
+        return with_content(rows)
 
     def follow_agent(self, path: Path) -> None:
         log = Path(settings.FLYWHEEL_DATA_DIR) / "logs" / "demo-agent.log"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 from django.contrib import messages
 from django.db.models import Count, Q, QuerySet
@@ -17,7 +18,7 @@ from apps.evals import actions
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
 from apps.evals.models import EvalRun, EvalSet, HoldoutLook, Split, Task
 from apps.failures.models import FailureState
-from apps.trajectories.models import Outcome, Trajectory
+from apps.trajectories.models import Outcome, Trajectory, in_chunks
 
 RATES = (
     ("valid_json", "Valid JSON"),
@@ -70,7 +71,7 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet.objects.select_related("frozen_by"), project=project, pk=pk)
-    tasks = eval_set.tasks.select_related("trajectory").defer("trajectory__messages", "trajectory__tools")
+    tasks = eval_set.tasks.select_related("trajectory")
     split = request.GET.get("split", "")
     if split in Split.values:
         tasks = tasks.filter(split=split)
@@ -123,7 +124,7 @@ def add_trajectories(request: HttpRequest, project: Project, pk: str) -> HttpRes
             request,
             actions.tasks_from_trajectories(
                 eval_set=eval_set,
-                trajectories=candidates(project).order_by("pk").iterator(chunk_size=500),
+                trajectories=chain.from_iterable(in_chunks(candidates(project).order_by("pk"))),
                 by=request.user,
             ),
         ),

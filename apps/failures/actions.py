@@ -11,7 +11,7 @@ from apps.core.actions import audit
 from apps.core.models import Project
 from apps.failures.classify import Diagnosis, classify
 from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Severity, Source
-from apps.trajectories.models import Trajectory
+from apps.trajectories.models import Trajectory, in_chunks
 
 DEFAULT_MODES = (
     ("format_error", "Format error", Severity.MEDIUM, False, "The output is not the form that was asked for."),
@@ -23,7 +23,6 @@ DEFAULT_MODES = (
     ("hallucinated_api", "Hallucinated API", Severity.MEDIUM, False, "A tool that does not exist was called."),
     ("incomplete_execution", "Incomplete execution", Severity.LOW, False, "The run ended before the task was done."),
 )
-CHUNK = 500
 
 
 def ensure_modes(project: Project) -> dict[str, FailureMode]:
@@ -56,14 +55,9 @@ def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
         .order_by("pk")
     )
     looked = found = 0
-    chunk: list[Trajectory] = []
-    for trajectory in rows.iterator(chunk_size=CHUNK):
-        chunk.append(trajectory)
-        looked += 1
-        if len(chunk) == CHUNK:
-            found += _store(project, modes, chunk)
-            chunk = []
-    found += _store(project, modes, chunk)
+    for chunk in in_chunks(rows):
+        looked += len(chunk)
+        found += _store(project, modes, chunk)
     audit("failures.classified", project=project, by=by, looked=looked, found=found)
     return {"looked": looked, "found": found}
 

@@ -72,7 +72,7 @@ class Failure(models.Model):
     objects = FailureQuerySet.as_manager()
 
     class Meta:
-        ordering = ("-trajectory__started_at", "-id")
+        ordering = ("-trajectory_id",)
         indexes = [models.Index(fields=["project", "mode", "state"], name="failure_by_mode")]
 
     def __str__(self) -> str:

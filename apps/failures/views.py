@@ -18,11 +18,7 @@ from apps.failures.models import Failure, FailureState
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    failures = (
-        Failure.objects.filter(project=project)
-        .select_related("mode", "trajectory")
-        .defer("trajectory__messages", "trajectory__tools", "trajectory__metadata")
-    )
+    failures = Failure.objects.filter(project=project).select_related("mode", "trajectory")
     mode, state = request.GET.get("mode", ""), request.GET.get("state", "")
     shown = failures.filter(mode__slug=mode) if mode else failures
     shown = shown.filter(state=state) if state in FailureState.values else shown.standing()

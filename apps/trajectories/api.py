@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import zlib
 from typing import Any
+from uuid import UUID
 
-from django.db.models import Q
-from django.shortcuts import get_object_or_404
-from django.utils.dateparse import parse_datetime
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import APIException, ValidationError
+from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.trajectories import actions, schema
 from apps.trajectories.filters import apply_filters
-from apps.trajectories.models import Trajectory
+from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.schema import Feedback, RowError
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -87,7 +83,7 @@ def collection(request: Request) -> Response:
 
 def post_one(request: Request) -> Response:
     try:
-        row = schema.loads(body_of(request))
+        row = schema.decode(body_of(request))
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
     done = actions.ingest(project=request.auth.project, rows=[row])
@@ -106,12 +102,12 @@ def post_one(request: Request) -> Response:
 def batch(request: Request) -> Response:
     ndjson = "ndjson" in (request.content_type or "") or "jsonl" in (request.content_type or "")
     try:
-        rows = list(schema.rows_of(body_of(request), ndjson))
+        parts = schema.split(body_of(request), ndjson)
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
-    if len(rows) > MAX_ROWS:
-        raise TooLarge(f"{len(rows)} rows in one batch; {MAX_ROWS} is the most. Send them in parts.")
-    return Response(actions.ingest(project=request.auth.project, rows=rows).as_dict())
+    if len(parts) > MAX_ROWS:
+        raise TooLarge(f"{len(parts)} rows in one batch; {MAX_ROWS} is the most. Send them in parts.")
+    return Response(actions.ingest(project=request.auth.project, rows=schema.decoded(parts)).as_dict())
 
 
 def list_page(request: Request) -> Response:
@@ -124,7 +120,7 @@ def list_page(request: Request) -> Response:
     page = page_of(rows, cursor, limit)
     return Response(
         {
-            "results": [as_json(trajectory) for trajectory in page["rows"]],
+            "results": [as_json(trajectory) for trajectory in with_content(page["rows"])],
             "next": page["next"],
             "previous": page["previous"],
         }
@@ -132,43 +128,33 @@ def list_page(request: Request) -> Response:
 
 
 def page_of(rows: Any, cursor: str | None, limit: int) -> dict[str, Any]:
-    """A page by keyset: {rows, next, previous}, the last two cursors or None. A cursor is (direction, time, id)."""
-    direction, at, pk = _decode(cursor)
+    """A page by keyset: {rows, next, previous}, the last two cursors or None. A cursor is a direction and an id."""
+    direction, pk = _decode(cursor)
     if direction == "before":  # the page before: newer rows
-        found = list(
-            rows.filter(Q(started_at__gt=at) | Q(started_at=at, pk__gt=pk)).order_by("started_at", "pk")[: limit + 1]
-        )
+        found = list(rows.filter(pk__gt=pk).order_by("pk")[: limit + 1])
         more, found = len(found) > limit, found[:limit][::-1]
         following, preceding = True, more
     else:
-        if at is not None:
-            rows = rows.filter(Q(started_at__lt=at) | Q(started_at=at, pk__lt=pk))
-        found = list(rows.order_by("-started_at", "-pk")[: limit + 1])
-        following, preceding = len(found) > limit, at is not None
+        found = list((rows.filter(pk__lt=pk) if pk else rows).order_by("-pk")[: limit + 1])
+        following, preceding = len(found) > limit, pk is not None
         found = found[:limit]
     return {
         "rows": found,
-        "next": _encode("after", found[-1]) if found and following else None,
-        "previous": _encode("before", found[0]) if found and preceding else None,
+        "next": f"after-{found[-1].pk}" if found and following else None,
+        "previous": f"before-{found[0].pk}" if found and preceding else None,
     }
 
 
-def _encode(direction: str, row: Trajectory) -> str:
-    text = json.dumps([direction, row.started_at.isoformat(), str(row.pk)])
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
-def _decode(cursor: str | None) -> tuple[str, Any, str]:
+def _decode(cursor: str | None) -> tuple[str, UUID | None]:
     if not cursor:
-        return "after", None, ""
+        return "after", None
+    direction, _, pk = cursor.partition("-")
     try:
-        direction, at, pk = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        time = parse_datetime(at)
-        if direction not in ("after", "before") or time is None or len(pk) != 36:
+        if direction not in ("after", "before"):
             raise ValueError
-    except (ValueError, TypeError) as error:
+        return direction, UUID(pk)
+    except ValueError as error:
         raise ValidationError({"path": "cursor", "error": "not a cursor of this API; start without one"}) from error
-    return direction, time, pk
 
 
 @extend_schema(methods=["GET"], responses=OpenApiTypes.OBJECT)
@@ -198,7 +184,10 @@ def feedback(request: Request, external_id: str) -> Response:
 
 
 def _find(request: Request, external_id: str) -> Trajectory:
-    return get_object_or_404(Trajectory, project=request.auth.project, external_id=external_id)
+    found = actions.find(request.auth.project, external_id)
+    if found is None:
+        raise NotFound("No trajectory of this project has this id.")
+    return found
 
 
 def as_json(row: Trajectory) -> dict[str, Any]:
@@ -224,7 +213,7 @@ def as_json(row: Trajectory) -> dict[str, Any]:
         "usage": {
             "input_tokens": row.input_tokens,
             "output_tokens": row.output_tokens,
-            "cost_usd": float(row.cost_usd) if row.cost_usd is not None else None,
+            "cost_usd": row.cost_usd,
         },
         "latency_ms": row.latency_ms,
         "tags": row.tags,

@@ -1,16 +1,25 @@
-"""Floor 3: what the agent did in production."""
+"""Floor 3: what the agent did in production.
+
+`Trajectory`, `Content` and `SearchText` are partitioned by month of their id, which begins with the run's start (`ids`).
+What is listed and filtered is in the narrow rows of `Trajectory`; what was said is in `Content`.
+"""
 
 from __future__ import annotations
 
 import uuid
-from typing import Self
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Self
 
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.search import SearchVectorField
 from django.db import models
 from django.utils import timezone
 
 from apps.core.models import Project
+from apps.trajectories import contents
 
 
 class Outcome(models.TextChoices):
@@ -23,70 +32,153 @@ class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
     def failed(self) -> Self:
         return self.filter(outcome_status=Outcome.FAILURE)
 
-    def light(self) -> Self:
-        """For lists: without the columns that may be megabytes."""
-        return self.defer("messages", "tools", "interventions", "metadata")
-
 
 class Trajectory(models.Model):
-    """One run of an agent, in OpenAI chat form: `messages` with tool calls and tool replies, and `tools`.
+    """One run of an agent. What it said, in OpenAI chat form, is read from `Content` when it is first asked for.
 
-    `external_id` is the client's id and the idempotency key; `content_digest` tells a duplicate from an update.
+    `external_id` is the client's id and the idempotency key (held by `TrajectoryKey`); `content_digest` tells a
+    duplicate from an update; `terms` has what rows are filtered by, as “kind:value”.
     """
 
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    project = models.ForeignKey(Project, models.CASCADE, related_name="trajectories")
+    id = models.UUIDField(primary_key=True, editable=False)
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="trajectories", db_constraint=False, db_index=False
+    )
     external_id = models.CharField(max_length=200)
-    content_digest = models.CharField(max_length=64)
+    content_digest = models.CharField(max_length=32)
     agent_name = models.CharField(max_length=120, blank=True)
     agent_version = models.CharField(max_length=120, blank=True)
     model = models.CharField(max_length=200, blank=True)
     workload = models.CharField(max_length=120, blank=True)
     session_id = models.CharField(max_length=200, blank=True)
     user_id = models.CharField(max_length=200, blank=True)
-    started_at = models.DateTimeField(default=timezone.now)
+    started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
-    received_at = models.DateTimeField(auto_now_add=True)
-    messages = models.JSONField(default=list)
-    tools = models.JSONField(default=list)
+    received_at = models.DateTimeField(default=timezone.now)
     outcome_status = models.CharField(max_length=10, choices=Outcome, default=Outcome.UNKNOWN)
     outcome_reward = models.FloatField(null=True)
     outcome_label = models.CharField(max_length=120, blank=True)
     outcome_reason = models.TextField(blank=True)
-    interventions = models.JSONField(default=list)
     input_tokens = models.PositiveIntegerField(null=True)
     output_tokens = models.PositiveIntegerField(null=True)
-    cost_usd = models.DecimalField(max_digits=14, decimal_places=8, null=True)
+    cost_usd = models.FloatField(null=True)
     latency_ms = models.FloatField(null=True)
+    message_count = models.PositiveIntegerField(default=0)
     tags = ArrayField(models.CharField(max_length=80), default=list)
-    metadata = models.JSONField(default=dict)
     tool_names = ArrayField(models.CharField(max_length=120), default=list, help_text="Tools called, derived")
+    terms = ArrayField(models.TextField(), default=list, help_text="“kind:value” of what is filtered by, derived")
     preview = models.CharField(max_length=240, blank=True, help_text="First user message, shortened, derived")
 
     objects = TrajectoryQuerySet.as_manager()
 
     class Meta:
-        ordering = ("-started_at", "-id")
+        ordering = ("-id",)
         verbose_name_plural = "trajectories"
-        constraints = [models.UniqueConstraint(fields=["project", "external_id"], name="one_row_per_client_id")]
         indexes = [
-            models.Index(fields=["project", "-started_at", "-id"], name="trajectory_by_time"),
-            models.Index(fields=["project", "outcome_status", "-started_at"], name="trajectory_by_outcome"),
-            GinIndex(fields=["tool_names"], name="trajectory_by_tool"),
-            GinIndex(fields=["tags"], name="trajectory_by_tag"),
+            models.Index(fields=["project", "id"], name="trajectory_by_time"),
+            models.Index(
+                fields=["project", "id"], name="trajectory_failed", condition=models.Q(outcome_status="failure")
+            ),
+            GinIndex(fields=["terms"], name="trajectory_by_term"),
         ]
 
     def __str__(self) -> str:
         return self.external_id
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """All that was said: {messages, tools, interventions, metadata, warnings}. Read once, whole."""
+        parts = Content.objects.filter(trajectory_id=self.pk).order_by("first").values_list("data", flat=True)
+        return contents.join(parts)
+
+    @property
+    def messages(self) -> list[dict]:
+        return self.content["messages"]
+
+    @property
+    def tools(self) -> list[dict]:
+        return self.content["tools"]
+
+    @property
+    def interventions(self) -> list[dict]:
+        return self.content["interventions"]
+
+    @property
+    def metadata(self) -> dict:
+        return self.content["metadata"]
+
+    @property
+    def warnings(self) -> list[dict]:
+        return self.content["warnings"]
+
+
+def with_content(rows: list[Trajectory]) -> list[Trajectory]:
+    """The rows, their content read in one query instead of one each."""
+    parts: dict[uuid.UUID, list] = {row.pk: [] for row in rows}
+    found = Content.objects.filter(trajectory_id__in=parts).order_by("trajectory_id", "first")
+    for pk, data in found.values_list("trajectory_id", "data"):
+        parts[pk].append(data)
+    for row in rows:
+        row.content = contents.join(parts[row.pk])
+    return rows
+
+
+def in_chunks(rows: models.QuerySet[Trajectory], size: int = 500) -> Iterator[list[Trajectory]]:
+    """All rows of a query, some at a time, with their content."""
+    chunk: list[Trajectory] = []
+    for row in rows.iterator(chunk_size=size):
+        chunk.append(row)
+        if len(chunk) == size:
+            yield with_content(chunk)
+            chunk = []
+    if chunk:
+        yield with_content(chunk)
+
+
+class TrajectoryKey(models.Model):
+    """The client's id of each trajectory of a project, once: what makes sending idempotent."""
+
+    pk = models.CompositePrimaryKey("project_id", "external_id")
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    external_id = models.CharField(max_length=200)
+    trajectory_id = models.UUIDField()
+
+    def __str__(self) -> str:
+        return self.external_id
+
+
+class Content(models.Model):
+    """A part of what a trajectory said, from message `first` on (see `contents`)."""
+
+    pk = models.CompositePrimaryKey("trajectory_id", "first")
+    trajectory_id = models.UUIDField()
+    first = models.PositiveIntegerField()
+    data = models.BinaryField()
+
+    def __str__(self) -> str:
+        return f"{self.trajectory_id} from {self.first}"
+
+
+class SearchText(models.Model):
+    """The words of a trajectory. Filled in the seconds after it arrived, by `digest`."""
+
+    trajectory_id = models.UUIDField(primary_key=True)
+    words = SearchVectorField()
+
+    class Meta:
+        indexes = [GinIndex(fields=["words"], name="searchtext_words")]
+
+    def __str__(self) -> str:
+        return str(self.trajectory_id)
 
 
 class TrajectoryRevision(models.Model):
     """What a trajectory said before an update of it arrived."""
 
     trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="revisions")
-    content_digest = models.CharField(max_length=64)
-    content = models.JSONField()
-    cause = models.CharField(max_length=20, default="resent", help_text="resent or feedback")
+    content_digest = models.CharField(max_length=32)
+    content = models.JSONField(help_text="The fields that changed, as they were")
+    cause = models.CharField(max_length=20, default="resent", help_text="resent, feedback or assembled")
     replaced_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -94,3 +186,153 @@ class TrajectoryRevision(models.Model):
 
     def __str__(self) -> str:
         return f"{self.trajectory_id} until {self.replaced_at:%F %T}"
+
+
+class Arrival(models.Model):
+    """What was stored in one transaction and is not digested yet: rows to index and counts to add to the roll-ups."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    trajectories = ArrayField(models.UUIDField(), default=list)
+    counts = models.JSONField(default=list, help_text="See `rollups.Counts`")
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("id",)
+
+    def __str__(self) -> str:
+        return f"{len(self.trajectories)} at {self.at:%F %T}"
+
+
+class HourlyCount(models.Model):
+    """Trajectories of one hour that are alike, counted: what charts and totals are made of."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="hourly_counts")
+    hour = models.DateTimeField()
+    agent_name = models.CharField(max_length=120, blank=True)
+    agent_version = models.CharField(max_length=120, blank=True)
+    model = models.CharField(max_length=200, blank=True)
+    workload = models.CharField(max_length=120, blank=True)
+    outcome_status = models.CharField(max_length=10)
+    trajectories = models.BigIntegerField(default=0)
+    input_tokens = models.BigIntegerField(default=0)
+    output_tokens = models.BigIntegerField(default=0)
+    cost_usd = models.FloatField(default=0)
+    latency_ms = models.FloatField(default=0, help_text="Sum over those that have one")
+    with_latency = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=[
+                    "project",
+                    "hour",
+                    "agent_name",
+                    "agent_version",
+                    "model",
+                    "workload",
+                    "outcome_status",
+                ],
+                name="one_count_per_hour_and_kind",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.trajectories} at {self.hour:%F %H}h"
+
+
+class Facet(models.Model):
+    """A value that trajectories of a project can be filtered by, for the choices of the filters."""
+
+    class Kind(models.TextChoices):
+        AGENT = "agent"
+        VERSION = "version"
+        MODEL = "model"
+        WORKLOAD = "workload"
+        TOOL = "tool"
+        TAG = "tag"
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="facets")
+    kind = models.CharField(max_length=10, choices=Kind)
+    value = models.CharField(max_length=200)
+    trajectories = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering = ("kind", "-trajectories", "value")
+        constraints = [models.UniqueConstraint(fields=["project", "kind", "value"], name="one_facet_per_value")]
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.value}"
+
+
+class RedactionRule(models.Model):
+    """What is taken out of trajectories before they are stored."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="redaction_rules")
+    name = models.CharField(max_length=80)
+    kind = models.CharField(max_length=20)
+    pattern = models.TextField(blank=True)
+    replacement = models.CharField(max_length=80, blank=True)
+    enabled = models.BooleanField(default=True)
+    position = models.PositiveSmallIntegerField(default=0)
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("position", "id")
+        constraints = [models.UniqueConstraint(fields=["project", "name"], name="one_redaction_rule_per_name")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class UploadState(models.TextChoices):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class Upload(models.Model):
+    """A file of trajectories that a person imports."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="uploads")
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    name = models.CharField(max_length=200)
+    format = models.CharField(max_length=20)
+    path = models.CharField(max_length=500)
+    size = models.BigIntegerField()
+    state = models.CharField(max_length=10, choices=UploadState, default=UploadState.QUEUED)
+    done = models.PositiveIntegerField(default=0)
+    total = models.PositiveIntegerField(default=0)
+    accepted = models.PositiveIntegerField(default=0)
+    duplicates = models.PositiveIntegerField(default=0)
+    updated = models.PositiveIntegerField(default=0)
+    rejected = models.PositiveIntegerField(default=0)
+    errors = models.JSONField(default=list, help_text="The first rejected rows: [{position, path, error}]")
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class SavedView(models.Model):
+    """Filters and columns of the list that a person keeps, for themselves or for the project."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="saved_views")
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    name = models.CharField(max_length=80)
+    query = models.TextField(help_text="The query string of the list")
+    shared = models.BooleanField(default=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("name", "id")
+        constraints = [models.UniqueConstraint(fields=["project", "by", "name"], name="one_view_per_name")]
+
+    def __str__(self) -> str:
+        return self.name

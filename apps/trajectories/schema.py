@@ -8,14 +8,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
-from datetime import datetime
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
 
+from apps.trajectories.ids import FUTURE_TOLERANCE
+
 MAX_DEPTH = 60
+MAX_WARNINGS = 20
+# NUL, surrogates, numbers beyond 64 bits: what the quick decoder would let through or cannot hold.
+SUSPICIOUS = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|[0-9]{18}|\x00")
 Short = Annotated[str, Meta(max_length=200)]
 Name = Annotated[str, Meta(max_length=120)]
 Count = Annotated[int, Meta(ge=0, le=2_000_000_000)]
@@ -106,35 +113,130 @@ class Feedback(Struct, forbid_unknown_fields=True):
     takeover: bool = False
 
 
-def clean(value: Any, path: str = "", depth: int = 0) -> Any:
-    """The value as PostgreSQL's jsonb can keep it: no NUL, no lone surrogates. Raises RowError for NaN and depth."""
-    if depth > MAX_DEPTH:
-        raise RowError(path, f"nested deeper than {MAX_DEPTH} levels")
-    if isinstance(value, str):
-        if "\x00" in value or not value.isascii():
-            value = value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+@dataclass(slots=True)
+class Parsed:
+    """A row that is of the form: typed, as it was sent, and what was mended in it as [{path, warning}]."""
+
+    row: Row
+    value: dict[str, Any]
+    warnings: list[dict]
+
+
+@dataclass(slots=True)
+class Decoded:
+    """JSON that has no character, number or NaN that cannot be kept: it needs no cleaning."""
+
+    value: Any
+
+
+class Cleaner:
+    """Makes values such as PostgreSQL and UTF-8 can keep, and notes what it mended."""
+
+    def __init__(self) -> None:
+        self.warnings: list[dict] = []
+
+    def clean(self, value: Any, path: str = "", depth: int = 0) -> Any:
+        """The value without NUL and lone surrogates. Raises RowError for NaN, giant numbers and depth."""
+        if depth > MAX_DEPTH:
+            raise RowError(path, f"nested deeper than {MAX_DEPTH} levels")
+        if isinstance(value, str):
+            return self._text(value, path)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RowError(path, "NaN and infinity are not JSON numbers")
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**30:
+            raise RowError(path, "number out of range")
+        if isinstance(value, list | tuple):
+            return [self.clean(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        if isinstance(value, dict):
+            return {
+                self._text(str(key), path): self.clean(item, f"{path}.{key}" if path else str(key), depth + 1)
+                for key, item in value.items()
+            }
         return value
-    if isinstance(value, float) and not math.isfinite(value):
-        raise RowError(path, "NaN and infinity are not JSON numbers")
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**30:
-        raise RowError(path, "number out of range")
-    if isinstance(value, list):
-        return [clean(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
-    if isinstance(value, dict):
-        return {
-            clean(str(key)): clean(item, f"{path}.{key}" if path else str(key), depth + 1)
-            for key, item in value.items()
-        }
-    return value
+
+    def _text(self, value: str, path: str) -> str:
+        if "\x00" not in value and value.isascii():
+            return value
+        mended = value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+        if mended != value:
+            self.warnings.append(
+                {"path": _printable(path), "warning": "a character that is no text (NUL or half a pair) was replaced"}
+            )
+        return mended
+
+
+def _printable(path: str) -> str:
+    return path.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")[:200]
+
+
+def clean(value: Any) -> Any:
+    """See Cleaner.clean."""
+    return Cleaner().clean(value)
 
 
 def parse(value: Any, form: type[Struct] = Row) -> Any:
-    """The typed row. Raises RowError with the path of what is wrong."""
+    """The typed value. Raises RowError with the path of what is wrong."""
+    return _convert(clean(value), form)
+
+
+def parse_row(given: Any) -> Parsed:
+    """A row from raw JSON, or from what `decode` made of it. Raises RowError with the path of what is wrong."""
+    cleaner = Cleaner()
+    if isinstance(given, Decoded):
+        value = given.value
+        if _deeper(value, MAX_DEPTH):
+            raise RowError("", f"nested deeper than {MAX_DEPTH} levels")
+    else:
+        value = cleaner.clean(given)
+    row = _convert(value, Row)
+    return Parsed(row, value, cleaner.warnings + warnings_of(row, value))
+
+
+def _convert(value: Any, form: type[Struct]) -> Any:
     try:
-        return msgspec.convert(clean(value), form)
+        return msgspec.convert(value, form)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `")
-        raise RowError(path.rstrip("`").removeprefix("$").lstrip("."), text) from error
+        raise RowError(_printable(path.rstrip("`").removeprefix("$").lstrip(".")), text) from error
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether containers are nested deeper than that, level by level."""
+    layer = [value] if type(value) in (dict, list) else []
+    for _ in range(levels + 1):
+        if not layer:
+            return False
+        layer = [
+            item
+            for container in layer
+            for item in (container.values() if type(container) is dict else container)
+            if type(item) is dict or type(item) is list
+        ]
+    return bool(layer)
+
+
+def warnings_of(row: Row, value: dict) -> list[dict]:
+    """What is odd in a row that is stored all the same: [{path, warning}]."""
+    found = []
+    for name in ("started_at", "ended_at"):
+        at = aware(getattr(row, name))
+        if at and at > datetime.now(UTC) + FUTURE_TOLERANCE:
+            found.append({"path": name, "warning": "is in the future; the run is filed under the time it arrived"})
+    if row.started_at and row.ended_at and aware(row.ended_at) < aware(row.started_at):
+        found.append({"path": "ended_at", "warning": "is before started_at"})
+    calls: set[str | None] = set()
+    for index, message in enumerate(row.messages):
+        calls |= {call.id for call in message.tool_calls or []}
+        if message.role == "tool" and message.tool_call_id not in calls:
+            found.append({"path": f"messages[{index}].tool_call_id", "warning": "answers no call before it"})
+            if len(found) >= MAX_WARNINGS:
+                break
+    return found
+
+
+def aware(value: datetime | None) -> datetime | None:
+    """A time without a zone is UTC."""
+    return value.replace(tzinfo=UTC) if value and value.tzinfo is None else value
 
 
 def loads(body: bytes) -> Any:
@@ -149,35 +251,60 @@ def _refuse(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def rows_of(body: bytes, ndjson: bool) -> Iterator[Any | RowError]:
-    """The raw rows of a batch: a JSON array, or one object a line. A bad line is yielded as its error."""
+def decode(body: Any) -> Decoded | Any:
+    """One JSON value: quickly where nothing in it can be wrong, else with Python's parser. Raises RowError."""
+    if not SUSPICIOUS.search(body):
+        try:
+            return Decoded(msgspec.json.decode(body))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            pass  # the slow way says what is wrong
+    return loads(bytes(body))
+
+
+def split(body: bytes, ndjson: bool) -> list[memoryview]:
+    """The undecoded rows of a batch: of a JSON array, or one a line. Raises RowError where the array is broken."""
     if not ndjson and body.lstrip()[:1] == b"[":
-        yield from loads(body)
-        return
-    for line in body.splitlines():
-        if line.strip():
-            try:
-                yield loads(line)
-            except RowError as error:
-                yield error
+        try:
+            return [memoryview(raw) for raw in msgspec.json.decode(body, type=list[msgspec.Raw])]
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RowError("", f"not JSON: {error}") from error
+    return list(_lines(body))
 
 
-def content_digest(row: Row) -> str:
-    """SHA-256 hex of everything the row says, to tell a row sent twice from one that has changed."""
-    return hashlib.sha256(msgspec.json.encode(row, order="sorted")).hexdigest()
+def _lines(body: bytes) -> Iterator[memoryview]:
+    view, start = memoryview(body), 0
+    while start < len(body):
+        end = body.find(b"\n", start)
+        end = len(body) if end < 0 else end
+        if body[start:end].strip():
+            yield view[start:end]
+        start = end + 1
+
+
+def decoded(parts: Iterable[memoryview]) -> Iterator[Any]:
+    """Each part decoded when its turn comes; a broken one is yielded as its RowError."""
+    for part in parts:
+        try:
+            yield decode(part)
+        except RowError as error:
+            yield error
+
+
+def content_digest(value: dict) -> str:
+    """32 hex digits of everything a row says, to tell a row sent twice from one that has changed."""
+    return hashlib.blake2b(msgspec.json.encode(value, order="sorted"), digest_size=16).hexdigest()
 
 
 def plain(value: Any) -> Any:
     """A struct as JSON types, without the fields that were not given."""
-    built = msgspec.to_builtins(value)
-    return _without_none(built)
+    return _without_none(msgspec.to_builtins(value))
 
 
 def _without_none(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_none(item) for item in value]
     if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None or key == "content"}
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
     return value
 
 

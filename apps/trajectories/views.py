@@ -11,7 +11,7 @@ from apps.core.access import project_view
 from apps.core.models import Project
 from apps.trajectories.api import as_json, page_of
 from apps.trajectories.filters import SINCE, apply_filters
-from apps.trajectories.models import Outcome, Trajectory
+from apps.trajectories.models import Facet, Outcome, Trajectory, in_chunks
 
 PAGE = 50
 CHOICES = 100
@@ -21,10 +21,9 @@ CHOICES = 100
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     rows = apply_filters(project.trajectories.all(), request.GET)
     try:
-        page = page_of(rows.light().select_related("failure__mode"), request.GET.get("cursor"), PAGE)
+        page = page_of(rows.select_related("failure__mode"), request.GET.get("cursor"), PAGE)
     except ValidationError:
-        page = page_of(rows.light().select_related("failure__mode"), None, PAGE)
-    everything = project.trajectories.all()
+        page = page_of(rows.select_related("failure__mode"), None, PAGE)
     return render(
         request,
         "trajectories/list.html",
@@ -33,26 +32,26 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "count": rows.count(),
             "outcomes": Outcome.choices,
             "since": SINCE,
-            "versions": everything.exclude(agent_version="")
-            .order_by("agent_version")
-            .values_list("agent_version", flat=True)
-            .distinct()[:CHOICES],
-            "models": everything.exclude(model="")
-            .order_by("model")
-            .values_list("model", flat=True)
-            .distinct()[:CHOICES],
+            "versions": choices(project, Facet.Kind.VERSION),
+            "models": choices(project, Facet.Kind.MODEL),
             "modes": project.failure_modes.values_list("slug", "name"),
             "filtered": any(request.GET.get(name) for name in request.GET if name != "cursor"),
         },
     )
 
 
+def choices(project: Project, kind: Facet.Kind) -> list[str]:
+    """The values there are, the most frequent first."""
+    found = project.facets.filter(kind=kind, trajectories__gt=0).order_by("-trajectories", "value")
+    return list(found.values_list("value", flat=True)[:CHOICES])
+
+
 @project_view()
 def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(Trajectory.objects.select_related("failure__mode"), project=project, pk=pk)
     around = apply_filters(project.trajectories.all(), request.GET)
-    newer = around.filter(started_at__gte=row.started_at).exclude(pk=row.pk).order_by("started_at", "pk")
-    older = around.filter(started_at__lte=row.started_at).exclude(pk=row.pk).order_by("-started_at", "-pk")
+    newer = around.filter(pk__gt=row.pk).order_by("pk")
+    older = around.filter(pk__lt=row.pk).order_by("-pk")
     failure = getattr(row, "failure", None)
     return render(
         request,
@@ -73,11 +72,12 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view()
 def export(request: HttpRequest, project: Project) -> StreamingHttpResponse:
     """The filtered trajectories as JSONL, in the form in which they can be sent again."""
-    rows = apply_filters(project.trajectories.all(), request.GET).order_by("started_at", "pk")
+    rows = apply_filters(project.trajectories.all(), request.GET).order_by("pk")
 
     def lines() -> Iterator[str]:
-        for row in rows.iterator(chunk_size=200):
-            yield json.dumps(as_json(row), default=str) + "\n"
+        for chunk in in_chunks(rows, 200):
+            for row in chunk:
+                yield json.dumps(as_json(row), default=str) + "\n"
 
     headers = {"Content-Disposition": f'attachment; filename="{project.slug}-trajectories.jsonl"'}
     return StreamingHttpResponse(lines(), content_type="application/x-ndjson", headers=headers)

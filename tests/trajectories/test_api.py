@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.core.models import Project
-from apps.trajectories import api
+from apps.trajectories import actions, api, digest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Row, RowError, parse
 from tests.factories import make_key, make_project, row
@@ -66,12 +66,13 @@ def test_a_late_copy_does_not_undo_feedback(agent: Client) -> None:
     assert Trajectory.objects.get().outcome_status == "failure"
 
 
-def test_feedback_keeps_the_correction(agent: Client) -> None:
+def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
     post(agent, ONE, row(name="a/b"))
     wanted = {"tool": "tickets.close", "args": {"id": 1}}
     answer = post(agent, f"{ONE}a/b/feedback/", {"outcome": {"status": "failure"}, "corrected": wanted, "by": "user"})
     assert answer.status_code == 200
-    trajectory = Trajectory.objects.get()
+    trajectory = actions.find(project, "a/b")
+    assert trajectory
     assert trajectory.interventions == [{"kind": "edit", "by": "user", "note": "", "after": wanted}]
     assert trajectory.revisions.get().cause == "feedback"
 
@@ -167,6 +168,7 @@ def test_filters(agent: Client) -> None:
         row(name="a", outcome={"status": "failure"}, tags=["x"], call={"tool": "files.share", "args": {}}),
         row(name="b", agent={"name": "z", "version": "9"}, request="Water the plants"),
     ])  # fmt: skip
+    digest.run()
     for query, names in (
         ({"outcome": "failure"}, ["a"]), ({"tag": "x"}, ["a"]), ({"tool": "files.share"}, ["a"]),
         ({"agent_version": "9"}, ["b"]), ({"q": "plants"}, ["b"]), ({"q": "\x00"}, ["b", "a"]), ({"outcome": "no"}, []),

@@ -1,0 +1,61 @@
+"""Counts of trajectories by hour and kind, as differences that are added up later. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+KIND = ("agent_name", "agent_version", "model", "workload", "outcome_status")
+SUMS = ("trajectories", "input_tokens", "output_tokens", "cost_usd", "latency_ms", "with_latency")
+FACETS = {"agent": "agent_name", "version": "agent_version", "model": "model", "workload": "workload"}
+
+
+class Counts:
+    """What rows add to the roll-ups; a row that goes or changes is taken away as it was and added as it is."""
+
+    def __init__(self) -> None:
+        self.hours: defaultdict[tuple, list] = defaultdict(lambda: [0, 0, 0, 0.0, 0.0, 0])
+        self.facets: Counter[tuple[str, str]] = Counter()
+
+    def add(self, row: Mapping[str, Any], sign: int = 1) -> None:
+        """`row` has the columns of a Trajectory by name."""
+        hour = row["started_at"].astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        sums = self.hours[(hour.isoformat(), *(row[name] for name in KIND))]
+        latency = row["latency_ms"]
+        added = (1, row["input_tokens"] or 0, row["output_tokens"] or 0, row["cost_usd"] or 0.0, latency or 0.0)
+        for index, value in enumerate((*added, latency is not None)):
+            sums[index] += sign * value
+        for kind, name in FACETS.items():
+            if row[name]:
+                self.facets[kind, row[name]] += sign
+        for name in row["tool_names"]:
+            self.facets["tool", name] += sign
+        for name in row["tags"]:
+            self.facets["tag", name] += sign
+
+    def as_json(self) -> dict[str, list]:
+        return {
+            "hours": [[*key, *sums] for key, sums in self.hours.items() if any(sums)],
+            "facets": [[*key, n] for key, n in self.facets.items() if n],
+        }
+
+    def merge(self, given: Mapping[str, list]) -> None:
+        """Adds what `as_json` of another says."""
+        for item in given["hours"]:
+            sums = self.hours[tuple(item[:6])]
+            for index, value in enumerate(item[6:]):
+                sums[index] += value
+        for kind, value, n in given["facets"]:
+            self.facets[kind, value] += n
+
+    def hour_rows(self) -> list[dict[str, Any]]:
+        """The hours as columns of HourlyCount, in a fixed order."""
+        return [
+            {"hour": datetime.fromisoformat(key[0])}
+            | dict(zip(KIND, key[1:], strict=True))
+            | dict(zip(SUMS, sums, strict=True))
+            for key, sums in sorted(self.hours.items())
+            if any(sums)
+        ]
