@@ -183,7 +183,9 @@ CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "core.reap", "schedule": 10.0},
     "automation": {"task": "automation.tick", "schedule": 60.0},
     "digest": {"task": "trajectories.digest", "schedule": 10.0},
-    "partitions": {"task": "trajectories.partitions", "schedule": 86_400.0},
+    "partitions": {"task": "trajectories.partitions", "schedule": 43_200.0},
+    "resend_uploads": {"task": "trajectories.resend_uploads", "schedule": 60.0},
+    "forget_spans": {"task": "trajectories.forget_spans", "schedule": 3600.0},
 }
 CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}
 QUEUES = ("default", "ingest", "eval", "train")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
@@ -18,15 +19,16 @@ LAST_USED_RESOLUTION_S = 60
 
 
 class ApiKeyAuthentication(BaseAuthentication):
-    """`Authorization: Bearer fw_…`. Sets `request.auth` to the ApiKey."""
+    """`Authorization: Bearer fw_…`, or Basic with the key as password. Sets `request.auth` to the ApiKey."""
 
     def authenticate(self, request: Request) -> tuple[AnonymousUser, ApiKey] | None:
         parts = get_authorization_header(request).split()
-        if not parts or parts[0].lower() != b"bearer":
+        if not parts or parts[0].lower() not in (b"bearer", b"basic"):
             return None
         if len(parts) != 2:
             raise AuthenticationFailed("Send the key as “Authorization: Bearer <key>”.")
-        key = ApiKey.objects.by_secret(parts[1].decode("latin-1"))
+        secret = parts[1].decode("latin-1") if parts[0].lower() == b"bearer" else _password(parts[1])
+        key = ApiKey.objects.by_secret(secret)
         if key is None:
             raise AuthenticationFailed("This API key is unknown or revoked. Make one under Settings → API keys.")
         _note_use(key)
@@ -34,6 +36,14 @@ class ApiKeyAuthentication(BaseAuthentication):
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
+
+
+def _password(credentials: bytes) -> str:
+    """Of “public:secret” in base64: clients made for Langfuse send two keys, and the second is the secret one."""
+    try:
+        return base64.b64decode(credentials, validate=True).decode().rpartition(":")[2]
+    except ValueError as error:
+        raise AuthenticationFailed("The Basic credentials are not base64 of “name:key”.") from error
 
 
 def _note_use(key: ApiKey) -> None:

@@ -15,6 +15,7 @@ from django.utils import timezone
 from apps.core.actions import audit
 from apps.core.models import ApiKey, Project
 from apps.trajectories import contents, digest, ids, partitions, schema
+from apps.trajectories.actions_redaction import redactor_of
 from apps.trajectories.models import (
     Arrival,
     Content,
@@ -23,8 +24,9 @@ from apps.trajectories.models import (
     TrajectoryKey,
     TrajectoryRevision,
 )
+from apps.trajectories.redaction import Redactor
 from apps.trajectories.rollups import Counts
-from apps.trajectories.schema import Feedback, Parsed, RowError
+from apps.trajectories.schema import Decoded, Feedback, Parsed, RowError
 
 CHUNK = 500  # rows of one transaction
 HOT = tuple(column.attname for column in Trajectory._meta.concrete_fields)
@@ -74,16 +76,24 @@ def ingest(*, project: Project, rows: Iterable[Any | RowError], cause: str = "re
 
 
 def _prepare(project: Project, rows: Iterable[Any | RowError], done: Ingested) -> Iterator[Prepared]:
+    redactor = redactor_of(project)
     for index, given in enumerate(rows):
         try:
             if isinstance(given, RowError):
                 raise given
-            parsed = schema.parse_row(given)
+            parsed = schema.parse_row(_redacted(redactor, given) if redactor else given)
         except RowError as error:
             done.rejected.append({"index": index, "path": error.path, "error": error.error})
             continue
         done.warnings += [{"index": index} | warning for warning in parsed.warnings]
         yield prepare(parsed)
+
+
+def _redacted(redactor: Redactor, given: Any) -> Any:
+    """Before anything is kept. What is no row at all is left to the parser's words."""
+    if isinstance(given, Decoded):
+        return Decoded(redactor.redact(given.value)[0])
+    return redactor.redact(given)[0]
 
 
 def prepare(parsed: Parsed) -> Prepared:

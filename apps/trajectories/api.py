@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.trajectories import actions, schema
+from apps.trajectories.actions_redaction import redactor_of
 from apps.trajectories.filters import apply_filters
 from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.schema import Feedback, RowError
@@ -177,7 +178,8 @@ def item(request: Request, external_id: str) -> Response:
 def feedback(request: Request, external_id: str) -> Response:
     trajectory = _find(request, external_id)
     try:
-        news = schema.parse(schema.loads(body_of(request)), Feedback)
+        said = schema.loads(body_of(request))
+        news = schema.parse(redactor_of(request.auth.project).redact(said)[0], Feedback)
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
     return Response(as_json(actions.give_feedback(trajectory=trajectory, feedback=news)))

@@ -22,8 +22,7 @@ LOCK = 0x666C7978  # one digests at a time: what is read last is what is written
 AT_ONCE = 40  # arrivals of one transaction
 TEXT_LIMIT = 200_000  # characters of one trajectory that are indexed
 FACETS_LIMIT = 2_000  # values of a kind in a project
-WAKE_EVERY_S = 1.0
-LINGER_S = 2.0  # longer than WAKE_EVERY_S: what arrives between two calls is seen by the one that lingers
+WAKE_EVERY_S = 1.0  # shorter than the task lingers: what arrives between two calls is seen
 
 _waking = threading.Lock()
 _woken_at = 0.0
@@ -50,17 +49,6 @@ def run() -> int:
     done = 0
     while some := step():
         done += some
-    return done
-
-
-def run_while_there_is_some() -> int:
-    """As `run`, and lingers for what comes right after."""
-    done, quiet_since = 0, time.monotonic()
-    while time.monotonic() - quiet_since < LINGER_S:
-        if some := step():
-            done, quiet_since = done + some, time.monotonic()
-        else:
-            time.sleep(0.2)
     return done
 
 

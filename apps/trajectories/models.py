@@ -311,6 +311,7 @@ class Upload(models.Model):
     rejected = models.PositiveIntegerField(default=0)
     errors = models.JSONField(default=list, help_text="The first rejected rows: [{position, path, error}]")
     created_at = models.DateTimeField(auto_now_add=True)
+    touched_at = models.DateTimeField(default=timezone.now, help_text="When it was queued or last got on")
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -336,3 +337,44 @@ class SavedView(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Trace(models.Model):
+    """What has come of one OTLP trace. `dirty` until its spans are assembled into the trajectories `runs`."""
+
+    pk = models.CompositePrimaryKey("project_id", "trace_id")
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    trace_id = models.CharField(max_length=32)
+    dirty = models.BooleanField(default=True)
+    first_at = models.DateTimeField(help_text="When the first of the spans not yet assembled came")
+    touched_at = models.DateTimeField(help_text="When the last span came")
+    runs = ArrayField(models.CharField(max_length=200), default=list)
+    links = ArrayField(models.TextField(), default=list, help_text="What other traces of the same run would share")
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["touched_at"], name="trace_dirty", condition=models.Q(dirty=True)),
+            models.Index(fields=["first_at"], name="trace_by_age"),
+            GinIndex(fields=["links"], name="trace_by_link"),
+        ]
+
+    def __str__(self) -> str:
+        return self.trace_id
+
+
+class SpanBatch(models.Model):
+    """Spans and log records of one trace that came in one request, packed. Kept some days, for spans that come late."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    trace_id = models.CharField(max_length=32)
+    received_at = models.DateTimeField(default=timezone.now)
+    data = models.BinaryField()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["project", "trace_id"], name="spanbatch_by_trace"),
+            models.Index(fields=["received_at"], name="spanbatch_by_age"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.trace_id} at {self.received_at:%F %T}"

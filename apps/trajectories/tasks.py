@@ -1,16 +1,43 @@
 from __future__ import annotations
 
+import time
+
 from celery import shared_task
 
 from apps.trajectories import digest as digesting
-from apps.trajectories import partitions
+from apps.trajectories import partitions, traces, uploads
+
+LINGER_S = 2.0
+POLL_S = 0.2
 
 
 @shared_task(name="trajectories.digest", expires=30)
-def digest() -> int:
-    return digesting.run_while_there_is_some()
+def digest() -> None:
+    """Assembles and digests what came, and lingers for what comes right after."""
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < LINGER_S:
+        worked = traces.step() + digesting.step()
+        if worked or traces.is_waiting():
+            quiet_since = time.monotonic()
+        if not worked:
+            time.sleep(POLL_S)
 
 
 @shared_task(name="trajectories.partitions")
 def make_partitions() -> None:
     partitions.ensure_ahead()
+
+
+@shared_task(name="trajectories.forget_spans")
+def forget_spans() -> int:
+    return traces.forget_old()
+
+
+@shared_task(name=uploads.TASK)
+def import_upload(pk: str) -> None:
+    uploads.run_upload(pk)
+
+
+@shared_task(name="trajectories.resend_uploads", expires=60)
+def resend_uploads() -> int:
+    return uploads.resend_lost()

@@ -68,7 +68,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "ordering": ("-trajectory__started_at", "-id"),
+                "ordering": ("-trajectory_id",),
             },
         ),
         migrations.CreateModel(

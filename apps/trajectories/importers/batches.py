@@ -1,0 +1,117 @@
+"""Files into a store, a batch at a time, with a count of what became of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from apps.trajectories.importers.reading import Reading
+from apps.trajectories.importers.records import ImportError_
+from apps.trajectories.schema import RowError, parse
+
+ROWS = 1000
+BYTES = 64 * 1024 * 1024
+MAX_ERRORS = 20
+
+
+class Stored(Protocol):
+    """What a store says of a batch; `rejected` is [{index, path, error}]."""
+
+    accepted: int
+    duplicates: int
+    updated: int
+    rejected: list[dict]
+
+
+@dataclass
+class Checked:
+    """A store's answer that stores nothing."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    updated: int = 0
+    rejected: list[dict] = field(default_factory=list)
+
+
+@dataclass
+class Summary:
+    """`errors` has the first MAX_ERRORS: {file, position ("line 7"), path, error}; `rejected` counts all."""
+
+    done: int = 0
+    accepted: int = 0
+    duplicates: int = 0
+    updated: int = 0
+    rejected: int = 0
+    errors: list[dict] = field(default_factory=list)
+    formats: dict[str, str] = field(default_factory=dict)
+
+    def reject(self, file: str, position: str, path: str, error: str) -> None:
+        self.rejected += 1
+        if len(self.errors) < MAX_ERRORS:
+            self.errors.append({"file": file, "position": position, "path": path, "error": error[:1000]})
+
+
+def check(rows: Iterable[dict]) -> Checked:
+    """Which rows have the form of a row, without storing any."""
+    answer = Checked()
+    for index, row in enumerate(rows):
+        try:
+            parse(row)
+            answer.accepted += 1
+        except RowError as error:
+            answer.rejected.append({"index": index, "path": error.path, "error": error.error})
+    return answer
+
+
+def run(
+    names: Iterable[str],
+    opened: Callable[[str], AbstractContextManager[Reading]],
+    store: Callable[[list[dict]], Stored],
+    told: Callable[[Summary, Reading], Any] = lambda summary, reading: None,
+) -> Summary:
+    """Every row of every file into `store`, at most ROWS rows or about BYTES at once; `told` hears of each batch.
+
+    A file that cannot be read counts as one rejected row; the others go on.
+    """
+    summary = Summary()
+    for name in names:
+        try:
+            with opened(name) as reading:
+                summary.formats[name] = reading.format
+                _one(reading, store, told, summary)
+        except ImportError_ as error:
+            summary.reject(name, "", "", str(error))
+    return summary
+
+
+def _one(reading: Reading, store: Callable, told: Callable, summary: Summary) -> None:
+    batch: list[tuple[str, dict]] = []
+    flushed = 0
+
+    def flush() -> None:
+        answer = store([row for _, row in batch]) if batch else Checked()
+        summary.accepted += answer.accepted
+        summary.duplicates += answer.duplicates
+        summary.updated += answer.updated
+        for item in answer.rejected:
+            summary.reject(reading.name, batch[item["index"]][0], item["path"], item["error"])
+        batch.clear()
+        told(summary, reading)
+
+    try:
+        for position, row in reading.rows:
+            where = f"{reading.unit} {position}"
+            summary.done += 1
+            if isinstance(row, RowError):
+                summary.reject(reading.name, where, row.path, row.error)
+                continue
+            batch.append((where, row))
+            if len(batch) >= ROWS or reading.source.read_bytes - flushed > BYTES:
+                flushed = reading.source.read_bytes
+                flush()
+    except ImportError_:  # what came before the break is kept
+        flush()
+        raise
+    flush()

@@ -1,0 +1,63 @@
+"""Our own rows, bare `{messages, tools?}`, and fine-tuning files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from apps.trajectories.importers.records import Record
+from apps.trajectories.importers.shapes import Row, chat_messages, chat_tools, digest, each, obj, without_empty
+from apps.trajectories.schema import Row as Form
+from apps.trajectories.schema import RowError
+
+KNOWN = frozenset(Form.__struct_fields__)
+DEMONSTRATION = {"status": "success", "label": "demonstration", "reason": "A row of a fine-tuning file."}
+
+
+def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
+    """Rows as they are; without an id, the content's digest; fields that a row does not have go into `metadata.extra`."""
+    return each(records, _chat)
+
+
+def _chat(record: dict) -> dict:
+    row = {name: value for name, value in record.items() if name in KNOWN}
+    extra = {name: value for name, value in record.items() if name not in KNOWN}
+    if row.get("id") is None:
+        row["id"] = f"chat-{digest(record)}"
+    elif isinstance(row["id"], int) and not isinstance(row["id"], bool):
+        row["id"] = str(row["id"])
+    if extra:
+        row["metadata"] = {**obj(row.get("metadata")), "extra": extra}
+    return row
+
+
+def sft_rows(records: Iterable[Record], name: str) -> Iterator[Row]:
+    """OpenAI's `{messages, tools, …}` (also with legacy functions) and TRL's `{prompt, completion}`.
+
+    Such files show what is right, so the outcome is success, labelled "demonstration".
+    """
+    return each(records, _sft)
+
+
+def _sft(record: dict) -> dict:
+    if "messages" in record:
+        messages = chat_messages(record["messages"])
+    elif "prompt" in record and "completion" in record:
+        messages = _said(record["prompt"], "prompt", "user") + _said(record["completion"], "completion", "assistant")
+    else:
+        raise RowError("messages", "a fine-tuning row has messages, or prompt and completion")
+    rest = {
+        name: value
+        for name, value in record.items()
+        if name not in ("messages", "prompt", "completion", "tools", "functions")
+    }
+    return {
+        "id": f"sft-{digest(record)}",
+        "messages": messages,
+        "tools": chat_tools(record.get("tools") or record.get("functions")),
+        "outcome": DEMONSTRATION,
+        "metadata": without_empty({"source": "openai-sft", "extra": rest}),
+    }
+
+
+def _said(value: object, path: str, role: str) -> list[dict]:
+    return [{"role": role, "content": value}] if isinstance(value, str) else chat_messages(value, path)

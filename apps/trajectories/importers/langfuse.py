@@ -1,0 +1,277 @@
+"""Langfuse exports: traces with their observations (`{…, observations}` or `{trace, observations, scores}`), API pages
+(`{data}`), or a table of observations, whose rows are gathered by trace. Names in camelCase or snake_case.
+
+One trace is one run. Its conversation is the longest that its generations had: each call carries the ones before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from apps.trajectories.importers.records import ImportError_, Record
+from apps.trajectories.importers.shapes import (
+    Row,
+    as_text,
+    chat_message,
+    chat_messages,
+    chat_tools,
+    count,
+    digest,
+    first,
+    history,
+    identity,
+    items,
+    milliseconds,
+    moment,
+    number,
+    obj,
+    positive,
+    require_object,
+    text,
+    unpacked,
+    usage,
+    without_empty,
+)
+from apps.trajectories.schema import RowError, clean
+
+MAX_GATHERED = 200_000
+VERDICTS = frozenset(
+    {
+        "success",
+        "task_success",
+        "correct",
+        "correctness",
+        "passed",
+        "resolved",
+        "solved",
+        "user-feedback",
+        "user_feedback",
+    }
+)
+
+
+def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
+    """Traces as they come; a table's observations once the file has ended (at most `MAX_GATHERED`: ImportError_)."""
+    gathered: dict[str, tuple[int, list[dict]]] = {}
+    seen = 0
+    for position, record in _unwrapped(records):
+        try:
+            record = require_object(record)
+            if not _is_observation(record):
+                yield position, _trace(record)
+                continue
+        except RowError as error:
+            yield position, error
+            continue
+        seen += 1
+        if seen > MAX_GATHERED:
+            raise ImportError_(f"{name} has more than {MAX_GATHERED:,} observations. Export it in parts, by time.")
+        gathered.setdefault(text(_get(record, "traceId")), (position, []))[1].append(record)
+    for trace, (position, observations) in gathered.items():
+        try:
+            yield position, _trace({"trace": _of_table(trace, observations), "observations": observations})
+        except RowError as error:
+            yield position, error
+
+
+def _unwrapped(records: Iterable[Record]) -> Iterator[Record]:
+    for position, record in records:
+        if isinstance(record, dict) and isinstance(record.get("data"), list) and "id" not in record:
+            yield from ((position, item) for item in record["data"])
+        else:
+            yield position, record
+
+
+def _get(value: dict, name: str) -> Any:
+    """A field by its camelCase name, or by the snake_case one."""
+    snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+    return first(value, name, snake)
+
+
+def _is_observation(record: dict) -> bool:
+    return bool(text(_get(record, "traceId"))) and isinstance(record.get("type"), str) and "observations" not in record
+
+
+def _of_table(trace: str, observations: list[dict]) -> dict:
+    """What a table's rows say about their trace."""
+    names = ("userId", "sessionId", "release", "version", "environment", "tags")
+    found = {
+        name: next((_get(row, name) for row in observations if _get(row, name) is not None), None) for name in names
+    }
+    title = next((_get(row, "traceName") for row in observations if _get(row, "traceName")), None)
+    return {"id": trace, "name": title, **found}
+
+
+def _trace(record: dict) -> dict:
+    trace = obj(record.get("trace")) or record
+    observations = [
+        row for row in items(record.get("observations") or trace.get("observations")) if isinstance(row, dict)
+    ]
+    observations.sort(key=lambda row: moment(_get(row, "startTime")) or "")
+    generations = [row for row in observations if _is_generation(row)]
+    starts = [at for row in observations if (at := moment(_get(row, "startTime")))]
+    start = moment(trace.get("timestamp")) or min(starts, default=None)
+    end = max((at for row in observations if (at := moment(_get(row, "endTime")))), default=None)
+    seconds = positive(trace.get("latency"))
+    scores = [row for row in items(record.get("scores") or trace.get("scores")) if isinstance(row, dict)]
+    messages, others = _conversation(trace, generations, observations)
+    return {
+        "id": identity(text(trace.get("id")) or f"langfuse-{digest(record)}"),
+        "agent": {"name": text(trace.get("name"), 120), "version": text(first(trace, "version", "release"), 120)},
+        "model": next((name for row in reversed(generations) if (name := _model(row))), ""),
+        "workload": text(trace.get("environment"), 120),
+        "session_id": text(_get(trace, "sessionId"), 200),
+        "user_id": text(_get(trace, "userId"), 200),
+        "started_at": start,
+        "ended_at": end,
+        "messages": messages,
+        "tools": next((tools for row in reversed(generations) if (tools := _tools(row))), []),
+        "outcome": _outcome(scores, generations, observations),
+        "usage": _usage(trace, generations),
+        "latency_ms": seconds * 1000 if seconds is not None else milliseconds(start, end),
+        "tags": list(
+            dict.fromkeys(tag[:80] for tag in items(unpacked(trace.get("tags"))) if isinstance(tag, str) and tag)
+        ),
+        "metadata": without_empty(
+            {
+                "source": "langfuse",
+                "observations": len(observations),
+                "other_conversations": others,
+                "scores": [_score(row) for row in scores],
+                "metadata": unpacked(trace.get("metadata")),
+            }
+        ),
+    }
+
+
+def _is_generation(row: dict) -> bool:
+    return text(row.get("type")).upper() == "GENERATION"
+
+
+def _model(row: dict) -> str:
+    return text(first(row, "model", "providedModelName", "provided_model_name"), 200)
+
+
+def _value(row: dict, name: str) -> Any:
+    """Input or output, of which exports make a string."""
+    found = unpacked(row.get(name))
+    return clean(found) if found is not row.get(name) else found
+
+
+def _tools(row: dict) -> list[dict]:
+    given = _value(row, "input")
+    return chat_tools(
+        obj(given).get("tools")
+        or obj(unpacked(_get(row, "modelParameters"))).get("tools")
+        or unpacked(_get(row, "toolDefinitions"))
+    )
+
+
+def _conversation(trace: dict, generations: list[dict], observations: list[dict]) -> tuple[list[dict], int]:
+    """(messages, how many other conversations the generations had). Raises RowError."""
+    found: list[list[dict]] = []
+    for row in generations:
+        talk = _said(_value(row, "input"), "user", "input") + _said(_value(row, "output"), "assistant", "output")
+        if talk:
+            found = [other for other in found if not _begins(talk, other)] + [talk]
+    if found:
+        longest = max(found, key=len)
+        return longest, len(found) - 1
+    talk = _said(_value(trace, "input"), "user", "input")
+    for row in observations:
+        if text(row.get("type")).upper() == "TOOL":
+            talk += _tool_turns(row)
+    talk += _said(_value(trace, "output"), "assistant", "output")
+    if not talk:
+        raise RowError("observations", "no generation, and neither input nor output")
+    return talk, 0
+
+
+def _begins(talk: list[dict], other: list[dict]) -> bool:
+    return len(other) <= len(talk) and history(talk[: len(other)])[-1:] == history(other)[-1:]
+
+
+def _said(value: Any, role: str, path: str) -> list[dict]:
+    """Messages of an input or output: a list of them, `{messages}`, one message, a completion, or words."""
+    if isinstance(value, dict):
+        if isinstance(value.get("messages"), list):
+            value = value["messages"]
+        elif isinstance(value.get("choices"), list):
+            value = obj(next(iter(value["choices"]), None)).get("message")
+    if value in (None, "", [], {}):
+        return []
+    if isinstance(value, list) and all(
+        isinstance(item, dict) and (item.get("role") or "content" in item) for item in value
+    ):
+        return chat_messages([{**item, "role": item.get("role") or item.get("type") or role} for item in value], path)
+    if isinstance(value, dict) and (text(value.get("role")) or value.get("tool_calls")):
+        return chat_message({**value, "role": text(value.get("role")) or role}, path)
+    return [{"role": role, "content": as_text(value)}]
+
+
+def _tool_turns(row: dict) -> list[dict]:
+    arguments = _value(row, "input")
+    call = {
+        "id": text(row.get("id")) or digest(row),
+        "type": "function",
+        "function": {
+            "name": text(row.get("name")) or "tool",
+            "arguments": arguments if isinstance(arguments, dict) else as_text(arguments),
+        },
+    }
+    answer = _value(row, "output")
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {
+            "role": "tool",
+            "tool_call_id": call["id"],
+            "content": as_text(first({"a": answer, "b": _problem(row)}, "a", "b")),
+        },
+    ]
+
+
+def _problem(row: dict) -> str:
+    return text(_get(row, "statusMessage"), 2000)
+
+
+def _outcome(scores: list[dict], generations: list[dict], observations: list[dict]) -> dict:
+    """A score with the name of a verdict decides; then an error of the last generation or of a root; else unknown.
+
+    An error inside, which the agent may have mended, decides nothing.
+    """
+    for row in scores:
+        value = number(row.get("value"))
+        if text(row.get("name")).lower() in VERDICTS and value in (0, 1):
+            status = "success" if value == 1 else "failure"
+            return {
+                "status": status,
+                "reward": value,
+                "label": text(row.get("name"), 120),
+                "reason": text(row.get("comment")),
+            }
+    decisive = generations[-1:] + [row for row in observations if not _get(row, "parentObservationId")]
+    for row in decisive:
+        if text(row.get("level")).upper() == "ERROR":
+            return {"status": "failure", "reason": _problem(row) or f"{text(row.get('name')) or 'The run'} failed."}
+    return {}
+
+
+def _score(row: dict) -> dict:
+    kept = {name: row.get(name) for name in ("name", "value", "comment", "source")}
+    return without_empty(kept | {"string_value": _get(row, "stringValue"), "data_type": _get(row, "dataType")})
+
+
+def _usage(trace: dict, generations: list[dict]) -> dict:
+    """Sums over the generations; the trace's total cost where it has one."""
+    each_ = [usage(unpacked(first(row, "usageDetails", "usage_details", "usage"))) for row in generations]
+    costs = [cost for row in generations if (cost := positive(_get(row, "totalCost"))) is not None]
+    total = positive(_get(trace, "totalCost"), below=1_000_000)
+    found: dict[str, Any] = {
+        name: count(sum(one[name] for one in each_ if name in one))
+        for name in ("input_tokens", "output_tokens")
+        if any(name in one for one in each_)
+    }
+    return without_empty(
+        found | {"cost_usd": total if total is not None else positive(sum(costs), 1_000_000) if costs else None}
+    )

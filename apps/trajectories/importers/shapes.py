@@ -1,0 +1,262 @@
+"""Reading values of any shape, and messages as the field writes them, into the row's form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from apps.trajectories.importers.records import Record
+from apps.trajectories.schema import RowError
+
+ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"}
+MAX_COUNT = 2_000_000_000
+Row = tuple[int, Any]  # (position, a raw row dict or a RowError)
+
+
+def each(records: Iterable[Record], convert: Callable[[dict], dict]) -> Iterator[Row]:
+    """One row a record; `convert` raises RowError."""
+    for position, record in records:
+        try:
+            yield position, convert(require_object(record))
+        except RowError as error:
+            yield position, error
+
+
+def require_object(record: Any) -> dict:
+    """Raises RowError for what is not an object (and the error that a record may be)."""
+    if isinstance(record, RowError):
+        raise record
+    if not isinstance(record, dict):
+        raise RowError("", f"expected an object, got {type(record).__name__}")
+    return record
+
+
+def obj(value: Any) -> dict:
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: Any) -> list:
+    return value if isinstance(value, list) else []
+
+
+def first(value: dict, *names: str) -> Any:
+    """The first of these fields that is there and not null."""
+    return next((value[name] for name in names if value.get(name) is not None), None)
+
+
+def text(value: Any, limit: int | None = None) -> str:
+    """A short text: strings and numbers as they are, anything else "" ."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return ""
+    return str(value)[:limit]
+
+
+def as_text(value: Any) -> str:
+    """Any value as text; what is not text is JSON."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def number(value: Any) -> float | None:
+    """A finite number, also where it was written as a string."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def count(value: Any) -> int | None:
+    found = number(value)
+    return int(found) if found is not None and 0 <= found <= MAX_COUNT else None
+
+
+def positive(value: Any, below: float = math.inf) -> float | None:
+    found = number(value)
+    return found if found is not None and 0 <= found < below else None
+
+
+def usage(given: Any, cost: Any = None) -> dict:
+    """{input_tokens, output_tokens, cost_usd} from OpenAI's, Responses' or Langfuse's names."""
+    given = obj(given)
+    found = {
+        "input_tokens": count(first(given, "input_tokens", "prompt_tokens", "input", "promptTokens")),
+        "output_tokens": count(first(given, "output_tokens", "completion_tokens", "output", "completionTokens")),
+        "cost_usd": positive(cost, below=1_000_000),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def moment(value: Any) -> str | None:
+    """ISO 8601 with a zone, from ISO text (UTC where it names none) or a Unix time in s, ms, µs or ns."""
+    try:
+        if isinstance(value, str):
+            found = datetime.fromisoformat(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            scale = next((unit for unit in (1, 1e3, 1e6, 1e9) if abs(value) / unit < 1e11), 1e9)
+            found = datetime.fromtimestamp(value / scale, UTC)
+        else:
+            return None
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def milliseconds(start: str | None, end: str | None) -> float | None:
+    """Between two moments."""
+    if not start or not end:
+        return None
+    return positive((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() * 1000)
+
+
+def digest(value: Any) -> str:
+    """32 hex digits of the content: the id of what has none."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
+
+
+def identity(*parts: Any) -> str:
+    """An id of at most 200 characters from parts of any length."""
+    whole = ":".join(str(part) for part in parts if part not in (None, ""))
+    return whole if len(whole) <= 200 else f"{whole[:160]}:{digest(whole)}"
+
+
+def without_empty(value: dict) -> dict:
+    return {name: item for name, item in value.items() if item not in (None, "", [], {})}
+
+
+def unpacked(value: Any) -> Any:
+    """The JSON inside a string, where a string holds an object or an array."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(name)
+
+
+def chat_messages(value: Any, path: str = "messages") -> list[dict]:
+    """Chat messages from OpenAI, LangChain or Anthropic shaped ones. Raises RowError."""
+    if not isinstance(value, list):
+        raise RowError(path, f"expected a list of messages, got {type(value).__name__}")
+    found: list[dict] = []
+    for index, message in enumerate(value):
+        if not isinstance(message, dict):
+            raise RowError(f"{path}[{index}]", f"expected a message, got {type(message).__name__}")
+        found += chat_message(message, f"{path}[{index}]")
+    return found
+
+
+def chat_message(message: dict, path: str = "message") -> list[dict]:
+    """One foreign message as chat messages: several where it carries tool results. Raises RowError."""
+    role = text(first(message, "role", "type"))
+    role = ROLES.get(role, role)
+    if not role:
+        raise RowError(path, "a message without a role")
+    content, calls, replies = _parts(message.get("content"))
+    calls += [tool_call(call, path) for call in items(message.get("tool_calls"))]
+    if obj(message.get("function_call")).get("name"):
+        calls.append(tool_call({"function": message["function_call"]}, path))
+    made: dict[str, Any] = {"role": role, "content": content}
+    if calls:
+        made["tool_calls"] = calls
+    if answered := text(first(message, "tool_call_id") or next(iter(items(message.get("tool_call_ids"))), None)):
+        made["tool_call_id"] = answered
+    if name := text(message.get("name")):
+        made["name"] = name
+    return replies if replies and not content and not calls else [*replies, made]
+
+
+def _parts(content: Any) -> tuple[Any, list[dict], list[dict]]:
+    """(content, tool calls, tool replies): Anthropic puts all three into the content's blocks."""
+    if not isinstance(content, list):
+        return (content if isinstance(content, str) or content is None else as_text(content)), [], []
+    kept: list = []
+    calls: list[dict] = []
+    replies: list[dict] = []
+    for part in content:
+        kind = obj(part).get("type")
+        if kind == "tool_use" and isinstance(part.get("name"), str):
+            calls.append(tool_call({"id": part.get("id"), "name": part["name"], "args": part.get("input")}, "content"))
+        elif kind == "tool_result":
+            reply = {
+                "role": "tool",
+                "content": flat(part.get("content")),
+                "tool_call_id": text(part.get("tool_use_id")),
+            }
+            replies.append(without_empty(reply) | {"role": "tool", "content": reply["content"]})
+        else:
+            kept.append(part)
+    return (flat(kept) if calls or replies or _is_plain(kept) else kept), calls, replies
+
+
+def _is_plain(parts: list) -> bool:
+    return all(
+        isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text") and "text" in part
+        for part in parts
+    )
+
+
+def flat(content: Any) -> str:
+    """Text of a content: of its text parts; what is not text is JSON."""
+    if not isinstance(content, list):
+        return as_text(content)
+    return "\n".join(
+        part["text"] if isinstance(part, dict) and isinstance(part.get("text"), str) else as_text(part)
+        for part in content
+    )
+
+
+def tool_call(call: Any, path: str) -> dict:
+    """OpenAI's form of a call ({id, function}) or LangChain's ({id, name, args}). Raises RowError."""
+    function = obj(obj(call).get("function")) or obj(call)
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise RowError(f"{path}.tool_calls", "a tool call without a name")
+    arguments = first(function, "arguments", "args")
+    made = {"type": "function", "function": {"name": name, "arguments": arguments_of(arguments)}}
+    return {"id": call["id"], **made} if isinstance(call.get("id"), str) else made
+
+
+def arguments_of(value: Any) -> str | dict:
+    return {} if value is None else value if isinstance(value, str | dict) else as_text(value)
+
+
+def chat_tools(value: Any) -> list[dict]:
+    """OpenAI chat tools from chat, Responses, legacy `functions` or Anthropic declarations; others are left out."""
+    found = []
+    for tool in items(value):
+        if isinstance(obj(tool).get("function"), dict):
+            found.append(tool)
+        elif isinstance(obj(tool).get("name"), str):
+            function = {name: tool[name] for name in ("name", "description", "parameters", "strict") if name in tool}
+            if "input_schema" in tool:
+                function["parameters"] = tool["input_schema"]
+            found.append({"type": "function", "function": function})
+    return found
+
+
+def fingerprint(message: dict) -> str:
+    """The same for a message that a client sends back and the answer it got: what decides is said, not how."""
+    calls = [
+        [call["function"]["name"], unpacked(call["function"].get("arguments"))]
+        for call in message.get("tool_calls", [])
+    ]
+    return digest([message["role"], message.get("content") or "", calls, message.get("tool_call_id", "")])
+
+
+def history(messages: list[dict]) -> list[str]:
+    """For each length from 1 the digest of the conversation so far; equal digests mean equal conversations."""
+    found: list[str] = []
+    for message in messages:
+        found.append(digest([found[-1] if found else "", fingerprint(message)]))
+    return found

@@ -1,0 +1,98 @@
+"""`manage.py import_trajectories FILE… --project SLUG`: trajectories from the field's files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from apps.core.models import Project
+from apps.trajectories import actions
+from apps.trajectories.importers import FORMATS, Reading, batches, read
+from apps.trajectories.importers.batches import Summary
+from apps.trajectories.importers.sources import open_source, size_of
+
+
+class Command(BaseCommand):
+    help = "Imports trajectories from files, standard input (-) or URLs such as s3://bucket/runs.jsonl.gz (with s3fs installed)."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "files", nargs="+", metavar="FILE", help="A path, - for standard input, or a URL; gzip or not"
+        )
+        parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
+        parser.add_argument("--project", required=True, metavar="SLUG")
+        parser.add_argument("--dry-run", action="store_true", help="Check every row, store none")
+
+    def handle(self, *, files: list[str], format: str, project: str, dry_run: bool, **options: Any) -> None:
+        target = _project(project)
+        store = batches.check if dry_run else lambda rows: actions.ingest(project=target, rows=rows)
+
+        @contextmanager
+        def opened(name: str) -> Iterator[Reading]:
+            with open_source(name) as file:
+                yield read(file, "standard input" if name == "-" else name, format)
+
+        with _Bar(files) as bar:
+            summary = batches.run(files, opened, store, bar.show)
+        self._report(summary, target, dry_run)
+
+    def _report(self, summary: Summary, project: Project, dry_run: bool) -> None:
+        for item in summary.errors:
+            self.stderr.write(" ".join(part for part in (item["file"], item["position"]) if part) + f": {_what(item)}")
+        if (more := summary.rejected - len(summary.errors)) > 0:
+            self.stderr.write(f"… and {more:,} more.")
+        for name, format in summary.formats.items():
+            self.stdout.write(f"{name}: {format}")
+        if dry_run:
+            self.stdout.write(f"Checked, nothing stored: {summary.accepted:,} good, {summary.rejected:,} bad.")
+        else:
+            self.stdout.write(
+                f"{project}: {summary.accepted:,} new, {summary.duplicates:,} duplicates, {summary.updated:,} updated, "
+                f"{summary.rejected:,} rejected."
+            )
+        if summary.rejected:
+            raise CommandError(f"{summary.rejected:,} rejected; the others are {'good' if dry_run else 'stored'}.")
+
+
+def _what(item: dict) -> str:
+    return f"{item['path']}: {item['error']}" if item["path"] else item["error"]
+
+
+def _project(slug: str) -> Project:
+    try:
+        return Project.objects.get(slug=slug)
+    except Project.DoesNotExist as error:
+        known = ", ".join(Project.objects.values_list("slug", flat=True)[:20]) or "none yet"
+        raise CommandError(f"There is no project “{slug}”. There are: {known}.") from error
+
+
+class _Bar:
+    """A progress bar of bytes on the terminal; nothing where standard error is none."""
+
+    def __init__(self, files: list[str]) -> None:
+        sizes = [size_of(name) for name in files]
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task("", total=None if None in sizes else sum(size or 0 for size in sizes))
+        self._taken: dict[str, int] = {}
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def show(self, summary: Summary, reading: Reading) -> None:
+        self._taken[reading.name] = reading.source.taken
+        self._progress.update(
+            self._task,
+            completed=sum(self._taken.values()),
+            description=f"{summary.done:,} rows, {summary.rejected:,} bad",
+        )

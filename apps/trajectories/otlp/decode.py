@@ -1,0 +1,336 @@
+"""OTLP bodies, protobuf or JSON, to spans and log records. A bad span is left out and counted; its neighbours stay."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json as stdlib_json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from google.protobuf.message import DecodeError as ProtobufError
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from apps.trajectories.otlp.spans import Event, Link, LogRecord, Scope, Span
+from apps.trajectories.otlp.values import tidy
+
+MAX_DEPTH = 32
+MAX_NS = 2**63 - 1
+STATUS = {"UNSET": 0, "OK": 1, "ERROR": 2}
+KINDS = {"UNSPECIFIED": 0, "INTERNAL": 1, "SERVER": 2, "CLIENT": 3, "PRODUCER": 4, "CONSUMER": 5}
+Item = TypeVar("Item", Span, LogRecord)
+
+
+class DecodeError(Exception):
+    """A body that is not an OTLP request; the text is one sentence for the sender."""
+
+
+class Decoded(msgspec.Struct, Generic[Item]):
+    """What was read, and for OTLP's partial success how many were left out and why the first of them was."""
+
+    items: list[Item]
+    rejected: int = 0
+    reason: str = ""
+
+
+class _BadItem(Exception):
+    """One span or log record that cannot be kept."""
+
+
+def decode_traces(body: bytes, json: bool) -> Decoded[Span]:
+    """The spans of an ExportTraceServiceRequest. Raises DecodeError."""
+    if not json:
+        return _collect(_protobuf_items(_protobuf(body, ExportTraceServiceRequest).resource_spans, "spans"), _pb_span)
+    return _collect(_json_items(_json(body), "Spans", "spans"), _json_span)
+
+
+def decode_logs(body: bytes, json: bool) -> Decoded[LogRecord]:
+    """The records of an ExportLogsServiceRequest. Raises DecodeError."""
+    if not json:
+        return _collect(_protobuf_items(_protobuf(body, ExportLogsServiceRequest).resource_logs, "logs"), _pb_log)
+    return _collect(_json_items(_json(body), "Logs", "logRecords"), _json_log)
+
+
+def _collect(found: Iterable[tuple[Any, dict, Scope]], build: Callable[[Any, dict, Scope], Item]) -> Decoded[Item]:
+    decoded: Decoded[Item] = Decoded([])
+    for raw, resource, scope in found:
+        try:
+            decoded.items.append(build(raw, resource, scope))
+        except _BadItem as error:
+            decoded.rejected += 1
+            decoded.reason = decoded.reason or str(error)
+    return decoded
+
+
+def _text(value: Any) -> str:
+    return tidy(value) if isinstance(value, str) else ""
+
+
+def _finite(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+# Protobuf
+
+
+def _protobuf(body: bytes, form: type[Message]) -> Any:
+    try:
+        return form.FromString(body)
+    except ProtobufError as error:
+        raise DecodeError(f"The body is not an OTLP {form.__name__} in protobuf, or it is cut off.") from error
+
+
+def _protobuf_items(resources: Any, signal: str) -> Iterator[tuple[Any, dict, Scope]]:
+    for entry in resources:
+        resource = _pb_attributes(entry.resource.attributes)
+        for group in entry.scope_spans if signal == "spans" else entry.scope_logs:
+            scope = Scope(_text(group.scope.name), _text(group.scope.version), _text(group.schema_url))
+            for raw in group.spans if signal == "spans" else group.log_records:
+                yield raw, resource, scope
+
+
+def _pb_attributes(pairs: Any, depth: int = 0) -> dict[str, Any]:
+    return {_text(pair.key): _pb_value(pair.value, depth) for pair in pairs}
+
+
+def _pb_value(value: Any, depth: int) -> Any:
+    """An AnyValue as plain JSON; bytes become base64, what is nested too deep a note."""
+    which = value.WhichOneof("value")
+    if which == "string_value":
+        return _text(value.string_value)
+    if which is None:
+        return None
+    plain = getattr(value, which)
+    if which == "double_value":
+        return _finite(plain)
+    if which == "bytes_value":
+        return base64.b64encode(plain).decode()
+    if which in ("array_value", "kvlist_value"):
+        if depth >= MAX_DEPTH:
+            return f"(nested deeper than {MAX_DEPTH} levels)"
+        if which == "array_value":
+            return [_pb_value(item, depth + 1) for item in plain.values]
+        return _pb_attributes(plain.values, depth + 1)
+    return plain
+
+
+def _pb_ids(raw: Any) -> tuple[str, str]:
+    if len(raw.trace_id) != 16 or len(raw.span_id) != 8 or not any(raw.trace_id) or not any(raw.span_id):
+        raise _BadItem("a span without a valid trace id and span id")
+    return raw.trace_id.hex(), raw.span_id.hex()
+
+
+def _pb_span(raw: Any, resource: dict, scope: Scope) -> Span:
+    trace_id, span_id = _pb_ids(raw)
+    return Span(
+        trace_id,
+        span_id,
+        raw.parent_span_id.hex() if len(raw.parent_span_id) == 8 and any(raw.parent_span_id) else "",
+        _text(raw.name),
+        raw.kind,
+        min(raw.start_time_unix_nano, MAX_NS),
+        min(raw.end_time_unix_nano, MAX_NS),
+        raw.status.code,
+        _text(raw.status.message),
+        _pb_attributes(raw.attributes),
+        [Event(_text(e.name), min(e.time_unix_nano, MAX_NS), _pb_attributes(e.attributes)) for e in raw.events],
+        [Link(link.trace_id.hex(), link.span_id.hex(), _pb_attributes(link.attributes)) for link in raw.links],
+        resource,
+        scope,
+    )
+
+
+def _pb_log(raw: Any, resource: dict, scope: Scope) -> LogRecord:
+    attributes = _pb_attributes(raw.attributes)
+    return LogRecord(
+        raw.trace_id.hex() if any(raw.trace_id) else "",
+        raw.span_id.hex() if any(raw.span_id) else "",
+        min(raw.time_unix_nano or raw.observed_time_unix_nano, MAX_NS),
+        _text(raw.event_name) or _text(attributes.get("event.name")),
+        _pb_value(raw.body, 0),
+        attributes,
+        resource,
+        scope,
+    )
+
+
+# JSON
+
+
+def _json(body: bytes) -> dict:
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        document = _lenient_json(body)
+    if not isinstance(document, dict):
+        raise DecodeError("The body is JSON, but not an OTLP request: it must be an object.")
+    return document
+
+
+def _lenient_json(body: bytes) -> Any:
+    """JSON with what strict readers refuse but real senders post: NaN and lone surrogates."""
+    try:
+        return stdlib_json.loads(body)
+    except RecursionError as error:
+        raise DecodeError("The body is JSON that is nested too deep.") from error
+    except ValueError as error:
+        raise DecodeError("The body is not JSON, or it is cut off.") from error
+
+
+def _get(value: Any, name: str) -> Any:
+    """A field by its camelCase name, or by the snake_case of it."""
+    if not isinstance(value, dict):
+        return None
+    if name in value:
+        return value[name]
+    return value.get("".join(f"_{c.lower()}" if c.isupper() else c for c in name))
+
+
+def _list(value: Any, name: str) -> list:
+    found = _get(value, name)
+    return found if isinstance(found, list) else []
+
+
+def _json_items(document: dict, signal: str, items: str) -> Iterator[tuple[Any, dict, Scope]]:
+    if document and not isinstance(_get(document, f"resource{signal}"), list):
+        raise DecodeError(f"The body is JSON, but not an OTLP request: it has no list resource{signal}.")
+    for entry in _list(document, f"resource{signal}"):
+        resource = _json_attributes(_list(_get(entry, "resource"), "attributes"))
+        for group in _list(entry, f"scope{signal}") or _list(entry, f"instrumentationLibrary{signal}"):
+            head = _get(group, "scope")
+            scope = Scope(_text(_get(head, "name")), _text(_get(head, "version")), _text(_get(group, "schemaUrl")))
+            for raw in _list(group, items):
+                yield raw, resource, scope
+
+
+def _json_attributes(pairs: list, depth: int = 0) -> dict[str, Any]:
+    return {
+        _text(pair["key"]): _json_value(pair.get("value"), depth)
+        for pair in pairs
+        if isinstance(pair, dict) and isinstance(pair.get("key"), str)
+    }
+
+
+def _json_value(value: Any, depth: int) -> Any:
+    """An AnyValue of OTLP/JSON as plain JSON. A bare scalar, which some senders post, is taken as it is."""
+    if isinstance(value, (str, bool)):
+        return _text(value) if isinstance(value, str) else value
+    if not isinstance(value, dict):
+        return None
+    for name, read in SCALARS.items():
+        found = _get(value, name)
+        if found is not None:
+            return read(found)
+    if depth >= MAX_DEPTH:
+        return f"(nested deeper than {MAX_DEPTH} levels)"
+    if (found := _get(value, "arrayValue")) is not None:
+        return [_json_value(item, depth + 1) for item in _list(found, "values")]
+    if (found := _get(value, "kvlistValue")) is not None:
+        return _json_attributes(_list(found, "values"), depth + 1)
+    return None
+
+
+def _integer(value: Any) -> int | str | None:
+    """An int64, which JSON carries as a string. What is none stays text."""
+    if isinstance(value, (str, int, float)):
+        try:
+            number = int(value)
+        except (ValueError, OverflowError):
+            return _text(str(value))
+        return number if -(2**63) <= number < 2**63 else str(value)[:100]
+    return None
+
+
+def _double(value: Any) -> float | str | None:
+    if isinstance(value, (str, int, float)):
+        try:
+            return _finite(float(value))
+        except (ValueError, OverflowError):
+            return _text(str(value)[:100])
+    return None
+
+
+SCALARS: dict[str, Callable[[Any], Any]] = {
+    "stringValue": lambda found: _text(found) if isinstance(found, str) else None,
+    "intValue": _integer,
+    "boolValue": lambda found: found if isinstance(found, bool) else None,
+    "doubleValue": _double,
+    "bytesValue": _text,
+}
+
+
+def _hex_id(value: Any, size: int) -> str:
+    """An id of `size` bytes as hex, from hex or from base64; "" where it is neither, or all zero."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        raw = bytes.fromhex(value) if len(value) == 2 * size else base64.b64decode(value, validate=True)
+    except (ValueError, binascii.Error):
+        return ""
+    return raw.hex() if len(raw) == size and any(raw) else ""
+
+
+def _nanoseconds(value: Any) -> int:
+    number = _integer(value)
+    return max(number, 0) if isinstance(number, int) else 0
+
+
+def _enum(value: Any, names: dict[str, int]) -> int:
+    if isinstance(value, str):
+        return names.get(value.upper().rsplit("_", 1)[-1], 0)
+    return value if isinstance(value, int) and 0 <= value <= 5 else 0
+
+
+def _json_span(raw: Any, resource: dict, scope: Scope) -> Span:
+    trace_id, span_id = _hex_id(_get(raw, "traceId"), 16), _hex_id(_get(raw, "spanId"), 8)
+    if not trace_id or not span_id:
+        raise _BadItem("a span without a valid trace id and span id")
+    status = _get(raw, "status")
+    return Span(
+        trace_id,
+        span_id,
+        _hex_id(_get(raw, "parentSpanId"), 8),
+        _text(_get(raw, "name")),
+        _enum(_get(raw, "kind"), KINDS),
+        _nanoseconds(_get(raw, "startTimeUnixNano")),
+        _nanoseconds(_get(raw, "endTimeUnixNano")),
+        _enum(_get(status, "code"), STATUS),
+        _text(_get(status, "message")),
+        _json_attributes(_list(raw, "attributes")),
+        [_json_event(event) for event in _list(raw, "events")],
+        [_json_link(link) for link in _list(raw, "links")],
+        resource,
+        scope,
+    )
+
+
+def _json_event(raw: Any) -> Event:
+    return Event(
+        _text(_get(raw, "name")), _nanoseconds(_get(raw, "timeUnixNano")), _json_attributes(_list(raw, "attributes"))
+    )
+
+
+def _json_link(raw: Any) -> Link:
+    return Link(
+        _hex_id(_get(raw, "traceId"), 16), _hex_id(_get(raw, "spanId"), 8), _json_attributes(_list(raw, "attributes"))
+    )
+
+
+def _json_log(raw: Any, resource: dict, scope: Scope) -> LogRecord:
+    if not isinstance(raw, dict):
+        raise _BadItem("a log record that is not an object")
+    attributes = _json_attributes(_list(raw, "attributes"))
+    return LogRecord(
+        _hex_id(_get(raw, "traceId"), 16),
+        _hex_id(_get(raw, "spanId"), 8),
+        _nanoseconds(_get(raw, "timeUnixNano")) or _nanoseconds(_get(raw, "observedTimeUnixNano")),
+        _text(_get(raw, "eventName")) or _text(attributes.get("event.name")),
+        _json_value(_get(raw, "body"), 0),
+        attributes,
+        resource,
+        scope,
+    )

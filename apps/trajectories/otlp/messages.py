@@ -1,0 +1,284 @@
+"""Messages of any shape to OpenAI chat messages.
+
+Read are: OpenAI chat and Responses items, OTel GenAI parts, OpenInference's nesting, events by name, Anthropic and Vercel
+content blocks, Gemini parts, LangChain's serialised messages, and objects that wrap any of these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apps.trajectories.otlp.values import dumps, label, structured, text
+
+ROLES = {
+    "system": "system", "developer": "developer", "user": "user", "assistant": "assistant", "tool": "tool",
+    "function": "function", "human": "user", "ai": "assistant", "model": "assistant", "chatbot": "assistant",
+    "choice": "assistant", "HumanMessage": "user", "AIMessage": "assistant", "AIMessageChunk": "assistant",
+    "SystemMessage": "system", "ToolMessage": "tool", "FunctionMessage": "function",
+}  # fmt: skip
+TEXTS = {"text", "input_text", "output_text", "refusal"}
+CALLS = {"tool_call", "tool_use", "function_call", "server_tool_call", "server_tool_use", "custom_tool_call"}
+REPLIES = {
+    "tool_call_response", "tool_result", "function_call_output", "tool_response", "custom_tool_call_output",
+    "server_tool_call_response",
+}  # fmt: skip
+REASONING = {"reasoning", "thinking", "redacted_thinking"}
+BLOCKS = TEXTS | CALLS | REPLIES
+WRAPPERS = (
+    "messages", "choices", "generations", "input", "output", "prompt", "question", "query", "answer", "final_output",
+    "result", "text", "content",
+)  # fmt: skip
+Message = dict[str, Any]
+
+
+def messages_of(value: Any, role: str) -> list[Message]:
+    """The messages that a value holds, whatever its shape; plain text is one message of `role`."""
+    value = structured(value)
+    if value is None or value in ("", [], {}):
+        return []
+    if isinstance(value, list):
+        return _messages_of_list(value, role)
+    if not isinstance(value, dict):
+        return [{"role": role, "content": text(value)}]
+    if _is_message(value):
+        return chat(value, role)
+    for name in WRAPPERS:
+        if value.get(name):
+            return messages_of(value[name], role)
+    return [{"role": role, "content": dumps(value)}]
+
+
+def _messages_of_list(items: list, role: str) -> list[Message]:
+    if all(isinstance(item, dict) and _is_block(item) for item in items):
+        return chat({"role": role, "content": items}, role)
+    if len(items) == 2 and all(isinstance(item, str) for item in items) and items[0] in ROLES:
+        return [{"role": ROLES[items[0]], "content": items[1]}]
+    return [message for item in items for message in messages_of(item, role)]
+
+
+def _is_message(value: dict) -> bool:
+    if isinstance(value.get("message"), dict) or "role" in value or "event.name" in value or "parts" in value:
+        return True
+    kind = _kind(value)
+    if value.get("lc") == 1 or "tool_calls" in value or kind in ROLES:
+        return True
+    return kind in REASONING or kind == "message" or _is_block(value)
+
+
+def _kind(value: dict) -> str:
+    """Its `type`, in snake case."""
+    kind = value.get("type") or value.get("kind")
+    return kind.replace("-", "_") if isinstance(kind, str) else ""
+
+
+def _is_block(value: dict) -> bool:
+    return "role" not in value and _kind(value) in BLOCKS
+
+
+def chat(message: dict, role: str) -> list[Message]:
+    """One message of any shape as chat messages: tool replies first, each its own, then the turn itself."""
+    name = message.get("event.name")
+    message = _unwrapped(message)
+    role = _role(message, name, role)
+    turn = _Turn()
+    if "role" not in message and _kind(message) in CALLS | REPLIES | REASONING:
+        turn.add(message)
+    else:
+        for part in _parts(message):
+            turn.add(part)
+    turn.calls += [call for raw in _listed(message.get("tool_calls")) if (call := tool_call(raw))]
+    if isinstance(message.get("function_call"), dict):
+        turn.calls += [call for call in (tool_call(message["function_call"]),) if call]
+    role = "assistant" if turn.calls else role
+    if role in ("tool", "function") and not turn.replies:
+        found = message.get("tool_call_id") or message.get("id") or message.get("call_id")
+        return [_reply(found, turn.content(), message.get("name"))]
+    if turn.replies and not turn.blocks and not turn.calls:
+        return turn.replies
+    built: Message = {"role": role, "content": turn.content()}
+    if turn.calls:
+        built["tool_calls"] = turn.calls
+    if "role" in message and isinstance(message.get("name"), str) and message["name"] and not turn.replies:
+        built["name"] = message["name"]
+    if role == "assistant" and built["content"] is None and not turn.calls:
+        return turn.replies
+    return [*turn.replies, built]
+
+
+def _unwrapped(message: dict) -> dict:
+    """The message inside LangChain's constructor, a choice, or OpenInference's `message`."""
+    if message.get("lc") == 1 and isinstance(message.get("kwargs"), dict):
+        path = message.get("id")
+        inner = message["kwargs"]
+        return {"type": path[-1] if isinstance(path, list) and path else None, **inner}
+    if isinstance(message.get("message"), dict):
+        inner = message["message"]
+        return _unwrapped(inner) if inner.get("lc") == 1 else inner
+    return message
+
+
+def _role(message: dict, event_name: Any, default: str) -> str:
+    if isinstance(event_name, str) and event_name.startswith("gen_ai."):
+        default = ROLES.get(event_name.split(".")[1], default)
+    for found in (message.get("role"), message.get("type")):
+        if isinstance(found, str) and (found in ROLES or found.lower() in ROLES):
+            return ROLES.get(found) or ROLES[found.lower()]
+    return default
+
+
+def _parts(message: dict) -> list:
+    for name in ("parts", "contents", "content", "summary", "text"):
+        found = message.get(name)
+        if found is not None and found != "" and found != []:
+            if isinstance(found, str) and found[:1] == "[":
+                decoded = structured(found)
+                if isinstance(decoded, list) and all(isinstance(i, dict) and "type" in i for i in decoded):
+                    return decoded
+            return found if isinstance(found, list) else [found]
+    return []
+
+
+def _listed(value: Any) -> list:
+    value = structured(value)
+    return value if isinstance(value, list) else []
+
+
+class _Turn:
+    """What the parts of one message add up to."""
+
+    def __init__(self) -> None:
+        self.blocks: list[dict] = []
+        self.calls: list[dict] = []
+        self.replies: list[Message] = []
+
+    def add(self, part: Any) -> None:
+        if not isinstance(part, dict):
+            if part is not None:
+                self.blocks.append({"type": "text", "text": text(part)})
+            return
+        inner = part.get("message_content")
+        part = inner if isinstance(inner, dict) else part
+        kind = _kind(part)
+        if kind in TEXTS or (not kind and ("text" in part or "content" in part)):
+            self.blocks.append({"type": "text", "text": text(_said(part))})
+        elif kind in CALLS or "functionCall" in part or (not kind and "function_call" in part):
+            self.calls += [call for call in (tool_call(part),) if call]
+        elif kind in REPLIES or "functionResponse" in part:
+            self.replies.append(tool_reply(part))
+        elif kind in REASONING:
+            if said := text(_said(part)):
+                self.blocks.append({"type": "reasoning", "text": said})
+        else:
+            self.blocks.append(part)
+
+    def content(self) -> str | list | None:
+        """Text if there is only text, else the blocks; None if nothing was said."""
+        if not self.blocks:
+            return None
+        if all(block.get("type") == "text" and len(block) == 2 for block in self.blocks):
+            return "\n".join(text(block.get("text")) for block in self.blocks)
+        return self.blocks
+
+
+def _said(part: dict) -> Any:
+    for name in ("content", "text", "thinking", "refusal", "summary"):
+        if part.get(name) is not None:
+            return part[name]
+    return None
+
+
+def one_turn(messages: list[Message]) -> list[Message]:
+    """Calls that come as items of their own (Responses) join the assistant's message before them, as in OpenAI chat."""
+    joined: list[Message] = []
+    for message in messages:
+        before = joined[-1] if joined else None
+        calls = message.get("tool_calls")
+        if calls and message["content"] is None and before is not None and before["role"] == "assistant":
+            joined[-1] = before | {"tool_calls": [*before.get("tool_calls", ()), *calls]}
+        else:
+            joined.append(message)
+    return joined
+
+
+def tool_call(raw: Any) -> dict | None:
+    """A call of any shape as OpenAI's; arguments stay a string or an object. None if it names no tool."""
+    if not isinstance(raw, dict):
+        return None
+    for name in ("tool_call", "functionCall"):
+        if isinstance(raw.get(name), dict):
+            raw = raw[name]
+    function = raw.get("function")
+    body = function if isinstance(function, dict) else raw
+    name = label(body.get("name") or raw.get("toolName") or raw.get("tool_name"))
+    if not name:
+        return None
+    call: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": _arguments(body)}}
+    # a Responses item has both: `id` names the item, `call_id` the call
+    found = raw.get("call_id") or raw.get("id") or raw.get("toolCallId") or raw.get("tool_call_id")
+    if identity := label(found):
+        call["id"] = identity
+    return call
+
+
+def _arguments(body: dict) -> str | dict:
+    for name in ("arguments", "args", "input", "parameters"):
+        found = body.get(name)
+        if found is not None:
+            return found if isinstance(found, (str, dict)) else dumps(found)
+    return "{}"
+
+
+def tool_reply(part: dict) -> Message:
+    if isinstance(part.get("functionResponse"), dict):
+        part = part["functionResponse"]
+    found = next((part[k] for k in ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "id") if part.get(k)), None)
+    said = next((part[k] for k in ("result", "response", "output", "content") if part.get(k) is not None), None)
+    return _reply(found, said, part.get("name") or part.get("toolName"))
+
+
+def _reply(identity: Any, said: Any, name: Any = None) -> Message:
+    reply: Message = {"role": "tool", "content": reply_text(said)}
+    if found := label(identity):
+        reply["tool_call_id"] = found
+    if found := label(name):
+        reply["name"] = found
+    return reply
+
+
+def reply_text(said: Any) -> str:
+    """What a tool answered, as text: of text blocks the text, of Vercel's `{type, value}` the value."""
+    if isinstance(said, dict) and said.get("type") in ("text", "json", "error-text") and "value" in said:
+        said = said["value"]
+    if isinstance(said, list) and said and all(isinstance(b, dict) and b.get("type") in TEXTS for b in said):
+        return "\n".join(text(_said(block)) for block in said)
+    return text(said)
+
+
+def tool_definitions(value: Any) -> list[dict]:
+    """Tool definitions of any shape as OpenAI's `{type, function: {name, description, parameters}}`."""
+    value = structured(value)
+    if isinstance(value, dict):
+        value = value.get("function_tools") or value.get("tools") or [value]
+    return [tool for raw in value if (tool := _definition(structured(raw)))] if isinstance(value, list) else []
+
+
+def _definition(raw: Any) -> dict | None:
+    if isinstance(raw, dict) and isinstance(raw.get("tool"), dict):
+        raw = structured(raw["tool"].get("json_schema"))
+    if not isinstance(raw, dict):
+        return None
+    body = raw["function"] if isinstance(raw.get("function"), dict) else raw
+    name = label(body.get("name"))
+    if not name:
+        return None
+    function: dict[str, Any] = {"name": name}
+    if isinstance(body.get("description"), str):
+        function["description"] = body["description"]
+    for key in ("parameters", "parameters_json_schema", "input_schema", "inputSchema"):
+        schema = structured(body.get(key))
+        if isinstance(schema, dict):
+            function["parameters"] = schema
+            break
+    if isinstance(body.get("strict"), bool):
+        function["strict"] = body["strict"]
+    return {"type": "function", "function": function}

@@ -1,0 +1,272 @@
+"""Which spans are one run of an agent: first by trace, then, for traces without an agent span, by what was said."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import islice
+
+from msgspec import Struct, json
+
+from apps.trajectories.otlp.conventions import Reading, read
+from apps.trajectories.otlp.spans import LogRecord, Span
+from apps.trajectories.otlp.threads import Call
+
+RUN_KINDS = ("model", "agent", "tool")
+TALKS = ("conversation_id", "session_id")
+MAX_BEGINNINGS = 64  # of a long history: how many of its latest parts another trace may have ended with
+
+
+MAX_CANDIDATES = 256
+
+
+class Node(Struct):
+    """A span in its trace. `top` is its outermost agent; `parent` is None where the parent has not come (yet)."""
+
+    span: Span
+    reading: Reading
+    parent: Node | None = None
+    top: Node | None = None
+    in_model: bool = False
+    in_tool: bool = False
+
+
+class Group:
+    """The spans of one run. `key` is its first trace's id (with the agent's span id where a trace holds several)."""
+
+    def __init__(self, key: str, nodes: list[Node]) -> None:
+        self.key, self.nodes = key, nodes
+        self.calls = sorted(_calls(nodes), key=lambda call: (call.span.start_ns, call.span.span_id))
+        self.start_ns = min(node.span.start_ns for node in nodes)
+        self.loose = not any(node.reading.kind == "agent" for node in nodes)
+
+    @property
+    def is_run(self) -> bool:
+        return any(node.reading.kind in RUN_KINDS for node in self.nodes)
+
+    def id_of(self, name: str) -> str:
+        return next((found for node in self.nodes if (found := getattr(node.reading, name))), "")
+
+
+def groups_of(spans: Iterable[Span], logs: Iterable[LogRecord]) -> list[Group]:
+    """The runs that the spans hold, in the order of their start; the order of arrival changes nothing."""
+    groups = [group for nodes in _traces(spans, logs).values() for group in _split(nodes) if group.is_run]
+    groups.sort(key=lambda group: (group.start_ns, group.key))
+    return _stitched(groups)
+
+
+def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[Node]]:
+    told: dict[tuple[str, str], list[LogRecord]] = defaultdict(list)
+    seen: set[tuple] = set()
+    for log in sorted(logs, key=lambda log: log.time_ns):
+        if log.trace_id:
+            same = (log.trace_id, log.span_id, log.time_ns, log.event_name, json.encode(log.body, order="sorted"))
+            if same not in seen:
+                seen.add(same)
+                told[same[:2]].append(log)
+    traces: dict[str, list[Node]] = defaultdict(list)
+    for span in _each_once(spans):
+        traces[span.trace_id].append(Node(span, read(span, told.get((span.trace_id, span.span_id), []))))
+    for nodes in traces.values():
+        nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))
+        _relate(nodes)
+    return traces
+
+
+def _each_once(spans: Iterable[Span]) -> list[Span]:
+    """A span that was sent twice counts once: the one that ended last. Logfire's pending spans only announce one."""
+    found: dict[tuple[str, str], Span] = {}
+    for span in spans:
+        if span.attributes.get("logfire.span_type") == "pending_span":
+            continue
+        key = (span.trace_id, span.span_id)
+        known = found.get(key)
+        if known is None or (span.end_ns, json.encode(span)) > (known.end_ns, json.encode(known)):
+            found[key] = span
+    return list(found.values())
+
+
+def _relate(nodes: list[Node]) -> None:
+    """Sets what every node has above it. Parents that form a ring, which only a broken sender makes, are cut."""
+    by_id = {node.span.span_id: node for node in nodes}
+    done: set[str] = set()
+    for node in nodes:
+        path: list[Node] = []
+        walking: set[str] = set()
+        current: Node | None = node
+        while current is not None and current.span.span_id not in done:
+            path.append(current)
+            walking.add(current.span.span_id)
+            above = by_id.get(current.span.parent_id)
+            current.parent = None if above is None or above.span.span_id in walking else above
+            current = current.parent
+        for below in reversed(path):
+            _inherit(below)
+            done.add(below.span.span_id)
+
+
+def _inherit(node: Node) -> None:
+    above = node.parent
+    if above is not None:
+        node.top = above.top
+        node.in_model = above.in_model or above.reading.kind == "model"
+        node.in_tool = above.in_tool or above.reading.kind == "tool"
+    if node.top is None and node.reading.kind == "agent":
+        node.top = node
+
+
+def _split(nodes: list[Node]) -> list[Group]:
+    """A trace is one run, unless agents side by side in it name conversations that differ."""
+    said = {node.top.reading.conversation_id for node in nodes if node.top is not None} - {""}
+    if len(said) < 2:
+        return [Group(nodes[0].span.trace_id, nodes)]
+    parts: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.top is not None and node.top.reading.conversation_id:
+            parts.setdefault(node.top.reading.conversation_id, []).append(node)
+    trace_id = nodes[0].span.trace_id
+    groups = [Group(f"{trace_id}:{part[0].span.span_id}", part) for part in parts.values()]
+    groups.sort(key=lambda group: (group.start_ns, group.key))
+    groups[0].nodes += [node for node in nodes if node.top is None or not node.top.reading.conversation_id]
+    return [Group(trace_id if index == 0 else group.key, group.nodes) for index, group in enumerate(groups)]
+
+
+def _calls(nodes: list[Node]) -> list[Call]:
+    """The model calls. One inside another is the same call seen by two instrumentations: the outer one counts."""
+    inner: dict[str, Reading] = {}
+    for node in nodes:
+        if node.reading.kind == "model" and node.in_model:
+            outer = node.parent
+            while outer is not None and (outer.in_model or outer.reading.kind != "model"):
+                outer = outer.parent
+            if outer is not None:
+                inner.setdefault(outer.span.span_id, node.reading)
+    calls = []
+    for node in nodes:
+        if node.reading.kind == "model" and not node.in_model:
+            if (other := inner.get(node.span.span_id)) is not None:
+                _complete(node.reading, other)
+            calls.append(Call(node.span, node.reading, node.in_tool))
+    return calls
+
+
+def _complete(reading: Reading, other: Reading) -> None:
+    """What the outer span leaves out is taken from the inner one."""
+    for name in ("input", "output", "tools", "model", "request_model", "input_tokens", "output_tokens", "cost_usd"):
+        if not getattr(reading, name):
+            setattr(reading, name, getattr(other, name))
+
+
+# Stitching
+
+
+class Links(Struct):
+    """By what a run may be found by the traces that go on with it, and by what it finds those that it goes on with."""
+
+    has: set[str] = set()
+    wants: set[str] = set()
+
+
+def links_of(group: Group) -> Links:
+    """Empty where an agent span holds the run together: then it is one trace."""
+    if not group.loose or not group.calls:
+        return Links()
+    source = "/".join(_source(group))
+    talks = {f"{name}:{source}:{found}" for name in TALKS if (found := group.id_of(name))}
+    end = group.calls[-1].after.hex()
+    beginnings = [before.hex() for before in group.calls[0].before[1:][-MAX_BEGINNINGS:]]
+    return Links(
+        talks | {f"end:{end}"} | {f"begins:{before}" for before in beginnings},
+        talks | {f"begins:{end}"} | {f"end:{before}" for before in beginnings},
+    )
+
+
+class _Chain:
+    """Groups found to be one run, in the order of time."""
+
+    def __init__(self, group: Group) -> None:
+        self.groups = [group]
+
+    @property
+    def last(self) -> Group:
+        return self.groups[-1]
+
+
+def _stitched(groups: list[Group]) -> list[Group]:
+    """Joins traces that hold only model calls where a later one goes on with what an earlier one said."""
+    chains: list[_Chain] = []
+    tails: dict[tuple, list[_Chain]] = defaultdict(list)
+    talks: dict[tuple, _Chain] = {}
+    for group in groups:
+        if not group.loose or not group.calls:
+            chains.append(_Chain(group))
+            continue
+        source = _source(group)
+        chain = _by_history(group, source, tails) or _by_id(group, source, talks)
+        if chain is None:
+            chains.append(chain := _Chain(group))
+        else:
+            chain.groups.append(group)
+        tails[(*source, group.calls[-1].after, group.calls[-1].ids)].append(chain)
+        for name in TALKS:
+            if found := group.id_of(name):
+                talks[(*source, name, found)] = chain
+    return [_joined(chain.groups) for chain in chains]
+
+
+def _source(group: Group) -> tuple[str, str]:
+    """Who speaks: the instrumentation and the service. Runs of different ones are never joined."""
+    span = group.calls[0].span
+    service = span.resource.get("service.name")
+    return span.scope.name, service if isinstance(service, str) else ""
+
+
+def _by_history(group: Group, source: tuple, tails: dict[tuple, list[_Chain]]) -> _Chain | None:
+    call = group.calls[0]
+    for known in range(len(call.before) - 1, 0, -1):
+        for ids in {call.ids_at(known): 0, (): 0}:
+            open_ends = reversed(tails.get((*source, call.before[known], ids), ()))
+            for chain in islice(open_ends, MAX_CANDIDATES):
+                if chain.last.calls[-1].after == call.before[known] and _may_follow(chain.last, group):
+                    return chain
+    return None
+
+
+def _may_follow(earlier: Group, later: Group) -> bool:
+    before, after = earlier.calls[-1], later.calls[0]
+    if before.span.end_ns > after.span.start_ns:
+        return False
+    same = [_same_id(earlier, later, name) for name in ("conversation_id", "session_id", "user_id")]
+    if False in same:
+        return False
+    # the same question asked again is a retry only if somebody says that it is the same talk
+    return before.spoke or True in same[:2]
+
+
+def _same_id(earlier: Group, later: Group, name: str) -> bool | None:
+    one, other = earlier.id_of(name), later.id_of(name)
+    return one == other if one and other else None
+
+
+def _by_id(group: Group, source: tuple, talks: dict[tuple, _Chain]) -> _Chain | None:
+    """The same conversation or session, where the history was cut but still holds the earlier answer, or is not sent."""
+    call = group.calls[0]
+    for name in TALKS:
+        found = group.id_of(name)
+        chain = talks.get((*source, name, found)) if found else None
+        if chain is None:
+            continue
+        earlier = chain.last.calls[-1]
+        if earlier.output and call.anchor(earlier.output[-1]):
+            return chain
+        silent = not (earlier.output or earlier.reading.input or call.output or call.reading.input)
+        if silent and name == "conversation_id":
+            return chain
+    return None
+
+
+def _joined(groups: list[Group]) -> Group:
+    if len(groups) == 1:
+        return groups[0]
+    nodes = [node for group in groups for node in group.nodes]
+    return Group(groups[0].key, sorted(nodes, key=lambda node: (node.span.start_ns, node.span.span_id)))

@@ -1,0 +1,133 @@
+"""Which model call continues which: threads of a conversation, found by what was said.
+
+Messages are compared by a rolling digest that leaves out leading system messages (a hand-over changes them), ids, and
+how arguments are spaced, so that an answer and its repetition in the next request are the same.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+
+from apps.trajectories.otlp.conventions import Reading
+from apps.trajectories.otlp.messages import Message
+from apps.trajectories.otlp.spans import Span
+from apps.trajectories.otlp.values import structured, text
+
+RECENT = 8  # threads that are looked through for a call whose history was cut
+SYSTEM = ("system", "developer")
+
+
+def print_of(message: Message) -> bytes:
+    """What makes a message the same as another."""
+    content = message.get("content")
+    if isinstance(content, list):
+        kept = [block for block in content if block.get("type") != "reasoning"]
+        said = "\n".join(text(block.get("text", block) if block.get("type") == "text" else block) for block in kept)
+    else:
+        said = content or ""
+    role = "tool" if message["role"] == "function" else message["role"]
+    calls = [
+        (call["function"]["name"], structured(call["function"]["arguments"]))
+        for call in message.get("tool_calls") or ()
+    ]
+    return msgspec.json.encode((role, said.strip(), calls), order="sorted")
+
+
+def chain(start: bytes, prints: list[bytes]) -> list[bytes]:
+    """Digests of the first 0, 1, … n messages."""
+    digests = [start]
+    for said in prints:
+        digests.append(blake2b(digests[-1] + said, digest_size=16).digest())
+    return digests
+
+
+class Call:
+    """One model call: its messages, where its body begins, and the digests of its history."""
+
+    def __init__(self, span: Span, reading: Reading, nested: bool) -> None:
+        self.span, self.reading, self.nested = span, reading, nested
+        self.lead = 0
+        for message in reading.input:
+            if message["role"] not in SYSTEM:
+                break
+            self.lead += 1
+        self.prints = [print_of(message) for message in reading.input[self.lead :]]
+        self.before = chain(b"", self.prints)
+        self.output = [print_of(message) for message in reading.output]
+        self.after = chain(self.before[-1], self.output)[-1]
+        self.ids = _call_ids(reading.output)
+        self.message_index: int | None = None  # of its answer, in its thread
+
+    @property
+    def spoke(self) -> bool:
+        """Whether the history up to and with this call holds a turn of the model."""
+        return bool(self.output) or any(m["role"] == "assistant" for m in self.reading.input)
+
+    def ids_at(self, known: int) -> tuple[str, ...]:
+        """The ids of the tool calls in the last turn of the model among the first `known` messages of the body."""
+        return _call_ids(self.reading.input[self.lead : self.lead + known][-8:])
+
+    def anchor(self, said: bytes) -> int | None:
+        """The number of body messages up to and with the last one that says this."""
+        for index in range(len(self.prints) - 1, -1, -1):
+            if self.prints[index] == said:
+                return index + 1
+        return None
+
+
+class Thread:
+    """A conversation as it grew from call to call; `messages` is all of it."""
+
+    def __init__(self, call: Call) -> None:
+        self.messages: list[Message] = list(call.reading.input[: call.lead])
+        self.calls: list[Call] = []
+        self.extend(call, 0)
+
+    @property
+    def last(self) -> Call:
+        return self.calls[-1]
+
+    def extend(self, call: Call, known: int) -> None:
+        """Adds a call of whose body the first `known` messages are already here."""
+        self.messages += call.reading.input[call.lead + known :]
+        if call.reading.output:
+            call.message_index = len(self.messages)
+        self.messages += call.reading.output
+        self.calls.append(call)
+
+
+def threads_of(calls: list[Call]) -> list[Thread]:
+    """The threads of one run's calls, given in the order of time."""
+    threads: list[Thread] = []
+    tails: dict[bytes, Thread] = {}
+    for call in calls:
+        thread, known = _continued(call, threads, tails)
+        if thread is None:
+            threads.append(thread := Thread(call))
+        else:
+            thread.extend(call, known)
+        tails[call.after] = thread
+    return threads
+
+
+def _continued(call: Call, threads: list[Thread], tails: dict[bytes, Thread]) -> tuple[Thread | None, int]:
+    for known in range(len(call.before) - 1, 0, -1):
+        thread = tails.get(call.before[known])
+        if thread is None or thread.last.after != call.before[known]:
+            continue
+        if thread.last.ids in ((), call.ids_at(known)):
+            return thread, known
+    for thread in reversed(threads[-RECENT:]):
+        if thread.last.output and (known := call.anchor(thread.last.output[-1])):
+            return thread, known
+    return None, 0
+
+
+def _call_ids(messages: list[Message]) -> tuple[str, ...]:
+    """The ids of the tool calls in the last turn of the model."""
+    for message in reversed(messages):
+        if message["role"] == "assistant":
+            return tuple(call["id"] for call in message.get("tool_calls") or () if "id" in call)
+    return ()

@@ -1,0 +1,126 @@
+"""Small readers of hostile JSON: each takes anything and raises nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from apps.trajectories import schema
+
+ROOM = 12  # levels that the row itself adds around a value, out of schema.MAX_DEPTH
+DEPTH = schema.MAX_DEPTH - ROOM
+
+
+class _NotKept(Exception):
+    """A value that a row cannot keep: nested too deep, or not a JSON number."""
+
+
+def tidy(value: str) -> str:
+    """The string as the database can keep it."""
+    return value if value.isascii() and "\x00" not in value else schema.clean(value)
+
+
+def _tidied(value: Any, levels: int) -> Any:
+    kind = type(value)
+    if kind is str:
+        return tidy(value)
+    if kind is dict:
+        if not levels:
+            raise _NotKept
+        return {tidy(str(key)): _tidied(item, levels - 1) for key, item in value.items()}
+    if kind is list:
+        if not levels:
+            raise _NotKept
+        return [_tidied(item, levels - 1) for item in value]
+    if (kind is float and not math.isfinite(value)) or (kind is int and not -(2**63) <= value < 2**63):
+        raise _NotKept
+    return value
+
+
+def structured(value: Any) -> Any:
+    """The JSON that a string carries, if it looks like an object or a list and is one that a row can keep."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    try:
+        return _tidied(msgspec.json.decode(value), DEPTH)
+    except (msgspec.DecodeError, _NotKept, RecursionError, UnicodeError):
+        return value
+
+
+def kept(value: Any) -> Any:
+    """The value if a row can keep it, else a note that it could not be."""
+    try:
+        return _tidied(value, DEPTH)
+    except _NotKept:
+        return "(not kept: nested too deep, or not a JSON number)"
+
+
+def dumps(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def text(value: Any) -> str:
+    """Text as it is, anything else as JSON; nothing is ""."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else dumps(value)
+
+
+def label(value: Any) -> str:
+    """A short identifier: text or a number, stripped; "" for anything else."""
+    if isinstance(value, str):
+        return value.strip()
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+
+
+def number(value: Any) -> float | None:
+    """A finite number not below zero, also from a string."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) and found >= 0 else None
+
+
+def first(attributes: dict[str, Any], names: Iterable[str]) -> Any:
+    """The first of the named attributes that says something."""
+    for name in names:
+        found = attributes.get(name)
+        if found is not None and found != "":
+            return found
+    return None
+
+
+def nest(attributes: dict[str, Any], prefix: str) -> list:
+    """What flattened keys say: `{prefix}0.role` and so on as a list of values in the order of their numbers."""
+    tree: dict[str, Any] = {}
+    for key, value in attributes.items():
+        if key.startswith(prefix):
+            path = key[len(prefix) :].split(".", 12)
+            node = tree
+            for part in path[:-1]:
+                inner = node.get(part)
+                if not isinstance(inner, dict):
+                    inner = node[part] = {}
+                node = inner
+            if not isinstance(node.get(path[-1]), dict):
+                node[path[-1]] = value
+    return _numbered(tree) if tree else []
+
+
+def _numbered(tree: dict[str, Any]) -> list:
+    keys = sorted((key for key in tree if key.isdecimal() and len(key) < 7), key=int)
+    return [_lists(tree[key]) for key in keys]
+
+
+def _lists(node: Any) -> Any:
+    if not isinstance(node, dict):
+        return node
+    if node and all(key.isdecimal() for key in node):
+        return _numbered(node)
+    return {key: _lists(value) for key, value in node.items()}

@@ -1,0 +1,209 @@
+"""The page of a project's redaction rules, and its test box."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.trajectories import actions_redaction as actions
+from apps.trajectories.api import as_json
+from apps.trajectories.models import RedactionRule, Trajectory
+from apps.trajectories.redaction import (
+    BUILTINS,
+    ID,
+    MAX_NAME,
+    MAX_PATTERN,
+    MAX_REPLACEMENT,
+    Hit,
+    Redactor,
+    Rule,
+    RuleError,
+    presidio_installed,
+    strings,
+)
+
+MAX_TEXT, MAX_SHOWN = 200_000, 50
+PRESIDIO = ("Names and places (Presidio)", "by a language model: English, slow", presidio_installed)
+
+
+class RuleForm(forms.Form):
+    name = forms.CharField(max_length=MAX_NAME)
+    pattern = forms.CharField(max_length=MAX_PATTERN, strip=False)
+    replacement = forms.CharField(max_length=MAX_REPLACEMENT, required=False)
+
+
+class TestForm(forms.Form):
+    """`pattern` is tried before it is a rule; `trajectory` is a client's id or ours."""
+
+    text = forms.CharField(max_length=MAX_TEXT, required=False, strip=False)
+    trajectory = forms.CharField(max_length=200, required=False)
+    pattern = forms.CharField(max_length=MAX_PATTERN, required=False, strip=False)
+    all = forms.BooleanField(required=False)
+
+
+@dataclass
+class Switch:
+    kind: str
+    title: str
+    example: str
+    on: bool
+    token: bool
+    possible: bool = True
+
+
+@dataclass
+class Shown:
+    """One text in pieces: (plain text, the hit after it or None)."""
+
+    pieces: list[tuple[str, Hit | None]]
+
+
+@project_view()
+def page(request: HttpRequest, project: Project) -> HttpResponse:
+    return _page(request, project, RuleForm())
+
+
+def _page(request: HttpRequest, project: Project, form: RuleForm, status: int = 200) -> HttpResponse:
+    own = actions.own_rules(project).select_related("by")
+    context = {
+        "switches": _switches(project),
+        "rules": own,
+        "form": form,
+        "admin": request.membership.may(Role.ADMIN),
+        "text": request.POST.get("text", ""),
+    }
+    return render(request, "trajectories/redaction.html", context, status=status)
+
+
+def _switches(project: Project) -> list[Switch]:
+    rows = {row.kind: row for row in project.redaction_rules.filter(kind__in=actions.SWITCHES, enabled=True)}
+    titles = {kind: (builtin.title, builtin.example, True) for kind, builtin in BUILTINS.items()}
+    titles["presidio"] = (*PRESIDIO[:2], PRESIDIO[2]())
+    return [
+        Switch(kind, title, example, kind in rows, kind in rows and ID in rows[kind].replacement, possible)
+        for kind, (title, example, possible) in titles.items()
+    ]
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def switch(request: HttpRequest, project: Project) -> HttpResponse:
+    chosen = {kind: kind in request.POST.getlist("token") for kind in request.POST.getlist("on")}
+    try:
+        actions.save_builtins(project=project, chosen=chosen, by=request.user)
+    except RuleError as error:
+        messages.error(request, str(error))
+    else:
+        messages.success(request, "Saved. It holds for what arrives from now on, within 5 seconds.")
+    return redirect("trajectories:redaction", project.slug)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def add(request: HttpRequest, project: Project) -> HttpResponse:
+    form = RuleForm(request.POST)
+    if form.is_valid():
+        try:
+            rule = actions.add(project=project, by=request.user, **form.cleaned_data)
+        except RuleError as error:
+            form.add_error(None, str(error))
+        else:
+            messages.success(request, f"The rule “{rule}” is on for what arrives from now on, within 5 seconds.")
+            return redirect("trajectories:redaction", project.slug)
+    return _page(request, project, form)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """Changes a rule's text, or what `do` says: on, off, up, down."""
+    rule = get_object_or_404(actions.own_rules(project), pk=pk)
+    try:
+        _edit(request, rule)
+    except RuleError as error:
+        messages.error(request, str(error))
+    return redirect("trajectories:redaction", project.slug)
+
+
+def _edit(request: HttpRequest, rule: RedactionRule) -> None:
+    do = request.POST.get("do", "")
+    if do in ("on", "off"):
+        actions.set_enabled(rule=rule, enabled=do == "on", by=request.user)
+    elif do in ("up", "down"):
+        actions.move(rule=rule, up=do == "up", by=request.user)
+    else:
+        form = RuleForm(request.POST)
+        if not form.is_valid():
+            raise RuleError("A rule needs a name and a pattern.")
+        actions.edit(rule=rule, by=request.user, **form.cleaned_data)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    rule = get_object_or_404(actions.own_rules(project), pk=pk)
+    actions.delete(rule=rule, by=request.user)
+    messages.success(request, f"The rule “{rule}” is gone.")
+    return redirect("trajectories:redaction", project.slug)
+
+
+@project_view()
+def test(request: HttpRequest, project: Project) -> HttpResponse:
+    """What would be replaced in a text or in a stored trajectory. Nothing of it is kept."""
+    form = TestForm(request.POST or None)
+    context: dict = {"asked": form.is_bound}
+    if form.is_bound and not form.is_valid():
+        context["error"] = " ".join(error for errors in form.errors.values() for error in errors)
+    elif form.is_bound:
+        try:
+            context |= _tried(project, **form.cleaned_data)
+        except RuleError as error:
+            context["error"] = str(error)
+    return render(request, "trajectories/_redaction_test.html", context)
+
+
+def _tried(project: Project, *, text: str, trajectory: str, pattern: str, all: bool) -> dict:
+    """Raises RuleError for a pattern that cannot be used and for a trajectory that is not there."""
+    rules = [Rule(kind, kind) for kind in BUILTINS] if all else actions.rules_of(project)
+    if pattern:
+        rules = [Rule("this pattern", "regex", pattern), *rules]
+    redactor = Redactor(rules, key=actions.secret_of(project))
+    texts = strings(as_json(_trajectory(project, trajectory))) if trajectory else [text]
+    hits = ((one, redactor.hits(one)) for one in texts)
+    found = list(islice(((one, some) for one, some in hits if some or not trajectory), MAX_SHOWN + 1))
+    return {
+        "shown": [Shown(_pieces(one, some)) for one, some in found[:MAX_SHOWN]],
+        "more": len(found) > MAX_SHOWN,
+        "strings": len(texts) if trajectory else 0,
+        "count": sum(len(some) for _, some in found[:MAX_SHOWN]),
+        "rules": len(rules),
+    }
+
+
+def _trajectory(project: Project, name: str) -> Trajectory:
+    row = project.trajectories.filter(external_id=name).first()
+    if row is None:
+        try:
+            row = project.trajectories.filter(pk=UUID(name)).first()
+        except ValueError:
+            row = None
+    if row is None:
+        raise RuleError(f"There is no trajectory “{name}” in {project}.")
+    return row
+
+
+def _pieces(text: str, hits: list[Hit]) -> list[tuple[str, Hit | None]]:
+    places = [0, *(hit.end for hit in hits)]
+    pieces: list[tuple[str, Hit | None]] = [
+        (text[place : hit.start], hit) for place, hit in zip(places, hits, strict=False)
+    ]
+    return [*pieces, (text[places[-1] :], None)]

@@ -1,0 +1,357 @@
+"""Spans become runs: which belong together, how they ended, and the same rows in whatever order they came."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apps.trajectories import schema
+from apps.trajectories.otlp import Event, LogRecord, Scope, Span, assemble
+from apps.trajectories.otlp.conventions import KNOWN
+
+SECOND = 10**9
+NOON = 1_790_000_000 * SECOND
+
+
+def span(number: int, at: float, parent: int = 0, trace: int = 1, **more: Any) -> Span:
+    """A span of one second; `number` and `trace` make its ids, `at` is its start in seconds."""
+    attributes = {key.replace("__", "."): value for key, value in more.pop("attributes", {}).items()}
+    start = NOON + int(at * SECOND)
+    return Span(
+        f"{trace:032x}", f"{number:016x}", f"{parent:016x}" if parent else "",
+        start_ns=start, end_ns=start + int(more.pop("seconds", 1) * SECOND), attributes=attributes, **more,
+    )  # fmt: skip
+
+
+def user(text: str) -> dict:
+    return {"role": "user", "content": text}
+
+
+def bot(text: str) -> dict:
+    return {"role": "assistant", "content": text}
+
+
+def wants(call: str, name: str = "look") -> dict:
+    return {"role": "assistant", "tool_calls": [{"id": call, "function": {"name": name, "arguments": "{}"}}]}
+
+
+def replied(call: str, text: str) -> dict:
+    return {"role": "tool", "tool_call_id": call, "content": text}
+
+
+def model(number: int, at: float, given: list, said: list, parent: int = 0, trace: int = 1, **more: Any) -> Span:
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.input.messages": json.dumps(given),
+        "gen_ai.output.messages": json.dumps(said),
+        "gen_ai.usage.input_tokens": 10,
+        "gen_ai.usage.output_tokens": 1,
+    }
+    return span(number, at, parent, trace, attributes=attributes | more.pop("extra", {}), **more)
+
+
+def agent(number: int, at: float, seconds: float, parent: int = 0, trace: int = 1, **more: Any) -> Span:
+    attributes = {"gen_ai.operation.name": "invoke_agent"} | more.pop("extra", {})
+    return span(number, at, parent, trace, seconds=seconds, attributes=attributes, **more)
+
+
+def tool(number: int, at: float, call: str = "", parent: int = 0, result: Any = None, **more: Any) -> Span:
+    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look", "gen_ai.tool.call.id": call}
+    return span(
+        number, at, parent, attributes=attributes | ({"gen_ai.tool.call.result": result} if result else {}), **more
+    )
+
+
+def texts(row: dict) -> list[str | None]:
+    return [message["content"] for message in row["messages"]]
+
+
+FAILED = {"status_code": 2, "status_message": "it broke"}
+
+
+def test_calls_in_their_own_traces_are_stitched_by_history() -> None:
+    first = [user("Hi")], [wants("c1")]
+    second = [user("Hi"), wants("c1"), replied("c1", "ok")], [bot("Done.")]
+    third = [*second[0], *second[1], user("More")], [bot("Enough.")]
+    calls = [model(i, i * 2, *said, trace=i) for i, said in enumerate((first, second, third), start=1)]
+    (run,) = assemble(calls, [])
+    assert texts(run.row) == ["Hi", None, "ok", "Done.", "More", "Enough."]
+    assert run.key == f"{1:032x}" and len(run.trace_ids) == 3
+    assert run.row["usage"] == {"input_tokens": 30, "output_tokens": 3}
+    assert [step["message_index"] for step in run.row["metadata"]["steps"]] == [1, 3, 5]
+    apart = [assemble([call], [])[0].links for call in calls]
+    for earlier, later in itertools.pairwise(apart):
+        assert earlier.has & later.wants and later.has & earlier.wants
+
+
+def test_equal_talks_at_the_same_time_are_told_apart_by_their_ids() -> None:
+    spans = []
+    for run in range(3):
+        call, at = f"call-{run}", run * 0.1
+        spans.append(model(1, at, [user("Hi")], [wants(call)], trace=10 + run))
+        spans.append(model(2, at + 2, [user("Hi"), wants(call), replied(call, "ok")], [bot(str(run))], trace=20 + run))
+    rows = [run.row for run in assemble(spans, [])]
+    assert [texts(row)[-1] for row in rows] == ["0", "1", "2"]
+    assert [run.trace_ids for run in assemble(spans, [])] == [
+        {f"{10 + run:032x}", f"{20 + run:032x}"} for run in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"extra": {"session.id": "a"}}, {"extra": {"session.id": "b"}}),
+        ({"scope": Scope("x")}, {"scope": Scope("y")}),
+        ({"resource": {"service.name": "x"}}, {"resource": {"service.name": "y"}}),
+    ],
+)
+def test_what_different_people_or_services_say_is_not_stitched(one: dict, other: dict) -> None:
+    spans = [
+        model(1, 0, [user("Hi")], [bot("Hello")], trace=1, **one),
+        model(2, 2, [user("Hi"), bot("Hello"), user("More")], [bot("Yes")], trace=2, **other),
+    ]
+    assert len(assemble(spans, [])) == 2
+
+
+@pytest.mark.parametrize("extra", [{}, {"session.id": "s"}])
+def test_the_same_question_again_is_a_retry_only_in_the_same_session(extra: dict) -> None:
+    spans = [
+        model(1, 0, [user("Hi")], [], trace=1, extra=extra, **FAILED),
+        model(2, 2, [user("Hi")], [bot("Hello")], trace=2, extra=extra),
+    ]
+    runs = assemble(spans, [])
+    assert len(runs) == (1 if extra else 2)
+    assert [run.row["outcome"]["status"] for run in runs] == (["unknown"] if extra else ["failure", "unknown"])
+
+
+def test_a_history_that_was_cut_is_joined_by_conversation() -> None:
+    extra = {"gen_ai.conversation.id": "talk"}
+    spans = [
+        model(1, 0, [user("One"), bot("1"), user("Two")], [bot("Second.")], trace=1, extra=extra),
+        model(2, 2, [bot("Second."), user("Three")], [bot("Third.")], trace=2, extra=extra),
+        model(3, 4, [user("Something else")], [bot("Fourth.")], trace=3, extra=extra),
+    ]
+    runs = assemble(spans, [])
+    assert [texts(run.row) for run in runs] == [
+        ["One", "1", "Two", "Second.", "Three", "Third."],
+        ["Something else", "Fourth."],
+    ]
+    assert {run.row["session_id"] for run in runs} == {"talk"}
+
+
+def test_agents_side_by_side_in_one_trace_are_runs_of_their_own() -> None:
+    spans = [span(1, 0, seconds=20)]
+    for number in (1, 2):
+        extra = {"gen_ai.conversation.id": f"talk-{number}", "gen_ai.agent.name": f"agent-{number}"}
+        spans.append(agent(number * 10, number * 5, 3, parent=1, extra=extra))
+        spans.append(model(number * 10 + 1, number * 5 + 1, [user("Hi")], [bot(str(number))], parent=number * 10))
+    runs = assemble(spans, [])
+    assert [run.row["agent"]["name"] for run in runs] == ["agent-1", "agent-2"]
+    assert [run.key for run in runs] == [f"{1:032x}", f"{1:032x}:{20:016x}"]
+
+
+def test_an_agent_that_is_a_tool_keeps_its_own_thread() -> None:
+    spans = [
+        agent(1, 0, 20),
+        model(2, 1, [user("Plan")], [wants("c1", "look")], parent=1),
+        tool(3, 3, "c1", parent=1, result="found", seconds=8),
+        agent(4, 4, 6, parent=3, extra={"gen_ai.agent.name": "searcher"}),
+        model(5, 5, [user("Search"), bot("a"), user("b"), bot("c")], [bot("found")], parent=4),
+        model(6, 12, [user("Plan"), wants("c1"), replied("c1", "found")], [bot("Planned.")], parent=1),
+    ]
+    (run,) = assemble(spans, [])
+    assert texts(run.row) == ["Plan", None, "found", "Planned."]
+    (thread,) = run.row["metadata"]["threads"]
+    assert thread["messages"][-1]["content"] == "found"
+    assert run.row["usage"]["input_tokens"] == 30
+
+
+def test_a_hand_over_with_other_instructions_goes_on_in_the_same_thread() -> None:
+    one, two = ({"role": "system", "content": name} for name in ("triage", "refunds"))
+    spans = [
+        agent(1, 0, 10),
+        model(2, 1, [one, user("Money back")], [wants("c1", "transfer")], parent=1),
+        model(3, 3, [two, user("Money back"), wants("c1", "transfer"), replied("c1", "ok")], [bot("Sure.")], parent=1),
+    ]
+    assert texts(assemble(spans, [])[0].row) == ["triage", "Money back", None, "ok", "Sure."]
+
+
+def test_a_call_seen_by_two_instrumentations_counts_once() -> None:
+    outer = model(2, 1, [user("Hi")], [bot("Hello")], parent=1)
+    inner = model(3, 1.1, [user("Hi")], [bot("Hello")], parent=2, seconds=0.5)
+    (run,) = assemble([agent(1, 0, 5), outer, inner], [])
+    assert run.row["usage"] == {"input_tokens": 10, "output_tokens": 1}
+    assert texts(run.row) == ["Hi", "Hello"]
+
+
+def test_what_a_tool_answered_is_put_after_a_call_that_nothing_answers() -> None:
+    called = {"role": "assistant", "tool_calls": [wants("c1")["tool_calls"][0], wants("c2")["tool_calls"][0]]}
+    spans = [
+        agent(1, 0, 10, **FAILED),
+        model(2, 1, [user("Hi")], [called], parent=1),
+        tool(3, 3, "c2", parent=1, **FAILED),
+        tool(4, 3, "c1", parent=1, result={"a": 1}),
+    ]
+    (run,) = assemble(spans, [])
+    assert texts(run.row) == ["Hi", None, '{"a":1}', "it broke"]
+    assert [m.get("tool_call_id") for m in run.row["messages"][2:]] == ["c1", "c2"]
+    assert {s["span_id"][-1]: s.get("message_index") for s in run.row["metadata"]["steps"]} == {
+        "1": None, "2": 1, "3": 3, "4": 2,
+    }  # fmt: skip
+
+
+def test_content_that_was_not_captured_leaves_the_shape_of_the_run() -> None:
+    bare = {"attributes": {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}}
+    (run,) = assemble([agent(1, 0, 10), span(2, 1, 1, **bare), tool(3, 3, "c1", parent=1), span(4, 5, 1, **bare)], [])
+    assert [message["role"] for message in run.row["messages"]] == ["user", "assistant", "tool"]
+    assert run.row["metadata"]["content_captured"] is False and run.row["model"] == "m"
+
+
+def test_an_agent_that_calls_its_tools_itself() -> None:
+    root = span(1, 0, seconds=9, attributes={
+        "openinference.span.kind": "AGENT", "input.value": "Hi", "output.value": '{"answer": "Two."}',
+    })  # fmt: skip
+    (run,) = assemble([root, tool(2, 1, parent=1, result="2")], [])
+    assert texts(run.row) == ["Hi", None, "2", "Two."]
+
+
+ENDINGS = {
+    "all went well": ([], "unknown", 0),
+    "tool failed, model went on": ([tool(3, 3, "c1", parent=1, **FAILED)], "unknown", 1),
+    "tool failed last": ([tool(3, 7, "c9", parent=1, **FAILED)], "failure", 0),
+    "call failed, tried again": ([model(3, 3, [user("Hi")], [], parent=1, **FAILED)], "unknown", 1),
+    "call failed last": ([model(3, 7, [user("Hi")], [], parent=1, **FAILED)], "failure", 0),
+    "an HTTP request failed": ([span(3, 7, 1, attributes={"http__route": "/"}, **FAILED)], "unknown", 0),
+    "a call inside a tool that went well": (
+        [tool(3, 7, "c9", parent=1, result="ok"), model(9, 7.1, [user("x")], [], parent=3, seconds=0.1, **FAILED)],
+        "unknown",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("more", "status", "recovered"), ENDINGS.values(), ids=ENDINGS)
+def test_a_run_failed_if_an_error_ended_it(more: list[Span], status: str, recovered: int) -> None:
+    spans = [agent(1, 0, 10, status_code=1), model(2, 1, [user("Hi")], [wants("c1")], parent=1)]
+    spans.append(model(4, 5, [user("Hi"), wants("c1"), replied("c1", "ok")], [bot("Done.")], parent=1))
+    (run,) = assemble(spans + more, [])
+    assert run.row["outcome"] == (
+        {"status": "unknown"} if status == "unknown" else {"status": status, "reason": "it broke"}
+    )
+    assert run.row["metadata"].get("recovered_errors", 0) == recovered
+
+
+def test_a_failed_root_fails_the_run() -> None:
+    (run,) = assemble([agent(1, 0, 9, **FAILED), model(2, 1, [user("Hi")], [bot("Done.")], parent=1)], [])
+    assert run.row["outcome"] == {"status": "failure", "reason": "it broke"}
+
+
+def test_traces_without_an_agent_hold_no_run() -> None:
+    assert assemble([span(1, 0, attributes={"http.route": "/"})], [LogRecord(body="plain")]) == []
+    assert assemble([], []) == []
+
+
+def test_unknown_attributes_are_kept_up_to_a_limit() -> None:
+    extra = {"own.number": 7, "own.same": "x", "own.huge": "y" * 100_000}
+    spans = [agent(1, 0, 9, extra=extra), model(2, 1, [user("Hi")], [bot("Yes")], parent=1, extra={"own.number": 8})]
+    metadata = assemble(spans, [])[0].row["metadata"]
+    assert metadata["attributes"] == {"own.number": 7, "own.same": "x"}
+    assert metadata["attributes_by_span"] == {f"{2:016x}": {"own.number": 8}}
+    assert metadata["attributes_omitted"] == 1
+
+
+def test_a_long_run_keeps_its_first_steps() -> None:
+    spans = [agent(1, 0, 3_000), *(tool(number, number, parent=1) for number in range(2, 2_500))]
+    row = schema.parse(assemble(spans, [])[0].row)
+    assert len(row.metadata["steps"]) == 2_000 and row.metadata["steps_omitted"] == 499
+
+
+def test_rings_of_parents_and_spans_sent_twice_do_no_harm() -> None:
+    ring = [agent(1, 0, 3, parent=2), agent(2, 0, 3, parent=1), agent(3, 1, 1, parent=3)]
+    pending = agent(9, 0, 0, extra={"logfire.span_type": "pending_span"})
+    assert assemble([*ring, *ring, pending], [])[0].row["metadata"]["span_count"] == 3
+
+
+MIXED = [
+    agent(1, 0, 10, trace=1),
+    model(2, 1, [user("Hi")], [wants("c1")], parent=1, trace=1),
+    tool(3, 3, "c1", parent=1, result="ok"),
+    model(4, 5, [user("Hi"), wants("c1"), replied("c1", "ok")], [bot("Done.")], parent=1, trace=1),
+    model(5, 20, [user("A")], [wants("c2")], trace=2),
+    model(6, 22, [user("A"), wants("c2"), replied("c2", "b")], [bot("C")], trace=3),
+    model(7, 24, [user("A"), wants("c2"), replied("c2", "b"), bot("C"), user("D")], [bot("E")], trace=4),
+    model(8, 20, [user("A")], [wants("c3")], trace=5, **FAILED),
+    span(9, 30, trace=6, attributes={"gen_ai.operation.name": "chat"}),
+]
+MIXED_LOGS = [
+    LogRecord(f"{6:032x}", f"{9:016x}", 1, "gen_ai.user.message", {"content": "logged"}),
+    LogRecord(f"{6:032x}", f"{9:016x}", 2, "gen_ai.choice", {"message": {"content": "answer"}}),
+]
+
+
+@given(st.permutations(MIXED), st.permutations(MIXED_LOGS), st.integers(0, 4))
+def test_the_order_of_arrival_changes_nothing(spans: list[Span], logs: list[LogRecord], again: int) -> None:
+    assert assemble(spans + spans[:again], logs + logs[:again]) == assemble(MIXED, MIXED_LOGS)
+
+
+@given(st.permutations(MIXED), st.integers(1, len(MIXED)))
+def test_late_spans_join_the_run_of_their_trace(spans: list[Span], cut: int) -> None:
+    early, late = assemble(spans[:cut], MIXED_LOGS), assemble(MIXED, MIXED_LOGS)
+    for run in early:
+        schema.parse(run.row)
+        assert any(run.trace_ids <= other.trace_ids for other in late)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=10)
+    | st.sampled_from(["[]", "{}", '[{"role":"user","content":[[1]]}]', '[{"role":[],"parts":{}}]', "chat", "LLM", "TOOL",
+                       '{"type":"tool_call","name":{}}', '[{"type":["x"]}]', "ai.toolCall", "execute_tool", "1e999",
+                       '{"messages":[{"tool_calls":[{"function":{"name":"f"}}]}]}', '[{"lc":1,"kwargs":{"id":3}}]',
+                       '{"function":{"name":"f","parameters":[]}}', "[" * 70 + "]" * 70, '{"n":1' + "0" * 400 + "}"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["role", "content", "parts", "type", "id", "name", "tool_calls", "function", "text",
+                                       "message", "arguments", "input", "lc", "kwargs", "event.name", "index"]),
+                      inner, max_size=5),
+    max_leaves=12,
+)  # fmt: skip
+KEYS = st.sampled_from(sorted(KNOWN)) | st.sampled_from(
+    ["llm.input_messages.0.message.role", "llm.input_messages.0", "llm.input_messages.x", "gen_ai.prompt.0.content",
+     "gen_ai.completion.0.tool_calls.0.name", "llm.tools.0.tool.json_schema", "tag.tags.0", "own", "http.route"]
+)  # fmt: skip
+ATTRIBUTES = st.dictionaries(KEYS, VALUES, max_size=8)
+IDS = st.integers(1, 5)
+EVENTS = st.builds(
+    Event,
+    st.sampled_from(["exception", "gen_ai.choice", "gen_ai.user.message", "gen_ai.evaluation.result", "gen_ai.content.prompt",
+                     "gen_ai.client.inference.operation.details", "gen_ai..message"]),
+    IDS,
+    st.dictionaries(st.sampled_from(["exception.type", "exception.message", "content", "message", "index", "tool_calls",
+                                     "gen_ai.prompt", "gen_ai.evaluation.score"]), VALUES, max_size=4),
+)  # fmt: skip
+SPANS = st.builds(
+    lambda trace, number, parent, **more: Span(f"{trace:032x}", f"{number:016x}", f"{parent:016x}", **more),
+    IDS, IDS, IDS,
+    name=st.sampled_from(["", "chat", "execute_tool x"]),
+    start_ns=st.integers(0, 2**63 - 1), end_ns=st.integers(0, 2**63 - 1), status_code=st.integers(0, 2),
+    attributes=ATTRIBUTES, events=st.lists(EVENTS, max_size=2), resource=ATTRIBUTES,
+)  # fmt: skip
+LOGS = st.builds(
+    lambda trace, number, event, body: LogRecord(f"{trace:032x}", f"{number:016x}", 1, event.name, body, event.attributes),
+    IDS, IDS, EVENTS, VALUES,
+)  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(SPANS, max_size=6), st.lists(LOGS, max_size=3))
+def test_any_spans_give_rows_of_the_form(spans: list[Span], logs: list[LogRecord]) -> None:
+    for run in assemble(spans, logs):
+        schema.parse(run.row)
+        assert run.key == run.row["id"] and run.trace_ids
+        for step in run.row["metadata"]["steps"]:
+            assert step.get("message_index", 0) < len(run.row["messages"])

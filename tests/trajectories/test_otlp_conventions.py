@@ -1,0 +1,329 @@
+"""What one span says in each convention, by small samples written for this project."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from apps.trajectories.otlp.conventions import Reading, read, tools_of
+from apps.trajectories.otlp.messages import messages_of, tool_definitions
+from apps.trajectories.otlp.spans import Event, LogRecord, Span
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"q":1}'}}
+ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+CALLED = [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
+REPLIED = [{"role": "tool", "content": '{"a":2}', "tool_call_id": "c1"}]
+ANSWERED = [{"role": "assistant", "content": "Two."}]
+
+
+def reading(attributes: dict[str, Any], events: list[Event] | None = None, logs: Any = (), **fields: Any) -> Reading:
+    return read(Span("t" * 32, "s" * 16, attributes=attributes, events=events or [], **fields), list(logs))
+
+
+def genai(**attributes: Any) -> dict[str, Any]:
+    return {"gen_ai.operation.name": "chat"} | {f"gen_ai.{key}": value for key, value in attributes.items()}
+
+
+PARTS = [
+    {"role": "user", "parts": [{"type": "text", "content": "Hi"}]},
+    {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "look", "arguments": '{"q":1}'}]},
+    {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": {"a": 2}}]},
+]
+OUT_PARTS = [{"role": "assistant", "parts": [{"type": "text", "content": "Two."}], "finish_reason": "stop"}]
+EVENTS = [
+    {"event.name": "gen_ai.system.message", "role": "system", "content": "Be brief."},
+    {"event.name": "gen_ai.user.message", "role": "user", "content": "Hi"},
+    {"event.name": "gen_ai.assistant.message", "role": "assistant", "tool_calls": [CALL]},
+    {"event.name": "gen_ai.tool.message", "role": "tool", "content": '{"a":2}', "id": "c1"},
+    {"event.name": "gen_ai.choice", "index": 0, "message": {"role": "assistant", "content": "Two."}},
+]
+OPENINFERENCE = {
+    "openinference.span.kind": "LLM",
+    "llm.input_messages.0.message.role": "system",
+    "llm.input_messages.0.message.content": "Be brief.",
+    "llm.input_messages.1.message.role": "user",
+    "llm.input_messages.1.message.contents.0.message_content.type": "text",
+    "llm.input_messages.1.message.contents.0.message_content.text": "Hi",
+    "llm.input_messages.2.message.role": "assistant",
+    "llm.input_messages.2.message.tool_calls.0.tool_call.id": "c1",
+    "llm.input_messages.2.message.tool_calls.0.tool_call.function.name": "look",
+    "llm.input_messages.2.message.tool_calls.0.tool_call.function.arguments": '{"q":1}',
+    "llm.input_messages.3.message.role": "tool",
+    "llm.input_messages.3.message.tool_call_id": "c1",
+    "llm.input_messages.3.message.content": '{"a":2}',
+    "llm.output_messages.0.message.role": "assistant",
+    "llm.output_messages.0.message.content": "Two.",
+}
+TRACELOOP = {
+    "llm.request.type": "chat",
+    "gen_ai.prompt.0.role": "system",
+    "gen_ai.prompt.0.content": "Be brief.",
+    "gen_ai.prompt.1.role": "user",
+    "gen_ai.prompt.1.content": '[{"type": "text", "text": "Hi"}]',
+    "gen_ai.prompt.2.role": "assistant",
+    "gen_ai.prompt.2.tool_calls.0.id": "c1",
+    "gen_ai.prompt.2.tool_calls.0.name": "look",
+    "gen_ai.prompt.2.tool_calls.0.arguments": '{"q":1}',
+    "gen_ai.prompt.3.role": "tool",
+    "gen_ai.prompt.3.tool_call_id": "c1",
+    "gen_ai.prompt.3.content": '{"a":2}',
+    "gen_ai.completion.0.role": "assistant",
+    "gen_ai.completion.0.content": "Two.",
+}
+LANGFUSE = {
+    "langfuse.observation.type": "generation",
+    "langfuse.observation.input": json.dumps([*ASKED, *CALLED, *REPLIED]),
+    "langfuse.observation.output": json.dumps({"role": "assistant", "content": "Two."}),
+}
+VERCEL = {
+    "ai.operationId": "ai.streamText.doStream",
+    "ai.prompt.messages": json.dumps(
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool-call", "toolCallId": "c1", "toolName": "look", "input": '{"q":1}'}],
+            },
+            {
+                "role": "tool",
+                "content": [{"type": "tool-result", "toolCallId": "c1", "output": {"type": "json", "value": {"a": 2}}}],
+            },
+        ]
+    ),
+    "ai.response.text": "Two.",
+}
+LOGS = [
+    LogRecord("t" * 32, "s" * 16, i, item["event.name"], {k: v for k, v in item.items() if k != "event.name"})
+    for i, item in enumerate(EVENTS)
+]
+SPAN_EVENTS = [
+    Event(item["event.name"], i, {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in item.items()})
+    for i, item in enumerate(EVENTS)
+]
+INSTRUCTED = {"system_instructions": [{"type": "text", "content": "Be brief."}]}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "events", "logs"),
+    [
+        (genai(**{"input.messages": json.dumps(PARTS), "output.messages": json.dumps(OUT_PARTS), **INSTRUCTED}), [], []),
+        (genai(**{"input.messages": PARTS, "output.messages": OUT_PARTS, **INSTRUCTED}), [], []),
+        (genai() | {"events": json.dumps(EVENTS)}, [], []),
+        (genai(), SPAN_EVENTS, []),
+        (genai(), [], LOGS),
+        (
+            genai(),
+            [
+                Event(
+                    "gen_ai.client.inference.operation.details",
+                    1,
+                    {
+                        "gen_ai.system_instructions": "Be brief.",
+                        "gen_ai.input.messages": json.dumps(PARTS),
+                        "gen_ai.output.messages": OUT_PARTS,
+                    },
+                )
+            ],
+            [],
+        ),
+        (OPENINFERENCE, [], []),
+        (TRACELOOP, [], []),
+        (LANGFUSE, [], []),
+        (VERCEL, [], []),
+    ],
+    ids=["genai-json", "genai-structured", "pydantic-events", "span-events", "logs", "details-event", "openinference",
+         "traceloop", "langfuse", "vercel"],
+)  # fmt: skip
+def test_a_model_call_says_the_same_in_every_convention(attributes: dict, events: list, logs: list) -> None:
+    said = reading(attributes, events, logs)
+    assert said.kind == "model"
+    assert said.input == [*ASKED, *CALLED, *REPLIED]
+    assert said.output == ANSWERED
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        genai(**{"operation.name": "execute_tool", "tool.name": "look", "tool.call.id": "c1",
+                 "tool.call.arguments": '{"q":1}', "tool.call.result": '{"a":2}'}),
+        {"gen_ai.tool.name": "look", "gen_ai.tool.call.id": "c1", "tool_arguments": '{"q":1}', "tool_response": {"a": 2}},
+        {"openinference.span.kind": "TOOL", "tool.name": "look", "tool_call.id": "c1", "input.value": '{"q":1}',
+         "output.value": '{"a":2}', "tool.parameters": '{"type":"object"}'},
+        {"openinference.span.kind": "TOOL", "tool.name": "look", "input.value": '{"q":1}',
+         "output.value": '{"content": "{\\"a\\":2}", "tool_call_id": "c1", "type": "tool"}'},
+        {"traceloop.span.kind": "tool", "traceloop.entity.name": "look", "tool_call.id": "c1",
+         "traceloop.entity.input": '{"q":1}', "traceloop.entity.output": '{"a":2}'},
+        {"langfuse.observation.type": "tool", "tool.name": "look", "tool.id": "c1",
+         "langfuse.observation.input": '{"q":1}', "langfuse.observation.output": '{"a":2}'},
+        {"ai.operationId": "ai.toolCall", "ai.toolCall.name": "look", "ai.toolCall.id": "c1",
+         "ai.toolCall.args": '{"q":1}', "ai.toolCall.result": '{"a":2}'},
+    ],
+)  # fmt: skip
+def test_a_tool_says_the_same_in_every_convention(attributes: dict) -> None:
+    said = reading(attributes)
+    assert (said.kind, said.tool_name, said.tool_call_id) == ("tool", "look", "c1")
+    assert (said.tool_arguments, said.tool_result) == ('{"q":1}', '{"a":2}')
+
+
+@pytest.mark.parametrize(
+    ("attributes", "kind"),
+    [
+        ({"gen_ai.operation.name": "invoke_agent"}, "agent"),
+        ({"gen_ai.operation.name": "embeddings", "gen_ai.request.model": "m"}, "other"),
+        ({"gen_ai.operation.name": "retrieval"}, "retriever"),
+        ({"gen_ai.request.model": "m"}, "model"),
+        ({"openinference.span.kind": "AGENT"}, "agent"),
+        ({"openinference.span.kind": "RERANKER"}, "retriever"),
+        ({"openinference.span.kind": "CHAIN"}, "other"),
+        ({"traceloop.span.kind": "workflow"}, "agent"),
+        ({"traceloop.span.kind": "task"}, "other"),
+        ({"langfuse.observation.type": "agent"}, "agent"),
+        ({"ai.operationId": "ai.generateText"}, "agent"),
+        ({"ai.operationId": "ai.embed.doEmbed"}, "other"),
+        ({"all_messages_events": "[]"}, "agent"),
+        ({"http.request.method": "GET"}, "other"),
+        ({"openinference.span.kind": 7, "gen_ai.operation.name": ["chat"]}, "other"),
+    ],
+)
+def test_kinds(attributes: dict, kind: str) -> None:
+    assert reading(attributes).kind == kind
+
+
+def test_pydantic_ai_tells_the_whole_run_on_its_agent_span() -> None:
+    said = reading({"agent_name": "a", "all_messages_events": json.dumps(EVENTS)})
+    assert said.complete and said.input == [*ASKED, *CALLED, *REPLIED, *ANSWERED]
+    newer = reading({"gen_ai.operation.name": "invoke_agent", "pydantic_ai.all_messages": PARTS + OUT_PARTS})
+    assert newer.input == [ASKED[1], *CALLED, *REPLIED, *ANSWERED]
+
+
+def test_who_and_how_much() -> None:
+    said = reading(
+        {
+            "openinference.span.kind": "LLM", "llm.model_name": "m-1", "llm.token_count.prompt": "5",
+            "llm.token_count.completion": 6, "llm.cost.total": 0.5, "session.id": "s", "user.id": 7,
+            "tag.tags": ["a", "b"], "agent.name": "n", "metadata": '{"thread_id": "other"}',
+            "llm.tools.0.tool.json_schema": '{"type":"function","function":{"name":"look"}}',
+        }
+    )  # fmt: skip
+    assert (said.model, said.input_tokens, said.output_tokens, said.cost_usd) == ("m-1", 5, 6, 0.5)
+    assert (said.session_id, said.user_id, said.tags, said.agent_name) == ("s", "7", ["a", "b"], "n")
+    assert tools_of(said.tools) == [{"type": "function", "function": {"name": "look"}}]
+    langfuse = reading(
+        {
+            "langfuse.observation.type": "generation", "langfuse.observation.model.name": "m-2",
+            "langfuse.observation.usage_details": '{"input": 1, "output": 2}', "langfuse.session.id": "s",
+            "langfuse.observation.cost_details": '{"total": 0.25}', "langfuse.trace.tags": '["x"]',
+            "langfuse.user.id": "u", "langfuse.release": "v3", "langfuse.trace.name": "support",
+        }
+    )  # fmt: skip
+    assert (langfuse.model, langfuse.input_tokens, langfuse.output_tokens, langfuse.cost_usd) == ("m-2", 1, 2, 0.25)
+    assert (langfuse.session_id, langfuse.user_id, langfuse.tags) == ("s", "u", ["x"])
+    assert (langfuse.agent_version, langfuse.workload) == ("v3", "support")
+
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nKeyError: 3'
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"status_code": 2, "status_message": "first\nsecond"}, "first"),
+        ({"status_code": 2, "status_message": TRACEBACK}, "KeyError: 3"),
+        ({"status_code": 2}, "error"),
+        ({"attributes": {"error.type": "Timeout"}}, "Timeout"),
+        ({"attributes": {"langfuse.observation.level": "ERROR", "langfuse.observation.status_message": "no"}}, "no"),
+        (
+            {
+                "status_code": 2,
+                "status_message": "long story",
+                "events": [Event("exception", 1, {"exception.type": "a.b.Oops", "exception.message": "it broke"})],
+            },
+            "Oops: it broke",
+        ),
+    ],
+)
+def test_errors_are_one_short_line(fields: dict, text: str) -> None:
+    said = reading(fields.pop("attributes", {}), fields.pop("events", None), **fields)
+    assert said.error is not None and said.error.text == text
+
+
+def test_no_error_where_the_status_is_not_one() -> None:
+    assert reading({}, [Event("exception", 1, {"exception.message": "caught"})]).error is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("Hi", [{"role": "user", "content": "Hi"}]),
+        ({"question": "Hi"}, [{"role": "user", "content": "Hi"}]),
+        ({"messages": [["user", "Hi"]]}, [{"role": "user", "content": "Hi"}]),
+        ({"a": 1}, [{"role": "user", "content": '{"a":1}'}]),
+        ([{"type": "human", "content": "Hi"}, {"type": "ai", "content": "Two."}], [ASKED[1], *ANSWERED]),
+        (
+            [[{"lc": 1, "type": "constructor", "id": ["x", "HumanMessage"], "kwargs": {"content": "Hi"}}]],
+            [ASKED[1]],
+        ),
+        ({"generations": [[{"message": {"lc": 1, "id": ["AIMessage"], "kwargs": {"content": "Two."}}}]]}, ANSWERED),
+        ({"choices": [{"index": 0, "message": {"role": "assistant", "content": "Two."}}]}, ANSWERED),
+        (
+            [
+                {"role": "user", "content": "Hi"},
+                {"type": "function_call", "id": "fc", "call_id": "c1", "name": "look", "arguments": '{"q":1}'},
+                {"type": "function_call_output", "call_id": "c1", "output": '{"a":2}'},
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Two."}]},
+            ],
+            [ASKED[1], *CALLED, *REPLIED, *ANSWERED],
+        ),
+        (
+            [
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "look", "input": {"q": 1}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": '{"a":2}'}]},
+            ],
+            [
+                {"role": "assistant", "content": None,
+                 "tool_calls": [CALL | {"function": {"name": "look", "arguments": {"q": 1}}}]},
+                *REPLIED,
+            ],
+        ),
+        (
+            {"role": "model", "parts": [{"text": "Two."}, {"functionCall": {"name": "look", "args": {"q": 1}}}]},
+            [{"role": "assistant", "content": "Two.",
+              "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": {"q": 1}}}]}],
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Two."}]},
+            [{"role": "assistant", "content": [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "Two."}]}],
+        ),
+        ({"role": "critic", "content": "x", "tool_calls": "nonsense"}, [{"role": "user", "content": "x"}]),
+        ([], []),
+        (None, []),
+    ],
+)  # fmt: skip
+def test_messages_of_any_shape(value: Any, expected: list) -> None:
+    assert messages_of(value, "user") == expected
+    assert messages_of(json.dumps(value) if isinstance(value, dict | list) else value, "user") == expected
+
+
+def test_calls_that_are_items_of_their_own_are_one_turn() -> None:
+    items = [{"type": "function_call", "call_id": f"c{i}", "name": "look", "arguments": "{}"} for i in (1, 2)]
+    said = reading(
+        genai() | {"input.value": [{"role": "user", "content": "Hi"}], "output.value": [ANSWERED[0], *items]}
+    )
+    assert [message["content"] for message in said.output] == ["Two."]
+    assert [call["id"] for call in said.output[0]["tool_calls"]] == ["c1", "c2"]
+
+
+def test_tool_definitions_of_any_shape() -> None:
+    expected = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    for given in (
+        {"name": "look", "input_schema": {"type": "object"}},
+        [{"type": "function", "name": "look", "parameters": '{"type":"object"}'}],
+        ['{"type":"function","name":"look","inputSchema":{"type":"object"}}'],
+        {"function_tools": [{"name": "look", "parameters_json_schema": {"type": "object"}}]},
+        [{"tool": {"json_schema": json.dumps(expected[0])}}],
+    ):
+        assert tool_definitions(given) == expected
+    assert tool_definitions([3, {"name": []}, None]) == tool_definitions("text") == []

@@ -1,0 +1,258 @@
+"""OTLP from the door to the trajectory: kept as it comes, assembled when it is quiet, joined by what comes late."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.test import Client
+from django.utils import timezone
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from apps.core.models import Project
+from apps.trajectories import traces
+from apps.trajectories.actions import find
+from apps.trajectories.models import SpanBatch, Trace
+from tests.factories import make_key, make_project
+
+pytestmark = pytest.mark.django_db
+TRACES, LOGS = "/v1/traces", "/v1/logs"
+START = 1_790_000_000_000_000_000
+MS = 1_000_000
+
+
+@pytest.fixture
+def project() -> Project:
+    return make_project()
+
+
+@pytest.fixture
+def agent(project: Project) -> Client:
+    return Client(headers={"Authorization": f"Bearer {make_key(project)}"})
+
+
+def attributes(**given: Any) -> list[dict]:
+    def value(given: Any) -> dict:
+        return {"intValue": str(given)} if isinstance(given, int) else {"stringValue": given}
+
+    return [{"key": name.replace("__", "."), "value": value(content)} for name, content in given.items()]
+
+
+def span(trace: int, number: int, parent: int = 0, *, at: int = 0, ms: int = 10, error: str = "", **given: Any) -> dict:
+    made = {
+        "traceId": f"{trace:032x}",
+        "spanId": f"{number:016x}",
+        "name": given.get("gen_ai__operation__name", "work"),
+        "startTimeUnixNano": str(START + at * MS),
+        "endTimeUnixNano": str(START + (at + ms) * MS),
+        "attributes": attributes(**given),
+    }
+    if parent:
+        made["parentSpanId"] = f"{parent:016x}"
+    if error:
+        made["status"] = {"code": 2, "message": error}
+    return made
+
+
+def text(role: str, content: str) -> dict:
+    return {"role": role, "parts": [{"type": "text", "content": content}]}
+
+
+def chat(trace: int, number: int, said: list[dict], answer: str, parent: int = 0, **given: Any) -> dict:
+    return span(
+        trace,
+        number,
+        parent,
+        gen_ai__operation__name="chat",
+        gen_ai__request__model="m1",
+        gen_ai__input__messages=json.dumps(said),
+        gen_ai__output__messages=json.dumps([text("assistant", answer)]),
+        **given,
+    )
+
+
+def agent_span(trace: int, number: int, **given: Any) -> dict:
+    return span(trace, number, gen_ai__operation__name="invoke_agent", gen_ai__agent__name="helper", ms=100, **given)
+
+
+def body(*spans: dict) -> dict:
+    return {"resourceSpans": [{"resource": {"attributes": attributes(service__name="svc")}, "scopeSpans": [
+        {"scope": {"name": "instrumentation"}, "spans": list(spans)}]}]}  # fmt: skip
+
+
+def send(agent: Client, *spans: dict, **extra: Any) -> Any:
+    return agent.post(TRACES, json.dumps(body(*spans)).encode(), content_type="application/json", **extra)
+
+
+def assembled(seconds: float = 2) -> int:
+    return traces.step(timezone.now() + timedelta(seconds=seconds))
+
+
+def contents(project: Project) -> dict[str, list[str]]:
+    return {row.external_id: [m["content"] for m in row.messages] for row in project.trajectories.order_by("pk")}
+
+
+def trace_id(number: int) -> str:
+    return f"{number:032x}"
+
+
+def test_a_trace_becomes_a_trajectory(agent: Client, project: Project) -> None:
+    answer = send(agent, agent_span(1, 1), chat(1, 2, [text("user", "Hi")], "Hello", 1, gen_ai__usage__input_tokens=7))
+    assert answer.status_code == 200 and answer.json() == {}
+    assert not project.trajectories.exists() and traces.is_waiting()
+    assert assembled(0) == 0  # not quiet yet
+    assert assembled() == 1 and not traces.is_waiting()
+    row = project.trajectories.get()
+    assert (row.external_id, row.agent_name, row.model, row.input_tokens) == (trace_id(1), "helper", "m1", 7)
+    assert contents(project) == {trace_id(1): ["Hi", "Hello"]}
+    assert find(project, trace_id(1)) == row
+
+
+def test_protobuf_gzip_and_every_door(agent: Client, project: Project) -> None:
+    from google.protobuf.json_format import ParseDict
+
+    def packed(number: int) -> bytes:
+        given = body(chat(number, 1, [text("user", f"Hi {number}")], "Hello"))
+        for part in given["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+            part |= {name: base64.b64encode(bytes.fromhex(part[name])).decode() for name in ("traceId", "spanId")}
+        return ParseDict(given, ExportTraceServiceRequest()).SerializeToString()
+
+    kind = "application/x-protobuf"
+    answer = agent.post(TRACES, packed(1), content_type=kind)
+    assert answer.status_code == 200 and answer["Content-Type"] == kind
+    assert ExportTraceServiceResponse.FromString(answer.content) == ExportTraceServiceResponse()
+    assert (
+        agent.post(TRACES, gzip.compress(packed(2)), content_type=kind, HTTP_CONTENT_ENCODING="gzip").status_code == 200
+    )
+    basic = base64.b64encode(b"pk-public:" + make_key(project).encode()).decode()
+    langfuse = Client(headers={"Authorization": f"Basic {basic}"})
+    assert langfuse.post("/api/public/otel/v1/traces", packed(3), content_type=kind).status_code == 200
+    assert assembled() == 3 and project.trajectories.count() == 3
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"\xff\xff", "application/x-protobuf", 400),
+        (b"{}", "text/plain", 415),
+        (b"[]", "application/json", 400),
+        (b"{}", "application/json", 200),
+    ],
+)
+def test_what_is_no_otlp(agent: Client, sent: bytes, kind: str, status: int) -> None:
+    answer = agent.post(TRACES, sent, content_type=kind)
+    assert answer.status_code == status and (status == 200 or answer.json()["detail"])
+
+
+def test_without_a_key() -> None:
+    for headers in ({}, {"Authorization": "Basic !!"}, {"Authorization": "Bearer nonsense"}):
+        assert Client(headers=headers).post(TRACES, b"{}", content_type="application/json").status_code == 401
+
+
+def test_a_bad_span_is_told_and_its_neighbour_kept(agent: Client, project: Project) -> None:
+    bad = chat(1, 2, [text("user", "Hi")], "Hello") | {"traceId": ""}
+    answer = send(agent, bad, chat(2, 1, [text("user", "Hi")], "Hello"))
+    assert answer.json()["partialSuccess"]["rejectedSpans"] == "1" and answer.json()["partialSuccess"]["errorMessage"]
+    assert assembled() == 1
+
+
+def test_late_spans_join(agent: Client, project: Project) -> None:
+    send(agent, chat(1, 2, [text("user", "Hi")], "Hello", 1))
+    assembled()
+    assert contents(project) == {trace_id(1): ["Hi", "Hello"]}
+    said = [text("user", "Hi"), text("assistant", "Hello"), text("user", "More")]
+    send(agent, agent_span(1, 1), chat(1, 3, said, "Done", 1, at=20))
+    assembled()
+    assert contents(project) == {trace_id(1): ["Hi", "Hello", "More", "Done"]}
+    row = project.trajectories.get()
+    assert row.agent_name == "helper" and not row.revisions.exists()
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("backwards", [True, False])
+def test_a_trace_a_call_is_one_run(agent: Client, project: Project, together: bool, backwards: bool) -> None:
+    """Where the instrumentation gives one root trace per model call, in whatever order they come."""
+    talk = [text("user", "Hi")]
+    sent = []
+    for number in range(1, 4):
+        sent.append(chat(number, number, list(talk), f"Answer {number}", at=number * 20))
+        talk += [text("assistant", f"Answer {number}"), text("user", f"Question {number}")]
+    sent.append(chat(9, 9, [text("user", "Another talk")], "Answer 9", at=15))
+    for item in reversed(sent) if backwards else sent:
+        send(agent, item)
+        if not together:
+            assembled()
+    assembled()
+    said = ["Hi", "Answer 1", "Question 1", "Answer 2", "Question 2", "Answer 3"]
+    assert contents(project) == {trace_id(1): said, trace_id(9): ["Another talk", "Answer 9"]}
+
+
+def test_traces_of_other_projects_are_not_looked_at(agent: Client, project: Project) -> None:
+    other = make_project()
+    for owner in (project, other):
+        traces.keep(project=owner)
+        client = Client(headers={"Authorization": f"Bearer {make_key(owner)}"})
+        send(client, chat(1, 1, [text("user", "Hi")], owner.slug))
+    assert assembled() == 2
+    assert contents(project) == {trace_id(1): ["Hi", project.slug]}
+    assert contents(other) == {trace_id(1): ["Hi", other.slug]}
+
+
+def test_an_error_inside_a_good_root_is_a_failure(agent: Client, project: Project) -> None:
+    send(agent, agent_span(1, 1), chat(1, 2, [text("user", "Hi")], "", 1, error="the provider answered 500"))
+    assembled()
+    row = project.trajectories.get()
+    assert row.outcome_status == "failure" and "500" in row.outcome_reason
+
+
+def test_spans_that_are_no_run_make_none(agent: Client, project: Project) -> None:
+    send(agent, span(1, 1, http__method="GET"))
+    assert assembled() == 1 and not project.trajectories.exists()
+
+
+def test_old_spans_go(agent: Client, project: Project) -> None:
+    send(agent, chat(1, 1, [text("user", "Hi")], "Hello"))
+    later = timezone.now() + traces.KEPT + timedelta(hours=1)
+    assert traces.step(later) == 1
+    assert traces.forget_old(later) == 1
+    assert not SpanBatch.objects.exists() and not Trace.objects.exists() and project.trajectories.count() == 1
+
+
+def test_metrics_are_read_off(agent: Client) -> None:
+    assert agent.post("/v1/metrics", b"\n\x00", content_type="application/x-protobuf").status_code == 200
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(noise=st.binary(min_size=1, max_size=200), kind=st.sampled_from(["application/x-protobuf", "application/json"]))
+def test_no_body_breaks_the_door(agent: Client, noise: bytes, kind: str) -> None:
+    with transaction.atomic():
+        assert agent.post(TRACES, noise, content_type=kind).status_code in (200, 400)
+        assert agent.post(LOGS, noise, content_type=kind).status_code in (200, 400)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_valid_body_breaks_the_assembly(agent: Client, project: Project, data: st.DataObject) -> None:
+    names = st.sampled_from(
+        ["gen_ai__operation__name", "gen_ai__input__messages", "openinference__span__kind", "gen_ai__prompt__0__role"]
+    )
+    values = st.text(max_size=20) | st.sampled_from(["chat", "LLM", "[]", '[{"role": 1}]', "{", "invoke_agent"])
+    spans = [
+        span(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6)), data.draw(st.integers(0, 6)),
+             at=data.draw(st.integers(0, 50)), **data.draw(st.dictionaries(names, values, max_size=3)))
+        for _ in range(data.draw(st.integers(1, 5)))
+    ]  # fmt: skip
+    assert send(agent, *spans).status_code == 200
+    assembled()
+    assert not traces.is_waiting()
