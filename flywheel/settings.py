@@ -185,6 +185,7 @@ CELERY_BEAT_SCHEDULE = {
     "digest": {"task": "trajectories.digest", "schedule": 10.0},
     "partitions": {"task": "trajectories.partitions", "schedule": 43_200.0},
     "resend_uploads": {"task": "trajectories.resend_uploads", "schedule": 60.0},
+    "retention": {"task": "trajectories.enforce_retention", "schedule": 3600.0},
     "forget_spans": {"task": "trajectories.forget_spans", "schedule": 3600.0},
 }
 CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}

@@ -378,3 +378,13 @@ class SpanBatch(models.Model):
 
     def __str__(self) -> str:
         return f"{self.trace_id} at {self.received_at:%F %T}"
+
+
+class Retention(models.Model):
+    """How long a project keeps its trajectories. Without one, for ever."""
+
+    project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="retention")
+    days = models.PositiveIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.days} days"

@@ -5,7 +5,7 @@ import time
 from celery import shared_task
 
 from apps.trajectories import digest as digesting
-from apps.trajectories import partitions, traces, uploads
+from apps.trajectories import partitions, retention, traces, uploads
 
 LINGER_S = 2.0
 POLL_S = 0.2
@@ -41,3 +41,8 @@ def import_upload(pk: str) -> None:
 @shared_task(name="trajectories.resend_uploads", expires=60)
 def resend_uploads() -> int:
     return uploads.resend_lost()
+
+
+@shared_task(name="trajectories.enforce_retention")
+def enforce_retention() -> int:
+    return retention.enforce()

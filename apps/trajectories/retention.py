@@ -1,0 +1,51 @@
+"""How long trajectories are kept, per project. Eval tasks made from them have their own copy and stay."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.trajectories.actions import purge
+from apps.trajectories.ids import floor_of
+from apps.trajectories.models import Retention, Trajectory
+
+log = logging.getLogger(__name__)
+AT_ONCE = 500
+LONGEST = 36_500
+
+
+@transaction.atomic
+def set_retention(*, project: Project, days: int | None, by: Any) -> None:
+    """None keeps everything. Raises ValueError for less than a day."""
+    if days is not None and not 1 <= days <= LONGEST:
+        raise ValueError(f"Trajectories are kept 1 to {LONGEST:,} days, or for ever.")
+    before = Retention.objects.filter(project=project).first()
+    if days is None:
+        Retention.objects.filter(project=project).delete()
+    else:
+        Retention.objects.update_or_create(project=project, defaults={"days": days})
+    audit("retention.set", project=project, by=by, days=days, before=before.days if before else None)
+
+
+def expired(project: Project, days: int, now: datetime | None = None) -> Any:
+    """The rows that a retention of so many days removes."""
+    return Trajectory.objects.filter(project=project, pk__lt=floor_of((now or timezone.now()) - timedelta(days=days)))
+
+
+def enforce(now: datetime | None = None) -> int:
+    """Removes what is older than its project keeps, some rows a transaction. Returns how many."""
+    removed = 0
+    for retention in Retention.objects.select_related("project"):
+        gone = 0
+        while rows := list(expired(retention.project, retention.days, now).order_by("pk")[:AT_ONCE]):
+            gone += purge(retention.project, rows)
+        if gone:
+            audit("retention.enforced", project=retention.project, by=None, removed=gone, days=retention.days)
+        removed += gone
+    return removed

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db.models import Sum
+
+from apps.core.models import AuditEvent, Project
+from apps.evals.models import Split, Task
+from apps.trajectories import digest
+from apps.trajectories.actions import ingest
+from apps.trajectories.models import HourlyCount
+from apps.trajectories.retention import enforce, set_retention
+from tests.factories import admin_of, make_eval_set, make_failed, make_project, row
+
+pytestmark = pytest.mark.django_db
+NOW = datetime.now(UTC)
+CALL = {"tool": "tickets.close", "args": {"id": 1}}
+
+
+def sent(project: Project, *days: int) -> None:
+    rows = [row(name=f"{n} days", started_at=(NOW - timedelta(days=n)).isoformat()) for n in days]
+    assert ingest(project=project, rows=rows).accepted == len(days)
+
+
+def names(project: Project) -> list[str]:
+    return [item.external_id for item in project.trajectories.order_by("-pk")]
+
+
+def test_only_what_is_too_old_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apps.trajectories.retention.AT_ONCE", 2)
+    project, other = make_project(), make_project()
+    for owner in (project, other):
+        sent(owner, 1, 29, 31, 40, 400, 4000)
+    set_retention(project=project, days=30, by=admin_of(project))
+    assert enforce(NOW) == 4 and enforce(NOW) == 0
+    assert names(project) == ["1 days", "29 days"] and len(names(other)) == 6
+    digest.run()
+    assert HourlyCount.objects.filter(project=project).aggregate(n=Sum("trajectories"))["n"] == 2
+    assert AuditEvent.objects.filter(project=project, action="retention.enforced").get().detail["removed"] == 4
+    set_retention(project=project, days=None, by=admin_of(project))
+    assert enforce(NOW + timedelta(days=1000)) == 0
+
+
+def test_eval_tasks_stay() -> None:
+    from apps.evals.actions import task_from_trajectory
+
+    project = make_project()
+    failed = make_failed(project, expected=CALL, started_at="2026-01-01T00:00:00Z")
+    eval_set = make_eval_set(project, 1, 1, frozen=False)
+    task_from_trajectory(eval_set=eval_set, trajectory=failed, split=Split.TRAIN, by=admin_of(project))
+    set_retention(project=project, days=30, by=admin_of(project))
+    assert enforce(NOW) == 1
+    task = Task.objects.get(origin="failure")
+    assert task.trajectory is None and task.messages
+
+
+@pytest.mark.parametrize("days", [0, -1, 100_000])
+def test_nonsense_is_refused(days: int) -> None:
+    project = make_project()
+    with pytest.raises(ValueError, match="days"):
+        set_retention(project=project, days=days, by=admin_of(project))
