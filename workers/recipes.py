@@ -58,7 +58,7 @@ FULL = Recipe(
     holdout=64,
     validation=16,
     samples_per_task=8,
-    sft=LORA | {"steps": 18, "batch_size": 8, "learning_rate": 1e-3, "warmup_steps": 2, "save_every": 6},
+    sft=LORA | {"steps": 30, "batch_size": 8, "learning_rate": 1e-3, "warmup_steps": 2, "save_every": 10},
     grpo=LORA
     | {
         "steps": 26,
@@ -85,6 +85,6 @@ FAST = Recipe(
     holdout=60,
     validation=8,
     samples_per_task=4,
-    sft=FULL.sft | {"steps": 12},
+    sft=FULL.sft | {"steps": 16, "save_every": 8},
     grpo=FULL.grpo | {"steps": 6, "warmup_steps": 1, "prompts_per_step": 4, "eval_every": 3, "save_every": 3},
 )
