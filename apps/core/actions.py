@@ -10,6 +10,7 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.db import models, transaction
 
+from apps.core.api import forget
 from apps.core.models import ApiKey, AuditEvent, Membership, Project, Role, key_digest
 
 POLICY_ACTOR = "policy"
@@ -57,6 +58,7 @@ def create_api_key(*, project: Project, name: str, by: Any, secret: str = "") ->
 @transaction.atomic
 def revoke_api_key(*, key: ApiKey, by: Any) -> bool:
     revoked = key.revoke()
+    forget(key)
     if revoked:
         audit("api_key.revoked", project=key.project, by=by, target=key, name=key.name)
     return revoked

@@ -3,42 +3,67 @@
 from __future__ import annotations
 
 import base64
+import time
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
 from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
-from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from apps.core.models import ApiKey
+from apps.core.models import ApiKey, key_digest
 
 LAST_USED_RESOLUTION_S = 60
+TRUSTED_S = 5.0
+MAX_TRUSTED = 1000
+
+_trusted: dict[str, tuple[float, ApiKey]] = {}
 
 
 class ApiKeyAuthentication(BaseAuthentication):
     """`Authorization: Bearer fw_…`, or Basic with the key as password. Sets `request.auth` to the ApiKey."""
 
     def authenticate(self, request: Request) -> tuple[AnonymousUser, ApiKey] | None:
-        parts = get_authorization_header(request).split()
-        if not parts or parts[0].lower() not in (b"bearer", b"basic"):
-            return None
-        if len(parts) != 2:
-            raise AuthenticationFailed("Send the key as “Authorization: Bearer <key>”.")
-        secret = parts[1].decode("latin-1") if parts[0].lower() == b"bearer" else _password(parts[1])
-        key = ApiKey.objects.by_secret(secret)
-        if key is None:
-            raise AuthenticationFailed("This API key is unknown or revoked. Make one under Settings → API keys.")
-        _note_use(key)
-        return AnonymousUser(), key
+        key = key_of(request.META.get("HTTP_AUTHORIZATION", ""))
+        return (AnonymousUser(), key) if key else None
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
 
 
-def _password(credentials: bytes) -> str:
+def key_of(header: str) -> ApiKey | None:
+    """The key of an Authorization header; None without one. Raises AuthenticationFailed for an unknown or revoked key.
+
+    A key that was found is trusted for `TRUSTED_S` seconds: a revoked one may work so much longer.
+    """
+    scheme, _, given = header.strip().partition(" ")
+    if scheme.lower() not in ("bearer", "basic"):
+        return None
+    if not given or " " in given:
+        raise AuthenticationFailed("Send the key as “Authorization: Bearer <key>”.")
+    digest = key_digest(given if scheme.lower() == "bearer" else _password(given))
+    until, key = _trusted.get(digest, (0.0, None))
+    if key is None or until < time.monotonic():
+        key = ApiKey.objects.by_digest(digest)
+        if key is None:
+            _trusted.pop(digest, None)
+            raise AuthenticationFailed("This API key is unknown or revoked. Make one under Settings → API keys.")
+        if len(_trusted) >= MAX_TRUSTED:
+            _trusted.clear()
+        _trusted[digest] = time.monotonic() + TRUSTED_S, key
+        _note_use(key)
+    return key
+
+
+def forget(key: ApiKey) -> None:
+    """Stops trusting a key, in this process."""
+    _trusted.pop(key.digest, None)
+
+
+def _password(credentials: str) -> str:
     """Of “public:secret” in base64: clients made for Langfuse send two keys, and the second is the secret one."""
     try:
         return base64.b64decode(credentials, validate=True).decode().rpartition(":")[2]

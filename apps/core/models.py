@@ -73,8 +73,8 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def live(self) -> Self:
         return self.filter(revoked_at=None)
 
-    def by_secret(self, secret: str) -> ApiKey | None:
-        return self.live().filter(digest=key_digest(secret)).select_related("project").first()
+    def by_digest(self, digest: str) -> ApiKey | None:
+        return self.live().filter(digest=digest).select_related("project").first()
 
 
 class ApiKey(models.Model):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
+from django.http import HttpRequest
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
@@ -17,6 +20,7 @@ from apps.trajectories import actions, schema
 from apps.trajectories.actions_redaction import redactor_of
 from apps.trajectories.filters import apply_filters
 from apps.trajectories.models import Trajectory, with_content
+from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import Feedback, RowError
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -39,11 +43,27 @@ class TooLarge(APIException):
     default_code = "too_large"
 
 
-def body_of(request: Request) -> bytes:
+class Unavailable(APIException):
+    """Nothing may be stored now. Clients try again."""
+
+    status_code = 503
+    default_code = "unavailable"
+
+
+@contextmanager
+def redaction_works() -> Iterator[None]:
+    """A stored rule that cannot be used here is told as 503: nothing is stored unread, and the client sends it again."""
+    try:
+        yield
+    except RuleError as error:
+        raise Unavailable(f"A redaction rule of the project cannot be used: {error}") from error
+
+
+def body_of(request: Request | HttpRequest) -> bytes:
     """The body, unpacked. Raises TooLarge before it is held whole, ValidationError for a broken gzip."""
     if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BYTES:
         raise TooLarge(f"The body is larger than {MAX_BYTES // 2**20} MiB. Send it in parts.")
-    raw = request._request.read(MAX_BYTES + 1)
+    raw = getattr(request, "_request", request).read(MAX_BYTES + 1)
     if request.META.get("HTTP_CONTENT_ENCODING", "").lower() == "gzip":
         raw = _unzip(raw)
     if len(raw) > MAX_BYTES:
@@ -87,7 +107,8 @@ def post_one(request: Request) -> Response:
         row = schema.decode(body_of(request))
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
-    done = actions.ingest(project=request.auth.project, rows=[row])
+    with redaction_works():
+        done = actions.ingest(project=request.auth.project, rows=[row])
     if done.rejected:
         first = done.rejected[0]
         raise ValidationError({"path": first["path"], "error": first["error"]})
@@ -108,7 +129,8 @@ def batch(request: Request) -> Response:
         raise ValidationError({"path": error.path, "error": error.error}) from error
     if len(parts) > MAX_ROWS:
         raise TooLarge(f"{len(parts)} rows in one batch; {MAX_ROWS} is the most. Send them in parts.")
-    return Response(actions.ingest(project=request.auth.project, rows=schema.decoded(parts)).as_dict())
+    with redaction_works():
+        return Response(actions.ingest(project=request.auth.project, rows=schema.decoded(parts)).as_dict())
 
 
 def list_page(request: Request) -> Response:
@@ -179,7 +201,8 @@ def feedback(request: Request, external_id: str) -> Response:
     trajectory = _find(request, external_id)
     try:
         said = schema.loads(body_of(request))
-        news = schema.parse(redactor_of(request.auth.project).redact(said)[0], Feedback)
+        with redaction_works():
+            news = schema.parse(redactor_of(request.auth.project).redact(said)[0], Feedback)
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
     return Response(as_json(actions.give_feedback(trajectory=trajectory, feedback=news)))

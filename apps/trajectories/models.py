@@ -362,6 +362,25 @@ class Trace(models.Model):
         return self.trace_id
 
 
+class SpanBody(models.Model):
+    """The body of an OTLP request, kept until its spans are sorted by trace."""
+
+    class Signal(models.TextChoices):
+        TRACES = "traces"
+        LOGS = "logs"
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    signal = models.CharField(max_length=6, choices=Signal)
+    received_at = models.DateTimeField(default=timezone.now)
+    data = models.BinaryField(help_text="OTLP protobuf, Zstandard")
+
+    class Meta:
+        ordering = ("id",)
+
+    def __str__(self) -> str:
+        return f"{self.signal} at {self.received_at:%F %T}"
+
+
 class SpanBatch(models.Model):
     """Spans and log records of one trace that came in one request, packed. Kept some days, for spans that come late."""
 

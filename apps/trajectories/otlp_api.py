@@ -1,86 +1,106 @@
-"""The OTLP/HTTP door: /v1/traces and /v1/logs, protobuf and JSON, gzip or not."""
+"""The OTLP/HTTP door: /v1/traces and /v1/logs, protobuf and JSON, gzip or not. Plain views: every request counts here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from django.http import HttpResponse
-from drf_spectacular.utils import extend_schema
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
 from google.protobuf.json_format import MessageToJson
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from rest_framework.decorators import api_view, parser_classes, renderer_classes
-from rest_framework.exceptions import UnsupportedMediaType, ValidationError
-from rest_framework.parsers import BaseParser
-from rest_framework.renderers import JSONRenderer
-from rest_framework.request import Request
+from rest_framework.exceptions import APIException, NotAuthenticated, UnsupportedMediaType, ValidationError
 
-from apps.trajectories import traces
-from apps.trajectories.api import body_of
-from apps.trajectories.otlp import Decoded, DecodeError, decode_logs, decode_traces
+from apps.core.api import HasProjectKey, key_of
+from apps.core.models import ApiKey, Project
+from apps.trajectories import otlp, traces
+from apps.trajectories.actions_redaction import redactor_of
+from apps.trajectories.api import body_of, redaction_works
+from apps.trajectories.models import SpanBody
+from apps.trajectories.otlp import Decoded, DecodeError
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
+Answer = Callable[[HttpRequest, ApiKey], Any]
 
 
-class AnyBody(BaseParser):
-    media_type = "*/*"
+def _door(answer: Answer) -> Callable[[HttpRequest], HttpResponse]:
+    """The view of a function that returns OTLP's response message. Errors are answered as the REST API does."""
 
-    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
-        return stream.read()
+    @csrf_exempt
+    @require_POST
+    def view(request: HttpRequest) -> HttpResponse:
+        try:
+            key = key_of(request.META.get("HTTP_AUTHORIZATION", ""))
+            if key is None:
+                raise NotAuthenticated(HasProjectKey.message)
+            with redaction_works():
+                return _encoded(request, answer(request, key))
+        except APIException as error:
+            detail = error.detail if isinstance(error.detail, dict) else {"detail": error.detail}
+            headers = {"WWW-Authenticate": "Bearer"} if error.status_code == 401 else {}
+            return JsonResponse(detail, status=error.status_code, headers=headers)
+
+    return view
 
 
-def _door(function: Callable[[Request], HttpResponse]) -> Callable[[Request], HttpResponse]:
-    decorated = renderer_classes([JSONRenderer])(parser_classes([AnyBody])(function))
-    return extend_schema(exclude=True)(api_view(["POST"])(decorated))
-
-
-def is_json(request: Request) -> bool:
+def is_json(request: HttpRequest) -> bool:
     """Raises UnsupportedMediaType for what is neither of OTLP's two encodings."""
-    kind = (request.content_type or "").split(";")[0].strip().lower()
+    kind = (request.content_type or "").lower()
     if kind not in (PROTOBUF, JSON):
         raise UnsupportedMediaType(kind, f"Send OTLP as {PROTOBUF} or {JSON}, not as {kind or 'nothing'}.")
     return kind == JSON
 
 
-def _decoded(request: Request, decode: Callable[..., Decoded]) -> Decoded:
-    try:
-        return decode(body_of(request), is_json(request))
-    except DecodeError as error:
-        raise ValidationError({"detail": str(error)}) from error
-
-
-def _answer(request: Request, message: Any) -> HttpResponse:
+def _encoded(request: HttpRequest, message: Any) -> HttpResponse:
     if is_json(request):
         return HttpResponse(MessageToJson(message, indent=None), content_type=JSON)
     return HttpResponse(message.SerializeToString(), content_type=PROTOBUF)
 
 
 @_door
-def receive_traces(request: Request) -> HttpResponse:
-    found = _decoded(request, decode_traces)
-    traces.keep(project=request.auth.project, spans=found.items)
+def receive_traces(request: HttpRequest, key: ApiKey) -> Any:
+    found = _receive(request, key.project, SpanBody.Signal.TRACES)
     response = ExportTraceServiceResponse()
     if found.rejected:
         response.partial_success.rejected_spans = found.rejected
         response.partial_success.error_message = found.reason
-    return _answer(request, response)
+    return response
 
 
 @_door
-def receive_logs(request: Request) -> HttpResponse:
-    found = _decoded(request, decode_logs)
-    traces.keep(project=request.auth.project, logs=found.items)
+def receive_logs(request: HttpRequest, key: ApiKey) -> Any:
+    found = _receive(request, key.project, SpanBody.Signal.LOGS)
     response = ExportLogsServiceResponse()
     if found.rejected:
         response.partial_success.rejected_log_records = found.rejected
         response.partial_success.error_message = found.reason
-    return _answer(request, response)
+    return response
+
+
+def _receive(request: HttpRequest, project: Project, signal: SpanBody.Signal) -> Decoded:
+    """Protobuf is kept as it came, after a look; JSON, and what must be redacted first, is decoded here."""
+    body, json = body_of(request), is_json(request)
+    is_traces = signal == SpanBody.Signal.TRACES
+    try:
+        if not json and not redactor_of(project):
+            checked = otlp.check_traces(body) if is_traces else otlp.check_logs(body)
+            traces.keep_body(project=project, signal=signal, body=body)
+            return checked
+        found = otlp.decode_traces(body, json) if is_traces else otlp.decode_logs(body, json)
+    except DecodeError as error:
+        raise ValidationError({"detail": str(error)}) from error
+    if is_traces:
+        traces.keep(project=project, spans=found.items)
+    else:
+        traces.keep(project=project, logs=found.items)
+    return found
 
 
 @_door
-def receive_metrics(request: Request) -> HttpResponse:
+def receive_metrics(request: HttpRequest, key: ApiKey) -> Any:
     """Exporters send them along; they are read off and not kept."""
     body_of(request)
-    return _answer(request, ExportMetricsServiceResponse())
+    return ExportMetricsServiceResponse()

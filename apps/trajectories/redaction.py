@@ -20,7 +20,7 @@ from base64 import b32encode
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -486,7 +486,7 @@ def _free(key: str, taken: dict, old: str) -> str:
     return free
 
 
-def _walk_string(text: str, see: See, context: str) -> str:
+def _walk_string(text: str, see: See, context: str = "") -> str:
     """A string; JSON in it (the arguments of a call, the reply of a tool) stays JSON, also where it is cut."""
     if text.startswith("data:") and _WHOLE_DATA_URL.match(text):
         return text
@@ -504,7 +504,7 @@ def _walk_string(text: str, see: See, context: str) -> str:
             return raw if seen == raw else json.dumps(seen, ensure_ascii=False)
         colon = match[1] or ""
         old = json.loads(raw.removesuffix(colon))
-        new = see(Leaf("" if colon else key, old))
+        new = see(Leaf("", old)) if colon else _walk_string(old, see, key)
         if colon:
             key = _context(old)
             new = _free(new, keys, old)
@@ -616,6 +616,11 @@ class Redactor:
         return self._precheck.search(raw) is not None
 
     def _redact(self, row: dict, counts: Counter[str]) -> tuple[dict, Counter[str]]:
+        copy = self._rewrite(lambda see: _walk_row(row, see), counts)
+        return (copy if counts else row), counts
+
+    def _rewrite(self, walk: Callable[[See], Any], counts: Counter[str]) -> Any:
+        """What `walk` copies, with the hits replaced and counted; two walks, since rules read all strings at once."""
         leaves: dict[Leaf, None] = {}
 
         def collect(leaf: Leaf) -> str:
@@ -623,17 +628,15 @@ class Redactor:
                 leaves[leaf] = None
             return leaf.text
 
-        _walk_row(row, collect)
+        same = walk(collect)
         changed = self._replace(list(leaves))
-        if not changed:
-            return row, counts
 
         def put(leaf: Leaf) -> str:
             new, names = changed.get(leaf, (leaf.text, ()))
             counts.update(names)
             return new
 
-        return _walk_row(row, put), counts
+        return walk(put) if changed else same
 
     def _replace(self, leaves: list[Leaf]) -> dict[Leaf, tuple[str, list[str]]]:
         """The leaves that change: their new text and the rules that hit."""
@@ -713,14 +716,14 @@ class Redactor:
                 found += self._hits(Leaf(key, raw), match.start()) if raw.isdigit() and 6 < len(raw) < 20 else ()
                 continue
             old = json.loads(raw)
-            leaf = Leaf("" if match[1] else key, old)
+            context, counts = "" if match[1] else key, Counter[str]()
             if old == raw[1:-1]:
-                found += self._hits(leaf, match.start() + 1)
-            elif changed := self._replace([leaf]):
+                found += self._hits(Leaf(context, old), match.start() + 1)
+            else:
                 # Its characters do not stand in the text one by one: it is shown whole.
-                ((new, names),) = changed.values()
+                new = self._rewrite(partial(_walk_string, old, context=context), counts)
                 start, end = match.start() + 1, match.start() + len(raw) - 1
-                found.append(Hit(", ".join(dict.fromkeys(names)), start, end, old, new))
+                found += [Hit(", ".join(counts), start, end, old, new)] if counts else []
             key = _context(old) if match[1] else key
         return found
 

@@ -16,7 +16,7 @@ def digest() -> None:
     """Assembles and digests what came, and lingers for what comes right after."""
     quiet_since = time.monotonic()
     while time.monotonic() - quiet_since < LINGER_S:
-        worked = traces.step() + digesting.step()
+        worked = traces.sort_some() + traces.step() + digesting.step()
         if worked or traces.is_waiting():
             quiet_since = time.monotonic()
         if not worked:

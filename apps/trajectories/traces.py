@@ -16,12 +16,13 @@ from django.utils import timezone
 from apps.core.models import Project
 from apps.trajectories import actions, digest
 from apps.trajectories.actions_redaction import redactor_of
-from apps.trajectories.models import SpanBatch, Trace, Trajectory, TrajectoryKey
-from apps.trajectories.otlp import LogRecord, Run, Span, assemble
+from apps.trajectories.models import SpanBatch, SpanBody, Trace, Trajectory, TrajectoryKey
+from apps.trajectories.otlp import LogRecord, Run, Span, assemble, decode_logs, decode_traces
 from apps.trajectories.redaction import Redactor
 
 QUIET = timedelta(seconds=1)  # no span for so long: the trace is read
 PATIENCE = timedelta(seconds=4)  # or this long after the first span that was not read
+BODIES_AT_ONCE = 50
 AT_ONCE = 200  # traces of one transaction
 RELATED = 200  # traces of the same talk that are looked at
 TALK = timedelta(hours=24)  # how far apart the traces of one run may come
@@ -38,6 +39,33 @@ SAID_BY_LOGS = ("body", "attributes", "resource")
 Item = TypeVar("Item", Span, LogRecord)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Packed).decode
+
+
+def keep_body(*, project: Project, signal: SpanBody.Signal, body: bytes) -> None:
+    """Stores a protobuf body that `decode` can read, as it is. Durable when it returns; `sort_some` does the rest."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO trajectories_spanbody (project_id, signal, received_at, data) VALUES (%s, %s, %s, %b)",
+            [project.pk, signal, timezone.now(), zstandard.compress(body, 1)],
+        )
+    transaction.on_commit(digest.wake)
+
+
+@transaction.atomic
+def sort_some() -> int:
+    """Sorts the spans of some bodies by trace. Returns the number of bodies."""
+    bodies = list(SpanBody.objects.select_for_update(skip_locked=True).order_by("pk")[:BODIES_AT_ONCE])
+    by_project: defaultdict[int, Packed] = defaultdict(lambda: Packed([], []))
+    for body in bodies:
+        data, packed = zstandard.decompress(bytes(body.data)), by_project[body.project_id]
+        if body.signal == SpanBody.Signal.TRACES:
+            packed.spans += decode_traces(data, json=False).items
+        else:
+            packed.logs += decode_logs(data, json=False).items
+    for project in Project.objects.filter(pk__in=by_project):
+        keep(project=project, spans=by_project[project.pk].spans, logs=by_project[project.pk].logs)
+    SpanBody.objects.filter(pk__in=[body.pk for body in bodies]).delete()
+    return len(bodies)
 
 
 @transaction.atomic
@@ -78,7 +106,7 @@ def _redacted(redactor: Redactor, item: Item, names: tuple[str, ...]) -> Item:
 
 def is_waiting() -> bool:
     """Whether spans have come that are not assembled yet."""
-    return Trace.objects.filter(dirty=True).exists()
+    return Trace.objects.filter(dirty=True).exists() or SpanBody.objects.exists()
 
 
 @transaction.atomic

@@ -1,4 +1,4 @@
-"""The page of a project's redaction rules, and its test box."""
+"""What happens to a project's data: redaction rules with their test box, and how long trajectories are kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.trajectories import actions_redaction as actions
 from apps.trajectories.api import as_json
-from apps.trajectories.models import RedactionRule, Trajectory
+from apps.trajectories.models import RedactionRule, Retention, Trajectory
 from apps.trajectories.redaction import (
     BUILTINS,
     ID,
@@ -30,6 +30,7 @@ from apps.trajectories.redaction import (
     presidio_installed,
     strings,
 )
+from apps.trajectories.retention import LONGEST, set_retention
 
 MAX_TEXT, MAX_SHOWN = 200_000, 50
 PRESIDIO = ("Names and places (Presidio)", "by a language model: English, slow", presidio_installed)
@@ -80,6 +81,7 @@ def _page(request: HttpRequest, project: Project, form: RuleForm, status: int = 
         "form": form,
         "admin": request.membership.may(Role.ADMIN),
         "text": request.POST.get("text", ""),
+        "retention": Retention.objects.filter(project=project).first(),
     }
     return render(request, "trajectories/redaction.html", context, status=status)
 
@@ -92,6 +94,24 @@ def _switches(project: Project) -> list[Switch]:
         Switch(kind, title, example, kind in rows, kind in rows and ID in rows[kind].replacement, possible)
         for kind, (title, example, possible) in titles.items()
     ]
+
+
+class RetentionForm(forms.Form):
+    days = forms.IntegerField(min_value=1, max_value=LONGEST, required=False)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def retention(request: HttpRequest, project: Project) -> HttpResponse:
+    form = RetentionForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, " ".join(error for errors in form.errors.values() for error in errors))
+    else:
+        days = form.cleaned_data["days"]
+        set_retention(project=project, days=days, by=request.user)
+        told = f"Trajectories are kept {days} days; older ones go within the hour." if days else "Everything is kept."
+        messages.success(request, told)
+    return redirect("trajectories:redaction", project.slug)
 
 
 @require_POST

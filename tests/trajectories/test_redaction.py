@@ -166,6 +166,14 @@ def test_arguments_stay_json_and_keep_everything_else() -> None:
     )
 
 
+def test_json_within_json_stays_json() -> None:
+    inner = json.dumps({"card": 4111111111111111, "text": "\n0171 1234567"})
+    row = {"messages": [{"role": "tool", "content": json.dumps({"result": inner, "n": [1, "joe@x.org"]})}]}
+    outer = json.loads(ALL.redact(row)[0]["messages"][0]["content"])
+    assert json.loads(outer["result"]) == {"card": "[CARD]", "text": "\n[PHONE]"} and outer["n"] == [1, "[EMAIL]"]
+    assert [hit.rule for hit in ALL.hits(row["messages"][0]["content"])] == ["card, phone", "email"]
+
+
 def test_the_key_tells_what_a_value_is() -> None:
     row = {"metadata": {"phone_number": "4155550132", "order": "4155550132", "ssn": 781234567, "mobile": 4155550132}}
     assert ALL.redact(row)[0]["metadata"] == {

@@ -1,11 +1,11 @@
 """OTLP, the pure half: bodies to spans (`decode`), what a span says (`conventions`), spans to rows (`assemble`)."""
 
 from apps.trajectories.otlp.assemble import Run, assemble
-from apps.trajectories.otlp.decode import Decoded, DecodeError, decode_logs, decode_traces
+from apps.trajectories.otlp.decode import Decoded, DecodeError, check_logs, check_traces, decode_logs, decode_traces
 from apps.trajectories.otlp.runs import Links
 from apps.trajectories.otlp.spans import Event, Link, LogRecord, Scope, Span
 
 __all__ = [
     "DecodeError", "Decoded", "Event", "Link", "Links", "LogRecord", "Run", "Scope", "Span", "assemble",
-    "decode_logs", "decode_traces",
+    "check_logs", "check_traces", "decode_logs", "decode_traces",
 ]  # fmt: skip

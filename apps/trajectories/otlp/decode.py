@@ -55,6 +55,26 @@ def decode_logs(body: bytes, json: bool) -> Decoded[LogRecord]:
     return _collect(_json_items(_json(body), "Logs", "logRecords"), _json_log)
 
 
+def check_traces(body: bytes) -> Decoded[Span]:
+    """What `decode_traces` would say of a protobuf body, without its items and in a tenth of the time."""
+    checked: Decoded[Span] = Decoded([])
+    for entry in _protobuf(body, ExportTraceServiceRequest).resource_spans:
+        for group in entry.scope_spans:
+            for raw in group.spans:
+                try:
+                    _pb_ids(raw)
+                except _BadItem as error:
+                    checked.rejected += 1
+                    checked.reason = checked.reason or str(error)
+    return checked
+
+
+def check_logs(body: bytes) -> Decoded[LogRecord]:
+    """As `check_traces`, for `decode_logs`: a record without ids belongs to no span and is not bad."""
+    _protobuf(body, ExportLogsServiceRequest)
+    return Decoded([])
+
+
 def _collect(found: Iterable[tuple[Any, dict, Scope]], build: Callable[[Any, dict, Scope], Item]) -> Decoded[Item]:
     decoded: Decoded[Item] = Decoded([])
     for raw, resource, scope in found:

@@ -1,0 +1,70 @@
+"""What rules find is never stored: rows, spans, feedback; and a rule that cannot be used stops the receiver."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.test import Client
+
+from apps.core.models import Project
+from apps.trajectories import actions_redaction, traces
+from apps.trajectories.actions import find
+from apps.trajectories.models import SpanBatch, SpanBody, Trajectory
+from apps.trajectories.redaction import RuleError
+from tests.factories import admin_of, make_key, make_project, row
+from tests.trajectories.test_traces import assembled, chat, send, text, trace_id
+
+pytestmark = pytest.mark.django_db
+ADDRESS = "zoe.q@example.org"
+ONE = "/api/v1/trajectories/"
+
+
+@pytest.fixture
+def project() -> Project:
+    made = make_project()
+    actions_redaction.save_builtins(project=made, chosen={"email": False}, by=admin_of(made))
+    return made
+
+
+@pytest.fixture
+def agent(project: Project) -> Client:
+    return Client(headers={"Authorization": f"Bearer {make_key(project)}"})
+
+
+def test_rows_and_feedback(agent: Client, project: Project) -> None:
+    sent = row(name="a", request=f"Write to {ADDRESS}", call={"tool": "email.send", "args": {"to": ADDRESS}})
+    assert agent.post(ONE, json.dumps(sent), content_type="application/json").status_code == 201
+    said = {"comment": f"{ADDRESS} complained", "corrected": {"to": ADDRESS}}
+    assert agent.post(f"{ONE}a/feedback/", json.dumps(said), content_type="application/json").status_code == 200
+    stored = find(project, "a")
+    assert stored and "[EMAIL]" in stored.preview
+    assert ADDRESS not in agent.get(f"{ONE}a/").content.decode()
+    assert stored.interventions[0]["after"] == {"to": "[EMAIL]"}
+
+
+def test_spans_before_they_are_kept(agent: Client, project: Project) -> None:
+    send(agent, chat(1, 1, [text("user", f"Write to {ADDRESS}")], "Done", error=f"{ADDRESS} is unknown"))
+    assert not SpanBody.objects.exists()
+    for batch in SpanBatch.objects.all():
+        assert ADDRESS not in traces._decode(traces.zstandard.decompress(bytes(batch.data))).__repr__()
+    assembled()
+    stored = find(project, trace_id(1))
+    assert stored and stored.messages[0]["content"] == "Write to [EMAIL]" and ADDRESS not in stored.outcome_reason
+
+
+def test_a_rule_that_cannot_be_used_stores_nothing(
+    agent: Client, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(project: Project) -> None:
+        raise RuleError("Presidio is not installed.")
+
+    for module in ("actions", "api", "otlp_api", "traces"):
+        monkeypatch.setattr(f"apps.trajectories.{module}.redactor_of", broken)
+    answers = [
+        agent.post(ONE, json.dumps(row(name="a")), content_type="application/json"),
+        send(agent, chat(1, 1, [text("user", "Hi")], "Done")),
+    ]
+    assert [answer.status_code for answer in answers] == [503, 503]
+    assert "Presidio" in answers[0].json()["detail"]
+    assert not Trajectory.objects.exists() and not SpanBatch.objects.exists()
