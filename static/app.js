@@ -26,7 +26,7 @@ function fillBars(scope) {
   for (const bar of scope.querySelectorAll(".progress i[data-w]")) bar.style.width = bar.dataset.w + "%";
 }
 
-function rows() { return [...document.querySelectorAll("[data-row]")]; }
+function rows() { return [...document.querySelectorAll("[data-row], [data-stop], #conversation .turn")]; }
 
 function move(by) {
   const all = rows();
@@ -53,15 +53,23 @@ function listenForG(waits) {
 document.addEventListener("keydown", (event) => {
   if (event.metaKey || event.ctrlKey || event.altKey) return;
   const help = document.getElementById("help");
-  if (event.key === "Escape") { help?.classList.remove("open"); document.activeElement?.blur(); return; }
-  if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
+  const writing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "checkbox";
+  if (event.key === "Escape") {
+    if (!writing && !help?.classList.contains("open")) pickNone();
+    help?.classList.remove("open");
+    closeMenus();
+    document.activeElement?.blur();
+    return;
+  }
+  if (writing) return;
   if (waitingForG) { listenForG(false); open(`[data-go="${CSS.escape(event.key)}"]`); return; }
   if (event.key === "g") { listenForG(true); setTimeout(() => listenForG(false), 1200); return; }
   if (event.key === "?") { help?.classList.toggle("open"); return; }
   if (event.key === "/") { const search = document.querySelector("input[type=search]"); if (search) { event.preventDefault(); search.focus(); } return; }
   if (event.key === "j" && rows().length) { move(1); return; }
   if (event.key === "k" && rows().length) { move(-1); return; }
-  if (event.key === "Enter") { document.querySelector("[data-row].at a")?.click(); return; }
+  if (event.key === "x" && document.querySelector("[data-pick]")) { pickAt(); return; }
+  if (event.key === "Enter") { if (!event.target.closest("a, button, summary")) document.querySelector("[data-row].at a")?.click(); return; }
   const key = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
   if (key) { event.preventDefault(); key.click(); }
 });
@@ -74,16 +82,113 @@ document.addEventListener("click", (event) => {
     localStorage.setItem("theme", root.dataset.theme);
     drawCharts(document);
   }
+  if (!event.target.closest("details.menu")) closeMenus();
+  if (event.target.closest("[data-pick-none]")) pickNone();
+  if (event.target.closest("[data-pick-matching]")) { document.getElementById("bulk").elements.all.value = "1"; showPicked(); }
+  if (event.target.matches("td.pick")) { const box = event.target.querySelector("[data-pick]"); box.checked = !box.checked; pickChanged(); }
   const row = event.target.closest("[data-row]");
-  if (row && !event.target.closest("a, button, form, input, select, summary") && !String(getSelection())) row.querySelector("a")?.click();
+  if (row && !event.target.closest("a, button, form, input, select, summary, label, td.pick") && !String(getSelection())) row.querySelector("a")?.click();
   if (event.target.closest("#show-help")) document.getElementById("help").classList.add("open");
   else if (event.target.id === "help") event.target.classList.remove("open");
 }, true);
 
-document.addEventListener("change", (event) => { if (event.target.closest("form[data-auto]")) event.target.form.requestSubmit(); });
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-pick-all]")) for (const box of document.querySelectorAll("[data-pick]")) box.checked = event.target.checked;
+  if (event.target.matches("[data-pick], [data-pick-all]")) pickChanged();
+  if (event.target.closest("[data-columns]")) return; // they have a button
+  if (event.target.closest("form[data-auto]")) event.target.form.requestSubmit();
+});
+
+// Selection of rows: the form #bulk is shown with their ids.
+function picked() { return [...document.querySelectorAll("[data-pick]:checked")].map((box) => box.value); }
+function pickChanged() { document.getElementById("bulk").elements.all.value = ""; showPicked(); }
+function pickNone() { for (const box of document.querySelectorAll("[data-pick], [data-pick-all]")) box.checked = false; if (document.getElementById("bulk")) pickChanged(); }
+function pickAt() {
+  if (!document.querySelector("[data-row].at")) move(1);
+  const box = document.querySelector("[data-row].at [data-pick]");
+  if (box) { box.checked = !box.checked; pickChanged(); }
+}
+function showPicked() {
+  const bulk = document.getElementById("bulk");
+  if (!bulk) return;
+  const ids = picked(), all = bulk.elements.all.value, matching = bulk.querySelector("[data-pick-matching]"), compare = bulk.querySelector("[data-compare]");
+  bulk.hidden = !ids.length;
+  bulk.elements.ids.value = ids.join(",");
+  bulk.querySelector("[data-picked]").textContent = all ? matching.dataset.text : `${ids.length} selected`;
+  if (matching) matching.hidden = Boolean(all);
+  compare.hidden = Boolean(all) || ids.length !== 2;
+  compare.href = `${compare.dataset.compare}?a=${ids[1]}&b=${ids[0]}`; // the older one first
+  for (const box of document.querySelectorAll("[data-pick]")) box.closest("tr").classList.toggle("picked", box.checked);
+}
+
+function closeMenus() { for (const menu of document.querySelectorAll("details.menu[open]")) menu.open = false; }
+
+// A form that keeps the URL short: what is empty, or the usual, is not sent.
+document.addEventListener("submit", (event) => {
+  const scrubber = event.target.closest("[data-scrubber]");
+  if (scrubber) { event.preventDefault(); document.activeElement.blur(); return; } // leaving the field is what goes there
+  const form = event.target.closest("form[data-tidy]");
+  if (!form) return;
+  const menu = form.querySelector("[data-columns]");
+  if (menu) {
+    const keys = [...menu.querySelectorAll(":checked")].map((box) => box.value).join(",");
+    menu.querySelector("[name=cols]").value = keys === menu.dataset.columns ? "" : keys;
+  }
+  for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
+});
+addEventListener("pageshow", () => {
+  for (const field of document.querySelectorAll("form[data-tidy] :disabled")) field.disabled = false;
+  showPicked();
+});
+
+// A long run: parts are loaded when they come into view; a step is found by going to its part first.
+function waitingAt(index) { return [...document.querySelectorAll(".part.waiting")].filter((part) => Number(part.dataset.part) <= index).at(-1); }
+function gone(element) {
+  const until = Date.now() + 10000;
+  return new Promise((done) => (function look() { if (!element.isConnected || Date.now() > until) done(); else setTimeout(look, 40); })());
+}
+async function goTo(index) {
+  // A reply stands with its call, which may be in the part before: hence the second try.
+  for (let tries = 0; tries < 2 && !document.getElementById(`m${index}`); tries++) {
+    const part = waitingAt(index);
+    if (!part) break;
+    part.scrollIntoView();
+    await gone(part);
+  }
+  const target = document.getElementById(`m${index}`);
+  if (!target) return;
+  for (let outer = target.closest("details"); outer; outer = outer.parentElement.closest("details")) outer.open = true;
+  document.querySelectorAll(".found").forEach((other) => other.classList.remove("found"));
+  target.classList.add("found");
+  const turn = target.closest(".turn"), shown = turn && turn.offsetHeight < innerHeight ? turn : target; // a reply with its call
+  shown.scrollIntoView();
+  requestAnimationFrame(() => shown.scrollIntoView()); // once more, when what is above has its height
+}
+function goToHash() { const step = /^#m(\d+)$/.exec(location.hash); if (step) goTo(step[1]); }
+addEventListener("hashchange", goToHash);
+function followScroll() {
+  const scrubber = document.querySelector("[data-scrubber]");
+  if (!scrubber) return;
+  const [number, range] = scrubber.querySelectorAll("input");
+  range.addEventListener("input", () => { number.value = range.value; });
+  for (const field of [number, range]) field.addEventListener("change", () => { field.blur(); goTo(field.value); });
+  let due = 0;
+  addEventListener("scroll", () => {
+    if (due) return;
+    due = setTimeout(() => {
+      due = 0;
+      const box = document.getElementById("conversation").getBoundingClientRect();
+      const seen = document.elementFromPoint(box.left + box.width / 2, 90)?.closest("[data-m], [data-part]");
+      const index = seen?.dataset.m ?? seen?.dataset.part;
+      if (index !== undefined && !scrubber.contains(document.activeElement)) number.value = range.value = index;
+    }, 120);
+  }, { passive: true });
+}
 document.addEventListener("DOMContentLoaded", () => {
   fillBars(document);
   drawCharts(document);
+  followScroll();
+  goToHash();
   const here = document.querySelector(".side [aria-current]"), side = here?.parentElement;
   if (side && side.scrollWidth > side.clientWidth) side.scrollLeft = here.offsetLeft - side.clientWidth / 2;
 });

@@ -17,6 +17,9 @@ from apps.promotion import actions as promotion
 from apps.reviews.actions import open_review, override_lock
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
+from apps.trajectories.actions_people import save_view
+from apps.trajectories.actions_redaction import add as add_rule
+from apps.trajectories.models import Upload
 from tests.factories import (
     admin_of,
     make_adapter,
@@ -36,15 +39,23 @@ pytestmark = pytest.mark.django_db
 OPEN = {"core:login", "core:logout", "core:projects", "healthz", "api:schema", "api:docs"}
 ADMIN_ONLY = {
     "core:settings", "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "reviews:override",
+    "trajectories:retention", "trajectories:redaction_switch", "trajectories:redaction_add",
+    "trajectories:redaction_edit", "trajectories:redaction_delete",
 }  # fmt: skip
 WRITES = {
     "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "failures:classify", "failures:decide",
     "failures:undo", "evals:create", "evals:look", "evals:add_trajectories", "evals:add_task", "evals:split",
     "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:open", "reviews:judge",
     "reviews:undo", "reviews:override", "training:cancel", "promotion:make_report", "promotion:promote",
-    "promotion:rollback", "automation:set", "automation:run",
+    "promotion:rollback", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
+    "trajectories:bulk_keep", "trajectories:save_view", "trajectories:delete_view", "trajectories:feedback",
+    "trajectories:import_start", "trajectories:import_retry", "trajectories:retention",
+    "trajectories:redaction_switch", "trajectories:redaction_add", "trajectories:redaction_edit",
+    "trajectories:redaction_delete",
 }  # fmt: skip
-MEMBER_PAGES = {"evals:new_run", "training:new"}
+MEMBER_PAGES = {
+    "evals:new_run", "training:new", "trajectories:import", "trajectories:import_detail", "trajectories:import_status",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -71,13 +82,21 @@ def world(data_dir: Path) -> dict[str, Any]:
     make_key(project)
     schedule = set_schedule(project=project, step=Step.CLASSIFY, every_minutes=5, enabled=True, by=by)
     report = promotion.make_gate_report(baseline=before, candidate=after, by=by)
+    upload = Upload.objects.create(project=project, by=by, name="a", format="chat", path="gone", size=1, state="failed")
     return {
         "project": project,
         "bodies": {"promotion:make_report": {"baseline": before.pk, "candidate": after.pk}},
         "pks": {
             "core:revoke_key": project.api_keys.first().pk,
             "core:remove_member": project.memberships.first().pk,
-            "trajectories:detail": trajectory.pk,
+            **dict.fromkeys(("trajectories:detail", "trajectories:raw", "trajectories:feedback"), trajectory.pk),
+            "trajectories:part": (trajectory.pk, 0),
+            "trajectories:revision": (trajectory.pk, trajectory.revisions.first().pk),
+            "trajectories:delete_view": save_view(project=project, name="v", query="", shared=True, by=by).pk,
+            **dict.fromkeys(("trajectories:import_detail", "trajectories:import_status"), upload.pk),
+            "trajectories:import_retry": upload.pk,
+            "trajectories:redaction_edit": add_rule(project=project, name="a", pattern="a+", by=by).pk,
+            "trajectories:redaction_delete": add_rule(project=project, name="b", pattern="b+", by=by).pk,
             "failures:case": trajectory.failure.pk,
             "failures:decide": trajectory.failure.pk,
             **dict.fromkeys(("evals:detail", "evals:look", "evals:new_run", "evals:new_version"), eval_set.pk),
@@ -111,8 +130,9 @@ def routes() -> list[str]:
     return found
 
 
-PAGES = [name for name in routes() if name not in OPEN and not name.startswith(("api:", "promotion_api:"))]
-API = [name for name in routes() if name.startswith(("api:", "promotion_api:")) and name not in OPEN]
+WITH_A_KEY = ("api:", "promotion_api:", "otlp:")
+PAGES = [name for name in routes() if name not in OPEN and not name.startswith(WITH_A_KEY)]
+API = [name for name in routes() if name.startswith(WITH_A_KEY) and name not in OPEN]
 
 
 def url_of(name: str, world: dict[str, Any]) -> str:
@@ -120,7 +140,8 @@ def url_of(name: str, world: dict[str, Any]) -> str:
     if name == "promotion:rollback":
         args.append("production")
     elif name in world["pks"]:
-        args.append(world["pks"][name])
+        pk = world["pks"][name]
+        args += pk if isinstance(pk, tuple) else [pk]
     return reverse(name, args=args)
 
 
@@ -161,7 +182,7 @@ def test_every_page(world: dict[str, Any]) -> None:
 
 def test_every_api_route_wants_a_key(world: dict[str, Any]) -> None:
     for name in API:
-        args = ["x"] if name not in ("api:trajectories", "api:batch") else []
+        args = [] if name in ("api:trajectories", "api:batch") or name.startswith("otlp:") else ["x"]
         url = reverse(name, args=args)
         for method in ("get", "post"):
             for headers in ({}, {"HTTP_AUTHORIZATION": "Bearer fw_wrong"}):

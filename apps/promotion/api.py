@@ -14,7 +14,8 @@ from apps.promotion.models import Channel
 
 
 @extend_schema(
-    responses=OpenApiTypes.OBJECT, description="The live model version of a channel; send If-None-Match to poll."
+    responses={200: OpenApiTypes.OBJECT, 304: None, 401: OpenApiTypes.OBJECT, 404: OpenApiTypes.OBJECT},
+    description="The live model version of a channel; send If-None-Match to poll.",
 )
 @api_view(["GET"])
 def channel(request: Request, name: str) -> Response:

@@ -169,7 +169,7 @@ def _store(project: Project, batch: list[Prepared], done: Ingested, cause: str) 
     done.accepted += len(new)
     changed = [item for name, item in first.items() if name not in new] + later
     touched = _update(project, changed, counts, done, cause) if changed else []
-    _announce(project, [keys[name] for name in new] + touched, counts)
+    announce(project, [keys[name] for name in new] + touched, counts)
 
 
 def _claim(project: Project, keys: dict[str, UUID]) -> set[str]:
@@ -209,7 +209,7 @@ def _copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
                 copy.write_row((pk, first, data))
 
 
-def _announce(project: Project, touched: list[UUID], counts: Counts) -> None:
+def announce(project: Project, touched: list[UUID], counts: Counts) -> None:
     """Leaves word for `digest`, and wakes it once this is committed."""
     if touched:
         Arrival.objects.create(project=project, trajectories=touched, counts=counts.as_json())
@@ -288,13 +288,13 @@ def give_feedback(*, trajectory: Trajectory, feedback: Feedback) -> Trajectory:
         content["interventions"] = trajectory.interventions + added
     if columns or content:
         counts = Counts()
-        columns["content_digest"] = _digest_after(trajectory, columns, content)
+        columns["content_digest"] = digest_after(trajectory, columns, content)
         replace(trajectory, columns, content, counts, cause="feedback")
-        _announce(trajectory.project, [trajectory.pk], counts)
+        announce(trajectory.project, [trajectory.pk], counts)
     return trajectory
 
 
-def _digest_after(trajectory: Trajectory, columns: dict, content: dict) -> str:
+def digest_after(trajectory: Trajectory, columns: dict, content: dict) -> str:
     """A digest of its own for what only we know: no row that is sent has it."""
     changes = {name: _jsonable(value) for name, value in (columns | content).items()}
     return schema.content_digest({"before": trajectory.content_digest, "changes": changes})
@@ -341,7 +341,7 @@ def purge(project: Project, rows: Iterable[Trajectory]) -> int:
     SearchText.objects.filter(trajectory_id__in=gone).delete()
     TrajectoryKey.objects.filter(project=project, external_id__in=names).delete()
     Trajectory.objects.filter(pk__in=gone).delete()
-    _announce(project, gone, counts)
+    announce(project, gone, counts)
     return len(gone)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import APIException, NotFound, ValidationError
@@ -20,12 +19,28 @@ from apps.trajectories import actions, schema
 from apps.trajectories.actions_redaction import redactor_of
 from apps.trajectories.filters import apply_filters
 from apps.trajectories.models import Trajectory, with_content
+from apps.trajectories.openapi import reference, responses
 from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import Feedback, RowError
 
 MAX_BYTES = 64 * 1024 * 1024
 MAX_ROWS = 5000
 MAX_PAGE, PAGE = 500, 50
+JSON = "application/json"
+FILTERS = (
+    "outcome",
+    "agent",
+    "agent_version",
+    "model",
+    "workload",
+    "tool",
+    "tag",
+    "session",
+    "user",
+    "mode",
+    "since",
+    "q",
+)
 EXAMPLE = OpenApiExample(
     "One run",
     value={
@@ -84,17 +99,19 @@ def _unzip(raw: bytes) -> bytes:
 
 @extend_schema(
     methods=["POST"],
-    request=OpenApiTypes.OBJECT,
-    responses=OpenApiTypes.OBJECT,
+    request={JSON: reference("Row")},
+    responses=responses({200: "Ingested", 201: "Ingested"}, 400, 413, 503),
     examples=[EXAMPLE],
     description="Stores one trajectory. The same row sent twice is one; a changed row replaces it and keeps its history.",
 )
 @extend_schema(
     methods=["GET"],
-    responses=OpenApiTypes.OBJECT,
-    description="Trajectories, newest first.",
-    parameters=[
-        OpenApiParameter(name) for name in ("outcome", "agent_version", "model", "tool", "tag", "q", "limit", "cursor")
+    responses=responses({200: "TrajectoryPage"}, 400),
+    description="Trajectories, newest first. Filters are those of the page, by the same names.",
+    parameters=[OpenApiParameter(name) for name in FILTERS]
+    + [
+        OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
+        OpenApiParameter("cursor", description="`next` or `previous` of another page"),
     ],
 )
 @api_view(["GET", "POST"])
@@ -116,8 +133,8 @@ def post_one(request: Request) -> Response:
 
 
 @extend_schema(
-    request=OpenApiTypes.OBJECT,
-    responses=OpenApiTypes.OBJECT,
+    request={JSON: {"type": "array", "items": reference("Row"), "maxItems": MAX_ROWS}},
+    responses=responses({200: "Ingested"}, 400, 413, 503),
     description=f"Up to {MAX_ROWS} rows or 64 MiB: a JSON array or NDJSON, gzip or not. Good rows are stored though others are bad.",
 )
 @api_view(["POST"])
@@ -180,8 +197,17 @@ def _decode(cursor: str | None) -> tuple[str, UUID | None]:
         raise ValidationError({"path": "cursor", "error": "not a cursor of this API; start without one"}) from error
 
 
-@extend_schema(methods=["GET"], responses=OpenApiTypes.OBJECT)
-@extend_schema(methods=["DELETE"], responses={204: None})
+@extend_schema(
+    methods=["GET"],
+    operation_id="v1_trajectories_read",
+    responses=responses({200: "Trajectory"}, 404),
+    description="One trajectory, whole.",
+)
+@extend_schema(
+    methods=["DELETE"],
+    responses={204: None} | responses({}, 404),
+    description="Removes a trajectory with its failure; eval tasks made from it stay.",
+)
 @api_view(["GET", "DELETE"])
 def item(request: Request, external_id: str) -> Response:
     trajectory = _find(request, external_id)
@@ -192,8 +218,8 @@ def item(request: Request, external_id: str) -> Response:
 
 
 @extend_schema(
-    request=OpenApiTypes.OBJECT,
-    responses=OpenApiTypes.OBJECT,
+    request={JSON: reference("Feedback")},
+    responses=responses({200: "Trajectory"}, 400, 404, 413, 503),
     description="Later news of a trajectory: outcome, score, comment, corrected (what it should have done), takeover.",
 )
 @api_view(["POST"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.postgres.search import SearchQuery
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce
+from django.http import QueryDict
 from django.utils import timezone
 
 from apps.trajectories import schema
@@ -19,7 +21,13 @@ from apps.trajectories.models import SearchText, TrajectoryKey
 
 WORDS = re.compile(r"\w+(?: +\w+)*")
 
-SINCE = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
+SINCE = {
+    "1h": timedelta(hours=1),
+    "24h": timedelta(days=1),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+    "90d": timedelta(days=90),
+}
 TERMS = {
     "agent": "agent",
     "agent_version": "version",
@@ -39,43 +47,133 @@ RANGES = {
 }
 
 
+DIMENSIONS = {  # what the roll-ups are counted by
+    "outcome": "outcome_status",
+    "agent": "agent_name",
+    "agent_version": "agent_version",
+    "model": "model",
+    "workload": "workload",
+}
+LABELS = {
+    "q": "Text",
+    "outcome": "Outcome",
+    "mode": "Failure mode",
+    "agent": "Agent",
+    "agent_version": "Version",
+    "model": "Model",
+    "workload": "Workload",
+    "tool": "Tool",
+    "tag": "Tag",
+    "label": "Label",
+    "session": "Session",
+    "user": "User",
+    "since": "Last",
+    "from": "From",
+    "to": "Until",
+    "cost": "Cost in $",
+    "latency": "Latency in s",
+    "tokens": "Tokens",
+    "messages": "Messages",
+    "reward": "Reward",
+}
+EXPOSED = {"q", "outcome", "mode", "agent_version", "model", "tool", "since"}  # seen without “More filters”
+SIGNS = {"min": "≥", "max": "≤"}
+FEW = 1_000  # rows: more are soon met from the newest on
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A filter that is set: its name in the URL, and its words."""
+
+    name: str
+    text: str
+
+
 def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
     """Narrows by what is given; an unknown name or a value that cannot be narrows nothing."""
-    terms = [f"{kind}:{value}" for name, kind in TERMS.items() if (value := _text(given.get(name)))]
-    if terms:
-        rows = rows.filter(terms__contains=terms)
+    begin, end = bounds(given)
+    within = ({"gte": floor_of(begin)} if begin else {}) | ({"lt": floor_of(end)} if end else {})
+    rows = rows.filter(**{f"pk__{lookup}": pk for lookup, pk in within.items()})
+    if terms := [f"{kind}:{value}" for name, kind in TERMS.items() if (value := _text(given.get(name)))]:
+        rows = _with_terms(rows, terms)
     if value := _text(given.get("outcome")):
         rows = rows.filter(outcome_status=value)
-    rows = _in_time(rows, given)
     for name, (column, unit) in RANGES.items():
-        for end, lookup in (("min", "gte"), ("max", "lte")):
-            if (number := _number(given.get(f"{name}_{end}"))) is not None:
+        for side, lookup in (("min", "gte"), ("max", "lte")):
+            if (number := _number(given.get(f"{name}_{side}"))) is not None:
                 rows = rows.filter(**{f"{column}__{lookup}": number * unit})
-    if (number := _number(given.get("tokens_min"))) is not None:
-        rows = rows.alias(tokens=_tokens()).filter(tokens__gte=number)
-    if (number := _number(given.get("tokens_max"))) is not None:
-        rows = rows.alias(tokens=_tokens()).filter(tokens__lte=number)
+    for side, lookup in (("min", "gte"), ("max", "lte")):
+        if (number := _number(given.get(f"tokens_{side}"))) is not None:
+            rows = rows.alias(tokens=_tokens()).filter(**{f"tokens__{lookup}": number})
     if value := _text(given.get("mode")):
         rows = rows.filter(failure__mode__slug=value).exclude(failure__state="dismissed")
     if value := _text(given.get("q")):
-        rows = rows.filter(matching(value))
+        rows = rows.filter(matching(value, within))
     return rows
 
 
-def _in_time(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
-    """By the id, which begins with the start: only the partitions of that time are read."""
-    now = timezone.now()
+def _with_terms(rows: QuerySet, terms: list[str]) -> QuerySet:
+    """Where few rows have these terms, they are found first: read in the order of time, most of the table would go by."""
+    found = rows.filter(terms__contains=terms)
+    few = list(found.order_by().values_list("pk", flat=True)[: FEW + 1])
+    return rows.filter(pk__in=few) if len(few) <= FEW else found
+
+
+def bounds(given: Mapping[str, str]) -> tuple[datetime | None, datetime | None]:
+    """From when on, and until when (without that moment); None is open. A date as the end is that whole day."""
+    begins = [at] if (at := _time(given.get("from"))) else []
     if (value := given.get("since")) in SINCE:
-        rows = rows.filter(pk__gte=floor_of(now - SINCE[value]))
-    if at := _time(given.get("from")):
-        rows = rows.filter(pk__gte=floor_of(at))
-    if at := _time(given.get("to")):
-        rows = rows.filter(pk__lt=floor_of(at))
-    return rows
+        begins.append(timezone.now() - SINCE[value])
+    end = _time(given.get("to"))
+    if end and len(_text(given.get("to"))) == len("2026-01-31") and end.year < 9999:
+        end += timedelta(days=1)
+    return max(begins, default=None), end
 
 
-def matching(text: str) -> Q | Exists:
-    """Rows of that id, else those with all the words (the last may be unfinished). “"two words"”, “or”, “-not” work."""
+def active(given: Mapping[str, str]) -> list[Chip]:
+    """The filters that narrow, in the order of the form."""
+    found = []
+    for name, label in LABELS.items():
+        if name in RANGES or name == "tokens":
+            for side, sign in SIGNS.items():
+                if (number := _number(given.get(f"{name}_{side}"))) is not None:
+                    found.append(Chip(f"{name}_{side}", f"{label} {sign} {number:g}"))
+        elif value := _text(given.get(name)):
+            usable = {"since": value in SINCE, "from": _time(value), "to": _time(value)}.get(name, True)
+            if usable:
+                found.append(Chip(name, f"{label}: {value}"))
+    return found
+
+
+def dimensions(given: Mapping[str, str]) -> tuple[dict[str, str], list[Chip]]:
+    """What of the filters the roll-ups know ({column: value}), and what they do not; time is in neither."""
+    known = {column: value for name, column in DIMENSIONS.items() if (value := _text(given.get(name)))}
+    others = [
+        chip for chip in active(given) if chip.name not in DIMENSIONS and chip.name not in ("since", "from", "to")
+    ]
+    return known, others
+
+
+def without(given: QueryDict, *names: str) -> str:
+    """The query without these parameters, the cursor and what is empty."""
+    query = QueryDict(mutable=True)
+    for name, values in given.lists():
+        if name not in names and name != "cursor" and (full := [value for value in values if value]):
+            query.setlist(name, full)
+    return query.urlencode()
+
+
+def normal(query: str) -> str:
+    """A query string in one order, so that two that say the same are the same."""
+    given = QueryDict(query)
+    return "&".join(sorted(filter(None, without(given).split("&"))))
+
+
+def matching(text: str, within: Mapping[str, Any] | None = None) -> Q | Exists:
+    """Rows of that id, else those with all the words (the last may be unfinished). “"two words"”, “or”, “-not” work.
+
+    `within` bounds the ids by lookup: the texts of other months are not searched.
+    """
     if named := list(TrajectoryKey.objects.filter(external_id=text).values_list("trajectory_id", flat=True)[:20]):
         return Q(pk__in=named)
     query = SearchQuery(text, config="simple", search_type="websearch")
@@ -83,7 +181,8 @@ def matching(text: str) -> Q | Exists:
         *whole, last = (f"'{word}'" for word in text.split())
         prefix = last + ":*" if len(last) > 4 else last
         query = SearchQuery(" & ".join([*whole, prefix]), config="simple", search_type="raw")
-    return Exists(SearchText.objects.filter(trajectory_id=OuterRef("pk"), words=query))
+    bounded = {f"trajectory_id__{lookup}": pk for lookup, pk in (within or {}).items()}
+    return Exists(SearchText.objects.filter(trajectory_id=OuterRef("pk"), words=query, **bounded))
 
 
 def _tokens() -> Any:

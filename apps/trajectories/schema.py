@@ -326,6 +326,15 @@ def is_example(message: dict) -> bool:
 def preview(messages: list[dict]) -> str:
     """The first words of the user."""
     for message in messages:
-        if message.get("role") == "user" and isinstance(message.get("content"), str) and not is_example(message):
-            return " ".join(message["content"].split())[:240]
+        words = _words(message.get("content")).split() if message.get("role") == "user" else []
+        if words and not is_example(message):
+            return " ".join(words)[:240]
     return ""
+
+
+def _words(content: Any) -> str:
+    """The text of a message's content, which may be a list of parts."""
+    if isinstance(content, list):
+        parts = (part.get("text") if isinstance(part, dict) else part for part in content)
+        return " ".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) else ""

@@ -1,83 +1,155 @@
+"""The list of trajectories: filters, columns, counts, charts, files."""
+
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
 
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from django.shortcuts import get_object_or_404, render
+from django.contrib import messages
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
+from django.shortcuts import redirect, render
 from rest_framework.exceptions import ValidationError
 
 from apps.core.access import project_view
-from apps.core.models import Project
-from apps.trajectories.api import as_json, page_of
-from apps.trajectories.filters import SINCE, apply_filters
-from apps.trajectories.models import Facet, Outcome, Trajectory, in_chunks
+from apps.core.models import Project, Role
+from apps.trajectories import exports, totals
+from apps.trajectories.actions_bulk import LIMIT, Change
+from apps.trajectories.api import page_of
+from apps.trajectories.columns import COLUMNS, DEFAULT, chosen
+from apps.trajectories.filters import EXPOSED, LABELS, SINCE, active, apply_filters, dimensions, normal, without
+from apps.trajectories.models import Facet, Outcome, SavedView, Trajectory
 
-PAGE = 50
-CHOICES = 100
+PAGE, CHOICES = 50, 100
+LIST_MS = 10_000
+UNLISTED = ("outcome_reason", "terms", "content_digest")  # long or of no use in a list
+UNDO = "trajectories_undo"
+MEDIA = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet", "sft": "application/x-ndjson"}
 
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    rows = apply_filters(project.trajectories.all(), request.GET)
-    try:
-        page = page_of(rows.select_related("failure__mode"), request.GET.get("cursor"), PAGE)
-    except ValidationError:
-        page = page_of(rows.select_related("failure__mode"), None, PAGE)
+    given = request.GET
+    page, too_long = read_page(apply_filters(project.trajectories.all(), given), given.get("cursor"))
+    columns, chips = chosen(given.get("cols", "")), active(given)
     return render(
         request,
         "trajectories/list.html",
         {
             "page": page,
-            "count": rows.count(),
+            "too_long": too_long,
+            "table": [(row, [(column, column.cell(row)) for column in columns]) for row in page["rows"]],
+            "columns": columns,
+            "all_columns": COLUMNS,
+            "default_columns": ",".join(DEFAULT),
+            "chips": [(chip, without(given, chip.name)) for chip in chips],
+            "cleared": without(given, *(chip.name for chip in chips)),
+            "hidden_filters": sum(chip.name not in EXPOSED for chip in chips),
+            "query": without(given),
             "outcomes": Outcome.choices,
             "since": SINCE,
-            "versions": choices(project, Facet.Kind.VERSION),
-            "models": choices(project, Facet.Kind.MODEL),
+            "facets": facets(project, given),
             "modes": project.failure_modes.values_list("slug", "name"),
-            "filtered": any(request.GET.get(name) for name in request.GET if name != "cursor"),
+            "views": saved_views(project, request.user, given),
+            "may": {"write": request.membership.may(Role.MEMBER), "delete": request.membership.may(Role.ADMIN)},
+            "undo": undo_of(request, project),
+            "limit": LIMIT,
         },
     )
 
 
-def choices(project: Project, kind: Facet.Kind) -> list[str]:
-    """The values there are, the most frequent first."""
-    found = project.facets.filter(kind=kind, trajectories__gt=0).order_by("-trajectories", "value")
-    return list(found.values_list("value", flat=True)[:CHOICES])
+def read_page(rows: QuerySet[Trajectory], cursor: str | None) -> tuple[dict[str, Any], bool]:
+    """A page, and whether it was given up because it would read too much."""
+    rows = rows.defer(*UNLISTED).prefetch_related("failure__mode")
+    try:
+        with totals.patience(LIST_MS):
+            try:
+                return page_of(rows, cursor, PAGE), False
+            except ValidationError:  # no cursor of ours
+                return page_of(rows, None, PAGE), False
+    except totals.TooLong:
+        return {"rows": [], "next": None, "previous": None}, True
+
+
+def facets(project: Project, given: QueryDict) -> dict[str, list[str]]:
+    """The values to choose from by kind, the most frequent first, with the one that is chosen."""
+    kinds = [
+        project.facets.filter(kind=kind, trajectories__gt=0)
+        .order_by("-trajectories", "value")
+        .values_list("kind", "value")[:CHOICES]
+        for kind in Facet.Kind.values
+    ]
+    found: dict[str, list[str]] = {kind: [] for kind in Facet.Kind.values}
+    for kind, value in kinds[0].union(*kinds[1:], all=True):
+        found[kind].append(value)
+    for kind in Facet.Kind.values:
+        value = given.get("agent_version" if kind == Facet.Kind.VERSION else kind)
+        if value and value not in found[kind]:
+            found[kind].append(value)
+    return found
+
+
+def saved_views(project: Project, user: Any, given: QueryDict) -> list[dict[str, Any]]:
+    """Their own and the shared ones, own first; `at` is the one whose filters these are."""
+    here = normal(given.urlencode())
+    rows = SavedView.objects.filter(project=project).filter(Q(by=user) | Q(shared=True)).select_related("by")
+    mine = [{"view": row, "own": row.by_id == user.pk, "at": row.query == here} for row in rows[:200]]
+    return sorted(mine, key=lambda item: not item["own"])
+
+
+def undo_of(request: HttpRequest, project: Project) -> Change | None:
+    kept = request.session.get(UNDO)
+    return Change.of(kept["change"]) if kept and kept["project"] == project.pk else None
 
 
 @project_view()
-def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    row = get_object_or_404(Trajectory.objects.select_related("failure__mode"), project=project, pk=pk)
-    around = apply_filters(project.trajectories.all(), request.GET)
-    newer = around.filter(pk__gt=row.pk).order_by("pk")
-    older = around.filter(pk__lt=row.pk).order_by("-pk")
-    failure = getattr(row, "failure", None)
-    return render(
-        request,
-        "trajectories/detail.html",
-        {
-            "row": row,
-            "failure": failure,
-            "blamed": failure.blamed_message if failure else None,
-            "newer": newer.values_list("pk", flat=True).first(),
-            "older": older.values_list("pk", flat=True).first(),
-            "raw": as_json(row),
-            "revisions": row.revisions.all()[:20],
-            "tasks": row.tasks.select_related("eval_set")[:20],
-        },
-    )
+def count(request: HttpRequest, project: Project) -> HttpResponse:
+    return render(request, "trajectories/_count.html", {"total": totals.total(project, request.GET)})
 
 
 @project_view()
-def export(request: HttpRequest, project: Project) -> StreamingHttpResponse:
-    """The filtered trajectories as JSONL, in the form in which they can be sent again."""
-    rows = apply_filters(project.trajectories.all(), request.GET).order_by("pk")
+def trend(request: HttpRequest, project: Project) -> HttpResponse:
+    measure = request.GET.get("measure", "")
+    measure = measure if measure in totals.MEASURES else "outcome"
+    context = {
+        "measure": measure,
+        "measures": totals.MEASURES,
+        "figure": totals.trend(project, request.GET, measure),
+        "ignored": [LABELS[chip.name.removesuffix("_min").removesuffix("_max")] for chip in dimensions(request.GET)[1]],
+    }
+    return render(request, "trajectories/_trend.html", context)
 
-    def lines() -> Iterator[str]:
-        for chunk in in_chunks(rows, 200):
-            for row in chunk:
-                yield json.dumps(as_json(row), default=str) + "\n"
 
-    headers = {"Content-Disposition": f'attachment; filename="{project.slug}-trajectories.jsonl"'}
-    return StreamingHttpResponse(lines(), content_type="application/x-ndjson", headers=headers)
+@project_view()
+def export(request: HttpRequest, project: Project) -> HttpResponse:
+    """The filtered trajectories, or with POST the selected ones, as a file; what is held out is no SFT example."""
+    kind = request.GET.get("format") or request.POST.get("format") or "jsonl"
+    if kind not in MEDIA:
+        messages.error(request, "There is no such format.")
+        return redirect("trajectories:list", project.slug)
+    if request.method == "POST":
+        rows = project.trajectories.filter(pk__in=selection(request.POST, project)).order_by("pk")
+    else:
+        rows = apply_filters(project.trajectories.all(), request.GET).order_by("pk")
+    if kind == "sft":
+        held_out = project.trajectories.filter(tasks__split="holdout").values_list("pk", flat=True)
+        lines = iter(exports.SftExport(rows, excluded_ids=set(held_out)))
+    else:
+        lines = getattr(exports, kind)(rows)
+    name = f"{project.slug}-{kind}.{'parquet' if kind == 'parquet' else 'jsonl'}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingHttpResponse(lines, content_type=MEDIA[kind], headers=headers)
+
+
+def selection(given: QueryDict, project: Project) -> list[UUID]:
+    """The ids of “ids=…,…”, or with `all` the newest of those that `query` finds, at most LIMIT; strangers drop out."""
+    if given.get("all"):
+        rows = apply_filters(project.trajectories.all(), QueryDict(given.get("query", "")))
+        return list(rows.order_by("-pk").values_list("pk", flat=True)[:LIMIT])
+    found = []
+    for text in given.get("ids", "").split(",")[:LIMIT]:
+        try:
+            found.append(UUID(text))
+        except ValueError:
+            continue
+    return list(project.trajectories.filter(pk__in=found).values_list("pk", flat=True))

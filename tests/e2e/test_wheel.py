@@ -46,11 +46,11 @@ def filter_and_open_trajectories(page: Any) -> None:
     page.keyboard.press("t")
     page.wait_for_url("**/trajectories/")
     everything = page.locator("tr[data-row]").count()
-    page.get_by_label("Outcome").select_option("failure")
+    page.locator("#filters").get_by_label("Outcome").first.select_option("failure")
     page.wait_for_url("**outcome=failure**")
     rows = page.locator("tr[data-row]")
     assert 0 < rows.count() <= everything
-    assert set(page.locator("tr[data-row] td:nth-child(2)").all_inner_texts()) == {"failure"}
+    assert set(page.locator("tr[data-row] td:nth-child(3)").all_inner_texts()) == {"failure"}
     for key in "jjjk":
         page.keyboard.press(key)
     second = rows.nth(1)

@@ -355,3 +355,45 @@ def test_any_spans_give_rows_of_the_form(spans: list[Span], logs: list[LogRecord
         assert run.key == run.row["id"] and run.trace_ids
         for step in run.row["metadata"]["steps"]:
             assert step.get("message_index", 0) < len(run.row["messages"])
+
+
+def graph(trace: int, at: float, given: list, said: str, name: str = "helpdesk", root: int = 1) -> list[Span]:
+    """One `invoke` of a LangGraph as OpenInference tells it: chains all the way down to the model."""
+    step = {"openinference__span__kind": "CHAIN", "metadata": '{"langgraph_node": "model", "thread_id": "t-1"}'}
+    above = root - 1  # the user's own span, if there is one
+    return [
+        span(root, at, above, trace, seconds=3, name=name, attributes={"openinference__span__kind": "CHAIN"}),
+        span(root + 1, at + 0.1, root, trace, name="model", attributes=step),
+        span(root + 2, at + 0.2, root + 1, trace, name="prompt", attributes=step),
+        model(root + 3, at + 0.3, given, [bot(said)], root + 1, trace, extra={"metadata": step["metadata"]}),
+    ]
+
+
+def test_every_invoke_of_a_graph_is_a_run_with_the_graph_as_its_agent() -> None:
+    history = [user("One?"), bot("One."), user("Two?")]
+    first, second = (
+        run.row for run in assemble(graph(1, 0, [user("One?")], "One.") + graph(2, 5, history, "Two."), [])
+    )
+    assert texts(first) == ["One?", "One."] and texts(second) == ["One?", "One.", "Two?", "Two."]
+    assert first["agent"]["name"] == "helpdesk" and first["session_id"] == second["session_id"] == "t-1"
+    assert [step["kind"] for step in first["metadata"]["steps"]] == ["agent", "other", "other", "model"]
+
+
+def test_a_graph_below_a_span_of_the_user_is_the_agent_and_its_default_name_is_none() -> None:
+    (run,) = assemble(
+        [span(1, 0, seconds=9, name="POST /chat"), *graph(1, 1, [user("One?")], "One.", "LangGraph", 2)], []
+    )
+    assert [step["kind"] for step in run.row["metadata"]["steps"]] == ["other", "agent", "other", "other", "model"]
+    assert run.row["agent"]["name"] == ""
+
+
+def test_steps_whose_graph_has_not_come_yet_are_no_agents() -> None:
+    (run,) = assemble(graph(1, 0, [user("One?")], "One.")[1:], [])
+    assert [step["kind"] for step in run.row["metadata"]["steps"]] == ["other", "other", "model"]
+    assert texts(run.row) == ["One?", "One."]
+
+
+def test_a_call_that_failed_and_tells_nothing_makes_no_thread() -> None:
+    silent = span(3, 2, 1, attributes={"gen_ai.operation.name": "chat"}, **FAILED)
+    (run,) = assemble([agent(1, 0, 9), model(2, 1, [user("One?")], [wants("c1")], 1), silent], [])
+    assert "threads" not in run.row["metadata"] and run.row["outcome"]["status"] == "failure"

@@ -224,6 +224,55 @@ def test_who_and_how_much() -> None:
     assert (langfuse.agent_version, langfuse.workload) == ("v3", "support")
 
 
+@pytest.mark.parametrize(
+    ("attributes", "asked"),
+    [
+        ({"llm.invocation_parameters": '{"model": "m-1"}'}, "m-1"),
+        ({"llm.invocation_parameters": '{"model": "m-1"}', "llm.model_name": "m-1-2026"}, "m-1"),
+        ({"llm.invocation_parameters": '{"model": "m-1"}', "llm.model_name": "m-1"}, ""),
+        ({"llm.invocation_parameters": '{"model": ["m"]}'}, ""),
+        ({"llm.invocation_parameters": "{"}, ""),
+        ({"llm.invocation_parameters": "[1]"}, ""),
+    ],
+)
+def test_a_call_that_failed_names_its_model_among_the_parameters(attributes: dict, asked: str) -> None:
+    said = reading({"openinference.span.kind": "LLM"} | attributes)
+    assert (said.request_model, said.model) == (asked, attributes.get("llm.model_name", ""))
+
+
+@pytest.mark.parametrize("tools", [[{"type": "function", "function": {"name": "look"}}], "nonsense", {"a": 1}, None])
+def test_langfuse_tells_tools_beside_the_messages(tools: Any) -> None:
+    """As `langfuse.openai` 5.0 sends a call with tools."""
+    given = {"tools": tools, "messages": [*ASKED, *CALLED, *REPLIED]}
+    said = reading(LANGFUSE | {"langfuse.observation.input": json.dumps(given)})
+    assert said.input == [*ASKED, *CALLED, *REPLIED]
+    assert tools_of(said.tools) == (tools if isinstance(tools, list) else [])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "arguments"),
+    [
+        ({"args": [], "kwargs": {"q": 1}}, {"q": 1}),
+        ({"args": ["x"], "kwargs": {}}, "x"),
+        ({"args": ["x"], "kwargs": {"q": 1}}, '{"args": ["x"], "kwargs": {"q": 1}}'),
+        ({"args": [["x"]], "kwargs": {}}, '["x"]'),
+        ({"args": 3, "kwargs": {}}, '{"args": 3, "kwargs": {}}'),
+        ({"args": None, "kwargs": None}, ""),
+        ({"kwargs": {"q": 1}}, '{"kwargs": {"q": 1}}'),
+    ],
+)
+def test_langfuse_records_how_a_function_was_called(recorded: dict, arguments: Any) -> None:
+    said = reading({"langfuse.observation.type": "tool", "langfuse.observation.input": json.dumps(recorded)})
+    assert said.tool_arguments == arguments
+
+
+def test_a_step_of_a_graph() -> None:
+    metadata = {"lc_agent_name": "helpdesk", "langgraph_step": 1, "langgraph_node": "model", "thread_id": "t-1"}
+    said = reading({"openinference.span.kind": "CHAIN", "metadata": json.dumps(metadata)})
+    assert (said.kind, said.in_graph, said.agent_name, said.session_id) == ("other", True, "helpdesk", "t-1")
+    assert not reading({"openinference.span.kind": "CHAIN", "metadata": '{"lc_agent_name": "helpdesk"}'}).in_graph
+
+
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nKeyError: 3'
 
 

@@ -363,7 +363,7 @@ def _error(node: Node) -> dict[str, str]:
 
 def _other_threads(threads: list[Thread], main: Thread | None) -> list[dict[str, Any]]:
     """What was said beside the main thread (agents that are tools, guards), as far as there is room."""
-    others = [thread for thread in threads if thread is not main]
+    others = [thread for thread in threads if thread is not main and thread.messages]
     room, said = ATTRIBUTES_BYTES, []
     for thread in others:
         entry = {"agent": thread.calls[0].reading.agent_name, "messages": thread.messages}

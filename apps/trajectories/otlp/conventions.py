@@ -137,6 +137,7 @@ class Reading(Struct):
     tool_arguments: str | dict = ""
     tool_result: str | None = None
     evaluations: list[dict] = field(default_factory=list)
+    in_graph: bool = False  # a step of a LangGraph
 
 
 def read(span: Span, logs: list[LogRecord]) -> Reading:
@@ -147,8 +148,8 @@ def read(span: Span, logs: list[LogRecord]) -> Reading:
     reading.conversation_id = label(first(attributes, CONVERSATION))
     reading.session_id = label(first(attributes, SESSION))
     reading.user_id = label(first(attributes, USER))
-    _read_metadata(attributes, reading)
     reading.agent_name = label(first(attributes, AGENT_NAME))
+    _read_metadata(attributes, reading)
     reading.agent_version = label(first(attributes, AGENT_VERSION))
     reading.workload = label(first(attributes, WORKLOAD))
     reading.tags = _tags(attributes)
@@ -163,9 +164,8 @@ def read(span: Span, logs: list[LogRecord]) -> Reading:
 
 def values_of(span: Span) -> tuple[list[Message], list[Message]]:
     """A span's plain input and output values as messages: for a run that says nothing better."""
-    return _messages(first(span.attributes, INPUT_VALUE), "user"), _messages(
-        first(span.attributes, OUTPUT_VALUE), "assistant"
-    )
+    given, answer = first(span.attributes, INPUT_VALUE), first(span.attributes, OUTPUT_VALUE)
+    return _messages(_recorded(given), "user"), _messages(answer, "assistant")
 
 
 def is_known(key: str, kind: str) -> bool:
@@ -240,9 +240,11 @@ def _one_line(name: str, said: str) -> str:
 
 
 def _read_metadata(attributes: dict[str, Any], reading: Reading) -> None:
-    """OpenInference and LangGraph keep the thread's id in a JSON attribute `metadata`."""
+    """OpenInference and LangGraph keep the thread's id and the graph's step in a JSON attribute `metadata`."""
     found = structured(attributes.get("metadata"))
     if isinstance(found, dict):
+        reading.in_graph = "langgraph_node" in found
+        reading.agent_name = reading.agent_name or label(found.get("lc_agent_name"))
         reading.session_id = reading.session_id or label(found.get("thread_id") or found.get("session_id"))
         reading.user_id = reading.user_id or label(found.get("user_id"))
 
@@ -262,7 +264,7 @@ def _evaluations(span: Span, logs: list[LogRecord]) -> list[dict]:
 
 def _read_usage(attributes: dict[str, Any], reading: Reading) -> None:
     reading.model = label(first(attributes, RESPONSE_MODEL))
-    reading.request_model = label(first(attributes, REQUEST_MODEL))
+    reading.request_model = label(first(attributes, REQUEST_MODEL)) or _asked_model(attributes, reading.model)
     reading.input_tokens = number(first(attributes, INPUT_TOKENS))
     reading.output_tokens = number(first(attributes, OUTPUT_TOKENS))
     reading.cost_usd = number(first(attributes, COST))
@@ -276,13 +278,36 @@ def _read_usage(attributes: dict[str, Any], reading: Reading) -> None:
     reading.tools = [attributes[key] for key in TOOLS if attributes.get(key)][:1]
     if not reading.tools:
         reading.tools = [found for prefix in TOOL_PREFIXES if (found := nest(attributes, prefix))]
+    if not reading.tools and isinstance(given := structured(attributes.get("langfuse.observation.input")), dict):
+        reading.tools = [given["tools"]] if given.get("tools") else []
+
+
+def _asked_model(attributes: dict[str, Any], answered: str) -> str:
+    """The model among the parameters: OpenInference names that of a call that failed nowhere else.
+
+    Some put the answer's parameters there, so the model that answered is not taken for the one that was asked.
+    """
+    found = structured(attributes.get("llm.invocation_parameters"))
+    asked = label(found.get("model")) if isinstance(found, dict) else ""
+    return asked if asked != answered else ""
+
+
+def _recorded(value: Any) -> Any:
+    """What a function was called with: Langfuse's decorator tells `{args, kwargs}`."""
+    found = structured(value)
+    if not isinstance(found, dict) or found.keys() != {"args", "kwargs"}:
+        return value
+    if not found["args"]:
+        return found["kwargs"]
+    alone = isinstance(found["args"], list) and len(found["args"]) == 1 and not found["kwargs"]
+    return found["args"][0] if alone else value
 
 
 def _read_tool(span: Span, logs: list[LogRecord], reading: Reading) -> None:
     attributes = span.attributes
     reading.tool_name = label(first(attributes, TOOL_NAME)) or span.name.removeprefix("execute_tool ").strip()
     reading.tool_call_id = label(first(attributes, TOOL_CALL_ID))
-    arguments = first(attributes, TOOL_ARGUMENTS)
+    arguments = _recorded(first(attributes, TOOL_ARGUMENTS))
     reading.tool_arguments = arguments if isinstance(arguments, (str, dict)) else text(arguments)
     reading.tool_result = _tool_result(span, logs, reading)
     if isinstance(parameters := structured(attributes.get("tool.parameters")), dict):

@@ -69,6 +69,7 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
         traces[span.trace_id].append(Node(span, read(span, told.get((span.trace_id, span.span_id), []))))
     for nodes in traces.values():
         nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))
+        _name_graphs(nodes)
         _relate(nodes)
     return traces
 
@@ -84,6 +85,17 @@ def _each_once(spans: Iterable[Span]) -> list[Span]:
         if known is None or (span.end_ns, json.encode(span)) > (known.end_ns, json.encode(known)):
             found[key] = span
     return list(found.values())
+
+
+def _name_graphs(nodes: list[Node]) -> None:
+    """A LangGraph is an agent, though OpenInference calls its span a chain like each of its steps."""
+    by_id = {node.span.span_id: node for node in nodes if node.reading.kind == "other" and not node.reading.in_graph}
+    for step in nodes:
+        above = by_id.get(step.span.parent_id) if step.reading.in_graph else None
+        if above is not None and above.reading.format == step.reading.format == "openinference":
+            above.reading.kind = "agent"
+            if above.span.name != "LangGraph":
+                above.reading.agent_name = above.reading.agent_name or above.span.name
 
 
 def _relate(nodes: list[Node]) -> None:

@@ -1,0 +1,149 @@
+"""What a person changes in many trajectories at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+from uuid import UUID
+
+from django.db import transaction
+
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.trajectories import actions
+from apps.trajectories.models import Outcome, Trajectory
+from apps.trajectories.rollups import Counts
+
+LIMIT = 5_000  # trajectories of one change
+UNDO_LIMIT = 1_000  # of which a change remembers what they were
+CAUSE = "edited"
+MAX_TAG = 80
+
+
+class BulkError(Exception):
+    """A change that makes no sense; the message is for the person."""
+
+
+@dataclass
+class Change:
+    """What was done, and what it changed: {value before: [ids]}, empty where it is too much to remember."""
+
+    kind: str  # tag, untag or outcome
+    value: str
+    n: int = 0
+    was: dict[str, list[str]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Self:
+        return cls(**given)
+
+    def __str__(self) -> str:
+        many = f"{self.n:,} trajector{'y' if self.n == 1 else 'ies'}"
+        verbs = {"tag": "Tagged", "untag": "Took the tag off"}
+        if self.kind in verbs:
+            return f"{verbs[self.kind]} {many}: “{self.value}”."
+        return f"Set the outcome of {many} to {self.value}."
+
+
+def tag(*, project: Project, ids: Iterable[UUID], tag: str, by: Any) -> Change:
+    """Raises BulkError."""
+    name = _tag(tag)
+    return _change(project, ids, by, Change("tag", name), lambda row: _tags(row, name, True), lambda row: "")
+
+
+def untag(*, project: Project, ids: Iterable[UUID], tag: str, by: Any) -> Change:
+    """Raises BulkError."""
+    name = _tag(tag)
+    return _change(project, ids, by, Change("untag", name), lambda row: _tags(row, name, False), lambda row: "")
+
+
+def set_outcome(*, project: Project, ids: Iterable[UUID], outcome: str, by: Any) -> Change:
+    """The status alone; reward, label and reason stay what the agent said. Raises BulkError."""
+    if outcome not in Outcome.values:
+        raise BulkError("Choose an outcome.")
+    change = Change("outcome", str(outcome))
+    return _change(project, ids, by, change, lambda row: _outcome(row, outcome), lambda row: row.outcome_status)
+
+
+@transaction.atomic
+def delete(*, project: Project, ids: Iterable[UUID], by: Any) -> int:
+    rows = list(project.trajectories.filter(pk__in=_bounded(ids)).select_for_update().order_by("pk"))
+    audit("trajectories.deleted", project=project, by=by, n=len(rows), first=[row.external_id for row in rows[:10]])
+    return actions.purge(project, rows)
+
+
+@transaction.atomic
+def undo(*, project: Project, change: Change, by: Any) -> int:
+    """Sets back what nobody has changed since. Returns how many that were."""
+    if change.kind == "outcome":
+        back = {UUID(pk): before for before, ids in change.was.items() for pk in ids}
+        edit = lambda row: _outcome(row, back[row.pk]) if row.outcome_status == change.value else None  # noqa: E731
+    else:
+        back = {UUID(pk): "" for ids in change.was.values() for pk in ids}
+        edit = lambda row: _tags(row, change.value, change.kind == "untag")  # noqa: E731
+    n = sum(1 for _ in _edited(project, list(back), edit))
+    audit("trajectories.undone", project=project, by=by, kind=change.kind, value=change.value, n=n)
+    return n
+
+
+@transaction.atomic
+def _change(
+    project: Project,
+    ids: Iterable[UUID],
+    by: Any,
+    change: Change,
+    edit: Callable[[Trajectory], dict | None],
+    before: Callable[[Trajectory], str],
+) -> Change:
+    def noted(row: Trajectory) -> dict | None:
+        was = before(row)
+        if columns := edit(row):
+            change.was.setdefault(was, []).append(row.pk.hex)
+        return columns
+
+    change.n = sum(1 for _ in _edited(project, _bounded(ids), noted))
+    if change.n > UNDO_LIMIT:
+        change.was = {}
+    audit(f"trajectories.{change.kind}", project=project, by=by, value=change.value, n=change.n)
+    return change
+
+
+def _edited(project: Project, ids: list[UUID], edit: Callable[[Trajectory], dict | None]) -> Iterable[Trajectory]:
+    """The rows that `edit` has columns for, changed: history, terms and roll-ups included."""
+    counts, touched = Counts(), []
+    for row in project.trajectories.filter(pk__in=ids).select_for_update().order_by("pk"):
+        if columns := edit(row):
+            columns["terms"] = actions.terms({name: getattr(row, name) for name in actions.SENT} | columns)
+            columns["content_digest"] = actions.digest_after(row, columns, {})
+            actions.replace(row, columns, {}, counts, cause=CAUSE)
+            touched.append(row.pk)
+            yield row
+    actions.announce(project, touched, counts)
+
+
+def _tags(row: Trajectory, name: str, wanted: bool) -> dict | None:
+    if (name in row.tags) == wanted:
+        return None
+    return {"tags": [*row.tags, name] if wanted else [tag for tag in row.tags if tag != name]}
+
+
+def _outcome(row: Trajectory, outcome: str) -> dict | None:
+    return None if row.outcome_status == outcome else {"outcome_status": outcome}
+
+
+def _tag(name: str) -> str:
+    name = " ".join(name.replace("\x00", "").split())
+    if not 0 < len(name) <= MAX_TAG:
+        raise BulkError(f"A tag has 1 to {MAX_TAG} characters.")
+    return name
+
+
+def _bounded(ids: Iterable[UUID]) -> list[UUID]:
+    found = list(dict.fromkeys(ids))
+    if len(found) > LIMIT:
+        raise BulkError(f"{LIMIT:,} trajectories at once are the most.")
+    return found

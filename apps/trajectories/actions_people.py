@@ -1,0 +1,52 @@
+"""What people do on the pages of trajectories, one at a time: feedback, saved views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.trajectories import actions
+from apps.trajectories.filters import normal
+from apps.trajectories.models import SavedView, Trajectory
+from apps.trajectories.schema import Feedback
+
+MAX_QUERY, MAX_VIEWS = 4_000, 100
+
+
+class ViewError(Exception):
+    """A view that cannot be saved; the message is for the person."""
+
+
+@transaction.atomic
+def give_feedback(*, trajectory: Trajectory, feedback: Feedback, by: Any) -> Trajectory:
+    feedback.by = by.get_username()
+    outcome = feedback.outcome.status if feedback.outcome else ""
+    audit("trajectory.feedback", project=trajectory.project, by=by, target=trajectory, outcome=outcome)
+    return actions.give_feedback(trajectory=trajectory, feedback=feedback)
+
+
+@transaction.atomic
+def save_view(*, project: Project, name: str, query: str, shared: bool, by: Any) -> SavedView:
+    """Of one name a person has one: saving again replaces it. Raises ViewError."""
+    name, query = " ".join(name.replace("\x00", "").split()), normal(query.replace("\x00", ""))
+    if not 0 < len(name) <= 80:
+        raise ViewError("Give the view a name of at most 80 characters.")
+    if len(query) > MAX_QUERY:
+        raise ViewError("These filters are too long to be saved.")
+    mine = SavedView.objects.filter(project=project, by=by)
+    if mine.exclude(name=name).count() >= MAX_VIEWS:
+        raise ViewError(f"You have {MAX_VIEWS} views; delete one first.")
+    view, _ = SavedView.objects.update_or_create(
+        project=project, by=by, name=name, defaults={"query": query, "shared": shared}
+    )
+    audit("view.saved", project=project, by=by, target=view, name=name, shared=shared)
+    return view
+
+
+@transaction.atomic
+def delete_view(*, view: SavedView, by: Any) -> None:
+    audit("view.deleted", project=view.project, by=by, target=view, name=view.name)
+    view.delete()

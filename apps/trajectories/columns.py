@@ -1,0 +1,89 @@
+"""The columns of the list of trajectories, and how their values read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from apps.core.templatetags.flywheel import ago, tone
+from apps.trajectories.models import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    key: str
+    title: str
+    cell: Callable[[Trajectory], Any]
+    css: str = ""
+
+
+def duration(ms: float | None) -> str:
+    """Milliseconds in the unit that fits."""
+    if ms is None:
+        return ""
+    if ms < 10_000:
+        return f"{ms:,.0f} ms"
+    return (
+        f"{ms / 1000:.1f} s" if ms < 90_000 else f"{ms / 60_000:.1f} min" if ms < 5_400_000 else f"{ms / 3.6e6:.1f} h"
+    )
+
+
+def money(usd: float | None) -> str:
+    return "" if usd is None else f"${usd:,.2f}" if usd >= 1 else f"${usd:.4f}"
+
+
+def _outcome(row: Trajectory) -> SafeString:
+    return format_html('<span class="badge {}">{}</span>', tone(row.outcome_status), row.outcome_status)
+
+
+def _failure(row: Trajectory) -> str:
+    failure = getattr(row, "failure", None)
+    return failure.mode.name if failure and failure.state != "dismissed" else ""
+
+
+def _tokens(row: Trajectory) -> str:
+    counts = (row.input_tokens, row.output_tokens)
+    return " / ".join("–" if n is None else f"{n:,}" for n in counts) if any(n is not None for n in counts) else ""
+
+
+def _started(row: Trajectory) -> SafeString:
+    return format_html('<time title="{} UTC">{}</time>', f"{row.started_at:%Y-%m-%d %H:%M:%S}", ago(row.started_at))
+
+
+def _tags(row: Trajectory) -> str | SafeString:
+    shown = row.tags[:3]
+    more = f"+{len(row.tags) - 3}" if len(row.tags) > 3 else ""
+    return ", ".join([*shown, more] if more else shown)
+
+
+COLUMNS = (
+    Column("outcome", "Outcome", _outcome),
+    Column("failure", "Failure", _failure, "nowrap"),
+    Column("tools", "Tools", lambda row: ", ".join(row.tool_names[:12]), "mono clip tools"),
+    Column("agent", "Agent", lambda row: row.agent_name, "clip short"),
+    Column("version", "Version", lambda row: row.agent_version, "clip short"),
+    Column("model", "Model", lambda row: row.model, "clip short"),
+    Column("workload", "Workload", lambda row: row.workload, "clip short"),
+    Column("tags", "Tags", _tags, "clip short"),
+    Column("label", "Label", lambda row: row.outcome_label, "clip short"),
+    Column("reward", "Reward", lambda row: "" if row.outcome_reward is None else f"{row.outcome_reward:.3g}", "num"),
+    Column("session", "Session", lambda row: row.session_id, "clip short mono"),
+    Column("user", "User", lambda row: row.user_id, "clip short mono"),
+    Column("id", "Id", lambda row: row.external_id, "clip short mono"),
+    Column("messages", "Messages", lambda row: f"{row.message_count:,}", "num"),
+    Column("latency", "Latency", lambda row: duration(row.latency_ms), "num"),
+    Column("tokens", "Tokens in / out", _tokens, "num"),
+    Column("cost", "Cost", lambda row: money(row.cost_usd), "num"),
+    Column("started", "Started", _started, "num muted"),
+)
+DEFAULT = ("outcome", "failure", "tools", "version", "latency", "tokens", "started")
+
+
+def chosen(given: str) -> list[Column]:
+    """The columns of “outcome,cost”, in the order of the table; the usual ones where none is known."""
+    keys = set(given.split(",")) & {column.key for column in COLUMNS} or set(DEFAULT)
+    return [column for column in COLUMNS if column.key in keys]

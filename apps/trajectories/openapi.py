@@ -1,0 +1,74 @@
+"""The API's forms for OpenAPI, from the structs that rows are checked with: what is described is what is checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from apps.trajectories.schema import Feedback, Row
+
+REFERENCE = "#/components/schemas/"
+
+
+class Rejected(msgspec.Struct):
+    index: int
+    path: str
+    error: str
+
+
+class Warned(msgspec.Struct):
+    index: int
+    path: str
+    warning: str
+
+
+class Ingested(msgspec.Struct):
+    """What became of what was sent."""
+
+    accepted: int
+    duplicates: int
+    updated: int
+    rejected: list[Rejected]
+    warnings: list[Warned]
+
+
+class Error(msgspec.Struct):
+    """What is wrong: with a row (`path`, `error`), or with the request (`detail`)."""
+
+    path: str | msgspec.UnsetType = msgspec.UNSET
+    error: str | msgspec.UnsetType = msgspec.UNSET
+    detail: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def reference(name: str) -> dict[str, Any]:
+    return {"$ref": f"{REFERENCE}{name}"}
+
+
+def components() -> dict[str, Any]:
+    """OpenAPI's components.schemas."""
+    _, found = msgspec.json.schema_components([Row, Feedback, Ingested, Error], ref_template=REFERENCE + "{name}")
+    page = {
+        "type": "object",
+        "properties": {
+            "results": {"type": "array", "items": reference("Trajectory")},
+            "next": {"type": ["string", "null"]},
+            "previous": {"type": ["string", "null"]},
+        },
+        "required": ["results", "next", "previous"],
+    }
+    stored = {"type": "object", "required": ["id", "messages"], "description": "A Row as it was sent."}
+    return found | {"Trajectory": stored, "TrajectoryPage": page}
+
+
+def add_components(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """drf-spectacular's postprocessing hook."""
+    result.setdefault("components", {}).setdefault("schemas", {}).update(components())
+    return result
+
+
+def responses(good: dict[int, str], *bad: int) -> dict[int, Any]:
+    """{status: component}, and the statuses of errors; 401 is always one."""
+    return {status: reference(name) for status, name in good.items()} | {
+        status: reference("Error") for status in (401, *bad)
+    }

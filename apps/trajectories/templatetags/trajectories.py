@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django import template
+
+from apps.trajectories import columns, transcript
+
+register = template.Library()
+register.filter("duration", columns.duration)
+register.filter("money", columns.money)
+
+
+@register.simple_tag
+def turns(messages: Any, tools: Any = None, blamed: Any = None) -> list[transcript.Turn]:
+    """The turns of a conversation: each call with its reply and what is wrong with its arguments."""
+    return transcript.turns_of(messages or [], tools or None, blamed=blamed if isinstance(blamed, int) else None)
+
+
+@register.filter
+def head_of(found: list[transcript.Turn], told: int) -> list[transcript.Turn]:
+    return [turn for turn in found if turn.index < told]
+
+
+@register.filter
+def rest_of(found: list[transcript.Turn], told: int) -> list[transcript.Turn]:
+    return [turn for turn in found if turn.index >= told]

@@ -1,0 +1,129 @@
+"""How many there are, and how that goes over time, without reading all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import OperationalError, connection, transaction
+from django.db.models import Max, Min, QuerySet, Sum
+from django.db.models.functions import Trunc
+from django.utils import timezone
+from psycopg.errors import QueryCanceled
+
+from apps.core.charts import BAD, GOOD, PALETTE, UNKNOWN, bars, lines
+from apps.core.models import Project
+from apps.trajectories.filters import apply_filters, bounds, dimensions
+from apps.trajectories.models import HourlyCount, Outcome
+
+COUNTED = 10_000
+COUNT_MS = 1_500
+COLOURS = {Outcome.SUCCESS: GOOD, Outcome.FAILURE: BAD, Outcome.UNKNOWN: UNKNOWN}
+MEASURES = {"outcome": "Outcomes", "latency": "Latency", "tokens": "Tokens", "cost": "Cost"}
+HEIGHT = 176
+
+
+class TooLong(Exception):
+    """A query that was given up."""
+
+
+@contextmanager
+def patience(milliseconds: int) -> Iterator[None]:
+    """No query inside takes longer. Raises TooLong."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL statement_timeout = {milliseconds:d}")
+            yield
+            cursor.execute("SET LOCAL statement_timeout TO DEFAULT")  # where this is inside another transaction
+    except OperationalError as error:
+        if not isinstance(error.__cause__, QueryCanceled):
+            raise
+        raise TooLong from error
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """`n` of them, or at least so many where `more`; None where counting was given up."""
+
+    n: int | None
+    more: bool = False
+
+    def __str__(self) -> str:
+        return "many" if self.n is None else f"{self.n:,}{'+' * self.more}"
+
+
+def total(project: Project, given: Mapping[str, str]) -> Total:
+    """Exact from the roll-ups where they know the filters, else counted up to COUNTED."""
+    known, others = dimensions(given)
+    if not others and bounds(given) == (None, None):
+        return Total(_hours(project, known).aggregate(n=Sum("trajectories"))["n"] or 0)
+    rows = apply_filters(project.trajectories.all(), given).order_by()
+    try:
+        with patience(COUNT_MS):
+            n = rows[: COUNTED + 1].count()
+    except TooLong:
+        return Total(None)
+    return Total(min(n, COUNTED), n > COUNTED)
+
+
+def _hours(project: Project, known: Mapping[str, str]) -> QuerySet[HourlyCount]:
+    return HourlyCount.objects.filter(project=project, **known)
+
+
+def trend(project: Project, given: Mapping[str, str], measure: str) -> dict | None:
+    """The roll-ups by time as a chart; None where there is nothing. Filters they do not know are left out."""
+    known, _ = dimensions(given)
+    begin, end = bounds(given)
+    rows = _hours(project, known).filter(trajectories__gt=0)
+    if begin:
+        rows = rows.filter(hour__gte=begin.replace(minute=0, second=0, microsecond=0))
+    if end:
+        rows = rows.filter(hour__lt=end)
+    if not (begin and end):
+        seen = rows.aggregate(first=Min("hour"), last=Max("hour"))
+        begin, end = (
+            begin or seen["first"],
+            end or (seen["last"] and max(seen["last"], min(timezone.now(), seen["last"]))),
+        )
+    unit = time_unit(begin, end)
+    sums = rows.annotate(at=Trunc("hour", unit)).values("at", *(["outcome_status"] if measure == "outcome" else []))
+    names = ("trajectories", "input_tokens", "output_tokens", "cost_usd", "latency_ms", "with_latency")
+    found = list(sums.annotate(**{f"sum_{name}": Sum(name) for name in names}).order_by("at"))
+    if not found:
+        return None
+    figure = _figure(found, measure, unit)
+    figure["layout"]["margin"] |= {"b": 22}
+    figure["layout"]["yaxis"] |= {"nticks": 4, "rangemode": "tozero"}
+    return figure
+
+
+def time_unit(begin: datetime | None, end: datetime | None) -> str:
+    """Hours for two days, days for half a year, else weeks: a chart of at most some two hundred bars."""
+    days = (end - begin).total_seconds() / 86_400 if begin and end else 0
+    return "hour" if days <= 2 else "day" if days <= 190 else "week"
+
+
+def _figure(found: list[dict[str, Any]], measure: str, unit: str) -> dict:
+    at = [row["at"].isoformat() for row in found]
+    if measure == "outcome":
+        series = {
+            str(status): (
+                [row["at"].isoformat() for row in found if row["outcome_status"] == status],
+                [row["sum_trajectories"] for row in found if row["outcome_status"] == status],
+            )
+            for status in COLOURS
+        }
+        series = {name: values for name, values in series.items() if values[0]}
+        colours = {str(status): colour for status, colour in COLOURS.items()}
+        return bars(series, f"Trajectories by the {unit}", stacked=True, height=HEIGHT, colours=colours)
+    if measure == "tokens":
+        series = {name: (at, [row[f"sum_{name}_tokens"] for row in found]) for name in ("input", "output")}
+        return bars(series, f"Tokens by the {unit}", stacked=True, height=HEIGHT)
+    if measure == "cost":
+        costs = (at, [round(row["sum_cost_usd"], 6) for row in found])
+        return bars({"cost": costs}, f"Cost by the {unit}", y="US $", height=HEIGHT, colours={"cost": PALETTE[4]})
+    means = [row["sum_latency_ms"] / row["sum_with_latency"] if row["sum_with_latency"] else None for row in found]
+    return lines({"mean": (at, means)}, f"Mean latency by the {unit}", x="", y="ms", height=HEIGHT)

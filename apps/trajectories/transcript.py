@@ -1,0 +1,211 @@
+"""A conversation as people read it: each call with its reply, long texts folded, images named and not loaded. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from apps.trajectories.arguments import Checker
+
+HEAD, FOLD_ABOVE, SHOWN = 2_000, 4_000, 60_000  # characters: before the fold, of what is folded, and at most
+ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
+REPLIES = {"tool", "function"}
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+MEDIA = ("image", "audio", "video", "file", "document")
+
+
+@dataclass(slots=True)
+class Text:
+    """`head` is seen, `rest` unfolds, `cut` characters are only in the raw JSON."""
+
+    head: str
+    rest: str = ""
+    cut: int = 0
+
+
+@dataclass(slots=True)
+class Call:
+    name: str
+    arguments: Text
+    id: str = ""
+    given: Any = None  # the arguments as JSON where they are JSON
+    problems: list[str] = field(default_factory=list)
+    dangerous: bool = False
+    reply: Turn | None = None
+
+
+@dataclass(slots=True)
+class Turn:
+    """One message with the replies to its calls. `index` is its place in the trajectory."""
+
+    index: int
+    role: str
+    name: str = ""
+    text: Text | None = None
+    thought: Text | None = None
+    media: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    reply_to: str = ""
+    example: bool = False
+    blamed: bool = False
+    unanswered: bool = False
+    interventions: list[dict] = field(default_factory=list)
+
+    @property
+    def css(self) -> str:
+        return self.role if self.role in ROLES else ""
+
+    @property
+    def indices(self) -> set[int]:
+        return {self.index} | {call.reply.index for call in self.calls if call.reply}
+
+
+def turns_of(
+    messages: Iterable[Any],
+    tools: Any = None,
+    *,
+    first: int = 0,
+    blamed: int | None = None,
+    interventions: Iterable[dict] = (),
+) -> list[Turn]:
+    """The turns of messages of any shape. `first` is the index of the first; `interventions` stand at their turn."""
+    checker, found = Checker(tools), []
+    for index, message in enumerate(messages, first):
+        turn = _turn(message if isinstance(message, dict) else {"content": message}, index, checker)
+        call = _answered(found[-1].calls, turn) if found and turn.role in REPLIES else None
+        if call:
+            call.reply = turn
+        else:
+            found.append(turn)
+    for turn in found:
+        turn.blamed = blamed in turn.indices
+        turn.unanswered = turn is not found[-1] and any(call.reply is None for call in turn.calls)
+    _attach(found, interventions)
+    return found
+
+
+def _attach(turns: list[Turn], interventions: Iterable[dict]) -> None:
+    by_index = {index: turn for turn in turns for index in turn.indices}
+    for item in interventions:
+        if turn := by_index.get(item.get("message_index")):
+            turn.interventions.append(item)
+
+
+def _answered(calls: list[Call], reply: Turn) -> Call | None:
+    """By id; a reply without one answers the first open call (of that name, where it has one)."""
+    for call in calls:
+        if call.reply is None and (call.id == reply.reply_to if reply.reply_to else reply.name in ("", call.name)):
+            return call
+    return None
+
+
+def _turn(message: dict, index: int, checker: Checker) -> Turn:
+    role, name = _word(message.get("role")) or "message", _word(message.get("name"))
+    words, media = _content(message.get("content"))
+    if isinstance(message.get("refusal"), str):
+        words = "\n".join(filter(None, [words, message["refusal"]]))
+    thought = next((value for key in THOUGHTS if isinstance(value := message.get(key), str) and value), "")
+    calls = message.get("tool_calls")
+    listed = list(calls) if isinstance(calls, list) else []
+    if isinstance(message.get("function_call"), dict):
+        listed.append({"function": message["function_call"]})
+    return Turn(
+        index=index,
+        role=role,
+        name=name,
+        text=fold(pretty(words) if role in REPLIES else words) if words else None,
+        thought=fold(thought) if thought else None,
+        media=media,
+        calls=[_call(item, checker) for item in listed],
+        reply_to=_word(message.get("tool_call_id")),
+        example=name.startswith("example_"),
+    )
+
+
+def _call(item: Any, checker: Checker) -> Call:
+    item = item if isinstance(item, dict) else {}
+    function = item.get("function") if isinstance(item.get("function"), dict) else {}
+    name, arguments = _word(function.get("name")), function.get("arguments")
+    return Call(
+        name=name,
+        arguments=fold(pretty(arguments) if arguments is not None else ""),
+        id=_word(item.get("id")),
+        given=_parsed(arguments),
+        problems=checker.problems(name, arguments),
+        dangerous=name in checker.dangerous,
+    )
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)[:200]
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def pretty(value: Any) -> str:
+    """JSON with indents; text that is not a JSON object or array as it is."""
+    if isinstance(value, str):
+        if len(value) > SHOWN or value.lstrip()[:1] not in ("{", "["):
+            return value
+        parsed = _parsed(value)
+        if isinstance(parsed, str):
+            return value
+        value = parsed
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def fold(text: str) -> Text:
+    if len(text) <= FOLD_ABOVE:
+        return Text(text)
+    return Text(text[:HEAD], text[HEAD:SHOWN], max(0, len(text) - SHOWN))
+
+
+def _content(content: Any) -> tuple[str, list[str]]:
+    """The words, and a note for each image, sound or file."""
+    if content is None or isinstance(content, str):
+        return content or "", []
+    words, media = [], []
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, dict) and (note := medium(part)):
+            media.append(note)
+        elif isinstance(part, dict) and isinstance(part.get("text"), str):
+            words.append(part["text"])
+        else:
+            words.append(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str))
+    return "\n".join(words), media
+
+
+def medium(part: dict) -> str:
+    """“image/png, 34 KB” or where it lies, for a part that is no text; empty for others. Nothing of it is loaded."""
+    kind = next((name for name in MEDIA if name in _word(part.get("type"))), "")
+    if not kind:
+        return ""
+    holders = [part, *(value for value in part.values() if isinstance(value, dict))]
+    for holder in holders:
+        for key in ("url", "image_url", "data", "file_data", "image", "file_id"):
+            if isinstance(value := holder.get(key), str) and value:
+                return _described(kind, value, _word(holder.get("media_type") or holder.get("format")))
+    return f"{kind}, empty"
+
+
+def _described(kind: str, value: str, media_type: str) -> str:
+    if value.startswith(("http://", "https://", "file-")):
+        return f"{kind} at {value[:200]} (not loaded)"
+    if value.startswith("data:"):
+        media_type, _, value = value[5:].partition(",")
+        media_type = media_type.partition(";")[0]
+    size = len(value) * 3 // 4
+    return (
+        f"{media_type[:60] or kind}, {size / 1000:,.0f} KB"
+        if size >= 1000
+        else f"{media_type[:60] or kind}, {size} bytes"
+    )

@@ -1,0 +1,154 @@
+"""One trajectory: what was said, when, what was wrong, what people think of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.core.templatetags.flywheel import opening_of
+from apps.trajectories import actions_people, schema, totals
+from apps.trajectories.actions_redaction import redactor_of
+from apps.trajectories.api import as_json
+from apps.trajectories.arguments import offered
+from apps.trajectories.filters import apply_filters, without
+from apps.trajectories.models import Outcome, Trajectory
+from apps.trajectories.reading import Reader
+from apps.trajectories.schema import Feedback, RowError
+from apps.trajectories.waterfall import waterfall
+
+NEIGHBOURS_MS = 500
+SHOWN_WARNINGS = 20
+SHOWN_REVISION = 100_000  # characters
+MAX_WORDS = 20_000
+
+
+def find(project: Project, pk: UUID) -> Trajectory:
+    return get_object_or_404(Trajectory.objects.select_related("failure__mode"), project=project, pk=pk)
+
+
+def blamed_of(row: Trajectory) -> int | None:
+    failure = getattr(row, "failure", None)
+    return failure.blamed_message if failure else None
+
+
+@project_view()
+def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    row = find(project, pk)
+    reader, blamed = Reader(row), blamed_of(row)
+    turns = reader.turns(0, blamed) if reader.firsts else []
+    told = opening_of(reader.head["messages"], blamed)
+    newer, older = neighbours(apply_filters(project.trajectories.all(), request.GET), row)
+    return render(
+        request,
+        "trajectories/detail.html",
+        {
+            "row": row,
+            "failure": getattr(row, "failure", None),
+            "blamed": blamed,
+            "told": told,
+            "prompt": [turn for turn in turns if turn.index < told],
+            "turns": [turn for turn in turns if turn.index >= told],
+            "places": reader.places(),
+            "last_index": max(0, row.message_count - 1),
+            "tools": [(name, tool.get("x-dangerous") is True) for name, tool in offered(reader.head["tools"])],
+            "unplaced": reader.unplaced(),
+            "warnings": reader.head["warnings"][:SHOWN_WARNINGS],
+            "metadata": {key: value for key, value in reader.head["metadata"].items() if key != "steps"},
+            "waterfall": waterfall(reader.head["metadata"]),
+            "newer": newer,
+            "older": older,
+            "query": without(request.GET),
+            "revisions": row.revisions.defer("content")[:20],
+            "tasks": row.tasks.select_related("eval_set")[:20],
+            "outcomes": Outcome.choices,
+            "may_write": request.membership.may(Role.MEMBER),
+        },
+    )
+
+
+def neighbours(rows: QuerySet[Trajectory], row: Trajectory) -> tuple[UUID | None, UUID | None]:
+    """(newer, older) within the filters; none where looking for them takes too long."""
+    try:
+        with totals.patience(NEIGHBOURS_MS):
+            ids = rows.values_list("pk", flat=True)
+            return ids.filter(pk__gt=row.pk).order_by("pk").first(), ids.filter(pk__lt=row.pk).order_by("-pk").first()
+    except totals.TooLong:
+        return None, None
+
+
+@project_view()
+def part(request: HttpRequest, project: Project, pk: UUID, first: int) -> HttpResponse:
+    """The messages of one part of a long run."""
+    row = find(project, pk)
+    reader, blamed = Reader(row), blamed_of(row)
+    if first not in reader.firsts:
+        raise Http404
+    turns = reader.turns(reader.firsts.index(first), blamed)
+    return render(request, "trajectories/_part.html", {"turns": turns, "blamed": blamed, "first": first})
+
+
+@project_view()
+def raw(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    """The trajectory as JSON, as it can be sent again; with `?message=` one message."""
+    row = get_object_or_404(Trajectory, project=project, pk=pk)
+    reader = Reader(row)
+    if (index := request.GET.get("message", "")).isdecimal() and len(index) < 10:
+        message = reader.message(int(index))
+        if message is None:
+            raise Http404
+        return JsonResponse(message, json_dumps_params={"indent": 2, "ensure_ascii": False})
+    row.content = reader.head | {"messages": []}
+    return StreamingHttpResponse(reader.as_json(as_json(row)), content_type="application/json")
+
+
+@project_view()
+def revision(request: HttpRequest, project: Project, pk: UUID, number: int) -> HttpResponse:
+    row = get_object_or_404(Trajectory, project=project, pk=pk)
+    found = get_object_or_404(row.revisions, pk=number)
+    text = json.dumps(found.content, indent=2, ensure_ascii=False)
+    context = {"text": text[:SHOWN_REVISION], "cut": max(0, len(text) - SHOWN_REVISION)}
+    return render(request, "trajectories/_revision.html", context)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def feedback(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    row = get_object_or_404(Trajectory, project=project, pk=pk)
+    back = redirect(f"{reverse('trajectories:detail', args=[project.slug, pk])}?{request.GET.urlencode()}")
+    try:
+        news = schema.parse(redactor_of(project).redact(_news(request.POST, row))[0], Feedback)
+    except RowError as error:
+        messages.error(request, f"The feedback was not understood: {error}")
+        return back
+    if not (news.outcome or news.comment or news.corrected is not None):
+        messages.error(request, "Say how it went: an outcome, a comment, or what would have been right.")
+        return back
+    actions_people.give_feedback(trajectory=row, feedback=news, by=request.user)
+    messages.success(request, "Your feedback is kept.")
+    return back
+
+
+def _news(given: Any, row: Trajectory) -> dict[str, Any]:
+    """What the form says as the API's feedback; what was right may be JSON or words."""
+    news: dict[str, Any] = {"comment": given.get("comment", "").strip()[:MAX_WORDS]}
+    if outcome := given.get("outcome"):
+        kept = {"reward": row.outcome_reward, "label": row.outcome_label, "reason": row.outcome_reason}
+        news["outcome"] = {"status": outcome, **(kept if outcome == row.outcome_status else {})}
+    if corrected := given.get("corrected", "").strip()[:MAX_WORDS]:
+        try:
+            news["corrected"] = json.loads(corrected)
+        except (ValueError, RecursionError):
+            news["corrected"] = corrected
+    if (index := given.get("message_index", "").strip()).isdecimal():
+        news["message_index"] = min(int(index[:9]), row.message_count - 1)
+    return news

@@ -1,0 +1,176 @@
+"""Runs of one session together, and two runs side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+
+from apps.core.access import project_view
+from apps.core.models import Project
+from apps.trajectories import totals
+from apps.trajectories.actions import find
+from apps.trajectories.columns import duration, money
+from apps.trajectories.comparison import align
+from apps.trajectories.filters import apply_filters, without
+from apps.trajectories.models import Trajectory
+from apps.trajectories.reading import Reader
+from apps.trajectories.views import LIST_MS
+
+WINDOW, PAGE = 5_000, 50  # runs that are looked at for a page, and sessions of it
+RUNS = 200  # of a session's page
+NARROW = ("pk", "session_id", "user_id", "agent_name", "started_at", "outcome_status", "cost_usd", "preview")
+
+
+NUMBERS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("Latency", "latency_ms", duration),
+    ("Tokens in", "input_tokens", "{:,}".format),
+    ("Tokens out", "output_tokens", "{:,}".format),
+    ("Cost", "cost_usd", money),
+    ("Messages", "message_count", "{:,}".format),
+    ("Reward", "outcome_reward", "{:.3g}".format),
+)
+
+
+@dataclass
+class Session:
+    """Runs of a session among those looked at; the newest comes first."""
+
+    id: str
+    last: datetime
+    first: datetime
+    user: str
+    agent: str
+    runs: int = 0
+    cost: float = 0.0
+    preview: str = ""
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def counts(self) -> list[tuple[str, int]]:
+        return self.outcomes.most_common()
+
+
+@project_view()
+def sessions(request: HttpRequest, project: Project) -> HttpResponse:
+    given = request.GET
+    rows = apply_filters(project.trajectories.all(), given).exclude(session_id="").order_by("-pk")
+    if before := _uuid(given.get("before")):
+        rows = rows.filter(pk__lt=before)
+    try:
+        with totals.patience(LIST_MS):
+            looked = list(rows.values_list(*NARROW)[:WINDOW])
+    except totals.TooLong:
+        looked = []
+    found, last = group(looked)
+    context = {
+        "sessions": found,
+        "looked": len(looked),
+        "before": last if len(looked) == WINDOW or last != (looked[-1][0] if looked else None) else None,
+        "query": without(given, "before"),
+    }
+    return render(request, "trajectories/sessions.html", context)
+
+
+def group(rows: list[tuple]) -> tuple[list[Session], UUID | None]:
+    """The newest sessions, and the last run before the first session that has no room."""
+    found: dict[str, Session] = {}
+    last = None
+    full = False
+    for pk, name, user, agent, started, outcome, cost, preview in rows:
+        if name not in found and len(found) == PAGE:
+            full = True
+        if not full:
+            last = pk
+        if name not in found:
+            if full:
+                continue
+            found[name] = Session(name, started, started, user, agent)
+        session = found[name]
+        session.runs += 1
+        session.first, session.preview = min(session.first, started), preview
+        session.cost += cost or 0.0
+        session.outcomes[outcome] += 1
+    return list(found.values()), last
+
+
+@project_view()
+def session(request: HttpRequest, project: Project) -> HttpResponse:
+    name = request.GET.get("id", "").replace("\x00", "")
+    if not name:
+        return redirect("trajectories:sessions", project.slug)
+    rows = apply_filters(project.trajectories.all(), {"session": name}).order_by("pk").prefetch_related("failure__mode")
+    runs = list(rows[: RUNS + 1])
+    shown = runs[:RUNS]
+    for before, run in pairwise(shown):
+        run.before = before.pk
+    return render(
+        request,
+        "trajectories/session.html",
+        {
+            "name": name,
+            "runs": shown,
+            "more": len(runs) > RUNS,
+            "outcomes": Counter(run.outcome_status for run in shown).items(),
+            "cost": sum(run.cost_usd or 0 for run in shown),
+            "tokens": sum((run.input_tokens or 0) + (run.output_tokens or 0) for run in shown),
+            "latency": sum(run.latency_ms or 0 for run in shown),
+        },
+    )
+
+
+@project_view()
+def compare(request: HttpRequest, project: Project) -> HttpResponse:
+    a, b = (_run(request, project, side) for side in "ab")
+    context: dict[str, Any] = {"a": a, "b": b, "asked": {side: request.GET.get(side, "") for side in "ab"}}
+    if a and b:
+        readers = Reader(a), Reader(b)
+        turns = [reader.turns(0, None) if reader.firsts else [] for reader in readers]
+        pairs = align(*turns)
+        context |= {
+            "pairs": pairs,
+            "differing": sum(not pair.same for pair in pairs),
+            "cut": any(len(reader.firsts) > 1 for reader in readers),
+            "only_a": [name for name in a.tool_names if name not in b.tool_names],
+            "only_b": [name for name in b.tool_names if name not in a.tool_names],
+            "numbers": [number(a, b, *asked) for asked in NUMBERS],
+        }
+    return render(request, "trajectories/compare.html", context)
+
+
+def number(a: Trajectory, b: Trajectory, title: str, name: str, words: Callable[[Any], str]) -> dict[str, Any]:
+    """One line of the table: both values in words, and what B has more."""
+    values = getattr(a, name), getattr(b, name)
+    change = ""
+    if None not in values and values[0] != values[1]:
+        more = values[1] - values[0]
+        change = f"{'+' if more > 0 else '−'}{words(abs(more))}"
+    texts = ["–" if value is None else words(value) for value in values]
+    return {"title": title, "a": texts[0], "b": texts[1], "change": change, "differs": values[0] != values[1]}
+
+
+def _run(request: HttpRequest, project: Project, side: str) -> Trajectory | None:
+    """By our id or the client's; says so where there is none."""
+    text = request.GET.get(side, "").replace("\x00", "").strip()
+    if not text:
+        return None
+    pk = _uuid(text)
+    found = (project.trajectories.filter(pk=pk).first() if pk else None) or find(project, text)
+    if found is None:
+        messages.error(request, f"There is no trajectory “{text[:80]}” here.")
+    return found
+
+
+def _uuid(text: str | None) -> UUID | None:
+    try:
+        return UUID(text or "")
+    except ValueError:
+        return None

@@ -1,0 +1,171 @@
+"""The page of the redaction rules: who may change them, what is stored, what the test box shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.core.models import AuditEvent, Project, Role
+from apps.trajectories import actions_redaction as actions
+from apps.trajectories.models import RedactionRule
+from apps.trajectories.redaction import RuleError
+from tests.factories import admin_of, make_member, make_project, make_trajectory, make_user
+
+pytestmark = pytest.mark.django_db
+
+
+def client_of(user: Any) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def project() -> Project:
+    return make_project()
+
+
+@pytest.fixture
+def admin(project: Project) -> Client:
+    return client_of(admin_of(project))
+
+
+@pytest.fixture
+def rule(project: Project) -> RedactionRule:
+    return actions.add(project=project, name="customer", pattern=r"CUST-\d+", by=admin_of(project))
+
+
+def url(project: Project, name: str = "", *args: Any) -> str:
+    return reverse(f"trajectories:redaction{name}", args=[project.slug, *args])
+
+
+def test_a_viewer_reads_and_tries_but_changes_nothing(project: Project, rule: RedactionRule) -> None:
+    viewer = client_of(make_member(project, Role.VIEWER))
+    shown = viewer.get(url(project)).content.decode()
+    assert "CUST-" in shown and "Only an admin" in shown and "Add rule" not in shown
+    assert "[CUSTOMER]" in viewer.post(url(project, "_test"), {"text": "CUST-1"}).content.decode()
+    member = client_of(make_member(project, Role.MEMBER))
+    for name, args in (("_switch", ()), ("_add", ()), ("_edit", (rule.pk,)), ("_delete", (rule.pk,))):
+        for client in (viewer, member):
+            assert client.post(url(project, name, *args), {"on": "email", "do": "off"}).status_code == 403
+        assert client_of(make_user()).post(url(project, name, *args)).status_code == 404
+    assert [row.name for row in project.redaction_rules.filter(enabled=True)] == ["customer"]
+
+
+def test_a_rule_of_another_project_is_not_there(admin: Client, project: Project) -> None:
+    other = make_project()
+    theirs = actions.add(project=other, name="theirs", pattern="x", by=admin_of(other))
+    assert admin.post(url(project, "_delete", theirs.pk)).status_code == 404
+    assert admin.post(url(project, "_edit", theirs.pk), {"do": "off"}).status_code == 404
+
+
+def test_switches_turn_built_in_rules_on_and_off(project: Project, admin: Client) -> None:
+    admin.post(url(project, "_switch"), {"on": ["email", "phone"], "token": ["phone", "card"]})
+    replacements = {rule.kind: rule.replacement for rule in actions.rules_of(project)}
+    assert replacements == {"email": "[EMAIL]", "phone": "[PHONE_{id}]"}
+    admin.post(url(project, "_switch"), {"on": ["phone"]})
+    assert [(rule.kind, rule.replacement) for rule in actions.rules_of(project)] == [("phone", "[PHONE]")]
+    events = AuditEvent.objects.filter(project=project, action="redaction.switched")
+    assert [event.detail["on"] for event in events.order_by("pk")] == ["email, phone", "phone"]
+    admin.post(url(project, "_switch"), {"on": ["phone"]})
+    assert events.count() == 2, "nothing changed, nothing is written"
+
+
+def test_presidio_cannot_be_switched_on_where_it_is_not_installed(project: Project, admin: Client) -> None:
+    shown = admin.post(url(project, "_switch"), {"on": ["presidio"]}, follow=True).content.decode()
+    assert "Presidio is not installed" in shown and not project.redaction_rules.exists()
+    assert "no kind of rule" in admin.post(url(project, "_switch"), {"on": ["x"]}, follow=True).content.decode()
+
+
+def test_own_rules_are_added_changed_moved_and_deleted(project: Project, admin: Client) -> None:
+    admin.post(url(project, "_add"), {"name": "host", "pattern": r"\w+\.internal", "replacement": "[HOST]"})
+    admin.post(url(project, "_add"), {"name": "customer", "pattern": r"CUST-\d+"})
+    host, customer = actions.own_rules(project)
+    admin.post(url(project, "_edit", customer.pk), {"do": "up"})
+    assert [row.name for row in actions.own_rules(project)] == ["customer", "host"]
+    admin.post(url(project, "_edit", host.pk), {"name": "host", "pattern": "db-[0-9]", "replacement": ""})
+    admin.post(url(project, "_edit", customer.pk), {"do": "off"})
+    assert [(rule.name, rule.pattern) for rule in actions.rules_of(project)] == [("host", "db-[0-9]")]
+    admin.post(url(project, "_delete", host.pk))
+    assert [row.name for row in actions.own_rules(project)] == ["customer"]
+    said = set(
+        AuditEvent.objects.filter(project=project, action__startswith="redaction").values_list("action", flat=True)
+    )
+    assert said == {f"redaction.{word}" for word in ("added", "moved", "changed", "disabled", "deleted")}
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "said"),
+    [
+        ("new", "(", "does not compile"),
+        ("new", "a*", "matches empty text"),
+        ("customer", "x", "already"),
+        ("email", "x", "built-in"),
+        ("", "x", "required"),
+    ],
+)
+def test_it_refuses_a_rule_and_keeps_what_was_typed(
+    project: Project, admin: Client, rule: RedactionRule, name: str, pattern: str, said: str
+) -> None:
+    shown = admin.post(url(project, "_add"), {"name": name, "pattern": pattern}).content.decode()
+    assert said in shown and f'value="{pattern}"' in shown
+    assert project.redaction_rules.count() == 1
+    if name != "customer":
+        changed = {"name": name, "pattern": pattern}
+        assert "note error" in admin.post(url(project, "_edit", rule.pk), changed, follow=True).content.decode()
+    rule.refresh_from_db()
+    assert rule.pattern == r"CUST-\d+"
+
+
+def test_the_test_box_shows_hits_and_escapes_what_it_shows(
+    project: Project, admin: Client, rule: RedactionRule
+) -> None:
+    asked = {"text": "<script>alert(1)</script> CUST-12 <b>", "pattern": "<b>"}
+    shown = admin.post(url(project, "_test"), asked).content.decode()
+    assert "<script>" not in shown and "&lt;script&gt;" in shown and "2 hits" in shown
+    assert ">CUST-12</del>" in shown and "[CUSTOMER]" in shown and "[THIS_PATTERN]" in shown
+    assert "joe@x.org</del>" not in admin.post(url(project, "_test"), {"text": "joe@x.org"}).content.decode()
+    assert "joe@x.org</del>" in admin.post(url(project, "_test"), {"text": "joe@x.org", "all": "on"}).content.decode()
+    assert "does not compile" in admin.post(url(project, "_test"), {"text": "a", "pattern": "("}).content.decode()
+    assert "at most" in admin.post(url(project, "_test"), {"text": "a" * 200_001}).content.decode()
+    assert admin.get(url(project, "_test")).status_code == 200
+
+
+def test_the_test_box_takes_a_stored_trajectory(project: Project, admin: Client) -> None:
+    stored = make_trajectory(project, request="Mail joe@x.org, please.")
+    for name in (stored.external_id, str(stored.pk)):
+        shown = admin.post(url(project, "_test"), {"trajectory": name, "all": "on"}).content.decode()
+        assert "joe@x.org</del>" in shown and "Mail " in shown and "left out" in shown
+    theirs = make_trajectory(make_project())
+    for name in (str(theirs.pk), "nothing"):
+        shown = admin.post(url(project, "_test"), {"trajectory": name}).content.decode()
+        assert "There is no trajectory" in shown
+
+
+def test_the_redactor_follows_the_rules_within_its_time(
+    project: Project, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(actions.time, "monotonic", lambda: now[0])
+    row = {"tags": ["joe@x.org"]}
+    assert actions.redactor_of(project).redact(row)[0] is row
+    actions.save_builtins(project=project, chosen={"email": False}, by=admin_of(project))
+    assert actions.redactor_of(project).redact(row)[0] is row, "another process does not know yet"
+    now[0] += actions.FRESH_FOR + 0.1
+    assert actions.redactor_of(project).redact(row)[0] == {"tags": ["[EMAIL]"]}
+    with django_capture_on_commit_callbacks(execute=True):
+        actions.save_builtins(project=project, chosen={"email": True}, by=admin_of(project))
+    token = actions.redactor_of(project).redact(row)[0]["tags"][0]
+    assert token.startswith("[EMAIL_"), "the process that changed it knows at once"
+    other = make_project()
+    actions.save_builtins(project=other, chosen={"email": True}, by=admin_of(other))
+    assert actions.redactor_of(other).redact(row)[0]["tags"][0] != token
+
+
+def test_a_stored_rule_that_cannot_be_used_here_stops_the_receiver(project: Project) -> None:
+    project.redaction_rules.create(name="presidio", kind="presidio")
+    with pytest.raises(RuleError, match="not installed"):
+        actions.redactor_of(project)

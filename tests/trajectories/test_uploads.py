@@ -1,0 +1,161 @@
+"""The upload page: preview, import by a worker, progress, retry, and what a stranger may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.models import AuditEvent, Project, Role
+from apps.trajectories import uploads, views_import
+from apps.trajectories.models import Trajectory, Upload
+from tests.factories import make_member, make_project, make_user, row
+from tests.trajectories.test_importers import lines
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def project() -> Project:
+    return make_project()
+
+
+@pytest.fixture
+def member(project: Project, data_dir: Path) -> Client:
+    client = Client()
+    client.force_login(make_member(project))
+    return client
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list:
+    found = []
+    monkeypatch.setattr(uploads.current_app, "send_task", lambda name, args, **k: found.append((name, args, k)))
+    return found
+
+
+def url(name: str, project: Project, *args: Any) -> str:
+    return reverse("trajectories:" + name, args=[project.slug, *args])
+
+
+def send(client: Client, project: Project, data: bytes, name: str = "runs.jsonl", **more: Any) -> Any:
+    return client.post(url("import", project), {"file": SimpleUploadedFile(name, data), "format": "auto"} | more)
+
+
+def test_the_whole_way(
+    project: Project, member: Client, sent: list, django_capture_on_commit_callbacks: Any, data_dir: Path
+) -> None:
+    page = send(
+        member,
+        project,
+        lines(
+            row(call={"tool": "t", "args": {"a": 1}}),
+            b"{",
+            row(),
+            row(request="<script>x</script>"),
+            row(),
+            {"id": "q", "messages": [{"role": "nobody", "content": ""}]},
+        ),
+    )
+    seen = page.context["preview"]
+    assert page.status_code == 200 and (
+        seen["format"],
+        seen["good"],
+        seen["bad"],
+        seen["total"],
+        len(seen["rows"]),
+    ) == ("chat", 4, 2, 6, 3)
+    assert Trajectory.objects.count() == 0 and "<script>x" not in page.content.decode()
+    with django_capture_on_commit_callbacks(execute=True):
+        answer = member.post(url("import_start", project), {"token": seen["token"]})
+    made = Upload.objects.get()
+    assert answer.status_code == 302 and sent == [
+        ("trajectories.import_upload", [str(made.pk)], {"queue": "default", "retry": False})
+    ]
+    page = member.get(answer["Location"])
+    assert b"every 2s" in page.content
+    uploads.run_upload(str(made.pk))
+    uploads.run_upload(str(made.pk))
+    made.refresh_from_db()
+    assert (made.state, made.accepted, made.rejected, made.done, made.total) == ("succeeded", 4, 2, 6, 6)
+    assert not Path(made.path).exists()
+    status = member.get(url("import_status", project, made.pk))
+    assert b"every 2s" not in status.content
+    assert AuditEvent.objects.filter(action="upload.submitted").exists()
+    again = member.post(url("import_start", project), {"token": seen["token"]}, follow=True)
+    assert Upload.objects.count() == 1 and b"no longer here" in again.content
+
+
+def test_problems(project: Project, member: Client, sent: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert send(member, project, b"").status_code == 400
+    assert member.post(url("import", project), {}).status_code == 400
+    for data in (b"abc", b"\x1f\x8bxx", b"[" * 9000, b"\xff\xfe"):
+        answer = send(member, project, data)
+        assert answer.status_code in (200, 400), data
+    assert b"Choose one of the formats" in send(member, project, lines(row()), format="nope").content
+    monkeypatch.setattr(views_import, "MAX_UPLOAD", 10)
+    answer = send(member, project, lines(row()))
+    assert answer.status_code == 400 and b"larger than" in answer.content
+
+
+def test_cut_preview(project: Project, member: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "PREVIEW_BYTES", 3000)
+    page = send(member, project, lines(*[row() for _ in range(50)]))
+    seen = page.context["preview"]
+    assert not seen["whole"] and seen["bad"] == 0, seen["errors"]
+
+
+def test_strangers_tokens(project: Project, member: Client, sent: list) -> None:
+    token = send(member, project, lines(row())).context["preview"]["token"]
+    other = Client()
+    other.force_login(make_member(project))
+    assert b"no longer here" in other.post(url("import_start", project), {"token": token}, follow=True).content
+    assert b"no longer here" in member.post(url("import_start", project), {"token": "x"}, follow=True).content
+    viewer = Client()
+    viewer.force_login(make_member(project, Role.VIEWER))
+    assert viewer.get(url("import", project)).status_code == 403
+    stranger = Client()
+    stranger.force_login(make_user())
+    assert stranger.get(url("import", project)).status_code == 404
+    assert Upload.objects.count() == 0
+
+
+def test_failed_and_retried(
+    project: Project, member: Client, sent: list, django_capture_on_commit_callbacks: Any
+) -> None:
+    token = send(member, project, lines(row())).context["preview"]["token"]
+    with django_capture_on_commit_callbacks(execute=True):
+        member.post(url("import_start", project), {"token": token})
+    made = Upload.objects.get()
+    text = Path(made.path).read_bytes()
+    Path(made.path).write_bytes(b"{")
+    uploads.run_upload(str(made.pk))
+    made.refresh_from_db()
+    assert made.state == "failed" and made.errors
+    Path(made.path).write_bytes(text)
+    with django_capture_on_commit_callbacks(execute=True):
+        member.post(url("import_retry", project, made.pk))
+    assert len(sent) == 2
+    uploads.run_upload(str(made.pk))
+    made.refresh_from_db()
+    assert (made.state, made.accepted) == ("succeeded", 1)
+
+
+def test_an_import_whose_worker_died_is_queued_again(
+    project: Project, member: Client, sent: list, django_capture_on_commit_callbacks: Any
+) -> None:
+    token = send(member, project, lines(row())).context["preview"]["token"]
+    with django_capture_on_commit_callbacks(execute=True):
+        member.post(url("import_start", project), {"token": token})
+    made = Upload.objects.get()
+    assert uploads.resend_lost() == 0
+    Upload.objects.update(state="running", touched_at=timezone.now() - uploads.LOST_AFTER * 2)
+    assert uploads.resend_lost() == 1 and len(sent) == 2
+    uploads.run_upload(str(made.pk))
+    made.refresh_from_db()
+    assert (made.state, made.accepted) == ("succeeded", 1)
