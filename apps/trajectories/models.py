@@ -178,7 +178,7 @@ class TrajectoryRevision(models.Model):
     trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="revisions")
     content_digest = models.CharField(max_length=32)
     content = models.JSONField(help_text="The fields that changed, as they were")
-    cause = models.CharField(max_length=20, default="resent", help_text="resent, feedback or assembled")
+    cause = models.CharField(max_length=20, default="resent", help_text="resent, feedback or edited")
     replaced_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

@@ -137,7 +137,7 @@ def _assemble(project: Project, traces: list[Trace]) -> None:
             of_trace[trace_id].append(run)
     before = {name for trace in known.values() for name in trace.runs}
     _forget(project, before - {run.key for run in runs})
-    actions.ingest(project=project, rows=[run.row for run in runs], cause="assembled")
+    actions.ingest(project=project, rows=[run.row for run in runs], cause=actions.ASSEMBLED)
     for trace_id, trace in known.items():
         trace.runs = [run.key for run in of_trace[trace_id]]
         trace.links = sorted({link for run in of_trace[trace_id] for link in (*run.links.has, f"run:{run.key}")})

@@ -180,6 +180,19 @@ def test_late_spans_join(agent: Client, project: Project) -> None:
     assert row.agent_name == "helper" and not row.revisions.exists()
 
 
+def test_late_spans_do_not_undo_what_people_said(agent: Client, project: Project) -> None:
+    send(agent, chat(1, 2, [text("user", "Hi")], "Hello", 1))
+    assembled()
+    said = {"outcome": {"status": "success", "label": "solved"}, "comment": "Thanks"}
+    url = f"/api/v1/trajectories/{trace_id(1)}/feedback/"
+    assert agent.post(url, json.dumps(said), content_type="application/json").status_code == 200
+    send(agent, agent_span(1, 1, error="it broke"))
+    assembled()
+    row = project.trajectories.get()
+    assert (row.agent_name, row.outcome_status, row.outcome_label) == ("helper", "success", "solved")
+    assert row.interventions[0]["note"] == "Thanks" and "label:solved" in row.terms
+
+
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("backwards", [True, False])
 def test_a_trace_a_call_is_one_run(agent: Client, project: Project, together: bool, backwards: bool) -> None:
