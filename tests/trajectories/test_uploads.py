@@ -12,8 +12,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import AuditEvent, Project, Role
-from apps.trajectories import uploads, views_import
+from apps.trajectories import uploads
 from apps.trajectories.models import Trajectory, Upload
+from apps.trajectories.pages import imports
 from tests.factories import make_member, make_project, make_user, row
 from tests.trajectories.test_importers import lines
 
@@ -98,7 +99,7 @@ def test_problems(project: Project, member: Client, sent: list, monkeypatch: pyt
         answer = send(member, project, data)
         assert answer.status_code in (200, 400), data
     assert b"Choose one of the formats" in send(member, project, lines(row()), format="nope").content
-    monkeypatch.setattr(views_import, "MAX_UPLOAD", 10)
+    monkeypatch.setattr(imports, "MAX_UPLOAD", 10)
     answer = send(member, project, lines(row()))
     assert answer.status_code == 400 and b"larger than" in answer.content
 

@@ -14,9 +14,10 @@ from django.urls import reverse
 
 from apps.core.models import AuditEvent, Project, Role
 from apps.failures.actions import classify_project
-from apps.trajectories import actions_bulk, digest, totals, views_sessions
+from apps.trajectories import actions_bulk, digest
 from apps.trajectories.actions import ingest
 from apps.trajectories.models import HourlyCount, SavedView, Trajectory
+from apps.trajectories.pages import totals
 from tests.factories import admin_of, make_eval_set, make_failed, make_member, make_project, make_trajectory, row
 
 pytestmark = pytest.mark.django_db
@@ -160,8 +161,8 @@ def test_a_list_that_reads_too_much_says_so(project: Project, viewer: Client, mo
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(5)")
 
-    monkeypatch.setattr("apps.trajectories.views.LIST_MS", 30)
-    monkeypatch.setattr("apps.trajectories.views.page_of", slow)
+    monkeypatch.setattr("apps.trajectories.pages.listing.LIST_MS", 30)
+    monkeypatch.setattr("apps.trajectories.pages.listing.page_of", slow)
     assert "would read too much" in viewer.get(url(project, cost_min=1)).content.decode()
 
 
@@ -272,7 +273,7 @@ def test_all_that_match_up_to_a_limit(project: Project, member: Client, monkeypa
         *(row(name=f"r{n}", model="m", started_at=f"2026-01-01T00:00:0{n}Z") for n in range(4)),
         row(name="other"),
     )
-    monkeypatch.setattr("apps.trajectories.views.LIMIT", 3)
+    monkeypatch.setattr("apps.trajectories.pages.listing.LIMIT", 3)
     member.post(url(project, "bulk"), {"do": "tag", "tag": "t", "all": "1", "query": "model=m", "ids": "ignored"})
     assert names(member, project, tag="t") == ["r3", "r2", "r1"]
 
@@ -489,7 +490,7 @@ def test_sessions_and_their_runs_in_order(project: Project, viewer: Client) -> N
 
 
 def test_older_sessions_are_on_the_next_page(project: Project, viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views_sessions, "PAGE", 2)
+    monkeypatch.setattr(sessions_page, "PAGE", 2)
     send(project, *(row(session_id=f"s{n}", started_at=f"2026-01-01T00:00:0{n}Z") for n in range(5)))
     seen, before = [], None
     for _ in range(3):

@@ -4,7 +4,7 @@ from typing import Any
 
 from django import template
 
-from apps.trajectories import columns, transcript
+from apps.trajectories.pages import columns, transcript
 
 register = template.Library()
 register.filter("duration", columns.duration)

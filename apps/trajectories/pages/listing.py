@@ -13,12 +13,13 @@ from rest_framework.exceptions import ValidationError
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
-from apps.trajectories import exports, totals
+from apps.trajectories import exports
 from apps.trajectories.actions_bulk import LIMIT, Change
 from apps.trajectories.api import page_of
-from apps.trajectories.columns import COLUMNS, DEFAULT, chosen
 from apps.trajectories.filters import EXPOSED, LABELS, SINCE, active, apply_filters, dimensions, normal, without
 from apps.trajectories.models import Facet, Outcome, SavedView, Trajectory
+from apps.trajectories.pages import totals
+from apps.trajectories.pages.columns import COLUMNS, DEFAULT, chosen
 
 PAGE, CHOICES = 50, 100
 LIST_MS = 10_000

@@ -14,7 +14,7 @@ from apps.core.models import Project, Role
 from apps.trajectories import actions_bulk
 from apps.trajectories.actions_bulk import BulkError, Change
 from apps.trajectories.filters import without
-from apps.trajectories.views import UNDO, selection, undo_of
+from apps.trajectories.pages.listing import UNDO, selection, undo_of
 
 
 @require_POST

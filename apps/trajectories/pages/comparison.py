@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
-from apps.trajectories.transcript import Text, Turn
+from apps.trajectories.pages.transcript import Text, Turn
 
 MOST_CHANGES = 20
 

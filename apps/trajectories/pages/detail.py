@@ -16,15 +16,16 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
-from apps.trajectories import actions_people, schema, totals
+from apps.trajectories import actions_people, schema
 from apps.trajectories.actions_redaction import redactor_of
 from apps.trajectories.api import as_json
-from apps.trajectories.arguments import offered
 from apps.trajectories.filters import apply_filters, without
 from apps.trajectories.models import Outcome, Trajectory
-from apps.trajectories.reading import Reader
+from apps.trajectories.pages import totals
+from apps.trajectories.pages.arguments import offered
+from apps.trajectories.pages.reading import Reader
+from apps.trajectories.pages.waterfall import waterfall
 from apps.trajectories.schema import Feedback, RowError
-from apps.trajectories.waterfall import waterfall
 
 NEIGHBOURS_MS = 500
 SHOWN_WARNINGS = 20

@@ -12,7 +12,7 @@ import msgspec
 
 from apps.trajectories import contents
 from apps.trajectories.models import Content, Trajectory
-from apps.trajectories.transcript import REPLIES, Turn, turns_of
+from apps.trajectories.pages.transcript import REPLIES, Turn, turns_of
 
 TURN_HEIGHT = 84  # px, for the room that a part not yet loaded takes
 

@@ -1,0 +1,1 @@
+"""The pages of trajectories: views, and what they show, prepared."""
