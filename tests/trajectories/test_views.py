@@ -17,6 +17,7 @@ from apps.failures.actions import classify_project
 from apps.trajectories import actions_bulk, digest
 from apps.trajectories.actions import ingest
 from apps.trajectories.models import HourlyCount, SavedView, Trajectory
+from apps.trajectories.pages import sessions as sessions_page
 from apps.trajectories.pages import totals
 from tests.factories import admin_of, make_eval_set, make_failed, make_member, make_project, make_trajectory, row
 
