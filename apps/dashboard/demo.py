@@ -24,7 +24,7 @@ from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals import actions as evals
 from apps.evals.jobs import engine_spec
-from apps.evals.models import EvalRun, EvalSet, Split
+from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
 from apps.failures.actions import classify_project
 from apps.failures.models import Failure
 from apps.promotion import actions as promotion
@@ -187,23 +187,32 @@ class Demo:
     def collect(self, trajectories: list[Trajectory]) -> None:
         """Failures and successes become tasks; whole groups go to a hold-out, which is frozen."""
         with self.timed("collect"):
-            slug, number = "workplace", 1
-            while EvalSet.objects.filter(project=self.project, slug=slug).exists():
-                number += 1
-                slug = f"workplace-{number}"
-            eval_set = evals.create_eval_set(
-                project=self.project, slug=slug, by=self.user, description=f"Demo, seed {self.seed}"
-            )
-            evals.tasks_from_trajectories(eval_set=eval_set, trajectories=trajectories, by=self.user)
-            sizes = evals.split_by_group(
+            slug = f"workplace-{self.seed}-{self.recipe.requests}"
+            known = EvalSet.objects.filter(project=self.project, slug=slug, state=EvalSetState.FROZEN).last()
+            self.eval_set = known or self.new_eval_set(slug, trajectories)
+        sizes = Counter(self.eval_set.tasks.values_list("split", flat=True))
+        told = ", ".join(f"{n} {name}" for name, n in sizes.items())
+        self.found("3 · Eval set", f"{self.eval_set} {'of an earlier run' if known else 'frozen'}: {told}")
+
+    def new_eval_set(self, slug: str, trajectories: list[Trajectory]) -> EvalSet:
+        eval_set = evals.create_eval_set(
+            project=self.project, slug=slug, by=self.user, description=f"Demo, seed {self.seed}"
+        )
+        evals.tasks_from_trajectories(eval_set=eval_set, trajectories=trajectories, by=self.user)
+        try:
+            evals.split_by_group(
                 eval_set=eval_set,
                 holdout_size=self.recipe.holdout,
                 validation_size=self.recipe.validation,
                 seed=self.seed,
                 by=self.user,
             )
-            self.eval_set = evals.freeze(eval_set=eval_set, by=self.user)
-        self.found("3 · Eval set", f"{self.eval_set} frozen: " + ", ".join(f"{n} {name}" for name, n in sizes.items()))
+        except evals.EvalSetError as error:
+            eval_set.delete()
+            raise DemoError(
+                f"{error} Most requests of this seed trained or are held out already: try another."
+            ) from error
+        return evals.freeze(eval_set=eval_set, by=self.user)
 
     # 4, 6, 7
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from apps.core import jobs
@@ -146,6 +146,7 @@ class TasksMade:
     made: int
     duplicates: int
     without_expected: int
+    guarded: int = 0  # left out: the same request or group stands on the other side of a hold-out
 
 
 @transaction.atomic
@@ -154,7 +155,8 @@ def tasks_from_trajectories(
 ) -> TasksMade:
     """Adds a task for each trajectory that says what would have been right; a prompt already there is skipped.
 
-    Raises EvalSetError for a frozen set, HoldoutLeak where the prompt or its group stands on the other side.
+    So is one that stands, itself or by its group, in a hold-out of the project: production asks the same again, and that
+    must not reach training. Raises EvalSetError for a frozen set.
     """
     _require_draft(eval_set)
     have = set(eval_set.tasks.values_list("canonical_hash", flat=True))
@@ -171,6 +173,8 @@ def tasks_from_trajectories(
             continue
         have.add(task.canonical_hash)
         tasks.append(task)
+    allowed = _without_guarded(eval_set, tasks, split)
+    guarded, tasks = len(tasks) - len(allowed), allowed
     _insert(eval_set, tasks)
     audit(
         "eval_set.tasks_added",
@@ -181,8 +185,27 @@ def tasks_from_trajectories(
         made=len(tasks),
         duplicates=duplicates,
         without_expected=without,
+        guarded=guarded,
     )
-    return TasksMade(len(tasks), duplicates, without)
+    return TasksMade(len(tasks), duplicates, without, guarded)
+
+
+def _without_guarded(eval_set: EvalSet, tasks: list[Task], split: Split) -> list[Task]:
+    """Those that share nothing with the other side of any hold-out of the project."""
+    others = _other_side(eval_set.project, split).filter(
+        Q(canonical_hash__in=[task.canonical_hash for task in tasks]) | Q(group__in=[task.group for task in tasks])
+    )
+    hashes, groups = set(), set()
+    for digest, group in others.values_list("canonical_hash", "group"):
+        hashes.add(digest)
+        groups.add(group)
+    return [task for task in tasks if task.canonical_hash not in hashes and task.group not in groups]
+
+
+def _other_side(project: Project, split: Split | str) -> QuerySet[Task]:
+    """The tasks that one of this split may share nothing with."""
+    tasks = Task.objects.filter(project=project)
+    return tasks.exclude(split=Split.HOLDOUT) if split == Split.HOLDOUT else tasks.holdout()
 
 
 @transaction.atomic
@@ -382,7 +405,7 @@ def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
         return EvalSetError("Two tasks of the set have the same key or the same request.")
     for task in tasks:
         other = (
-            Task.objects.filter(project=task.project)
+            _other_side(task.project, task.split)
             .exclude(pk=task.pk)
             .filter(Q(canonical_hash=task.canonical_hash) | Q(group=task.group))
             .select_related("eval_set")

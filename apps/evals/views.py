@@ -135,7 +135,8 @@ def _told(request: HttpRequest, made: actions.TasksMade) -> None:
     messages.success(
         request,
         f"{made.made} tasks added; {made.duplicates} were there already, and for "
-        f"{made.without_expected} nobody has said what would have been right.",
+        f"{made.without_expected} nobody has said what would have been right."
+        + (f" {made.guarded} were left out: they share a request or a group with a hold-out." if made.guarded else ""),
     )
 
 

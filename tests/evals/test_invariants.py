@@ -13,6 +13,7 @@ from apps.evals.canonical import canonical_hash
 from apps.evals.models import EvalSet, Split, Task
 from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.models import DatasetRow
+from apps.trajectories.models import Trajectory
 from tests.factories import admin_of, make_eval_set, make_failed, make_project, make_trajectory
 
 pytestmark = pytest.mark.django_db
@@ -137,6 +138,36 @@ def test_tasks_come_from_corrections_and_successes() -> None:
     )  # fmt: skip
     assert (made.made, made.duplicates, made.without_expected) == (2, 1, 1)
     assert Task.objects.get(eval_set=eval_set, origin="failure").expected == wanted
+
+
+def test_what_production_asks_again_stays_out_of_training() -> None:
+    """A second set from the same project, whose requests overlap with the first one's hold-out and train tasks."""
+    project = make_project()
+    by = admin_of(project)
+
+    def asked(first: int, last: int) -> list[Trajectory]:
+        return [make_failed(project, request=f"Close ticket {number}.") for number in range(first, last)]
+
+    def split(eval_set: EvalSet) -> None:
+        actions.split_by_group(eval_set=eval_set, holdout_size=8, validation_size=2, seed=1, by=by)
+
+    first, second = (actions.create_eval_set(project=project, slug=slug, by=by) for slug in ("a", "b"))
+    actions.tasks_from_trajectories(eval_set=first, trajectories=asked(2000, 2020), by=by)
+    split(first)
+    held = set(first.tasks.holdout().values_list("canonical_hash", flat=True))
+    made = actions.tasks_from_trajectories(eval_set=second, trajectories=asked(2000, 2040), by=by)
+    assert (made.made, made.guarded) == (32, 8)
+    split(second)
+    assert not held & set(second.tasks.values_list("canonical_hash", flat=True))
+    trained = first.tasks.exclude(split=Split.HOLDOUT).values_list("canonical_hash", flat=True)
+    assert not set(trained) & set(second.tasks.holdout().values_list("canonical_hash", flat=True))
+    again = actions.tasks_from_trajectories(
+        eval_set=actions.create_eval_set(project=project, slug="c", by=by),
+        trajectories=asked(2000, 2020),
+        split=Split.HOLDOUT,
+        by=by,
+    )
+    assert (again.made, again.guarded) == (8, 12)
 
 
 def test_a_set_without_tasks_cannot_be_frozen(data_dir: Path) -> None:
