@@ -11,6 +11,7 @@ PALETTE = ("#6370e8", "#1f9d6b", "#d9822b", "#c6423a", "#8a5cd6", "#2d8fc4", "#9
 GOOD, BAD, UNKNOWN = "#1f9d6b", "#c6423a", "#8a919e"
 MARGIN = {"l": 40, "r": 8, "t": 30, "b": 30}
 LEGEND_HEIGHT = 20
+UNIT_MS = {"minute": 54e3, "hour": 54e3 * 60, "day": 54e3 * 60 * 24, "week": 54e3 * 60 * 24 * 7}  # nine tenths of it
 
 
 def time_unit(first: datetime | None, last: datetime | None) -> str:
@@ -49,8 +50,9 @@ def bars(
     height: int = 250,
     stacked: bool = False,
     colours: dict[str, str] | None = None,
+    unit: str = "",
 ) -> dict:
-    """{name: (xs, ys)} as bars, side by side or stacked."""
+    """{name: (xs, ys)} as bars, side by side or stacked; with a time `unit` each as wide as that time."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -60,6 +62,7 @@ def bars(
                 x=list(xs),
                 y=list(ys),
                 name=name,
+                width=UNIT_MS.get(unit),
                 marker={"color": (colours or {}).get(name, PALETTE[index % len(PALETTE)])},
             )
         )
