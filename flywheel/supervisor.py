@@ -94,6 +94,8 @@ class Stack:
             "-m",
             "gunicorn",
             "flywheel.wsgi",
+            "--config",
+            "python:flywheel.web",
             "--bind",
             bind,
             "--workers",

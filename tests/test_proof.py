@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -13,6 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from tests.flywheel.machine import Machine, hear_ctrl_c
 
 pytestmark = pytest.mark.proof
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +36,7 @@ class DemoRun:
         command = [sys.executable, "manage.py", "demo", "--fast", "--exit", "--port", str(free_port()), *arguments]
         env = {key: value for key, value in os.environ.items() if not key.startswith("FLYWHEEL_")}
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=self.log.open("w"), stderr=subprocess.STDOUT,
+            command, cwd=ROOT, stdout=self.log.open("w"), stderr=subprocess.STDOUT, preexec_fn=hear_ctrl_c,
             env=env | {"FLYWHEEL_DATA_DIR": str(folder), "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
 
@@ -45,15 +48,15 @@ class DemoRun:
             time.sleep(0.2)
 
     def kill(self, pattern: str, seconds: float = 300) -> None:
-        """kill -9 of the newest process of this demo whose command line matches."""
+        """kill -9 of the newest process of this demo whose command line matches; they all have its data folder."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            for line in reversed(
-                subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
-            ):
-                if re.search(pattern, line) and (str(self.folder) in line or "celery" in line) and " ps " not in line:
-                    os.kill(int(line.split()[0]), signal.SIGKILL)
-                    return
+            for pid in sorted(Machine(self.folder).processes(), reverse=True):
+                with contextlib.suppress(OSError):
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    if re.search(pattern, command):
+                        os.kill(pid, signal.SIGKILL)
+                        return
             time.sleep(0.2)
         raise AssertionError(f"no process {pattern}")
 

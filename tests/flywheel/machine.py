@@ -38,6 +38,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def hear_ctrl_c() -> None:
+    """Whoever runs the tests in the background has SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass
 class Machine:
     """Commands on one data folder. `uid` runs them as that user; `environment` adds to theirs."""
@@ -82,6 +87,7 @@ class Machine:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=hear_ctrl_c,
             **identity,
         )
         self.started.append(process)

@@ -15,7 +15,7 @@ import pytest
 from tests.factories import row
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.proof
 KEY = "fw_test-key-0123456789"
 SECONDS = 12
 
@@ -75,6 +75,20 @@ class Sender(threading.Thread):
         return "/v1/traces", json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).encode(), names
 
 
+def recovers(port: int) -> None:
+    """Waits until all parts are well again. Fails with what the parts say."""
+    said: list = [None]
+
+    def well() -> bool:
+        said[0] = health(port)
+        return bool((said[0] or {}).get("healthy"))
+
+    try:
+        eventually(well, 90)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {said[0]}") from error
+
+
 COUNTED = """
 from apps.trajectories.models import Trajectory, TrajectoryKey, HourlyCount, Trace, Content
 from django.db.models import Sum
@@ -99,7 +113,7 @@ def test_what_was_acknowledged_is_there_once(machine: Machine) -> None:
     for kill in (machine.postmaster, lambda: min(machine.processes("gunicorn")), machine.postmaster):
         time.sleep(SECONDS / 4)
         os.kill(kill(), signal.SIGKILL)
-        eventually(lambda: (health(port) or {}).get("healthy"), 60)
+        recovers(port)
     time.sleep(SECONDS / 4)
     for sender in senders:
         sender.stopping.set()

@@ -14,7 +14,7 @@ import pytest
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
 pytestmark = pytest.mark.slow
-PARTS = {"database", "broker", "worker default", "worker eval", "worker train", "beat"}
+PARTS = {"database", "broker", "worker default", "worker ingest", "worker eval", "worker train", "beat"}
 
 
 def healthy(port: int, process: subprocess.Popen[str]) -> Callable[[], bool]:
