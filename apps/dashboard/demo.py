@@ -14,6 +14,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.db import OperationalError, connection
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -147,6 +148,7 @@ class Demo:
                 self.follow_agent(path)
             finally:
                 path.unlink()
+            connection.close()  # minutes old: the database may have been away meanwhile
         rows = list(Trajectory.objects.filter(project=self.project, external_id__startswith=f"{prefix}-"))
         if len(rows) != self.recipe.requests:
             raise DemoError(f"{len(rows)} of {self.recipe.requests} trajectories arrived.")
@@ -352,7 +354,12 @@ class Demo:
         """Shows a job's progress until it has ended. Raises DemoError where it did not succeed."""
         with self.bar(title) as advance:
             while True:
-                job.refresh_from_db()
+                try:
+                    job.refresh_from_db()
+                except OperationalError:  # the database is away: it comes back, and the job with it
+                    connection.close()
+                    time.sleep(0.5)
+                    continue
                 advance(job.done, job.total, job.label or job.state)
                 if not job.is_active:
                     break
