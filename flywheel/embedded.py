@@ -12,7 +12,6 @@ folder, its files lie under /var/tmp.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import os
@@ -30,13 +29,13 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from flywheel.orphans import end_with_parent
+
 ROLE = DATABASE = "flywheel"
 IDLE_S = 5.0
 START_PATIENCE_S = 90.0
 SOCKET_PATH_LIMIT = 90  # the kernel's is 108, with the file's name
-PR_SET_PDEATHSIG = 1
 GIVE_UP_AFTER = 6  # quick deaths in a row; PostgreSQL may need some seconds after a kill -9
-LIBC = ctypes.CDLL(None)
 UNPRIVILEGED = "nobody"
 
 
@@ -231,13 +230,6 @@ def _broker_answers(layout: Layout) -> bool:
 # The supervisor.
 
 
-def _die_with_parent(number: int) -> Callable[[], None]:
-    def preexec() -> None:
-        LIBC.prctl(PR_SET_PDEATHSIG, number)
-
-    return preexec
-
-
 @dataclass
 class Server:
     """One server under the supervisor: how to start it, and how it is asked to stop."""
@@ -281,7 +273,7 @@ class Server:
                 stderr=log,
                 start_new_session=True,
                 cwd="/",
-                preexec_fn=_die_with_parent(self.stop_signal),
+                preexec_fn=end_with_parent(self.stop_signal),
                 **identity,
             )
         self.started_at = time.monotonic()

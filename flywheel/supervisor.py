@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +17,8 @@ import httpx
 from django.conf import settings
 
 from flywheel import embedded
+from flywheel.orphans import end_with_parent
 
-PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None)
 COLOURS = {"web": "36", "default": "32", "ingest": "37", "eval": "34", "train": "35", "beat": "33"}
 CONCURRENCY = {"default": 2, "ingest": 1, "eval": 1, "train": 1}
 # Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its checkpoint.
@@ -45,13 +42,6 @@ class Program:
     failures: int = 0
     retry_at: float = 0.0
     started_at: float = 0.0
-
-
-def _die_with_parent(number: int) -> Callable[[], None]:
-    def preexec() -> None:
-        LIBC.prctl(PR_SET_PDEATHSIG, number)
-
-    return preexec
 
 
 def require_free_port(host: str, port: int) -> None:
@@ -144,7 +134,7 @@ class Stack:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent(program.stop_signal),
+            preexec_fn=end_with_parent(program.stop_signal),
             env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
         )
         program.started_at = time.monotonic()

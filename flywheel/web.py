@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
+from flywheel.orphans import end_with_parent
 
 
 def post_fork(server: Any, worker: Any) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)()

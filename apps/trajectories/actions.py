@@ -18,6 +18,7 @@ from apps.trajectories import contents, digest, ids, partitions, schema
 from apps.trajectories.actions_redaction import redactor_of
 from apps.trajectories.models import (
     Arrival,
+    Cause,
     Content,
     SearchText,
     Trajectory,
@@ -32,7 +33,7 @@ CHUNK = 500  # rows of one transaction
 HOT = tuple(column.attname for column in Trajectory._meta.concrete_fields)
 DERIVED = ("content_digest", "message_count", "tool_names", "terms", "preview")
 OUTCOME = ("outcome_status", "outcome_reward", "outcome_label", "outcome_reason")
-ASSEMBLED, BY_PEOPLE = "assembled", ("feedback", "edited")
+BY_PEOPLE = (Cause.FEEDBACK, Cause.EDITED)
 SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_id", "received_at"))
 
 
@@ -65,7 +66,7 @@ class Prepared:
     content: dict[str, Any]
 
 
-def ingest(*, project: Project, rows: Iterable[Any | RowError], cause: str = "resent") -> Ingested:
+def ingest(*, project: Project, rows: Iterable[Any | RowError], cause: Cause = Cause.RESENT) -> Ingested:
     """Stores the good rows and says what is wrong with the others. Durable when it returns.
 
     Stores in transactions of some hundred rows: what a broken connection leaves half done is whole when sent again.
@@ -152,7 +153,7 @@ def terms(columns: dict[str, Any]) -> list[str]:
 
 
 @transaction.atomic
-def _store(project: Project, batch: list[Prepared], done: Ingested, cause: str) -> None:
+def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause) -> None:
     now = timezone.now()
     partitions.ensure({ids.month_of(ids.sort_time(item.columns["started_at"], now)) for item in batch})
     first: dict[str, Prepared] = {}
@@ -218,7 +219,7 @@ def announce(project: Project, touched: list[UUID], counts: Counts) -> None:
         transaction.on_commit(digest.wake)
 
 
-def _update(project: Project, items: list[Prepared], counts: Counts, done: Ingested, cause: str) -> list[UUID]:
+def _update(project: Project, items: list[Prepared], counts: Counts, done: Ingested, cause: Cause) -> list[UUID]:
     names = {item.name for item in items}
     keys = dict(
         TrajectoryKey.objects.filter(project=project, external_id__in=names).values_list("external_id", "trajectory_id")
@@ -230,7 +231,7 @@ def _update(project: Project, items: list[Prepared], counts: Counts, done: Inges
         if row is None or row.content_digest == item.columns["content_digest"] or _said_before(row, item):
             done.duplicates += 1
             continue
-        if cause == ASSEMBLED:
+        if cause == Cause.ASSEMBLED:
             item = _with_what_people_said(row, item)
         replace(row, item.columns, item.content, counts, cause=cause)
         touched.append(row.pk)
@@ -253,7 +254,7 @@ def _said_before(row: Trajectory, item: Prepared) -> bool:
     return row.revisions.filter(content_digest=item.columns["content_digest"]).exists()
 
 
-def replace(row: Trajectory, columns: dict[str, Any], content: dict[str, Any], counts: Counts, *, cause: str) -> None:
+def replace(row: Trajectory, columns: dict[str, Any], content: dict[str, Any], counts: Counts, *, cause: Cause) -> None:
     """Changes a trajectory, keeps what it said before, and notes the difference in `counts`.
 
     The run keeps its id, and so its place in the list, though its start may have changed.
@@ -262,7 +263,7 @@ def replace(row: Trajectory, columns: dict[str, Any], content: dict[str, Any], c
     was = {name: _jsonable(value) for name, value in before.items() if name not in DERIVED}
     changed = {name: value for name, value in was.items() if name in columns and before[name] != columns[name]}
     changed |= {name: row.content[name] for name in content if row.content[name] != content[name]}
-    if cause != ASSEMBLED:  # spans that come late complete a run; that is no other opinion
+    if cause != Cause.ASSEMBLED:  # spans that come late complete a run; that is no other opinion
         TrajectoryRevision.objects.create(
             trajectory=row, content_digest=row.content_digest, cause=cause, content=changed
         )
@@ -303,7 +304,7 @@ def give_feedback(*, trajectory: Trajectory, feedback: Feedback) -> Trajectory:
     if columns or content:
         counts = Counts()
         columns["content_digest"] = digest_after(trajectory, columns, content)
-        replace(trajectory, columns, content, counts, cause="feedback")
+        replace(trajectory, columns, content, counts, cause=Cause.FEEDBACK)
         announce(trajectory.project, [trajectory.pk], counts)
     return trajectory
 

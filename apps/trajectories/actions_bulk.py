@@ -12,12 +12,11 @@ from django.db import transaction
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.trajectories import actions
-from apps.trajectories.models import Outcome, Trajectory
+from apps.trajectories.models import Cause, Outcome, Trajectory
 from apps.trajectories.rollups import Counts
 
 LIMIT = 5_000  # trajectories of one change
 UNDO_LIMIT = 1_000  # of which a change remembers what they were
-CAUSE = "edited"
 MAX_TAG = 80
 
 
@@ -119,7 +118,7 @@ def _edited(project: Project, ids: list[UUID], edit: Callable[[Trajectory], dict
         if columns := edit(row):
             columns["terms"] = actions.terms({name: getattr(row, name) for name in actions.SENT} | columns)
             columns["content_digest"] = actions.digest_after(row, columns, {})
-            actions.replace(row, columns, {}, counts, cause=CAUSE)
+            actions.replace(row, columns, {}, counts, cause=Cause.EDITED)
             touched.append(row.pk)
             yield row
     actions.announce(project, touched, counts)

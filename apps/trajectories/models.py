@@ -172,13 +172,22 @@ class SearchText(models.Model):
         return str(self.trajectory_id)
 
 
+class Cause(models.TextChoices):
+    """Why a trajectory was changed."""
+
+    RESENT = "resent"
+    FEEDBACK = "feedback"
+    EDITED = "edited"
+    ASSEMBLED = "assembled"  # leaves no revision
+
+
 class TrajectoryRevision(models.Model):
     """What a trajectory said before an update of it arrived."""
 
     trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="revisions")
     content_digest = models.CharField(max_length=32)
     content = models.JSONField(help_text="The fields that changed, as they were")
-    cause = models.CharField(max_length=20, default="resent", help_text="resent, feedback or edited")
+    cause = models.CharField(max_length=20, default=Cause.RESENT, help_text="resent, feedback or edited")
     replaced_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

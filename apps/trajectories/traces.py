@@ -16,7 +16,7 @@ from django.utils import timezone
 from apps.core.models import Project
 from apps.trajectories import actions, digest
 from apps.trajectories.actions_redaction import redactor_of
-from apps.trajectories.models import SpanBatch, SpanBody, Trace, Trajectory, TrajectoryKey
+from apps.trajectories.models import Cause, SpanBatch, SpanBody, Trace, Trajectory, TrajectoryKey
 from apps.trajectories.otlp import LogRecord, Run, Span, assemble, decode_logs, decode_traces
 from apps.trajectories.redaction import Redactor
 
@@ -137,7 +137,7 @@ def _assemble(project: Project, traces: list[Trace]) -> None:
             of_trace[trace_id].append(run)
     before = {name for trace in known.values() for name in trace.runs}
     _forget(project, before - {run.key for run in runs})
-    actions.ingest(project=project, rows=[run.row for run in runs], cause=actions.ASSEMBLED)
+    actions.ingest(project=project, rows=[run.row for run in runs], cause=Cause.ASSEMBLED)
     for trace_id, trace in known.items():
         trace.runs = [run.key for run in of_trace[trace_id]]
         trace.links = sorted({link for run in of_trace[trace_id] for link in (*run.links.has, f"run:{run.key}")})
