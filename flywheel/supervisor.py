@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from flywheel import embedded
 from flywheel.orphans import end_with_parent
 
 COLOURS = {"web": "36", "default": "32", "ingest": "37", "eval": "34", "train": "35", "beat": "33"}
+UNSHOWN_LINES = 5_000  # wait for the terminal; more are only in the log
 CONCURRENCY = {"default": 2, "ingest": 1, "eval": 1, "train": 1}
 # Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its checkpoint.
 STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT}
@@ -69,7 +71,8 @@ class Stack:
         self.programs.append(Program("beat", self._celery("beat", "--pidfile=")))
         self.logs = Path(settings.FLYWHEEL_DATA_DIR) / "logs"
         self.stopping = threading.Event()
-        self._lock = threading.Lock()
+        self._lines: queue.Queue[str] = queue.Queue(UNSHOWN_LINES)
+        threading.Thread(target=self._print, daemon=True).start()
         self._keeper: threading.Thread | None = None
 
     @property
@@ -153,8 +156,15 @@ class Stack:
     def say(self, name: str, text: str) -> None:
         colour = COLOURS.get(name, "0") if sys.stdout.isatty() else ""
         label = f"\x1b[{colour}m{name:>8}\x1b[0m" if colour else f"{name:>8}"
-        with self._lock, contextlib.suppress(BrokenPipeError):
-            print(f"{label} | {text}", flush=True)
+        with contextlib.suppress(queue.Full):  # what is not shown is in the log
+            self._lines.put_nowait(f"{label} | {text}")
+
+    def _print(self) -> None:
+        """Apart from all that keeps the processes running: a terminal that is stopped (Ctrl-S, `| less`) blocks."""
+        while True:
+            line = self._lines.get()
+            with contextlib.suppress(OSError):
+                print(line, flush=True)
 
     def _keep_running(self) -> None:
         """A process that ends is started again, after a wait that grows while it keeps ending."""
@@ -211,3 +221,5 @@ class Stack:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        while not self._lines.empty() and time.monotonic() < deadline:
+            time.sleep(0.05)
