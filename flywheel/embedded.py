@@ -37,6 +37,19 @@ START_PATIENCE_S = 90.0
 SOCKET_PATH_LIMIT = 90  # the kernel's is 108, with the file's name
 GIVE_UP_AFTER = 6  # quick deaths in a row; PostgreSQL may need some seconds after a kill -9
 UNPRIVILEGED = "nobody"
+# Made for receiving on a laptop's disk: rows and indexes are written back seldom.
+POSTGRES = {
+    "listen_addresses": "",
+    "timezone": "UTC",
+    "max_connections": 120,
+    "log_checkpoints": "off",
+    "shared_buffers": "256MB",
+    "wal_buffers": "16MB",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "15min",
+    "random_page_cost": 1.1,
+    "jit": "off",
+}
 
 
 class ServiceError(Exception):
@@ -365,14 +378,7 @@ def _servers(layout: Layout) -> Iterator[Server]:
             str(layout.postgres),
             "-k",
             str(layout.run),
-            "-c",
-            "listen_addresses=",
-            "-c",
-            "timezone=UTC",
-            "-c",
-            "max_connections=120",
-            "-c",
-            "log_checkpoints=off",
+            *(text for name, value in POSTGRES.items() for text in ("-c", f"{name}={value}")),
             *unsafe,
         ]
         yield Server("postgres", command, signal.SIGINT, layout, lambda: _forget_dead_postgres(layout), user)

@@ -17,10 +17,11 @@ from pathlib import Path
 import httpx
 from django.conf import settings
 
-from flywheel import embedded
+from flywheel import embedded, web
 from flywheel.orphans import end_with_parent
 
 COLOURS = {"web": "36", "default": "32", "ingest": "37", "eval": "34", "train": "35", "beat": "33"}
+WEB_PROCESSES = 2
 UNSHOWN_LINES = 5_000  # wait for the terminal; more are only in the log
 CONCURRENCY = {"default": 2, "ingest": 1, "eval": 1, "train": 1}
 # Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its checkpoint.
@@ -81,28 +82,7 @@ class Stack:
         return f"http://{host}:{self.port}"
 
     def _web(self) -> list[str]:
-        bind = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-        return [
-            sys.executable,
-            "-m",
-            "gunicorn",
-            "flywheel.wsgi",
-            "--config",
-            "python:flywheel.web",
-            "--bind",
-            bind,
-            "--workers",
-            "2",
-            "--threads",
-            "8",
-            "--timeout",
-            "60",
-            "--log-level",
-            "warning",
-            "--worker-tmp-dir",
-            "/dev/shm",
-            "--no-control-socket",
-        ]
+        return [sys.executable, "-m", *web.command(self.host, self.port, WEB_PROCESSES)]
 
     def _celery(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "celery", "-q", "-A", "flywheel", *arguments, "--loglevel", "WARNING"]

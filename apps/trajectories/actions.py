@@ -9,6 +9,8 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+import msgspec
+from django.contrib.postgres.fields import ArrayField
 from django.db import connection, transaction
 from django.utils import timezone
 
@@ -17,7 +19,6 @@ from apps.core.models import ApiKey, Project
 from apps.trajectories import contents, digest, ids, partitions, schema
 from apps.trajectories.actions_redaction import redactor_of
 from apps.trajectories.models import (
-    Arrival,
     Cause,
     Content,
     SearchText,
@@ -30,6 +31,7 @@ from apps.trajectories.rollups import Counts
 from apps.trajectories.schema import Decoded, Feedback, Parsed, RowError
 
 CHUNK = 500  # rows of one transaction
+ARRAYS = tuple(column.attname for column in Trajectory._meta.concrete_fields if isinstance(column, ArrayField))
 HOT = tuple(column.attname for column in Trajectory._meta.concrete_fields)
 DERIVED = ("content_digest", "message_count", "tool_names", "terms", "preview")
 OUTCOME = ("outcome_status", "outcome_reward", "outcome_label", "outcome_reason")
@@ -183,7 +185,7 @@ def _claim(project: Project, keys: dict[str, UUID]) -> set[str]:
             "INSERT INTO trajectories_trajectorykey (project_id, external_id, trajectory_id) "
             "SELECT %s, name, id FROM unnest(%s::text[], %s::uuid[]) AS given(name, id) "
             "ON CONFLICT DO NOTHING RETURNING external_id",
-            [project.pk, names, [keys[name] for name in names]],
+            [project.pk, array(names), array(str(keys[name]) for name in names)],
         )
         return {name for (name,) in cursor.fetchall()}
 
@@ -200,8 +202,15 @@ def _insert(project: Project, items: list[tuple[UUID, Prepared]], now: datetime)
                     "external_id": item.name,
                     "received_at": now,
                 }
+                given |= {name: array(given[name]) for name in ARRAYS}
                 copy.write_row([given[name] for name in HOT])
         _copy_content(cursor, ((pk, item.content) for pk, item in items))
+
+
+def array(values: Iterable[str]) -> str:
+    """PostgreSQL's text form of text[]. psycopg's own looks at every element by turns: a fifth of a batch's time."""
+    quoted = ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values)
+    return "{" + quoted + "}"
 
 
 def _copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
@@ -215,7 +224,11 @@ def _copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
 def announce(project: Project, touched: list[UUID], counts: Counts) -> None:
     """Leaves word for `digest`, and wakes it once this is committed."""
     if touched:
-        Arrival.objects.create(project=project, trajectories=touched, counts=counts.as_json())
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) VALUES (%s, %s, %s, now())",
+                [project.pk, array(map(str, touched)), msgspec.json.encode(counts.as_json()).decode()],
+            )
         transaction.on_commit(digest.wake)
 
 

@@ -14,7 +14,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from apps.core.models import Project
-from apps.trajectories import actions, digest
+from apps.trajectories import actions, contents, digest
 from apps.trajectories.actions_redaction import redactor_of
 from apps.trajectories.models import Cause, SpanBatch, SpanBody, Trace, Trajectory, TrajectoryKey
 from apps.trajectories.otlp import LogRecord, Run, Span, assemble, decode_logs, decode_traces
@@ -46,7 +46,7 @@ def keep_body(*, project: Project, signal: SpanBody.Signal, body: bytes) -> None
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO trajectories_spanbody (project_id, signal, received_at, data) VALUES (%s, %s, %s, %b)",
-            [project.pk, signal, timezone.now(), zstandard.compress(body, 1)],
+            [project.pk, signal, timezone.now(), contents.compress(body)],
         )
     transaction.on_commit(digest.wake)
 
@@ -87,7 +87,7 @@ def keep(*, project: Project, spans: Iterable[Span] = (), logs: Iterable[LogReco
         ) as copy:
             copy.set_types(["int8", "varchar", "timestamptz", "bytea"])
             for trace_id, part in parts.items():
-                copy.write_row((project.pk, trace_id, now, zstandard.compress(_encode(part), 1)))
+                copy.write_row((project.pk, trace_id, now, contents.compress(_encode(part))))
         cursor.execute(
             "INSERT INTO trajectories_trace AS known (project_id, trace_id, dirty, first_at, touched_at, runs, links) "
             "SELECT %s, id, true, %s, %s, '{}', '{}' FROM unnest(%s::text[]) AS given(id) "

@@ -108,7 +108,7 @@ def test_what_was_acknowledged_is_there_once(machine: Machine) -> None:
     senders = [Sender(f"http://127.0.0.1:{port}", number) for number in range(1, 5)]
     for sender in senders:
         sender.start()
-    for kill in (machine.postmaster, lambda: min(machine.processes("gunicorn")), machine.postmaster):
+    for kill in (machine.postmaster, lambda: min(machine.processes("granian")), machine.postmaster):
         time.sleep(SECONDS / 4)
         os.kill(kill(), signal.SIGKILL)
         recovers(port)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +13,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
+from tests.factories import row
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
 pytestmark = pytest.mark.slow
@@ -29,6 +32,17 @@ def workers(machine: Machine, queue: str) -> list[int]:
     return machine.processes(f"-Q\0{queue}\0")
 
 
+def it_takes_bodies_without_a_length(port: int, key: str) -> None:
+    """As exporters send that pack while they send: chunked, and the length is nowhere."""
+    packed = gzip.compress(json.dumps(row(name="chunked")).encode())
+    answer = httpx.post(
+        f"http://127.0.0.1:{port}/api/v1/trajectories/",
+        content=iter([packed[:50], packed[50:]]),
+        headers={"Authorization": f"Bearer {key}", "Content-Encoding": "gzip", "Content-Type": "application/json"},
+    )
+    assert answer.status_code == 201, answer.text
+
+
 def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: Machine) -> None:
     machine.environment |= {
         "FLYWHEEL_ADMIN_PASSWORD": "correct horse battery",
@@ -38,6 +52,8 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: M
     process = up(machine, port)
     assert set((health(port) or {})["parts"]) == PARTS
     assert httpx.get(f"http://127.0.0.1:{port}/", follow_redirects=True).status_code == 200
+
+    it_takes_bodies_without_a_length(port, "fw_test-key-0123456789")
 
     second = machine.run("manage.py", "up", "--port", str(port))
     assert second.returncode != 0
