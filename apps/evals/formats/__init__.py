@@ -1,0 +1,86 @@
+"""Task files: `sniff` a format, `read` tasks or problems, `write` them. Pure: no Django, no torch."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from apps.evals.formats import bfcl, csv_file, nemo_gym, openai_evals, own
+from apps.evals.formats.rows import Line, Read, RowProblem, TaskRow
+from apps.evals.formats.verifiers_package import package
+
+READERS: dict[str, Callable[[Iterable[Line]], Iterator[Read]]] = {
+    "flywheel": own.read,
+    "nemo-gym": nemo_gym.read,
+    "bfcl": bfcl.read,
+    "openai-evals": openai_evals.read,
+    "csv": csv_file.read,
+}
+WRITERS: dict[str, Callable[[Iterable[TaskRow]], Iterator[str]]] = {"flywheel": own.write, "nemo-gym": nemo_gym.write}
+FORMATS = tuple(READERS)
+__all__ = ["FORMATS", "READERS", "WRITERS", "RowProblem", "TaskRow", "package", "read", "sniff", "write"]
+
+
+def sniff(name: str, head: str | bytes) -> str | None:
+    """The format of a file by its name and first lines; None where they fit none."""
+    text = (head.decode("utf-8", "replace") if isinstance(head, bytes) else head).removeprefix("\ufeff")
+    line = next((line for line in re.split(r"[\r\n]", text) if line.strip()), "")
+    if line.lstrip().startswith("{"):
+        return _by_fields(line)
+    try:
+        cells = {cell.strip().casefold() for cell in next(csv.reader([line]), [])}
+    except csv.Error:
+        return None
+    return "csv" if "prompt" in cells or name.casefold().endswith(".csv") else None
+
+
+def _by_fields(line: str) -> str | None:
+    try:
+        keys = set(json.loads(line))
+    except (ValueError, RecursionError):
+        return None
+    if nemo_gym.ASKED in keys:
+        return "nemo-gym"
+    if {"question", "function"} <= keys:
+        return "bfcl"
+    if "input" in keys and "ideal" in keys:
+        return "openai-evals"
+    return "flywheel" if {"messages", "expected"} <= keys else None
+
+
+def read(format: str, lines: Iterable[Line], answers: Iterable[Line] | None = None) -> Iterator[Read]:
+    """A TaskRow or a RowProblem for each row, as they are read; `answers` is BFCL's second file.
+
+    A row is read whole or is a problem; a key that comes again is one. A file without any row is one problem.
+    Raises ValueError for a format there is not, or for `answers` where the format has none.
+    """
+    if format not in READERS:
+        raise ValueError(f"There is no format “{format}” of task files. There are: {', '.join(FORMATS)}.")
+    if answers is not None and format != "bfcl":
+        raise ValueError(f"A file of answers goes with the format bfcl, not with {format}.")
+    return _keyed(bfcl.read(lines, answers) if format == "bfcl" else READERS[format](lines))
+
+
+def _keyed(found: Iterable[Read]) -> Iterator[Read]:
+    """The same, without keys that come again."""
+    keys: set[str] = set()
+    nothing = True
+    for row in found:
+        nothing = False
+        if isinstance(row, TaskRow) and row.key in keys:
+            yield RowProblem(row.line, "key", f"“{row.key}” comes a second time, or the request does. Leave one out.")
+            continue
+        if isinstance(row, TaskRow):
+            keys.add(row.key)
+        yield row
+    if nothing:
+        yield RowProblem(1, "", "the file has no rows. Give one task a line.")
+
+
+def write(format: str, rows: Iterable[TaskRow]) -> Iterator[str]:
+    """Lines of a file. Raises ValueError for a format that is not written."""
+    if format not in WRITERS:
+        raise ValueError(f"Tasks are not written as “{format}”. There are: {', '.join(WRITERS)}.")
+    return WRITERS[format](rows)

@@ -1,0 +1,115 @@
+"""Berkeley Function Calling Leaderboard: a file of questions and one of possible answers, joined by id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice, product
+from typing import Any
+
+from apps.evals.formats.rows import Bad, Line, Read, RowProblem, TaskRow, expected_of, json_lines, task, want
+
+TYPES = {"dict": "object", "float": "number", "tuple": "array"}
+MOST = 256  # values of one argument, after what may vary inside it has been multiplied out
+NAMES = {"key": "id", "messages": "question", "tools": "function", "expected": "ground_truth"}
+NO_CALL = "irrelevance"
+
+
+def read(lines: Iterable[Line], answers: Iterable[Line] | None = None) -> Iterator[Read]:
+    """Raises nothing; a question without an answer is a problem, and so is an answer without its question.
+
+    Questions whose id has “irrelevance” in it expect no call and have no answers.
+    """
+    truths, problems = _truths(answers or ())
+    yield from problems
+    for number, value in json_lines(lines):
+        try:
+            yield value if isinstance(value, RowProblem) else replace(_row(value, truths), line=number)
+        except Bad as error:
+            yield RowProblem(number, error.field, error.message)
+    for identity, (number, _) in truths.items():
+        yield RowProblem(
+            number, "id", f"the answer “{identity}” has no question. Give the questions of the same file pair."
+        )
+
+
+def _truths(lines: Iterable[Line]) -> tuple[dict[str, tuple[int, Any]], list[RowProblem]]:
+    truths: dict[str, tuple[int, Any]] = {}
+    problems = []
+    for number, value in json_lines(lines):
+        if isinstance(value, RowProblem):
+            problems.append(RowProblem(number, "possible answers", value.message))
+        else:
+            truths[str(value.get("id"))] = (number, value.get("ground_truth"))
+    return truths, problems
+
+
+def _row(record: dict, truths: dict[str, tuple[int, Any]]) -> TaskRow:
+    identity = want(record.get("id"), str, "id", "BFCL names each question.")
+    turns = want(record.get("question"), list, "question", "Give a list of turns.")
+    _, truth = truths.pop(identity, (0, None))
+    if len(turns) != 1:
+        raise Bad("question", f"{len(turns)} turns. Only questions of one turn are read.")
+    tools = [_tool(tool, f"function[{at}]") for at, tool in enumerate(record.get("function") or [])]
+    if truth is None and NO_CALL not in identity:
+        raise Bad(
+            "ground_truth", f"“{identity}” has no possible answer. Give the file possible_answer_… beside this one."
+        )
+    calls = [
+        _call(call, f"ground_truth[{at}]")
+        for at, call in enumerate(want(truth or [], list, "ground_truth", "Give a list of calls."))
+    ]
+    category = identity.rsplit("_", 1)[0]
+    return task(
+        key=identity, messages=turns[0], tools=tools, expected=expected_of(calls), metadata={"category": category},
+        names=NAMES,
+    )  # fmt: skip
+
+
+def _tool(function: Any, name: str) -> dict:
+    want(function, dict, name, "Give a function.")
+    return {"type": "function", "function": function | {"parameters": _schema(function.get("parameters") or {})}}
+
+
+def _schema(value: Any) -> Any:
+    """JSON Schema's names of types for Python's; a type that means anything is left out."""
+    if isinstance(value, list):
+        return [_schema(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    made = {key: _schema(item) for key, item in value.items()}
+    if isinstance(made.get("type"), str):
+        made["type"] = TYPES.get(made["type"], made["type"])
+        if made["type"] == "any":
+            del made["type"]
+    return made
+
+
+def _call(value: Any, name: str) -> dict:
+    """{"tool", "args", "accept"}: `args` are the first right values of those that must be given."""
+    if not isinstance(value, dict) or len(value) != 1:
+        raise Bad(name, "expected an object with one function in it.")
+    [(tool, arguments)] = value.items()
+    want(arguments, dict, f"{name}.{tool}", "Give the arguments with lists of right values.")
+    accept = {argument: _values(values, f"{name}.{tool}.{argument}") for argument, values in arguments.items()}
+    args = {argument: values[0] for argument, values in accept.items() if "" not in values}
+    return {"tool": tool, "args": args, "accept": accept}
+
+
+def _values(values: Any, name: str) -> list:
+    want(values, list, name, "Give the list of right values.")
+    made = [concrete for value in values for concrete in _alternatives(value, name)]
+    if not made or len(made) > MOST:
+        raise Bad(name, f"{len(made)} right values. Between 1 and {MOST} are read.")
+    return made
+
+
+def _alternatives(value: Any, name: str) -> list:
+    """Inside an object each value is again a list of right ones, "" among them where it may be left out."""
+    if isinstance(value, dict):
+        choices = [[(key, item) for item in _values(items, f"{name}.{key}")] for key, items in value.items()]
+        return [{key: item for key, item in chosen if item != ""} for chosen in islice(product(*choices), MOST + 1)]
+    if isinstance(value, list):
+        choices = [_alternatives(item, name) for item in value]
+        return [list(chosen) for chosen in islice(product(*choices), MOST + 1)]
+    return [value]

@@ -1,0 +1,237 @@
+"""Whether an answer is what a task expects. Pure, and only the standard library: exported packages carry this file along.
+
+`expected` has one of these forms:
+
+- {"tool", "args"}: exactly this call. "accept" may list, for an argument, all values that are right; None or "" among
+  them says that it may be left out.
+- {"calls": [such calls]}: exactly these, in any order unless "ordered" is true; an empty list says that none is right.
+- {"answer": value or list of values}: one of these, as text or number.
+- {"constraint": {name: value}}: all of CONSTRAINTS that are named hold for the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+_SPACE = re.compile(r"\s+")
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+_FENCE = re.compile(r"\A```\w*\n(.*?)\n?```\Z", re.DOTALL)
+MAX_DEPTH = 32
+
+
+def normalise(value: Any) -> Any:
+    """Values that mean the same are equal: case and spaces of text, 4 and 4.0; true is not 1."""
+    if isinstance(value, bool) or value is None:
+        return ("constant", value)
+    if isinstance(value, int | float):
+        return ("number", float(value) if abs(value) < 1e300 else str(value))
+    if isinstance(value, str):
+        return ("text", _SPACE.sub(" ", value).strip().casefold())
+    if isinstance(value, list):
+        return ("list", tuple(normalise(item) for item in value))
+    if isinstance(value, dict):
+        return ("object", tuple(sorted((key, normalise(item)) for key, item in value.items())))
+    return ("other", repr(value))
+
+
+# Calls
+
+
+def calls_in(message: dict) -> list[dict] | None:
+    """[{"tool", "args"}] that an assistant message makes, natively or as JSON text; None where one cannot be read."""
+    if message.get("tool_calls"):
+        calls = [_native(call) for call in message["tool_calls"]]
+        return None if None in calls else calls
+    value = _json(message.get("content") or "")
+    found = value if isinstance(value, list) else [value]
+    return found if all(_is_call(call) for call in found) else []
+
+
+def _native(call: dict) -> dict | None:
+    function = call.get("function") or call
+    arguments = function.get("arguments")
+    args = _json(arguments) if isinstance(arguments, str) else arguments
+    made = {"tool": function.get("name"), "args": args}
+    return made if _is_call(made) else None
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("tool"), str) and isinstance(value.get("args"), dict)
+
+
+def _json(text: str) -> Any:
+    """The value of a JSON text; None where it is none, or nested deeper than MAX_DEPTH."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return None
+    return value if _is_shallow(value) else None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _is_shallow(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            item
+            for holder in level
+            if isinstance(holder, dict | list)
+            for item in (holder.values() if isinstance(holder, dict) else holder)
+        ]
+    return not level
+
+
+def argument_match(args: dict, expected: dict) -> float:
+    """Share of arguments that are right, in [0, 1]; one that was not asked for is wrong. `expected` is a call."""
+    accept = {name: _accepted(values) for name, values in (expected.get("accept") or {}).items()}
+    accept |= {name: ([value], False) for name, value in expected["args"].items() if name not in accept}
+    names = args.keys() | {name for name, (_, optional) in accept.items() if not optional}
+    if not names:
+        return 1.0
+    right = sum(
+        name in args and name in accept and normalise(args[name]) in map(normalise, accept[name][0]) for name in names
+    )
+    return right / len(names)
+
+
+def _accepted(values: list) -> tuple[list, bool]:
+    return values, any(value is None or value == "" for value in values)
+
+
+def match_calls(calls: list[dict], expected: dict) -> dict[str, float]:
+    """{"success", "tools", "arguments"} in [0, 1]: all of it right; share of right tools; of right arguments.
+
+    What is missing and what is too much both count as wrong.
+    """
+    wanted = expected.get("calls", [expected])
+    if not wanted and not calls:
+        return {"success": 1.0, "tools": 1.0, "arguments": 1.0}
+    scores = [[_pair(call, want) for want in wanted] for call in calls]
+    ordered = bool(expected.get("ordered"))
+    chosen = (
+        list(zip(range(len(calls)), range(len(wanted)), strict=False)) if ordered else _assigned(scores, len(wanted))
+    )
+    slots = max(len(calls), len(wanted))
+    tools = sum(scores[i][j] > 0 for i, j in chosen) / slots
+    arguments = sum(max(0.0, scores[i][j] - 1) for i, j in chosen) / slots
+    return {"success": float(tools == arguments == 1.0), "tools": tools, "arguments": arguments}
+
+
+def _pair(call: dict, want: dict) -> float:
+    """0 for another tool, else 1 + the share of right arguments."""
+    return 1 + argument_match(call["args"], want) if call["tool"] == want["tool"] else 0.0
+
+
+def _assigned(scores: list[list[float]], columns: int) -> list[tuple[int, int]]:
+    """Pairs (call, wanted): as many perfect ones as there can be (Kuhn's algorithm), the rest by descending score."""
+    owner: dict[int, int] = {}
+
+    def place(i: int, tried: set[int]) -> bool:
+        for j in range(columns):
+            if scores[i][j] == 2 and j not in tried:
+                tried.add(j)
+                if j not in owner or place(owner[j], tried):
+                    owner[j] = i
+                    return True
+        return False
+
+    for i in range(len(scores)):
+        place(i, set())
+    pairs = {i: j for j, i in owner.items()}
+    rest = sorted(((-score, i, j) for i, row in enumerate(scores) for j, score in enumerate(row)))
+    for _, i, j in rest:
+        if i not in pairs and j not in pairs.values():
+            pairs[i] = j
+    return sorted(pairs.items())
+
+
+# Text
+
+
+def plain(text: str) -> str:
+    """An answer without what surrounds it: spaces, a code fence, quotes, emphasis, a full stop."""
+    text = text.strip()
+    if fenced := _FENCE.match(text):
+        text = fenced[1].strip()
+    return text.strip("*_`\"'“”‘’ \n").removesuffix(".").strip("*_`\"'“”‘’ \n")
+
+
+def is_answer(text: str, answer: Any) -> bool:
+    """Whether the text is one of the answers: the same value, the same words or the same number."""
+    given = plain(text)
+    for wanted in answer if isinstance(answer, list) else [answer]:
+        if isinstance(wanted, str) and normalise(given) == normalise(plain(wanted)):
+            return True
+        number = given.replace(",", "")
+        if _NUMBER.fullmatch(number) and _NUMBER.fullmatch(str(wanted).replace(",", "")):
+            if float(number) == float(str(wanted).replace(",", "")):
+                return True
+        elif not isinstance(wanted, str) and normalise(_json(given)) == normalise(wanted):
+            return True
+    return False
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().splitlines() if line.strip()]
+
+
+def _has_keys(text: str, keys: list[str]) -> bool:
+    value = _json(plain_json(text))
+    return isinstance(value, dict) and sorted(value) == sorted(keys)
+
+
+def plain_json(text: str) -> str:
+    fenced = _FENCE.match(text.strip())
+    return fenced[1] if fenced else text
+
+
+CONSTRAINTS: dict[str, Callable[[str, Any], bool]] = {
+    "words": lambda text, count: len(_words(text)) == count,
+    "max_words": lambda text, count: 0 < len(_words(text)) <= count,
+    "lines": lambda text, count: len(_lines(text)) == count,
+    "exact": lambda text, wanted: text.strip() == wanted,
+    "one_of": lambda text, choices: plain(text).casefold() in [choice.casefold() for choice in choices],
+    "contains": lambda text, parts: all(part.casefold() in text.casefold() for part in parts),
+    "excludes": lambda text, parts: (
+        bool(text.strip()) and not any(part.casefold() in text.casefold() for part in parts)
+    ),
+    "starts_with": lambda text, start: text.strip().startswith(start),
+    "ends_with": lambda text, end: text.strip().endswith(end),
+    "upper": lambda text, wanted: any(map(str.isalpha, text)) and (text == text.upper()) is wanted,
+    "lower": lambda text, wanted: any(map(str.isalpha, text)) and (text == text.lower()) is wanted,
+    "json": lambda text, value: normalise(_json(plain_json(text))) == normalise(value),
+    "json_keys": _has_keys,
+    "list": lambda text, items: (
+        [part.strip(" .\n").casefold() for part in re.split(r"[,\n]", plain(text))]
+        == [str(item).casefold() for item in items]
+    ),
+}
+
+
+def check(expected: dict, output: str) -> bool:
+    """Whether an output text is right. Raises ValueError for an `expected` that has none of the forms."""
+    return score(expected, {"role": "assistant", "content": output})["success"] == 1.0
+
+
+def score(expected: dict, message: dict) -> dict[str, float]:
+    """{"success", …}: how far an assistant message is right, each in [0, 1]. Raises ValueError (see `check`)."""
+    if "tool" in expected or "calls" in expected:
+        calls = calls_in(message)
+        return match_calls(calls, expected) if calls is not None else {"success": 0.0, "tools": 0.0, "arguments": 0.0}
+    text = message.get("content") or ""
+    if "answer" in expected:
+        return {"success": float(is_answer(text, expected["answer"]))}
+    if isinstance(expected.get("constraint"), dict) and expected["constraint"].keys() <= CONSTRAINTS.keys():
+        return {"success": float(all(CONSTRAINTS[name](text, value) for name, value in expected["constraint"].items()))}
+    raise ValueError("A task's expected value needs “tool”, “calls”, “answer” or known constraints.")

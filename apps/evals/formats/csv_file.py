@@ -1,0 +1,133 @@
+"""CSV with a header: prompt and expected, or tool and args, or answer; a row is a task."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from apps.evals.formats.rows import Bad, Line, Read, RowProblem, TaskRow, decoded, parsed_arguments, task
+
+COLUMNS = ("key", "prompt", "system", "expected", "tool", "args", "answer", "demonstration", "group", "split")
+PREFIXES = ("args.", "metadata.")
+HELP = f"Columns are {', '.join(COLUMNS)}, args.NAME and metadata.NAME."
+NAMES = {"messages": "prompt"}
+MAX_CELL = 2_000_000
+
+
+def read(lines: Iterable[Line]) -> Iterator[Read]:
+    """A wrong header is one problem, and then nothing is read."""
+    csv.field_size_limit(MAX_CELL)
+    reader = csv.reader(_text(lines), strict=True)
+    header: list[str] | None = None
+    while True:
+        try:
+            cells = next(reader, None)
+            if cells is None:
+                return
+            if not any(cell.strip() for cell in cells):
+                continue
+            if header is None:
+                header = _header(cells)
+                continue
+            yield replace(_row(_cells(header, cells)), line=reader.line_num)
+        except Bad as error:
+            yield RowProblem(max(1, reader.line_num), error.field, error.message)
+            if header is None:
+                return
+        except csv.Error as error:
+            yield RowProblem(
+                max(1, reader.line_num), "", f"not CSV: {error}. Quote cells with commas, quotes or line ends."
+            )
+            return
+
+
+def _text(lines: Iterable[Line]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        text = decoded(line)
+        text = text.removeprefix("\ufeff") if not number else text
+        yield text if text.endswith("\n") else text + "\n"
+
+
+def _header(cells: list[str]) -> list[str]:
+    names = [cell.strip().casefold() if not cell.strip().startswith(PREFIXES) else cell.strip() for cell in cells]
+    for name in names:
+        if name not in COLUMNS and not name.startswith(PREFIXES):
+            raise Bad(name or "(empty)", f"there is no such column. {HELP}")
+        if names.count(name) > 1:
+            raise Bad(name, "stands twice in the header.")
+    if "prompt" not in names:
+        raise Bad("prompt", f"there is no such column in the file, and it is needed. {HELP}")
+    if not {"expected", "tool", "answer"} & set(names):
+        raise Bad(
+            "expected", "the file says nowhere what is right. Give a column expected, tool (with args) or answer."
+        )
+    return names
+
+
+def _cells(header: list[str], cells: list[str]) -> dict[str, str]:
+    if len(cells) != len(header):
+        raise Bad("", f"{len(cells)} cells, but the header has {len(header)}. Quote cells that have commas in them.")
+    return dict(zip(header, cells, strict=True))
+
+
+def _row(cells: dict[str, str]) -> TaskRow:
+    if not cells["prompt"].strip():
+        raise Bad("prompt", "empty. Give the request that the agent is to answer.")
+    system = [{"role": "system", "content": cells["system"]}] if cells.get("system", "").strip() else []
+    return task(
+        key=cells.get("key", "").strip(),
+        messages=[*system, {"role": "user", "content": cells["prompt"]}],
+        expected=_expected(cells),
+        demonstration=cells.get("demonstration", ""),
+        group=cells.get("group", "").strip(),
+        split=cells.get("split", ""),
+        metadata={
+            name.removeprefix("metadata."): cell
+            for name, cell in cells.items()
+            if name.startswith("metadata.") and cell
+        },
+        names=NAMES,
+    )
+
+
+def _expected(cells: dict[str, str]) -> dict:
+    given = [name for name in ("expected", "tool", "answer") if cells.get(name, "").strip()]
+    if len(given) != 1:
+        raise Bad(
+            "expected", f"{' and '.join(given) or 'nothing'} given. Fill in exactly one of expected, tool and answer."
+        )
+    if given == ["answer"]:
+        return {"answer": cells["answer"].strip()}
+    if given == ["tool"]:
+        return {"tool": cells["tool"].strip(), "args": _args(cells)}
+    return _json_or_answer(cells["expected"].strip())
+
+
+def _args(cells: dict[str, str]) -> dict:
+    args = parsed_arguments(cells.get("args", "").strip() or "{}", "args")
+    named = {
+        name.removeprefix("args."): _value(cell) for name, cell in cells.items() if name.startswith("args.") and cell
+    }
+    if both := sorted(args.keys() & named.keys()):
+        raise Bad(f"args.{both[0]}", "given in the column args too. Give it once.")
+    return args | named
+
+
+def _value(cell: str) -> Any:
+    """Numbers, true, false, lists and objects as in JSON; everything else is text."""
+    try:
+        value = json.loads(cell, parse_constant=lambda _: cell)
+    except (ValueError, RecursionError):
+        return cell
+    plain_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if not plain_number or json.dumps(value) == cell.strip() else cell
+
+
+def _json_or_answer(cell: str) -> dict:
+    """An object is taken as it is; other text is the answer."""
+    if not cell.startswith("{"):
+        return {"answer": cell}
+    return parsed_arguments(cell, "expected")

@@ -1,0 +1,250 @@
+"""A task as files carry it, what may be wrong with one, and the checks that all formats share. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from apps.evals.canonical import canonical_hash
+from apps.evals.formats.checks import CONSTRAINTS
+
+KEY_LENGTH, GROUP_LENGTH = 120, 200
+ROLES = ("system", "developer", "user", "assistant", "tool")
+SPLITS = ("train", "validation", "holdout", "regression", "general")
+ALIASES = {"hold-out": "holdout", "held-out": "holdout", "test": "holdout", "val": "validation", "dev": "validation"}
+FORMS = '{"tool", "args"}, {"calls": […]}, {"answer": …} or {"constraint": {…}}'
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """One task of a file. `expected` is described in `checks`; `split` and `group` are empty where the file has none."""
+
+    key: str
+    messages: list[dict]
+    expected: dict
+    tools: list[dict] = field(default_factory=list)
+    demonstration: str = ""
+    group: str = ""
+    split: str = ""
+    metadata: dict = field(default_factory=dict)
+    line: int = field(default=0, compare=False)  # where it was read; no part of the task
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """Why a row is no task: its line (from 1), the field, and what is wrong and what to do. The row is left out whole."""
+
+    line: int
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"Line {self.line}, {self.field}: {self.message}" if self.field else f"Line {self.line}: {self.message}"
+
+
+class Bad(Exception):
+    """A row that cannot be read: field and message of its problem."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field, self.message = field, message
+
+
+Line = str | bytes
+Read = TaskRow | RowProblem
+
+
+def json_lines(lines: Iterable[Line]) -> Iterator[tuple[int, dict | RowProblem]]:
+    """(line number, object or problem) of each line that is not blank."""
+    for number, line in enumerate(lines, 1):
+        try:
+            text = decoded(line)
+            if text.strip("\ufeff \t\r\n"):
+                yield number, parsed_object(text.removeprefix("\ufeff"))
+        except Bad as error:
+            yield number, RowProblem(number, error.field, error.message)
+
+
+def decoded(line: Line) -> str:
+    try:
+        return line.decode() if isinstance(line, bytes) else line
+    except UnicodeDecodeError as error:
+        raise Bad("", f"not UTF-8 (byte {error.start + 1}). Save the file as UTF-8.") from error
+
+
+def parsed_object(text: str) -> dict:
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Bad("", f"not JSON: {error}. Each line must be one whole JSON object.") from error
+    if not isinstance(value, dict):
+        raise Bad("", f"expected a JSON object, got {kind_of(value)}. Each line is one task.")
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def kind_of(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def each(lines: Iterable[Line], parse: Callable[[dict], TaskRow]) -> Iterator[Read]:
+    """A task or a problem for each line that is not blank."""
+    for number, value in json_lines(lines):
+        if isinstance(value, RowProblem):
+            yield value
+            continue
+        try:
+            yield replace(parse(value), line=number)
+        except Bad as error:
+            yield RowProblem(number, error.field, error.message)
+
+
+def want(value: Any, kind: type | tuple[type, ...], name: str, advice: str) -> Any:
+    """The value, if it is of the kind. Raises Bad."""
+    if not isinstance(value, kind) or (
+        isinstance(value, bool) and bool not in (kind if isinstance(kind, tuple) else (kind,))
+    ):
+        raise Bad(name, f"{'missing' if value is None else 'got ' + kind_of(value)}. {advice}")
+    return value
+
+
+def task(
+    *, key: Any, messages: Any, expected: Any, tools: Any = None, demonstration: Any = "", group: Any = "",
+    split: Any = "", metadata: Any = None, names: dict[str, str] | None = None,
+) -> TaskRow:  # fmt: skip
+    """The checked row; without a key it gets one from its messages. `names` says what the file calls a field. Raises Bad."""
+    called = {name: name for name in ("key", "messages", "expected", "tools", "demonstration", "group", "split")} | (
+        names or {}
+    )
+    messages = checked_messages(messages, called["messages"])
+    return TaskRow(
+        key=_short(key, called["key"], KEY_LENGTH) or f"task-{canonical_hash(messages)[:16]}",
+        messages=messages,
+        expected=checked_expected(expected, called["expected"]),
+        tools=checked_tools([] if tools is None else tools, called["tools"]),
+        demonstration=want(
+            "" if demonstration is None else demonstration,
+            str,
+            called["demonstration"],
+            "Give the good answer as text.",
+        ),
+        group=_short(group, called["group"], GROUP_LENGTH),
+        split=checked_split(split, called["split"]),
+        metadata=want({} if metadata is None else metadata, dict, "metadata", "Give an object."),
+    )
+
+
+def _short(value: Any, name: str, most: int) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    text = want("" if value is None else value, str, name, "Give text.")
+    if len(text) > most:
+        raise Bad(name, f"{len(text)} characters long. At most {most} are stored: shorten it.")
+    return text
+
+
+def checked_split(value: Any, name: str) -> str:
+    text = want("" if value is None else value, str, name, f"Give one of {', '.join(SPLITS)}.").strip().casefold()
+    text = ALIASES.get(text, text)
+    if text and text not in SPLITS:
+        raise Bad(name, f"there is no split “{text}”. Give one of {', '.join(SPLITS)}, or leave it empty.")
+    return text
+
+
+def checked_messages(value: Any, name: str = "messages") -> list[dict]:
+    """OpenAI chat messages with a request among them. Raises Bad."""
+    want(value, list, name, "Give a list of OpenAI chat messages.")
+    for index, message in enumerate(value):
+        _check_message(message, f"{name}[{index}]")
+    if not any(message["role"] in ("user", "tool") for message in value):
+        raise Bad(name, "there is no message of the role “user”. Give the request that the agent is to answer.")
+    return value
+
+
+def _check_message(message: Any, name: str) -> None:
+    want(message, dict, name, "Give an object with “role” and “content”.")
+    if message.get("role") not in ROLES:
+        raise Bad(f"{name}.role", f"there is no role {message.get('role')!r}. Give one of {', '.join(ROLES)}.")
+    content = message.get("content")
+    if not isinstance(content, str | list | None):
+        raise Bad(f"{name}.content", f"got {kind_of(content)}. Give text or a list of content parts.")
+    if content is None and not message.get("tool_calls"):
+        raise Bad(f"{name}.content", "missing. Give text, or tool_calls in a message of the assistant.")
+    for at, call in enumerate(want(message.get("tool_calls") or [], list, f"{name}.tool_calls", "Give a list.")):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise Bad(f"{name}.tool_calls[{at}]", "has no function.name. Give OpenAI's form of a tool call.")
+
+
+def checked_tools(value: Any, name: str = "tools") -> list[dict]:
+    """OpenAI chat tools; those of the Responses API ({type, name, parameters}) are put in that form. Raises Bad."""
+    made = []
+    for index, tool in enumerate(want(value, list, name, "Give a list of OpenAI tools.")):
+        want(tool, dict, f"{name}[{index}]", "Give an OpenAI tool.")
+        if "function" not in tool and isinstance(tool.get("name"), str):
+            tool = {"type": "function", "function": {key: item for key, item in tool.items() if key != "type"}}
+        function = tool.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise Bad(f"{name}[{index}]", "has no function.name. Give OpenAI's form of a tool.")
+        made.append(tool)
+    return made
+
+
+def checked_expected(value: Any, name: str = "expected") -> dict:
+    """One of the forms of `checks`. Raises Bad."""
+    want(value, dict, name, f"Give {FORMS}.")
+    if "calls" in value:
+        for index, call in enumerate(want(value["calls"], list, f"{name}.calls", "Give a list of calls.")):
+            _check_call(call, f"{name}.calls[{index}]")
+    elif "tool" in value:
+        _check_call(value, name)
+    elif "constraint" in value:
+        _check_constraint(value["constraint"], f"{name}.constraint")
+    elif value.get("answer") is None or value["answer"] == []:
+        raise Bad(name, f"says neither a call nor an answer. Give {FORMS}.")
+    return value
+
+
+def _check_call(call: Any, name: str) -> None:
+    want(call, dict, name, 'Give {"tool": "…", "args": {…}}.')
+    if not want(call.get("tool"), str, f"{name}.tool", "Give the tool's name.").strip():
+        raise Bad(f"{name}.tool", "empty. Give the tool's name.")
+    want(call.get("args"), dict, f"{name}.args", "Give an object, {} where there are none.")
+    accept = want(call.get("accept", {}), dict, f"{name}.accept", "Give an object of lists.")
+    for argument, values in accept.items():
+        want(values, list, f"{name}.accept.{argument}", "Give the list of right values.")
+
+
+def _check_constraint(value: Any, name: str) -> None:
+    want(value, dict, name, f"Give an object of {', '.join(CONSTRAINTS)}.")
+    unknown = sorted(value.keys() - CONSTRAINTS.keys())
+    if unknown or not value:
+        raise Bad(name, f"there is no constraint “{', '.join(unknown)}”. There are {', '.join(CONSTRAINTS)}.")
+
+
+def only(record: dict, known: Iterable[str], advice: str) -> None:
+    """Raises Bad for a field that is not known: half of a row is never read in silence."""
+    unknown = [name for name in record if name not in set(known)]
+    if unknown:
+        raise Bad(unknown[0], f"there is no such field. {advice}")
+
+
+def parsed_arguments(value: Any, name: str) -> dict:
+    """A call's arguments, which come as an object or as its JSON text. Raises Bad."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value or "{}", parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise Bad(name, f"not JSON: {error}. Give an object or its JSON text.") from error
+    return want(value, dict, name, "Give an object or its JSON text.")
+
+
+def expected_of(calls: list[dict]) -> dict:
+    """One call stands for itself; more or none are a list."""
+    return calls[0] if len(calls) == 1 else {"calls": calls}

@@ -1,0 +1,248 @@
+"""A package for verifiers 0.4 (`vf-eval`, prime-rl): tasks as JSONL, a taskset that scores them, a harness that runs them.
+
+The harness is the package's own because the built-in ones serve tools under MCP and rename them; a model is to see the
+tools, and earlier calls of them, under the names that it was trained with. Tool results are the recorded ones, so
+that nothing real is called. `checks.py` goes along as it is: Flywheel and the package score by the same code.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable
+from importlib import resources
+
+from apps.evals.formats import own
+from apps.evals.formats.rows import TaskRow
+
+VERSION = "verifiers==0.4.*"
+RECORDED = "recorded_results"  # metadata: [{"tool", "args", "content"}], what the tools answered in the recorded run
+
+PYPROJECT = """\
+[project]
+name = "{dash}"
+version = "0.1.0"
+description = "{count} tasks exported by Flywheel"
+requires-python = ">=3.11"
+dependencies = ["{verifiers}", "httpx"]
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.hatch.build.targets.wheel]
+packages = ["{name}"]
+"""
+
+README = """\
+# {dash}
+
+{count} tasks for verifiers 0.4, exported by Flywheel. `{name}/tasks.jsonl` holds them in Flywheel's own format.
+
+    pip install .
+    export MODEL_API_KEY=…
+    vf-eval @ eval.toml --client.base-url http://localhost:8000/v1 --model MODEL --no-push --no-rich
+
+The reward `correct` is 1 where all expected calls (or the answer) are right and nothing is too much, else 0. `tools` and
+`arguments` are metrics: the shares that are right. A tool that is called is answered with its recorded result; where
+there is none, the rollout ends with that call.
+"""
+
+EVAL = """\
+num_rollouts = 1
+push = false
+
+[env.taskset]
+id = "{dash}"
+
+[env.agent.harness]
+id = "{dash}"
+
+[env.agent.runtime]
+type = "subprocess"
+
+[client]
+type = "eval"
+base_url = "http://localhost:8000/v1"
+api_key_var = "MODEL_API_KEY"
+"""
+
+INIT = """\
+from {name}.harness import RecordedHarness
+from {name}.taskset import ExportedTaskset
+
+__all__ = ["ExportedTaskset", "RecordedHarness"]
+"""
+
+TASKSET = '''\
+"""The tasks and how they are scored."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import verifiers.v1 as vf
+from verifiers.v1.dialects.chat import parse_message
+
+from {name}.checks import argument_match, score
+
+TASKS = Path(__file__).with_name("tasks.jsonl")
+
+
+class ExportedData(vf.TaskData):
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = []
+    expected: dict[str, Any]
+    recorded: list[dict[str, Any]] = []
+
+
+class ExportedTask(vf.Task[ExportedData]):
+    @property
+    def key(self) -> str:
+        return self.data.id or self.hash
+
+    def scores(self, trace: vf.Trace) -> dict[str, float]:
+        """Of the last reply; where calls are expected, of all calls that the rollout made."""
+        replies = trace.assistant_messages
+        if not replies:
+            return {{"success": 0.0}}
+        made = [call for reply in replies for call in reply.tool_calls or []]
+        calls = [{{"function": {{"name": call.name, "arguments": call.arguments}}}} for call in made]
+        return score(self.data.expected, {{"role": "assistant", "content": replies[-1].content or "", "tool_calls": calls}})
+
+    @vf.reward(weight=1.0)
+    async def correct(self, trace: vf.Trace) -> float:
+        return self.scores(trace)["success"]
+
+    @vf.metric
+    async def shares(self, trace: vf.Trace) -> dict[str, float]:
+        return {{name: value for name, value in self.scores(trace).items() if name != "success"}}
+
+
+class ExportedConfig(vf.TasksetConfig):
+    split: str | None = None
+    """Only the tasks of this split."""
+
+
+class ExportedTaskset(vf.Taskset[ExportedTask, ExportedConfig]):
+    def load(self) -> Iterator[ExportedTask]:
+        with TASKS.open(encoding="utf-8") as lines:
+            for row in map(json.loads, lines):
+                if self.config.split in (None, row.get("split")):
+                    yield ExportedTask(data_of(row), self.config.task)
+
+
+def data_of(row: dict[str, Any]) -> ExportedData:
+    return ExportedData(
+        id=row["key"],
+        name=row["key"],
+        prompt=[parse_message(without_developer(message)) for message in row["messages"]],
+        messages=row["messages"],
+        tools=row.get("tools", []),
+        expected=row["expected"],
+        recorded=row.get("metadata", {{}}).get("{recorded}", []),
+    )
+
+
+def without_developer(message: dict[str, Any]) -> dict[str, Any]:
+    """verifiers knows no role “developer”; the harness sends the messages as they are."""
+    return message | {{"role": "system"}} if message["role"] == "developer" else message
+
+
+def recorded_result(data: ExportedData, tool: str, args: dict[str, Any], used: set[int]) -> str | None:
+    """What the tool answered to this call in the recorded run; a result is given once."""
+    for index, result in enumerate(data.recorded):
+        same = result["tool"] == tool and argument_match(args, {{"args": result["args"]}}) == 1.0
+        if same and index not in used:
+            used.add(index)
+            return result["content"]
+    return None
+'''
+
+HARNESS = '''\
+"""The conversation: the model answers; recorded results are served to its calls until there is none to serve."""
+
+import httpx
+import verifiers.v1 as vf
+
+from {name}.checks import calls_in
+from {name}.taskset import data_of, recorded_result
+
+
+class RecordedConfig(vf.HarnessConfig):
+    max_turns: int = 10
+    """Turns of the model at most."""
+    timeout: float = 600.0
+    """Seconds that one turn may take."""
+
+
+class RecordedHarness(vf.Harness[RecordedConfig]):
+    APPENDS_SYSTEM_PROMPT = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data) -> vf.ProgramResult:
+        messages = list(data.messages)
+        if data.system_prompt:
+            messages.insert(0, {{"role": "system", "content": data.system_prompt}})
+        body = {{"model": ctx.model, **({{"tools": data.tools}} if data.tools else {{}})}}
+        headers = {{"Authorization": f"Bearer {{secret}}"}}
+        used: set[int] = set()
+        async with httpx.AsyncClient(headers=headers, timeout=self.config.timeout) as client:
+            for _ in range(self.config.max_turns):
+                response = await client.post(f"{{endpoint}}/chat/completions", json=body | {{"messages": messages}})
+                if response.status_code >= 400:
+                    return vf.ProgramResult(exit_code=1, stdout="", stderr=response.text[-2000:])
+                reply = response.json()["choices"][0]["message"]
+                results = served(data, reply, used)
+                if not results:
+                    break
+                messages += [reply, *results]
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+def served(data, reply: dict, used: set[int]) -> list[dict]:
+    """Tool messages for all calls of a reply; empty where it makes none or one has no recorded result."""
+    calls = (calls_in(reply) or []) if reply.get("tool_calls") else []
+    results = [recorded_result(data, call["tool"], call["args"], used) for call in calls]
+    if not calls or None in results:
+        return []
+    return [
+        {{"role": "tool", "tool_call_id": call["id"], "content": content}}
+        for call, content in zip(reply["tool_calls"], results, strict=True)
+    ]
+'''.replace("from {name}.taskset import data_of, recorded_result", "from {name}.taskset import recorded_result")
+
+
+def package(rows: Iterable[TaskRow], name: str) -> dict[str, str]:
+    """{path: text} of a package that `pip install` and `vf-eval @ eval.toml` take.
+
+    `name` is put in the form of a package name. Raises ValueError where nothing of it is left or there are no tasks.
+    """
+    module = package_name(name)
+    tasks = list(own.write(rows))
+    if not tasks:
+        raise ValueError("There are no tasks to export.")
+    named = {
+        "name": module,
+        "dash": module.replace("_", "-"),
+        "count": len(tasks),
+        "verifiers": VERSION,
+        "recorded": RECORDED,
+    }
+    texts = {
+        "pyproject.toml": PYPROJECT, "README.md": README, "eval.toml": EVAL, f"{module}/__init__.py": INIT,
+        f"{module}/taskset.py": TASKSET, f"{module}/harness.py": HARNESS,
+    }  # fmt: skip
+    files = {path: text.format(**named) for path, text in texts.items()}
+    checks = resources.files(__package__).joinpath("checks.py").read_text(encoding="utf-8")
+    return files | {f"{module}/checks.py": checks, f"{module}/tasks.jsonl": "".join(tasks)}
+
+
+def package_name(name: str) -> str:
+    """A Python package's name: small letters, digits and underscores. Raises ValueError where nothing is left."""
+    made = re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")
+    if not made:
+        raise ValueError(f"“{name}” gives no name for a package: use letters and digits.")
+    return f"tasks_{made}" if made[0].isdigit() or keyword.iskeyword(made) or made in ("verifiers", "tasks") else made

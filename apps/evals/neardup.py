@@ -1,0 +1,276 @@
+"""When two tasks are nearly the same task: MinHash/LSH over normalised words, then the exact comparison. Pure.
+
+What is compared. The system message is the harness's and left out. The words of the other messages (text, and names
+and values of tool calls) are brought into one spelling, fillers dropped (`neartext`). A feature is (word, how often it
+has come); a slot, that is a number, date, time or identifier, counts twice. Text similarity t is the Jaccard index of the
+two feature sets. Words and not n-grams of them, because a request of ten words loses most of its 3-grams when its parts
+change places, and because n-grams of letters make Monday and Tuesday alike and drown a changed slot in its template.
+
+What counts as the same. Requests made from one template share most words and are still different tasks: “book Anna for
+3 May” is not “book Bob for 7 June”. So the expected calls (or the answer) have a say, with similarity c, the Jaccard index
+of their (tool, argument, word) triples; c = 1 where one side has none, so that what is unknown is never an excuse. A pair
+scores t·c; but t alone where t ≥ NEARLY_IDENTICAL, unless values were filled in otherwise and the calls differ with them:
+a held-out request with another answer beside it is still that request. A near-duplicate scores THRESHOLD or more.
+
+What it cannot see: a paraphrase in other words (a synonym for each), a translation, a misspelling in a very short request.
+Groups keep those on one side of a split.
+
+Finding candidates. 128 MinHash values in BANDS bands of ROWS (Broder 1997; Leskovec, Rajaraman and Ullman, Mining of
+Massive Datasets, 3.4). Two texts of similarity t share no band, and so are missed, with probability (1 − t⁴)³²: 1.5·10⁻⁴ at
+0.70, 5.4·10⁻⁶ at 0.75, 5.0·10⁻⁸ at 0.80, 0 at 1. Hashes are BLAKE2b: the same on every machine, in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from apps.evals.minhash import BANDS, PERMUTATIONS, ROWS, VERSION, bands_of, minhashes
+from apps.evals.nearcalls import calls_of, expected_leaves, text_of
+from apps.evals.nearjoin import Overlap, candidates
+from apps.evals.neartext import content, fold, is_slot
+from apps.evals.trainingtext import Unit, texts_of
+
+__all__ = [
+    "BANDS", "NEARLY_IDENTICAL", "PERMUTATIONS", "ROWS", "THRESHOLD", "VERSION", "Document", "Signature", "Unit",
+    "components", "document", "pairs", "signature", "signatures", "similarity", "texts_of",
+]  # fmt: skip
+THRESHOLD = 0.7
+NEARLY_IDENTICAL = 0.95
+SLOT_WEIGHT = 2
+Id = TypeVar("Id", bound=Hashable)
+
+
+class Signature(NamedTuple):
+    """What a database keeps of a task: `minhash` is 128 little-endian uint32, `bands` are 32 signed 64-bit integers.
+
+    Two tasks are candidates if their `bands` overlap (the band's number is part of it). Both are empty for a task
+    without a single word: it is like nothing, and only the canonical hash compares it.
+    """
+
+    minhash: bytes
+    bands: list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """A task as it is compared. `features` are sorted unique uint64; `calls` is None where nothing is expected of it."""
+
+    features: np.ndarray
+    words: frozenset[str]
+    calls: frozenset[tuple[str, str, str]] | None = None
+
+
+# Documents
+
+
+def document(messages: Sequence[dict], expected: dict | None = None, demonstration: str = "") -> Document:
+    """What of a task is compared. Where `expected` is empty, what the demonstration calls is expected."""
+    found = [word for message in messages if message.get("role") != "system" for word in content(text_of(message))]
+    if not found:  # nothing but signs: they themselves are the words
+        found = "".join(fold(text_of(message)) for message in messages if message.get("role") != "system").split()
+    calls = expected_leaves(expected or calls_of(demonstration))
+    return Document(_features(found), frozenset(found), calls)
+
+
+def _features(found: Iterable[str]) -> np.ndarray:
+    """Hashes of (word, which occurrence); a slot has SLOT_WEIGHT of them for each."""
+    seen: dict[str, int] = {}
+    hashes: list[int] = []
+    for word in found:
+        for _ in range(SLOT_WEIGHT if is_slot(word) else 1):
+            seen[word] = seen.get(word, 0) + 1
+            hashes.append(_hash(word, seen[word]))
+    return np.unique(np.array(hashes, dtype=np.uint64))
+
+
+@lru_cache(maxsize=500_000)
+def _hash(word: str, count: int) -> int:
+    data = f"{count}\0{word}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+# Signatures
+
+
+def signature(messages: Sequence[dict], expected: dict | None = None, demonstration: str = "") -> Signature:
+    """What is stored of a task to find its near-duplicates again."""
+    return signatures([document(messages, expected, demonstration)])[0]
+
+
+def signatures(documents: Iterable[Document]) -> list[Signature]:
+    """The same for many at once, about ten times faster."""
+    documents = list(documents)
+    hashes = minhashes([document.features for document in documents])
+    bands = bands_of(hashes).tolist()
+    return [
+        Signature(row.astype("<u4").tobytes(), mine) if len(document.features) else Signature(b"", [])
+        for document, row, mine in zip(documents, hashes, bands, strict=True)
+    ]
+
+
+# Similarity
+
+
+def similarity(a: Document | Signature, b: Document | Signature) -> float:
+    """In [0, 1]. Of two documents the exact one (see the module); of signatures the estimate of t, ± 0.04 at 0.7."""
+    if isinstance(a, Document) and isinstance(b, Document):
+        return _decide(_jaccard(a.features, b.features), a, b)
+    first, second = _hashes_of(a), _hashes_of(b)
+    return float(np.mean(first == second)) if len(first) and len(second) else 0.0
+
+
+def _hashes_of(one: Document | Signature) -> np.ndarray:
+    if isinstance(one, Signature):
+        return np.frombuffer(one.minhash, dtype="<u4")
+    return minhashes([one.features])[0] if len(one.features) else np.array([], dtype=np.uint32)
+
+
+def _jaccard(a: np.ndarray, b: np.ndarray) -> float:
+    both = len(np.intersect1d(a, b, assume_unique=True))
+    either = len(a) + len(b) - both
+    return both / either if either else 0.0
+
+
+def _decide(t: float, a: Document, b: Document) -> float:
+    """The score of a pair whose texts have similarity t."""
+    c = call_similarity(a, b)
+    if t >= NEARLY_IDENTICAL and not (c < 1 and _filled_otherwise(a, b)):
+        return t
+    return t * c
+
+
+def call_similarity(a: Document, b: Document) -> float:
+    """Jaccard index of the expected triples; 1 where one side has none."""
+    if a.calls is None or b.calls is None or a.calls == b.calls:
+        return 1.0
+    return len(a.calls & b.calls) / len(a.calls | b.calls)
+
+
+def _filled_otherwise(a: Document, b: Document) -> bool:
+    """Whether each text has a value that the other lacks: then they are two instances of a template."""
+    mine, theirs = a.words - b.words, b.words - a.words
+    return _has_value(mine, a) and _has_value(theirs, b)
+
+
+def _has_value(some: frozenset[str], document: Document) -> bool:
+    named = {word for _, _, word in document.calls or ()}
+    return any(word in named or is_slot(word) for word in some)
+
+
+# Many against many
+
+
+def pairs(
+    left: Iterable[tuple[Id, Document]],
+    right: Iterable[tuple[Id, Document]] | None = None,
+    threshold: float = THRESHOLD,
+    most: int | None = 20,
+) -> list[tuple[Id, Id, float]]:
+    """(left id, right id, similarity) of all near-duplicates, best first; without `right`, within `left`, each pair once.
+
+    Of a left id the `most` best partners are told; None tells all. Texts that are alike by THRESHOLD or more are missed
+    with the probability given above (a lower `threshold` misses more); what is told is exact.
+    """
+    mine = _Bulk(left)
+    theirs = mine if right is None else _Bulk(right)
+    within = right is None
+    told = _expanded(_scored(mine, theirs, threshold, within), mine, theirs, within, most)
+    return [(mine.ids[i][k], theirs.ids[j][m], score) for i, k, j, m, score in _best(told, most)]
+
+
+class _Bulk:
+    """Many documents, equal ones once: `ids[row]` are the ids that share a document."""
+
+    def __init__(self, given: Iterable[tuple[Id, Document]]) -> None:
+        rows: dict[tuple, int] = {}
+        self.ids: list[list] = []
+        self.documents: list[Document] = []
+        for identity, one in given:
+            row = rows.setdefault((one.features.tobytes(), one.calls), len(self.ids))
+            if row == len(self.ids):
+                self.ids.append([])
+                self.documents.append(one)
+            self.ids[row].append(identity)
+        self.sizes = np.array([len(one.features) for one in self.documents], dtype=np.int64)
+        self.bands = bands_of(minhashes([one.features for one in self.documents]))
+
+    @property
+    def calls(self) -> list[frozenset[tuple[str, str, str]]]:
+        return [one.calls or frozenset() for one in self.documents]
+
+
+Pair = tuple[int, int, float]
+
+
+def _scored(a: _Bulk, b: _Bulk, threshold: float, within: bool) -> Iterator[Pair]:
+    """(row of a, row of b, score) of all pairs of different documents that share a band and score enough, each once."""
+    texts = Overlap([one.features.tolist() for one in a.documents], [one.features.tolist() for one in b.documents])
+    calls = Overlap(a.calls, b.calls)
+    known = [np.array([one.calls is not None for one in bulk.documents], dtype=bool) for bulk in (a, b)]
+    for i, j in candidates(a, b, threshold, within):
+        t = texts.jaccard(i, j)
+        i, j, t = i[t >= threshold], j[t >= threshold], t[t >= threshold]
+        c = np.where(known[0][i] & known[1][j], calls.jaccard(i, j), 1.0)
+        for row in np.flatnonzero((t * c >= threshold) | (t >= NEARLY_IDENTICAL)):
+            score = _decide(float(t[row]), a.documents[i[row]], b.documents[j[row]])
+            if score >= threshold:
+                yield int(i[row]), int(j[row]), score
+
+
+Told = tuple[int, int, int, int, float]
+
+
+def _expanded(scored: Iterable[Pair], a: _Bulk, b: _Bulk, within: bool, most: int | None) -> Iterator[Told]:
+    """(row of a, place among its ids, row of b, place, score); of one row of b at most `most` places for each of a."""
+    if within:
+        for row in np.flatnonzero(a.sizes).tolist():
+            for k in range(len(a.ids[row])):
+                yield from ((row, k, row, m, 1.0) for m in _places(a.ids[row], k + 1, most))
+    for i, j, score in scored:
+        for k in range(len(a.ids[i])):
+            yield from ((i, k, j, m, score) for m in _places(b.ids[j], 0, most))
+
+
+def _places(ids: list, start: int, most: int | None) -> range:
+    return range(start, len(ids) if most is None else min(len(ids), start + most))
+
+
+def _best(told: Iterable[Told], most: int | None) -> list[Told]:
+    """The best, in order; at most `most` for each id of the left side."""
+    if most is None:
+        return sorted(told, key=_rank)
+    heaps: dict[tuple[int, int], list[tuple[float, int, int]]] = {}
+    for i, k, j, m, score in told:
+        heap = heaps.setdefault((i, k), [])
+        (heapq.heappush if len(heap) < most else heapq.heappushpop)(heap, (score, -j, -m))
+    return sorted(((i, k, -j, -m, score) for (i, k), heap in heaps.items() for score, j, m in heap), key=_rank)
+
+
+def _rank(told: Told) -> tuple:
+    return -told[4], *told[:4]
+
+
+def components(ids: Iterable[Id], found: Iterable[tuple[Id, Id, float]]) -> dict[Id, Id]:
+    """For each id the smallest of those it hangs together with: near-duplicates of near-duplicates are one group.
+
+    A split that keeps these groups whole has no near-duplicate across it. Take `found` from `pairs(…, most=None)`.
+    """
+    parent = {identity: identity for identity in ids}
+
+    def root(identity: Id) -> Id:
+        while parent[identity] != identity:
+            parent[identity] = parent[parent[identity]]
+            identity = parent[identity]
+        return identity
+
+    for one, other, _ in found:
+        low, high = sorted((root(one), root(other)), key=str)
+        parent[high] = low
+    return {identity: root(identity) for identity in parent}

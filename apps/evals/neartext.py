@@ -1,0 +1,156 @@
+"""The words of a text that say what is wanted, in one spelling. Pure: no Django, no torch.
+
+Two spellings of one wish give the same words: case, width, accents, invisible characters, letters borrowed from other
+alphabets, punctuation, politeness, inflection, and the many ways to write a date, a time, a number or an identifier.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+
+# Cyrillic, Greek and Latin letters that look like a plain Latin one (after case folding and NFKD).
+_LOOK_ALIKES = dict(
+    zip(
+        "авекмнорстухіјѕԁԛԝһӏαβεικνορτυχγηωϲϳłøđħıɡɑ",
+        "abekmhopctyxijsdqwhlabeikvoptuxynwcjlodhiga",
+        strict=True,
+    )
+)
+_LETTERS = str.maketrans(_LOOK_ALIKES | {"’": "'", "‘": "'", "ʼ": "'", "＇": "'", "`": "'"})
+
+
+def _listed(text: str) -> list[str]:
+    return text.split()
+
+
+_LONG = _listed("january february march april may june july august september october november december")
+_SHORT = _listed("jan feb mar apr may jun jul aug sep oct nov dec")
+MONTHS = {name: number for names in (_LONG, _SHORT) for number, name in enumerate(names, 1)} | {"sept": 9}
+DAYS = {"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday", "today", "tomorrow", "yesterday"}
+_NUMBERS = {name: n for n, name in enumerate(_listed("two three four five six seven eight nine ten eleven twelve"), 2)}
+# Words that carry no wish. Negations and what turns a wish round (not, no, never, without, off, except, before, after)
+# are left out on purpose.
+FILLERS = frozenset(
+    _listed("""
+    a about actually again ahead also am an and any anyone are as asap at be because been bit but by bye can cannot
+    cheers could course dear did do does doing done else every favor favour fine for from get give go going good got
+    great had happy has have having he hello help her here hey hi him his how however i if immediately in into is it
+    its just kind kindly let like little lot maybe me mind might mine moment much must my need needed needs now of
+    oh ok okay on once one or other ought our out per perhaps please pls plz possible quick quickly rather really
+    right s said say see shall she should so some somebody someone soon sorry sure t than thank thanks that the
+    their them then there these they thing this those though time to too u um us very via want wanted wants was we
+    well were what when where whether which who whom whose why will wish with wonder wondering would yes you your
+    yours
+    """)
+)
+_MONTH = "|".join(sorted(MONTHS, key=len, reverse=True))
+_TOKEN = re.compile(
+    rf"""
+    (?P<uuid>\b[0-9a-f]{{8}}-?(?:[0-9a-f]{{4}}-?){{3}}[0-9a-f]{{12}}\b)
+  | (?P<iso>\b(?P<iy>\d{{4}})[-/.](?P<im>\d{{1,2}})[-/.](?P<id>\d{{1,2}})(?=\D|$))
+  | (?P<md>\b(?P<mm>{_MONTH})\.?\s+(?:the\s+)?(?P<mday>\d{{1,2}})(?:st|nd|rd|th)?\b(?!:)(?:,?\s+(?P<my>\d{{4}})\b)?)
+  | (?P<dm>\b(?P<dday>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<dmonth>{_MONTH})\b\.?(?:,?\s+(?P<dy>\d{{4}})\b)?)
+  | (?P<ampm>\b(?P<h>\d{{1,2}})(?:[:.](?P<hm>\d{{2}}))?\s*(?P<half>[ap])\.?\s?m\b\.?)
+  | (?P<clock>\b(?P<ch>[01]?\d|2[0-3]):(?P<cm>[0-5]\d)(?::[0-5]\d)?\b)
+  | (?P<number>\b\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?\b|\b\d+\.\d+\b)
+  | (?P<word>[^\W_]+(?:'[^\W_]+)?)
+    """,
+    re.VERBOSE,
+)
+# Scripts written without spaces: their runs are read as pairs of letters.
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+
+
+def fold(text: str) -> str:
+    """One spelling of the letters: NFKC, case-folded, no accents, no invisible characters, look-alikes as Latin."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
+        text = "".join(char for char in text if not _is_dressing(char))
+        text = unicodedata.normalize("NFKC", text).translate(_LETTERS)
+    return text.replace("`", "'").casefold()
+
+
+def _is_dressing(char: str) -> bool:
+    """Accents on letters, variation selectors and invisible characters; the vowel signs of other scripts stay."""
+    return "\u0300" <= char <= "\u036f" or "\ufe00" <= char <= "\ufe0f" or unicodedata.category(char) in ("Cf", "Me")
+
+
+def words(text: str) -> list[str]:
+    """All words in order, in canonical form; slots (see `is_slot`) keep their digits. Fillers are still there."""
+    return [word for match in _TOKEN.finditer(fold(text)) for word in _canonical(match)]
+
+
+def content(text: str) -> list[str]:
+    """The words that carry the wish: no fillers. All words where nothing else is left."""
+    found = words(text)
+    return [word for word in found if word not in FILLERS] or found
+
+
+@lru_cache(maxsize=200_000)
+def is_slot(word: str) -> bool:
+    """Whether a word is a value that is filled in: it has a digit, or names a day or a month."""
+    return any(char.isdigit() for char in word) or word in DAYS or word in MONTHS
+
+
+def _canonical(match: re.Match[str]) -> Iterator[str]:
+    kind = match.lastgroup if match.lastgroup in _CANON else next(name for name in _CANON if match[name])
+    yield from _CANON[kind](match)
+
+
+def _date(year: str | None, month: int, day: str) -> list[str]:
+    return [f"d{month:02d}-{int(day):02d}"] + ([str(int(year))] if year else [])
+
+
+def _half_day(match: re.Match[str]) -> list[str]:
+    hour = int(match["h"]) % 12 + (12 if match["half"] == "p" else 0)
+    return [f"t{hour:02d}:{match['hm'] or '00'}"]
+
+
+def _number(match: re.Match[str]) -> list[str]:
+    whole, _, part = match["number"].replace(",", "").partition(".")
+    part = part.rstrip("0")
+    return [f"{whole}.{part}" if part else whole]
+
+
+def _word(match: re.Match[str]) -> list[str]:
+    word = match["word"]
+    if word.isascii():
+        return _plain(word)
+    if not _UNSPACED.search(word):
+        return [word.replace("'", "")]
+    pairs = [run[at : at + 2] for run in _UNSPACED.findall(word) for at in range(max(1, len(run) - 1))]
+    return [run for run in _UNSPACED.split(word) if run] + pairs
+
+
+@lru_cache(maxsize=100_000)
+def _plain(word: str) -> list[str]:
+    stem, _, ending = word.partition("'")
+    if ending == "t" and stem.endswith("n"):
+        return ["not"]
+    if word in _NUMBERS:
+        return [str(_NUMBERS[word])]
+    return [stem if stem in FILLERS or is_slot(stem) else _stem(stem)]
+
+
+def _stem(word: str) -> str:
+    """Without the commonest English endings: closes, closed and closing are one word."""
+    for ending, instead in (("ies", "y"), ("ing", ""), ("ed", ""), ("s", "")):
+        if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
+            word = word.removesuffix(ending) + instead
+            break
+    return word.removesuffix("e") if len(word) > 3 else word
+
+
+_CANON = {
+    "uuid": lambda match: [match["uuid"].replace("-", "")],
+    "iso": lambda match: _date(match["iy"], int(match["im"]), match["id"]),
+    "md": lambda match: _date(match["my"], MONTHS[match["mm"]], match["mday"]),
+    "dm": lambda match: _date(match["dy"], MONTHS[match["dmonth"]], match["dday"]),
+    "ampm": _half_day,
+    "clock": lambda match: [f"t{int(match['ch']):02d}:{match['cm']}"],
+    "number": _number,
+    "word": _word,
+}

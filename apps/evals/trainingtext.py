@@ -1,0 +1,105 @@
+"""The requests that a training row teaches to answer, whatever its format. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from apps.evals.nearcalls import calls_of, text_of, values_of
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One request inside a training row and what it teaches to answer."""
+
+    messages: list[dict]
+    expected: dict | None = None
+    demonstration: str = ""
+
+    @property
+    def text(self) -> str:
+        return "\n".join(text_of(message) for message in self.messages if message.get("role") != "system")
+
+
+def texts_of(row: dict) -> Iterator[Unit]:
+    """Every request that a training row teaches to answer, of any of the formats in which rows train.
+
+    Chat rows ({"messages"}), prompt and completion, preference pairs (TRL's and OpenAI's), few-shot examples
+    ({"examples"}), {"text"}, {"input", "output"}, and tasks ({"messages", "expected", "demonstration"}). For each turn of
+    the assistant: what came before it since the start, and what came since the turn before it, so that a held-out
+    request is found within a longer conversation too. Of a preference pair only the chosen answer says what is
+    expected: the rejected one is wrong by design. What is no request at all is yielded as one text, so that nothing
+    escapes the comparison. Raises ValueError for a row with no text in it.
+    """
+    units = [*_task_units(row), *_preference_units(row), *_chat_units(row)]
+    if not units and (text := values_of({key: value for key, value in row.items() if key != "tools"}).strip()):
+        units = [Unit([{"role": "user", "content": text}])]
+    if not units:
+        raise ValueError(f"A training row without text (fields: {', '.join(sorted(map(str, row))) or 'none'}).")
+    yield from units
+
+
+def _task_units(row: dict) -> Iterator[Unit]:
+    if isinstance(row.get("expected"), dict) or isinstance(row.get("demonstration"), str):
+        expected = row.get("expected") if isinstance(row.get("expected"), dict) else None
+        messages = _as_messages(row.get("messages"))
+        said = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
+        yield from _turns(messages[: said[-1] + 1] if said else [])
+        yield Unit(messages, expected, row.get("demonstration") or "")
+
+
+def _preference_units(row: dict) -> Iterator[Unit]:
+    """Of prompt/chosen/rejected, input/preferred_output/non_preferred_output, prompt/completion and input/output."""
+    prompt, given = row.get("prompt", row.get("input")), row.get("input")
+    if isinstance(given, dict) and "messages" in given:
+        prompt = given["messages"]
+    chosen = next((row[name] for name in ("chosen", "preferred_output", "completion", "output") if name in row), None)
+    rejected = row.get("rejected", row.get("non_preferred_output"))
+    answer = _as_messages(chosen, "assistant")
+    before = _as_messages(prompt)
+    yield from _turns(before + answer)
+    yield from (
+        Unit(unit.messages, (calls_of(answer) if answer else None))
+        for unit in _turns(before + _as_messages(rejected, "assistant"))
+    )
+
+
+def _chat_units(row: dict) -> Iterator[Unit]:
+    if not isinstance(row.get("expected"), dict):
+        yield from _turns(_as_messages(row.get("messages")))
+    yield from _turns(_as_messages(row.get("examples")))
+    yield from _turns(_as_messages(row.get("text")))
+
+
+def _as_messages(value: Any, role: str = "user") -> list[dict]:
+    if isinstance(value, str):
+        return [{"role": role, "content": value}] if value.strip() else []
+    if isinstance(value, dict):
+        return [value]
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _turns(messages: list[dict]) -> Iterator[Unit]:
+    """The conversation before each turn of the assistant, whole and since its last turn; all of it where there is none."""
+    before: list[dict] = []
+    since = 0
+    for message in messages:
+        if message.get("role") == "assistant":
+            if before[since:]:
+                yield from _both(before, since, calls_of(message))
+            since = len(before) + 1
+        before.append(message)
+    if before[since:] and any(item.get("role") == "user" for item in before[since:]):
+        yield from _both(before, since, None)
+
+
+def _both(before: list[dict], since: int, expected: dict | None) -> Iterator[Unit]:
+    whole, last = (_without_system(part) for part in (before, before[since:]))
+    yield Unit(whole, expected)
+    if 0 < len(last) < len(whole):
+        yield Unit(last, expected)
+
+
+def _without_system(messages: list[dict]) -> list[dict]:
+    return [message for message in messages if message.get("role") != "system"]
