@@ -18,8 +18,8 @@ DEFAULT_MODES = (
     ("wrong_tool_choice", "Wrong tool choice", Severity.MEDIUM, False, "A tool there is, but not the right one."),
     ("wrong_arguments", "Wrong arguments", Severity.MEDIUM, False, "The right tool, called with wrong arguments."),
     ("bad_planning", "Bad planning", Severity.MEDIUM, False, "Steps that do not lead to the goal: loops, detours."),
-    ("unsafe_action", "Unsafe action", Severity.HIGH, True, "A dangerous tool was called without being asked for."),
-    ("retrieval_failure", "Retrieval failure", Severity.MEDIUM, False, "What was needed was not found."),
+    ("unsafe_action", "Unsafe action", Severity.HIGH, True, "A dangerous tool, or a change that nobody asked for."),
+    ("retrieval_failure", "Retrieval failure", Severity.MEDIUM, False, "What was needed was not looked up, or not found."),
     ("hallucinated_api", "Hallucinated API", Severity.MEDIUM, False, "A tool that does not exist was called."),
     ("incomplete_execution", "Incomplete execution", Severity.LOW, False, "The run ended before the task was done."),
 )
@@ -105,6 +105,7 @@ def as_input(row: Trajectory) -> dict:
         "tools": row.tools,
         "outcome_status": row.outcome_status,
         "outcome_reason": row.outcome_reason,
+        "outcome_label": row.outcome_label,
         "interventions": row.interventions,
         "metadata": row.metadata,
     }

@@ -1,289 +1,101 @@
 """From a trajectory to its failure mode, the blamed step and the evidence. Pure: no Django, no torch.
 
-Rules run in the order of RULES; the first that fires names the mode, so that what did harm or what broke the format
-is never filed under something milder. Every rule gives its evidence.
+PRECEDENCE is the whole of the policy: the first line that finds something names the mode and the blamed step; all lines
+that find something are evidence. Harm comes first, then broken contracts that were not made good, then what is known to
+have been right, then what the run shows by itself, and what only words suggest comes last.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
+from apps.failures import rules
+from apps.failures.findings import Diagnosis, Evidence, Finding
+from apps.failures.reading import Run, read
 
-LOOP = 3
-RETRIEVAL_WORDS = ("search", "retrieve", "lookup", "find", "query", "read", "get")
-EMPTY_RESULTS = ("", "[]", "{}", "null", "none", "no results", "no results found", "not found")
+__all__ = ["Diagnosis", "Evidence", "classify"]
 
-
-@dataclass(frozen=True)
-class Evidence:
-    """One reason: the rule, the message it is about, and the words."""
-
-    rule: str
-    message_index: int | None
-    text: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"rule": self.rule, "message_index": self.message_index, "text": self.text}
+A_RULE = 3  # findings kept of one rule
+SCANNED = 200  # broken contracts looked at for one that was not made good
+CERTAIN, LIKELY, HINT = "certain", "likely", "hint"
+ALL = frozenset(("success", "failure", "unknown"))
+NOT_SUCCESS = ALL - {"success"}
+FAILURE = frozenset(("failure",))
 
 
 @dataclass(frozen=True)
-class Diagnosis:
-    """What went wrong (a slug of a failure mode), at which message, and why we think so."""
+class Line:
+    """One rule in its place: how sure it is, and for which outcomes it speaks.
 
-    mode: str
-    blamed_message: int | None
-    evidence: list[Evidence]
+    `standing`: only what was not made good later counts. `only` is a mode: the other findings of that rule have a line
+    of their own, further down.
+    """
 
-
-@dataclass(frozen=True)
-class Call:
-    """One tool call; `args` is None where the arguments do not parse; `index` is its message."""
-
-    index: int
-    id: str | None
-    tool: str
-    args: dict | None
-    raw: str
+    rule: Callable[[Run], rules.Findings]
+    confidence: str
+    outcomes: frozenset[str] = NOT_SUCCESS
+    standing: bool = False
+    only: str = ""
 
 
-@dataclass
-class Run:
-    """A trajectory as the rules see it."""
-
-    messages: list[dict]
-    tools: dict[str, dict] = field(default_factory=dict)
-    dangerous: set[str] = field(default_factory=set)
-    calls: list[Call] = field(default_factory=list)
-    failed: bool = False
-    reason: str = ""
-    interventions: list[dict] = field(default_factory=list)
-    expected: dict | None = None
-
-    def replies(self, call: Call) -> Iterator[tuple[int, str]]:
-        """(index, content) of the tool's replies to a call."""
-        for index, message in enumerate(self.messages[call.index + 1 :], call.index + 1):
-            if message.get("role") == "assistant":
-                return
-            if message.get("role") == "tool" and message.get("tool_call_id") in (None, call.id):
-                yield index, text_of(message)
-
-    @property
-    def last_assistant(self) -> int | None:
-        found = [
-            index
-            for index, message in enumerate(self.messages)
-            if message.get("role") == "assistant" and not str(message.get("name") or "").startswith("example_")
-        ]
-        return found[-1] if found else None
-
-
-def text_of(message: dict) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
-
-
-def read(trajectory: dict) -> Run:
-    """From {messages, tools, outcome_status, outcome_reason, interventions, metadata}."""
-    run = Run(
-        messages=trajectory["messages"],
-        failed=trajectory.get("outcome_status") == "failure",
-        reason=trajectory.get("outcome_reason") or "",
-        interventions=trajectory.get("interventions") or [],
-    )
-    for tool in trajectory.get("tools") or []:
-        function = tool.get("function") if isinstance(tool.get("function"), dict) else tool
-        name = function.get("name")
-        if isinstance(name, str):
-            run.tools[name] = function.get("parameters") or {}
-            if function.get("x-dangerous"):
-                run.dangerous.add(name)
-    run.calls = list(_calls(run.messages))
-    run.expected = _expected(run.interventions, trajectory.get("metadata") or {})
-    return run
-
-
-def _calls(messages: list[dict]) -> Iterator[Call]:
-    for index, message in enumerate(messages):
-        for call in message.get("tool_calls") or []:
-            function = call.get("function") or {}
-            arguments = function.get("arguments")
-            yield Call(
-                index,
-                call.get("id"),
-                str(function.get("name", "")),
-                _object(arguments),
-                arguments if isinstance(arguments, str) else json.dumps(arguments),
-            )
-
-
-def _object(arguments: Any) -> dict | None:
-    if arguments is None or arguments == "":
-        return {}
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return None
-    return arguments if isinstance(arguments, dict) else None
-
-
-def _expected(interventions: list[dict], metadata: dict) -> dict | None:
-    """{tool, args} that a person or the log says would have been right."""
-    for intervention in reversed(interventions):
-        after = intervention.get("after")
-        if intervention.get("kind") == "edit" and isinstance(after, dict):
-            if "tool" in after:
-                return {"tool": after["tool"], "args": after.get("args") or {}}
-            for call in _calls([after]):
-                return {"tool": call.tool, "args": call.args or {}}
-    expected = metadata.get("expected")
-    return expected if isinstance(expected, dict) and "tool" in expected else None
-
-
-# The rules. Each gives (mode, blamed message, evidence text) or None.
-
-Finding = tuple[str, int | None, str] | None
-
-
-def unsafe_action(run: Run) -> Finding:
-    for call in run.calls:
-        asked = run.expected is not None and run.expected["tool"] == call.tool
-        if call.tool in run.dangerous and not asked and not _confirmed(run, call):
-            return "unsafe_action", call.index, f"The dangerous tool {call.tool} was called without being asked for."
-    return None
-
-
-def _confirmed(run: Run, call: Call) -> bool:
-    return any(
-        item.get("kind") == "approve" and item.get("message_index") in (None, call.index) for item in run.interventions
-    )
-
-
-def format_error(run: Run) -> Finding:
-    for call in run.calls:
-        if call.args is None:
-            return "format_error", call.index, f"The arguments of {call.tool} are not a JSON object: {call.raw[:200]}"
-    last = run.last_assistant
-    if run.failed and run.tools and not run.calls and last is not None:
-        words = text_of(run.messages[last])[:200]
-        return "format_error", last, f"Instead of a tool call the agent wrote: {words}"
-    return None
-
-
-def hallucinated_api(run: Run) -> Finding:
-    for call in run.calls:
-        if run.tools and call.tool not in run.tools:
-            return "hallucinated_api", call.index, f"There is no tool {call.tool}."
-    return None
-
-
-def wrong_tool(run: Run) -> Finding:
-    if run.expected and run.calls and all(call.tool != run.expected["tool"] for call in run.calls):
-        call = run.calls[-1]
-        return "wrong_tool_choice", call.index, f"{call.tool} was called; {run.expected['tool']} would have been right."
-    return None
-
-
-def wrong_arguments(run: Run) -> Finding:
-    for call in run.calls:
-        problem = _schema_problem(run.tools.get(call.tool), call.args)
-        if problem:
-            return "wrong_arguments", call.index, f"The arguments of {call.tool} break its schema: {problem}"
-        if run.failed and run.expected and run.expected["tool"] == call.tool and call.args != run.expected["args"]:
-            return "wrong_arguments", call.index, _argument_difference(call.args or {}, run.expected["args"])
-    return None
-
-
-def _schema_problem(schema: dict | None, args: dict | None) -> str:
-    if not schema or args is None:
-        return ""
-    try:
-        error = next(Draft202012Validator(schema).iter_errors(args), None)
-    except (SchemaError, RecursionError, TypeError, KeyError):
-        return ""  # a tool whose own schema is broken says nothing about the call
-    return error.message[:300] if error else ""
-
-
-def _argument_difference(args: dict, expected: dict) -> str:
-    parts = [
-        f"{name} is {json.dumps(args[name])[:80]}, should be {json.dumps(expected[name])[:80]}"
-        if name in args and name in expected
-        else f"{name} is missing"
-        if name in expected
-        else f"{name} was not asked for"
-        for name in sorted(args.keys() | expected.keys())
-        if args.get(name) != expected.get(name)
-    ]
-    return "; ".join(parts) + "."
-
-
-def retrieval_failure(run: Run) -> Finding:
-    for call in run.calls:
-        if not any(word in call.tool.lower() for word in RETRIEVAL_WORDS):
-            continue
-        for index, reply in run.replies(call):
-            if run.failed and reply.strip().strip(".").casefold() in EMPTY_RESULTS:
-                return "retrieval_failure", index, f"{call.tool} found nothing, and the run went on."
-    return None
-
-
-def bad_planning(run: Run) -> Finding:
-    seen: dict[tuple[str, str], int] = {}
-    for call in run.calls:
-        key = (call.tool, call.raw)
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] >= LOOP:
-            return "bad_planning", call.index, f"{call.tool} was called {seen[key]} times with the same arguments."
-    return None
-
-
-def incomplete_execution(run: Run) -> Finding:
-    for call in reversed(run.calls):
-        for index, reply in run.replies(call):
-            if is_error(reply) and not any(later.index > call.index for later in run.calls):
-                return "incomplete_execution", index, f"{call.tool} failed and was not tried again: {reply[:200]}"
-        break
-    if run.failed:
-        return "incomplete_execution", run.last_assistant, run.reason[:300] or "The run is marked as failed."
-    return None
-
-
-def is_error(reply: str) -> bool:
-    start = reply.lstrip().casefold()
-    return start.startswith(("error", "exception", "traceback")) or start.startswith('{"error"')
-
-
-RULES: tuple[Callable[[Run], Finding], ...] = (
-    unsafe_action,
-    format_error,
-    hallucinated_api,
-    wrong_tool,
-    wrong_arguments,
-    retrieval_failure,
-    bad_planning,
-    incomplete_execution,
+PRECEDENCE = (
+    # Harm: also in a run that is marked as a success.
+    Line(rules.dangerous_without_confirmation, CERTAIN, ALL),
+    Line(rules.expected_calls, CERTAIN, NOT_SUCCESS, only="unsafe_action"),
+    # Broken contracts, never recovered: also in a success.
+    Line(rules.arguments_do_not_parse, CERTAIN, ALL, standing=True),
+    Line(rules.words_instead_of_a_call, LIKELY, FAILURE),
+    Line(rules.tool_is_not_there, CERTAIN, ALL, standing=True),
+    # Against what would have been right: the first deviation. Before the schema, since a call of the wrong tool with
+    # that tool's arguments wrong is first of all the wrong tool.
+    Line(rules.expected_calls, CERTAIN, NOT_SUCCESS),
+    Line(rules.arguments_break_the_schema, CERTAIN, ALL, standing=True),
+    # What the run shows, and what people did about it.
+    Line(rules.rejected_by_a_person, CERTAIN),
+    Line(rules.claimed_success, LIKELY),
+    Line(rules.empty_retrieval_used, LIKELY, FAILURE),
+    Line(rules.looped, LIKELY),
+    Line(rules.turn_limit, CERTAIN),
+    Line(rules.error_never_recovered, LIKELY),
+    Line(rules.handed_over, LIKELY),
+    Line(rules.ended_in_the_middle, LIKELY, FAILURE),
+    Line(rules.expected_words, LIKELY, FAILURE),
+    # What words suggest.
+    Line(rules.user_corrected, HINT),
+    Line(rules.user_repeated, HINT, FAILURE),
+    Line(rules.failed_without_a_finish, HINT, FAILURE),
 )
 
 
 def classify(trajectory: dict) -> Diagnosis | None:
-    """The diagnosis of a failed trajectory, or None.
+    """The diagnosis of a run {messages, tools, outcome_status, outcome_reason, interventions, metadata}, or None.
 
-    A run that is marked as a success is only blamed for harm (an unsafe action) or for breaking a tool's contract.
+    A success is only blamed for harm, and for breaking a tool's contract where that was never made good.
     """
     run = read(trajectory)
-    if trajectory.get("outcome_status") == "success":
-        rules: tuple[Callable[[Run], Finding], ...] = (unsafe_action,)
-    else:
-        rules = RULES
-    findings = [(rule.__name__, found) for rule in rules if (found := rule(run))]
-    if not findings:
+    said: dict[Callable, list[Finding]] = {}
+    found = [(line, finding) for line in PRECEDENCE if run.status in line.outcomes for finding in _of(line, run, said)]
+    if not found:
         return None
-    mode, blamed, _ = findings[0][1]
-    return Diagnosis(mode, blamed, [Evidence(name, index, text) for name, (_, index, text) in findings])
+    return Diagnosis(found[0][1].mode, found[0][1].blamed, _evidence(found))
+
+
+def _of(line: Line, run: Run, said: dict[Callable, list[Finding]]) -> list[Finding]:
+    """What a line's rule found; `said` keeps it, for a rule that has two lines."""
+    if line.rule not in said:
+        found = rules.first(line.rule(run), SCANNED if line.standing else A_RULE)
+        said[line.rule] = rules.without_recovered(run, found)[:A_RULE] if line.standing else found
+    return [finding for finding in said[line.rule] if not line.only or finding.mode == line.only]
+
+
+def _evidence(found: list[tuple[Line, Finding]]) -> list[Evidence]:
+    """Each finding once; the fallback only where it is all there is."""
+    evidence: dict[tuple, Evidence] = {}
+    for line, finding in found:
+        if line.rule is rules.failed_without_a_finish and evidence:
+            continue
+        name, index = line.rule.__name__, finding.blamed if finding.shown is None else finding.shown
+        item = Evidence(name, index, finding.text, finding.quote, finding.mode, line.confidence)
+        evidence.setdefault((name, index, finding.text), item)
+    return list(evidence.values())

@@ -1,0 +1,241 @@
+"""What the calls should have been, where that is known, and where the agent left that way. Pure.
+
+The order of calls does not matter where each is as it should be: first, equal calls are taken out on both sides, then
+what is left over is aligned in order (Needleman and Wunsch 1970), which pairs a call with the one it should have been.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from apps.failures.reading import Call, Run, arguments, as_json, kind_of, retrieves
+from workers.verifiers import normalise
+
+MAX_EXPECTED = 500
+ALIGNED = (200, 100)  # left-over calls made and expected that are aligned; the first deviation is among them
+MISSING, EXTRA, OTHER_TOOL, WITHOUT_EFFECT = 1.0, 1.0, 1.5, 0.05
+HELPERS = frozenset(("think", "reason", "reflect", "plan", "scratchpad", "note", "calculate", "calculator"))
+SOURCES = ("expected", "expected_calls", "expected_tool_calls", "ground_truth")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A call that would have been right; `args` is None where any arguments are."""
+
+    tool: str
+    args: dict | None
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One difference: kind "wrong_tool", "wrong_argument", "missing" or "extra"; the call made and the call wanted."""
+
+    kind: str
+    made: Call | None
+    wanted: Wanted | None
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The right calls, and the calls to hold against them; `whole` is False where a person spoke of one step only."""
+
+    wanted: list[Wanted]
+    made: list[Call]
+    whole: bool = True
+
+
+def truth_of(run: Run) -> Truth | None:
+    """By a person's last edit, or by the log's metadata; None where nobody said what would have been right."""
+    for item in reversed(run.interventions):
+        if item.get("kind") == "edit" and (found := _calls(item.get("after"))):
+            return Truth(found, _edited(run, item, found), whole=False)
+    for name in SOURCES:
+        if name in run.metadata and (found := _calls(run.metadata[name])) is not None:
+            return Truth(found, run.calls)
+    task = _dig(run.metadata, "info", "task")
+    found = _calls(task.get("actions")) if isinstance(task, dict) else None
+    return None if found is None else Truth(found, run.calls)
+
+
+def _edited(run: Run, item: dict, wanted: list[Wanted]) -> list[Call]:
+    """The calls that an edit is about: of its message, or what the person found there if that is what the log has now."""
+    index = item.get("message_index")
+    here = [call for call in run.calls if call.index == index]
+    if not here:
+        return run.calls
+    right = {key_of(one.tool, one.args) for one in wanted}
+    if all(call.args is not None and key_of(call.tool, call.args) in right for call in here):
+        before = _calls(item.get("before")) or []
+        return [Call(index, None, one.tool, one.args, as_json(one.args)) for one in before] or here
+    return here
+
+
+def wanted_texts(run: Run) -> list[str]:
+    """Texts that the agent should have told the user, by the log's metadata."""
+    found = _dig(run.metadata, "info", "task", "outputs")
+    found = found if found is not None else run.metadata.get("expected_outputs")
+    return [text for text in found if isinstance(text, str) and text] if isinstance(found, list) else []
+
+
+def _dig(value: Any, *names: str) -> Any:
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _calls(value: Any) -> list[Wanted] | None:
+    """One call or a list of them, in any of the field's forms; None where it is none of these."""
+    if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
+        value = value["tool_calls"]
+    if isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, list):
+        return None
+    found = [_call(item) for item in value[:MAX_EXPECTED]]
+    return None if None in found else found
+
+
+def _call(item: Any) -> Wanted | None:
+    if not isinstance(item, dict):
+        return None
+    item = item["function"] if isinstance(item.get("function"), dict) else item
+    tool = next((item[name] for name in ("tool", "name") if isinstance(item.get(name), str)), "")
+    given = next((item[name] for name in ("args", "arguments", "kwargs", "parameters") if name in item), None)
+    return Wanted(tool, None if given is None else arguments(given)) if tool else None
+
+
+def deviations(truth: Truth) -> list[Deviation]:
+    """Every difference, in the order of the run. A person who mends one step says nothing of the other calls."""
+    made, wanted = _comparable(truth.made, truth.wanted)
+    left, missing, done = _without_equal(made, wanted)
+    found = _aligned(left[: ALIGNED[0]], missing[: ALIGNED[1]], done)
+    return [item for item in found if truth.whole or item.kind != "extra"]
+
+
+def _comparable(calls: list[Call], wanted: list[Wanted]) -> tuple[list[Call], list[Wanted]]:
+    """Look-ups on the way to a change are not compared, on neither side; where looking up was the task, helpers are not.
+
+    A step whose calls have no replies is an answer, not a way: then all of it counts.
+    """
+    if calls and all(call.reply is None and call.index == calls[-1].index for call in calls):
+        return calls, wanted
+    if not wanted or any(kind_of(item.tool) != "read" for item in wanted):
+        wanted = [item for item in wanted if kind_of(item.tool) != "read"]
+        return [call for call in calls if kind_of(call.tool) != "read"], wanted
+    names = {item.tool for item in wanted}
+    return [call for call in calls if call.tool in names or call.tool not in HELPERS], wanted
+
+
+def key_of(tool: str, args: dict | None) -> Hashable:
+    """Equal for calls that mean the same: case and spaces of texts, 4 and 4.0."""
+    return tool, normalise(args or {})
+
+
+def _without_equal(made: list[Call], wanted: list[Wanted]) -> tuple[list[Call], list[Wanted], set]:
+    """The calls and the wishes without a match, and the matched keys. A call that worked is matched before one that did not."""
+    tools = {item.tool for item in wanted}
+    keys = [key_of(call.tool, call.args) if call.tool in tools and call.args is not None else None for call in made]
+    open_wishes: dict[Hashable, deque[int]] = defaultdict(deque)
+    for place, item in enumerate(wanted):
+        open_wishes[item.tool if item.args is None else key_of(item.tool, item.args)].append(place)
+    done, matched, met = set(), set(), set()
+    for at in sorted((at for at, key in enumerate(keys) if key is not None), key=lambda at: made[at].error):
+        wishes = open_wishes.get(keys[at]) or open_wishes.get(made[at].tool)
+        if wishes:
+            met.add(wishes.popleft())
+            matched.add(at)
+            done.add(keys[at])
+    left = [call for at, call in enumerate(made) if at not in matched]
+    return left, [item for place, item in enumerate(wanted) if place not in met], done
+
+
+def _aligned(made: list[Call], wanted: list[Wanted], done: set) -> Iterator[Deviation]:
+    """The cheapest way from what was made to what was wanted, as deviations."""
+    tried: dict[str, deque[Call]] = defaultdict(deque)
+    for kind, call, item in _path(made, wanted):
+        if kind == "missing":
+            yield Deviation("missing", None, item)
+        elif kind == "extra" and call.error:
+            tried[call.tool].append(call)  # without effect: no fault of its own, but maybe the start of one
+        elif kind == "extra":
+            yield Deviation("extra", call, None, repeated=bool(done) and key_of(call.tool, call.args) in done)
+        else:
+            first = tried[call.tool].popleft() if tried[call.tool] else call
+            yield Deviation("wrong_argument" if call.tool == item.tool else "wrong_tool", first, item)
+
+
+def _path(made: list[Call], wanted: list[Wanted]) -> list[tuple[str, Any, Any]]:
+    """Steps ("pair", call, wish), ("extra", call, None), ("missing", None, wish) of the cheapest alignment."""
+    table = [[column * MISSING for column in range(len(wanted) + 1)]]
+    pairs = [[_distance(call, item) for item in wanted] for call in made]
+    for row, call in enumerate(made, 1):
+        above, line = table[-1], [table[-1][0] + _extra(call)]
+        for column in range(1, len(wanted) + 1):
+            pair = above[column - 1] + pairs[row - 1][column - 1]
+            line.append(min(pair, above[column] + _extra(call), line[-1] + MISSING))
+        table.append(line)
+    return _walk(table, pairs, made, wanted)
+
+
+def _walk(table: list, pairs: list, made: list[Call], wanted: list[Wanted]) -> list[tuple[str, Any, Any]]:
+    """Back through the table; of equally cheap ways the one that pairs the earliest calls."""
+    steps: list[tuple[str, Any, Any]] = []
+    row, column = len(made), len(wanted)
+    while row or column:
+        here = table[row][column]
+        if row and here == table[row - 1][column] + _extra(made[row - 1]):
+            row -= 1
+            steps.append(("extra", made[row], None))
+        elif row and column and here == table[row - 1][column - 1] + pairs[row - 1][column - 1]:
+            row, column = row - 1, column - 1
+            steps.append(("pair", made[row], wanted[column]))
+        else:
+            column -= 1
+            steps.append(("missing", None, wanted[column]))
+    return steps[::-1]
+
+
+def _extra(call: Call) -> float:
+    return WITHOUT_EFFECT if call.error else EXTRA
+
+
+def _distance(call: Call, item: Wanted) -> float:
+    """Below 1 for the same tool: the share of arguments that differ; dearer than that, but cheaper than two faults, else."""
+    if call.tool != item.tool:
+        return OTHER_TOOL
+    args, right = call.args or {}, item.args or {}
+    names = args.keys() | right.keys()
+    differ = sum(name not in args or name not in right or not same(args[name], right[name]) for name in names)
+    return 0.1 + 0.8 * differ / max(1, len(names))
+
+
+def same(one: Any, other: Any) -> bool:
+    return one == other or normalise(one) == normalise(other)
+
+
+def difference(args: dict | None, right: dict | None) -> str:
+    """What is wrong with the arguments, in words."""
+    args, right = args or {}, right or {}
+    parts = [
+        f"{name} is {_short(args[name])}, should be {_short(right[name])}"
+        if name in args and name in right
+        else f"{name} is missing"
+        if name in right
+        else f"{name} was not asked for"
+        for name in sorted(args.keys() | right.keys())
+        if name not in args or name not in right or not same(args[name], right[name])
+    ]
+    return "; ".join(parts[:6]) + "."
+
+
+def _short(value: Any) -> str:
+    return as_json(value)[:80]
+
+
+def needs_look_up(item: Wanted) -> bool:
+    """Whether what is missing is a look-up: then the agent did not know what it should have."""
+    return retrieves(item.tool)

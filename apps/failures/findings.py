@@ -1,0 +1,59 @@
+"""What the rules say: evidence, and the diagnosis drawn from it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+MAX_QUOTE = 200
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One reason: the rule, the message it is about, a sentence, and that message's own words.
+
+    `confidence` is "certain" (it can be checked: a schema, a ground truth, a person's act), "likely" (a pattern in
+    calls and replies) or "hint" (a pattern in words).
+    """
+
+    rule: str
+    message_index: int | None
+    text: str
+    quote: str = ""
+    mode: str = ""
+    confidence: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "rule": self.rule,
+            "message_index": self.message_index,
+            "text": self.text,
+            "quote": self.quote,
+            "mode": self.mode,
+            "confidence": self.confidence,
+        }
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What went wrong (a slug of a failure mode), at which message, and why we think so: the deciding reason first."""
+
+    mode: str
+    blamed_message: int | None
+    evidence: list[Evidence]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one rule found: the mode, the agent's step that is to blame, and the message that shows it."""
+
+    mode: str
+    blamed: int | None
+    shown: int | None
+    text: str
+    quote: str = ""
+
+
+def cut(text: str, limit: int = MAX_QUOTE) -> str:
+    """At most `limit` characters, of both ends where there are more."""
+    return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"

@@ -1,0 +1,292 @@
+"""A trajectory as the rules see it: read once, in one pass over the messages. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import msgspec
+
+from apps.failures.words import is_error, word_set
+from apps.trajectories.pages.arguments import Checker, offered
+from apps.trajectories.schema import is_example
+
+MAX_DEPTH = 60  # of arguments; deeper ones count as broken
+CACHED_TOOL_SETS = 512
+READ_VERBS = word_set(
+    "get list search find lookup look query read retrieve fetch check view show describe count browse inspect think "
+    "calculate calculator compute validate verify preview estimate download scroll is has"
+)
+RETRIEVAL_VERBS = word_set("get list search find lookup query read retrieve retrieval fetch browse rag")
+WRITE_VERBS = word_set(
+    "create add insert book make update edit modify change set write put patch upsert delete remove cancel drop purge "
+    "send post publish reply forward submit pay charge refund transfer move rename archive close assign share "
+    "invite approve reject grant revoke order buy purchase schedule reschedule reserve upload deploy restart"
+)
+PEOPLE = word_set("human humans person agent agents operator representative support supervisor")
+HANDOVER_VERBS = word_set("transfer escalate handoff handover hand forward route connect")
+_BRACKETS = re.compile(r"[\[\]{}]")
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+
+@dataclass(slots=True)
+class Call:
+    """One tool call; `args` is None where they are no JSON object; `index` is its message, `reply_index` the answer's."""
+
+    index: int
+    id: str | None
+    tool: str
+    args: dict | None
+    raw: str
+    reply: str | None = None
+    reply_index: int | None = None
+    error: bool = False
+
+    @property
+    def worked(self) -> bool:
+        """Whether a reply came that is no error."""
+        return self.reply is not None and not self.error
+
+
+@dataclass(slots=True)
+class Offer:
+    """The tools an agent was given, ready to check calls against."""
+
+    checker: Checker
+    names: frozenset[str]
+    dangerous: frozenset[str]
+    read_only: frozenset[str]
+
+
+@dataclass
+class Run:
+    """A trajectory as the rules see it. `users` and `answers` are (index, text); prompt examples are in neither."""
+
+    messages: list[dict]
+    offer: Offer
+    status: str
+    reason: str
+    label: str
+    interventions: list[dict]
+    metadata: dict
+    calls: list[Call] = field(default_factory=list)
+    users: list[tuple[int, str]] = field(default_factory=list)
+    answers: list[tuple[int, str]] = field(default_factory=list)
+    assistants: list[int] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return self.status == "failure"
+
+    @property
+    def last_assistant(self) -> int | None:
+        return self.assistants[-1] if self.assistants else None
+
+    def assistant_at_or_before(self, index: int | None) -> int | None:
+        """The agent's last step up to a message (of the whole run where that is None)."""
+        place = len(self.assistants) if index is None else bisect_right(self.assistants, index)
+        return self.assistants[place - 1] if place else None
+
+    def assistant_after(self, index: int) -> int | None:
+        """The agent's next step after a message."""
+        place = bisect_right(self.assistants, index)
+        return self.assistants[place] if place < len(self.assistants) else None
+
+    def user_before(self, index: int) -> int | None:
+        """The user's last message before another."""
+        place = bisect_left(self.users, (index, ""))
+        return self.users[place - 1][0] if place else None
+
+    def words(self, index: int) -> str:
+        return text_of(self.messages[index])
+
+    @cached_property
+    def answer_texts(self) -> dict[int, str]:
+        return dict(self.answers)
+
+
+def text_of(message: dict) -> str:
+    """The text of a message's content, which may be a list of parts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return ""
+
+
+def read(trajectory: dict) -> Run:
+    """From {messages, tools, outcome_status, outcome_reason, outcome_label?, interventions, metadata}."""
+    run = Run(
+        messages=trajectory["messages"],
+        offer=offer_of(trajectory.get("tools")),
+        status=trajectory.get("outcome_status") or "unknown",
+        reason=trajectory.get("outcome_reason") or "",
+        label=trajectory.get("outcome_label") or "",
+        interventions=[item for item in trajectory.get("interventions") or [] if isinstance(item, dict)],
+        metadata=trajectory.get("metadata") or {},
+    )
+    waiting = Waiting(())
+    for index, message in enumerate(run.messages):
+        waiting = _take(run, index, message, waiting)
+    return run
+
+
+class Waiting:
+    """The calls of one step of the agent that have no reply yet, by id; those without an id in their order."""
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        self._by_id: dict[str | None, deque[Call]] = defaultdict(deque)
+        for call in calls:
+            self._by_id[call.id].append(call)
+
+    def answered(self, wanted: str | None) -> Call | None:
+        """The call that a reply belongs to. One of the two may lack the id; then it is the first that is left."""
+        if wanted is None:
+            wanted = next(iter(self._by_id), None)
+        for name in (wanted, None):
+            if calls := self._by_id.get(name):
+                call = calls.popleft()
+                if not calls:
+                    del self._by_id[name]
+                return call
+        return None
+
+
+def _take(run: Run, index: int, message: dict, waiting: Waiting) -> Waiting:
+    """Files one message; returns the calls that wait for their reply."""
+    role = message.get("role")
+    if role == "tool":
+        if call := waiting.answered(message.get("tool_call_id")):
+            call.reply, call.reply_index = text_of(message), index
+            call.error = message.get("is_error") is True or is_error(call.reply)
+    elif role == "user" and not is_example(message):
+        run.users.append((index, text_of(message)))
+    elif role == "assistant":
+        return Waiting(() if is_example(message) else _step(run, index, message))
+    return waiting
+
+
+def _step(run: Run, index: int, message: dict) -> list[Call]:
+    """Files a message of the agent; returns its calls."""
+    made = list(calls_of(message, index))
+    run.assistants.append(index)
+    run.calls += made
+    if words := text_of(message):
+        run.answers.append((index, words))
+    return made
+
+
+def calls_of(message: dict, index: int = 0) -> Iterator[Call]:
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            given = function.get("arguments")
+            raw = given if isinstance(given, str) else "" if given is None else as_json(given)
+            name = call["id"] if isinstance(call.get("id"), str) else None
+            yield Call(index, name, str(function.get("name") or ""), arguments(given), raw)
+
+
+def as_json(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return str(value)
+
+
+def arguments(given: Any) -> dict | None:
+    """The arguments as an object; {} where none are given, None where they are no JSON object."""
+    if given is None or given == "":
+        return {}
+    if isinstance(given, str):
+        if given.count("{") + given.count("[") > MAX_DEPTH and _deep(given):
+            return None
+        given = parsed(given)
+    return given if isinstance(given, dict) else None
+
+
+def parsed(text: str) -> Any:
+    """JSON of any kind; None where it does not parse. Python's parser has a second try, for its long integers."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        pass
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _deep(text: str) -> bool:
+    """Whether brackets are open deeper than MAX_DEPTH; those inside strings count too, which only the absurd notices."""
+    depth = 0
+    for found in _BRACKETS.finditer(text):
+        depth += 1 if found.group() in "{[" else -1
+        if depth > MAX_DEPTH:
+            return True
+    return False
+
+
+_offers = threading.local()
+
+
+def offer_of(tools: Any) -> Offer:
+    """The tools ready for checking. Kept by content, a thread for itself: building it costs more than 30 checks."""
+    tools = tools if isinstance(tools, list) else []
+    try:
+        key = hashlib.blake2b(msgspec.json.encode(tools), digest_size=16).digest()
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return _offer(tools)
+    kept: OrderedDict[bytes, Offer] = _offers.__dict__.setdefault("kept", OrderedDict())
+    if (found := kept.get(key)) is None:
+        found = kept[key] = _offer(tools)
+        if len(kept) > CACHED_TOOL_SETS:
+            kept.popitem(last=False)
+    return found
+
+
+def _offer(tools: list) -> Offer:
+    functions = dict(offered(tools))
+    read_only = {name for name, function in functions.items() if _says_read_only(function)}
+    checker = Checker(tools)
+    return Offer(checker, frozenset(functions), frozenset(checker.dangerous), frozenset(read_only))
+
+
+def _says_read_only(function: dict) -> bool:
+    hints = function.get("annotations")
+    return isinstance(hints, dict) and hints.get("readOnlyHint") is True
+
+
+@lru_cache(maxsize=4096)
+def name_parts(tool: str) -> tuple[str, ...]:
+    """The words of a tool's name: of `crm.getUser_details`, crm, get, user, details."""
+    return tuple(part.lower() for part in _PARTS.findall(tool[:200]))
+
+
+@lru_cache(maxsize=4096)
+def kind_of(tool: str) -> str:
+    """What a tool does by the verbs of its name: "handover", "write", "read" or "other"."""
+    parts = name_parts(tool)
+    words = set(parts)
+    if words & HANDOVER_VERBS and words & PEOPLE:
+        return "handover"
+    first = next((word for word in parts if word in WRITE_VERBS or word in READ_VERBS), "")
+    return "write" if first in WRITE_VERBS else "read" if first else "other"
+
+
+@lru_cache(maxsize=4096)
+def retrieves(tool: str) -> bool:
+    """Whether a tool fetches what is known somewhere, by its name."""
+    return kind_of(tool) != "write" and not RETRIEVAL_VERBS.isdisjoint(name_parts(tool))

@@ -1,0 +1,366 @@
+"""The rules: each looks at a run for one kind of fault. Pure, and linear in the length of the run.
+
+A rule yields what it found, the earliest first. `blamed` is always a step of the agent; `shown` is the message with the
+proof, which may be a tool's or the user's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from itertools import islice
+
+from apps.failures.expected import Deviation, Wanted, deviations, difference, needs_look_up, truth_of, wanted_texts
+from apps.failures.findings import Finding, cut
+from apps.failures.reading import Call, Run, kind_of, retrieves
+from apps.failures.words import (
+    CALL_IN_WORDS,
+    CORRECTION,
+    NO,
+    NOTHING_FOUND,
+    REFUSAL,
+    TURN_LIMIT,
+    UNKNOWN_TOOL,
+    YES,
+    claims_success,
+    content_words,
+    is_empty,
+    search,
+    similarity,
+)
+
+LOOP = 3  # same call, same reply
+CYCLES, MAX_PERIOD = 2, 4  # A-B-A-B is two cycles of period 2
+SAME_REQUEST, REQUESTS_KEPT, REQUEST_WORDS = 0.8, 8, 3
+TURN_LIMIT_FIELDS = ("finish_reason", "finish_reasons", "stop_reason", "termination_reason", "exit_status", "status")
+Findings = Iterator[Finding]
+
+
+# Harm
+
+
+def dangerous_without_confirmation(run: Run) -> Findings:
+    """A tool declared `x-dangerous` that nobody asked for: no approval, no yes to the agent's question, not expected."""
+    if not run.offer.dangerous:
+        return
+    truth = truth_of(run)
+    asked = {item.tool for item in truth.wanted} if truth else set()
+    approved = {item.get("message_index") for item in run.interventions if item.get("kind") == "approve"}
+    for call in run.calls:
+        confirmed = call.tool in asked or not approved.isdisjoint((None, call.index))
+        if call.tool in run.offer.dangerous and not confirmed and not _said_yes(run, call.index):
+            text = f"The dangerous tool {call.tool} was called without being asked for."
+            yield Finding("unsafe_action", call.index, call.index, text, cut(call.raw))
+
+
+def _said_yes(run: Run, index: int) -> bool:
+    """Whether the user's last words before that message are a yes to something that the agent said just before."""
+    at = run.user_before(index)
+    if at is None or not any(run.answer_texts.get(before) for before in range(max(0, at - 2), at)):
+        return False
+    yes, no = search(YES, run.words(at)), search(NO, run.words(at))
+    return yes is not None and (no is None or yes.start() < no.start())
+
+
+# Broken contracts
+
+
+def arguments_do_not_parse(run: Run) -> Findings:
+    for call in run.calls:
+        if call.args is None:
+            text = f"The arguments of {call.tool} are not a JSON object."
+            yield Finding("format_error", call.index, call.index, text, cut(call.raw))
+
+
+def words_instead_of_a_call(run: Run) -> Findings:
+    """A failed run in which tools were there and none was called: a single answer, or text that looks like a call."""
+    if run.calls or not run.failed or not run.offer.names:
+        return
+    for index, words in run.answers:
+        if len(run.users) < 2 or search(CALL_IN_WORDS, words):
+            text = "Instead of a tool call the agent wrote words."
+            yield Finding("format_error", index, index, text, cut(words))
+
+
+def tool_is_not_there(run: Run) -> Findings:
+    """Not among the tools that were offered; where none are on record, the reply says so."""
+    for call in run.calls:
+        if run.offer.names and call.tool not in run.offer.names:
+            text = f"There is no tool {call.tool or 'without a name'}."
+            yield Finding("hallucinated_api", call.index, call.index, text, cut(call.raw))
+        elif not run.offer.names and call.error and search(UNKNOWN_TOOL, call.reply or ""):
+            text = f"The reply says that there is no tool {call.tool}."
+            yield Finding("hallucinated_api", call.index, call.reply_index, text, cut(call.reply or ""))
+
+
+def arguments_break_the_schema(run: Run) -> Findings:
+    for call in run.calls:
+        if call.args is not None and call.tool in run.offer.names:
+            for problem in run.offer.checker.problems(call.tool, call.args)[:1]:
+                text = f"The arguments of {call.tool} break its schema: {problem}"
+                yield Finding("wrong_arguments", call.index, call.index, text, cut(call.raw))
+
+
+def without_recovered(run: Run, found: list[Finding]) -> list[Finding]:
+    """Broken contracts that still stand: no later good call of that tool (of any, for one that is not there) worked.
+
+    A tool that answered without an error has taken the arguments as they are.
+    """
+    if not found:
+        return found
+    last_good: dict[str, int] = {}
+    faulty = {finding.blamed for finding in found}
+    for call in run.calls:
+        if call.worked and call.args is not None and call.index not in faulty:
+            last_good[call.tool] = last_good[""] = call.index
+    by_index = {call.index: call for call in run.calls}
+    return [finding for finding in found if not _recovered(finding, by_index.get(finding.blamed), last_good)]
+
+
+def _recovered(finding: Finding, call: Call | None, last_good: dict[str, int]) -> bool:
+    if call is None:
+        return False
+    if call.worked and finding.mode == "wrong_arguments":
+        return True
+    tool = "" if finding.mode == "hallucinated_api" else call.tool
+    return last_good.get(tool, -1) > call.index
+
+
+# Known calls
+
+
+def expected_calls(run: Run) -> Findings:
+    """Differences from the calls that would have been right, the first one first; harm before all others.
+
+    Where the outcome is unknown, a call that was merely not needed is none.
+    """
+    if (truth := truth_of(run)) is None:
+        return
+    found = [_explained(run, item) for item in deviations(truth)]
+    found = [finding for finding in found if run.failed or finding.mode != "bad_planning"]
+    yield from sorted(found, key=lambda finding: (finding.mode != "unsafe_action", _place(finding)))
+
+
+def _place(finding: Finding) -> float:
+    return float("inf") if finding.shown is None else finding.shown
+
+
+def _explained(run: Run, item: Deviation) -> Finding:
+    if item.kind == "missing":
+        return _missing(run, item.wanted)
+    call = item.made
+    if item.kind == "extra":
+        return _extra(call, item.repeated)
+    if item.kind == "wrong_tool":
+        text = f"{call.tool} was called; {item.wanted.tool} would have been right."
+        return Finding("wrong_tool_choice", call.index, call.index, text, cut(call.raw))
+    text = f"{call.tool}: {difference(call.args, item.wanted.args)}"
+    return Finding("wrong_arguments", call.index, call.index, text, cut(call.raw))
+
+
+def _missing(run: Run, wanted: Wanted) -> Finding:
+    mode = "retrieval_failure" if needs_look_up(wanted) else "incomplete_execution"
+    blamed = _gave_up(run)
+    quote = run.answer_texts.get(blamed, "") if blamed is not None else ""
+    return Finding(mode, blamed, None, f"{wanted.tool} was never called as it should have been.", cut(quote))
+
+
+def _gave_up(run: Run) -> int | None:
+    """The agent's first refusal after its last call that changed something; else its last step."""
+    since = max((call.index for call in run.calls if call.worked and kind_of(call.tool) == "write"), default=-1)
+    refusals = (index for index, words in run.answers if index > since and search(REFUSAL, words))
+    return next(refusals, run.last_assistant)
+
+
+def _extra(call: Call, repeated: bool) -> Finding:
+    """What changed the world and should not have is harm; what had no effect, or only repeats, is a detour."""
+    harm = call.worked and not repeated and kind_of(call.tool) == "write"
+    text = f"{call.tool} was called, which {'should not have happened' if harm else 'was not needed'}."
+    mode = "unsafe_action" if harm else "incomplete_execution" if kind_of(call.tool) == "handover" else "bad_planning"
+    return Finding(mode, call.index, call.index, text, cut(call.raw))
+
+
+def expected_words(run: Run) -> Findings:
+    """A text that the user should have been told and never was."""
+    wanted = wanted_texts(run) if run.failed else []
+    if not wanted:
+        return
+    said = " ".join(words for _, words in run.answers).replace(",", "").casefold()
+    for text in wanted:
+        if text.replace(",", "").casefold() not in said:
+            yield Finding(
+                "incomplete_execution", run.last_assistant, None, f"The user was never told “{cut(text, 80)}”."
+            )
+
+
+# What happened in the run
+
+
+def looped(run: Run) -> Findings:
+    """The same call with the same reply three times in all, or cycles of calls (A-B-A-B) that bring nothing new."""
+    keys = [(call.tool, call.raw, call.reply) for call in run.calls]
+    seen: Counter = Counter()
+    running = [0] * (MAX_PERIOD + 1)
+    for at, (call, key) in enumerate(zip(run.calls, keys, strict=True)):
+        seen[key] += 1
+        if seen[key] == LOOP:
+            text = f"{call.tool} was called {LOOP} times with the same arguments."
+            yield Finding("bad_planning", call.index, call.index, text, cut(call.raw))
+        for period in range(2, MAX_PERIOD + 1):
+            running[period] = running[period] + 1 if at >= period and keys[at - period] == key else 0
+            if running[period] == period * (CYCLES - 1) and len(set(keys[at - period + 1 : at + 1])) == period:
+                text = f"The same {period} calls were made twice in a row, with the same replies."
+                yield Finding("bad_planning", call.index, call.index, text, cut(call.raw))
+
+
+def claimed_success(run: Run) -> Findings:
+    """An answer that says it is done, although a call that changes something failed and was never made good."""
+    standing = {call.tool: call for call in _standing_errors(run) if kind_of(call.tool) != "read"}
+    if not standing:
+        return
+    since = min(call.index for call in standing.values())
+    for index, words in run.answers:
+        if index > since and not run.messages[index].get("tool_calls") and claims_success(words):
+            failed = ", ".join(sorted(standing))
+            text = f"The answer says it is done; {failed} had failed."
+            yield Finding("incomplete_execution", index, index, text, cut(words))
+            return
+
+
+def _standing_errors(run: Run) -> list[Call]:
+    """The last failed call of each tool that has not worked since."""
+    last: dict[str, Call] = {}
+    for call in run.calls:
+        if call.error:
+            last[call.tool] = call
+        elif call.worked:
+            last.pop(call.tool, None)
+    return list(last.values())
+
+
+def error_never_recovered(run: Run) -> Findings:
+    """A tool's error after which that tool never worked; where the outcome is unknown, nothing else may have either."""
+    last_good = max((call.index for call in run.calls if call.worked), default=-1)
+    for call in _standing_errors(run):
+        if run.failed or call.index > last_good:
+            text = f"{call.tool} failed and never worked afterwards."
+            yield Finding("incomplete_execution", call.index, call.reply_index, text, cut(call.reply or ""))
+
+
+def empty_retrieval_used(run: Run) -> Findings:
+    """An answer right after a retrieval that found nothing, without a word of that."""
+    for call in run.calls:
+        if call.reply is None or not is_empty(call.reply) or not retrieves(call.tool):
+            continue
+        index, words = _next_words(run, call.reply_index)
+        if words and not search(NOTHING_FOUND, words):
+            text = f"{call.tool} found nothing; the answer does not say so."
+            yield Finding("retrieval_failure", index, call.reply_index, text, cut(words))
+
+
+def _next_words(run: Run, index: int) -> tuple[int | None, str]:
+    """The agent's next step, where it is an answer in words without further calls."""
+    at = run.assistant_after(index)
+    return at, "" if at is None or run.messages[at].get("tool_calls") else run.answer_texts.get(at, "")
+
+
+def turn_limit(run: Run) -> Findings:
+    """The outcome or the finish reason says that a limit ended the run."""
+    for told in _endings(run):
+        if search(TURN_LIMIT, told[:300]):
+            text = "A limit ended the run."
+            yield Finding("incomplete_execution", run.last_assistant, run.last_assistant, text, cut(told))
+            return
+
+
+def _endings(run: Run) -> Iterator[str]:
+    yield run.label
+    yield run.reason
+    for name in TURN_LIMIT_FIELDS:
+        value = run.metadata.get(name)
+        for item in value[-1:] if isinstance(value, list) else [value]:
+            if isinstance(item, str):
+                yield item
+
+
+def ended_in_the_middle(run: Run) -> Findings:
+    """Tools answered, and then nothing: no words to the user after the last call."""
+    last = run.calls[-1] if run.calls else None
+    if last is None or last.index != run.last_assistant or kind_of(last.tool) == "handover":
+        return
+    if any(call.reply is not None for call in run.calls) and len(run.calls) > 1:
+        text = "The run ends with a call; the user got no answer after it."
+        yield Finding("incomplete_execution", last.index, last.index, text, cut(last.raw))
+
+
+def rejected_by_a_person(run: Run) -> Findings:
+    """A person did not let the agent do it: unsafe where it would have changed something."""
+    for item in run.interventions:
+        if item.get("kind") == "reject":
+            blamed = run.assistant_at_or_before(_index_of(run, item))
+            stopped = [call for call in run.calls if call.index == blamed and kind_of(call.tool) == "write"]
+            mode = "unsafe_action" if stopped else "bad_planning"
+            yield Finding(mode, blamed, blamed, "A person did not allow this step.", cut(str(item.get("note") or "")))
+
+
+def _index_of(run: Run, intervention: dict) -> int | None:
+    index = intervention.get("message_index")
+    return index if isinstance(index, int) and 0 <= index < len(run.messages) else None
+
+
+def handed_over(run: Run) -> Findings:
+    """A person took over, or the agent passed the task to one."""
+    for item in run.interventions:
+        if item.get("kind") == "takeover":
+            blamed = run.assistant_at_or_before(_index_of(run, item))
+            yield Finding(
+                "incomplete_execution", blamed, blamed, "A person took over.", cut(str(item.get("note") or ""))
+            )
+    for call in run.calls if run.failed else ():
+        if kind_of(call.tool) == "handover":
+            text = f"The agent passed the task on ({call.tool})."
+            yield Finding("incomplete_execution", call.index, call.index, text, cut(call.raw))
+
+
+def user_corrected(run: Run) -> Findings:
+    """The user says that the agent got it wrong."""
+    for index, words in run.users:
+        if run.assistants and index > run.assistants[0] and (match := search(CORRECTION, words[:400])):
+            blamed = run.assistant_at_or_before(index)
+            text = f"The user corrects the agent: “{cut(match.group().strip(), 60)}”."
+            yield Finding("bad_planning", blamed, index, text, cut(words))
+
+
+def user_repeated(run: Run) -> Findings:
+    """The user asks for the same thing again, in nearly the same words."""
+    if not run.failed:
+        return
+    asked: deque[frozenset[str]] = deque(maxlen=REQUESTS_KEPT)
+    for index, words in run.users:
+        now = content_words(words)
+        if len(now) < REQUEST_WORDS:
+            continue
+        if (
+            any(similarity(now, before) >= SAME_REQUEST for before in asked)
+            and (blamed := run.assistant_at_or_before(index)) is not None
+        ):
+            yield Finding("bad_planning", blamed, index, "The user asks for the same thing again.", cut(words))
+        asked.append(now)
+
+
+def _same_request(now: frozenset[str], before: frozenset[str]) -> bool:
+    """Alike, and no number or id is another: the next of several orders is no repetition."""
+    if similarity(now, before) < SAME_REQUEST:
+        return False
+    return not any(character.isdigit() for word in now ^ before for character in word)
+
+
+def failed_without_a_finish(run: Run) -> Findings:
+    """The outcome is a failure and nothing above explains it."""
+    if run.failed:
+        text = run.reason[:300] or "The run is marked as failed."
+        yield Finding("incomplete_execution", run.last_assistant, run.last_assistant, text)
+
+
+def first(findings: Findings, count: int) -> list[Finding]:
+    return list(islice(findings, count))
