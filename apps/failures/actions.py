@@ -19,7 +19,13 @@ DEFAULT_MODES = (
     ("wrong_arguments", "Wrong arguments", Severity.MEDIUM, False, "The right tool, called with wrong arguments."),
     ("bad_planning", "Bad planning", Severity.MEDIUM, False, "Steps that do not lead to the goal: loops, detours."),
     ("unsafe_action", "Unsafe action", Severity.HIGH, True, "A dangerous tool, or a change that nobody asked for."),
-    ("retrieval_failure", "Retrieval failure", Severity.MEDIUM, False, "What was needed was not looked up, or not found."),
+    (
+        "retrieval_failure",
+        "Retrieval failure",
+        Severity.MEDIUM,
+        False,
+        "What was needed was not looked up, or not found.",
+    ),
     ("hallucinated_api", "Hallucinated API", Severity.MEDIUM, False, "A tool that does not exist was called."),
     ("incomplete_execution", "Incomplete execution", Severity.LOW, False, "The run ended before the task was done."),
 )
