@@ -7,7 +7,8 @@ from typing import Self
 
 from django.conf import settings
 from django.contrib.postgres.constraints import ExclusionConstraint
-from django.contrib.postgres.fields import RangeOperators
+from django.contrib.postgres.fields import ArrayField, RangeOperators
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import Deferrable, Q
 from django.utils import timezone
@@ -69,6 +70,8 @@ class Origin(models.TextChoices):
     FAILURE = "failure", "Production failure"
     SUCCESS = "success", "Production success"
     MANUAL = "manual", "Written by hand"
+    IMPORTED = "imported", "From a file"
+    SYNTHETIC = "synthetic", "Synthetic variant"
 
 
 class TaskQuerySet(models.QuerySet["Task"]):
@@ -102,11 +105,20 @@ class Task(models.Model):
     )
     group = models.CharField(max_length=200)
     canonical_hash = models.CharField(max_length=64)
+    bands = ArrayField(
+        models.BigIntegerField(),
+        default=list,
+        help_text="LSH of the words (`neardup.Signature`): near-duplicates share one",
+    )
     messages = models.JSONField()
+    tools = models.JSONField(default=list, help_text="OpenAI tools, where they are not the harness's")
     expected = models.JSONField()
     demonstration = models.TextField(blank=True, help_text="A good answer, in the agent's own output format")
     origin = models.CharField(max_length=10, choices=Origin, default=Origin.MANUAL)
+    confirmed_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     trajectory = models.ForeignKey(Trajectory, models.SET_NULL, null=True, related_name="tasks")
+    variant_of = models.ForeignKey("self", models.SET_NULL, null=True, related_name="variants")
+    metadata = models.JSONField(default=dict, help_text="Recorded tool results, state assertions, file and line")
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = TaskQuerySet.as_manager()
@@ -116,6 +128,10 @@ class Task(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["eval_set", "key"], name="one_task_per_key"),
             models.UniqueConstraint(fields=["eval_set", "canonical_hash"], name="one_task_per_prompt"),
+            models.CheckConstraint(
+                name="synthetic_is_never_held_out",
+                condition=~Q(split="holdout", origin="synthetic"),
+            ),
             ExclusionConstraint(
                 name="holdout_prompt_never_trains",
                 deferrable=Deferrable.IMMEDIATE,
@@ -135,7 +151,10 @@ class Task(models.Model):
                 ],
             ),
         ]
-        indexes = [models.Index(fields=["eval_set", "split"], name="task_by_split")]
+        indexes = [
+            models.Index(fields=["eval_set", "split"], name="task_by_split"),
+            GinIndex(fields=["bands"], name="task_by_band"),
+        ]
 
     def __str__(self) -> str:
         return self.key

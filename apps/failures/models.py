@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Self
+import uuid
+from datetime import timedelta
+from typing import Any, Self
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import Q
 from django.utils import timezone
 
 from apps.core.models import Project
@@ -25,6 +29,7 @@ class FailureMode(models.Model):
     slug = models.SlugField(max_length=60)
     name = models.CharField(max_length=80)
     definition = models.TextField(blank=True)
+    examples = models.TextField(blank=True, help_text="What belongs here and what does not, in a few lines")
     severity = models.CharField(max_length=10, choices=Severity, default=Severity.MEDIUM)
     safety_relevant = models.BooleanField(default=False)
     position = models.PositiveSmallIntegerField(default=0)
@@ -49,10 +54,74 @@ class Source(models.TextChoices):
     PERSON = "person"
 
 
+class FailureCluster(models.Model):
+    """A group of similar failures with a life of its own (`clusters.life`). It keeps its id from run to run."""
+
+    class State(models.TextChoices):
+        NEW = "new"
+        TRIAGED = "triaged"
+        IN_EVALS = "in_evals", "In evals"
+        FIXED = "fixed"
+        REOPENED = "reopened"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="failure_clusters")
+    name = models.CharField(max_length=200, help_text="Distinguishing words and tools, or a person's name for it")
+    named_by_person = models.BooleanField(default=False)
+    mode = models.ForeignKey(FailureMode, models.SET_NULL, null=True, related_name="clusters")
+    state = models.CharField(max_length=10, choices=State, default=State.NEW)
+    signature = models.JSONField(help_text="See `clusters.signatures.Signature`")
+    size = models.PositiveIntegerField(default=0, help_text="Standing failures in it")
+    first_seen = models.DateTimeField()
+    last_seen = models.DateTimeField()
+    versions = ArrayField(models.CharField(max_length=240), default=list, help_text="Agent versions touched")
+    fixed_version = models.CharField(max_length=120, blank=True)
+    fixed_at = models.DateTimeField(null=True)
+    gone = models.BooleanField(default=False, help_text="The last run found no such group")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("-size", "name")
+        indexes = [models.Index(fields=["project", "gone", "state"], name="failurecluster_by_state")]
+        constraints = [
+            models.CheckConstraint(
+                name="fixed_cluster_says_when",
+                condition=~Q(state="fixed") | Q(fixed_at__isnull=False),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ClusterSpace(models.Model):
+    """The feature space of a project's last clustering: what a new failure is assigned with."""
+
+    project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="cluster_space")
+    space = models.TextField(help_text="See `clusters.features.Space.as_json`")
+    failures = models.PositiveIntegerField(default=0)
+    made_at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return f"{self.failures} failures, {self.made_at:%F %T}"
+
+
+RESERVED_FOR = timedelta(minutes=10)
+
+
 class FailureQuerySet(models.QuerySet["Failure"]):
     def standing(self) -> Self:
         """Failures that count: found and not dismissed."""
         return self.exclude(state=FailureState.DISMISSED)
+
+    def waiting(self) -> Self:
+        """Cases nobody has decided on."""
+        return self.filter(state=FailureState.OPEN)
+
+    def free_for(self, user: Any) -> Self:
+        """Those that nobody else has on the screen or was given."""
+        mine = Q(assigned_to=None) | Q(assigned_to=user)
+        return self.filter(mine, Q(reserved_until=None) | Q(reserved_by=user) | Q(reserved_until__lt=timezone.now()))
 
 
 class Failure(models.Model):
@@ -64,7 +133,14 @@ class Failure(models.Model):
     state = models.CharField(max_length=10, choices=FailureState, default=FailureState.OPEN)
     source = models.CharField(max_length=10, choices=Source, default=Source.RULE)
     blamed_message = models.PositiveIntegerField(null=True, help_text="Index into the trajectory's messages")
-    evidence = models.JSONField(default=list, help_text="[{rule, message_index, text}]")
+    evidence = models.JSONField(default=list, help_text="[{rule, message_index, text, quote, mode, confidence}]")
+    rule_mode = models.CharField(max_length=60, blank=True, help_text="What the rules say, whoever decided")
+    judge_mode = models.CharField(max_length=60, blank=True, help_text="What the judge says, whoever decided")
+    also = models.ManyToManyField(FailureMode, related_name="also_in", blank=True, help_text="Split off by a person")
+    cluster = models.ForeignKey(FailureCluster, models.SET_NULL, null=True, related_name="failures")
+    assigned_to = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    reserved_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    reserved_until = models.DateTimeField(null=True, help_text="On someone's screen until then")
     decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     decided_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -73,7 +149,11 @@ class Failure(models.Model):
 
     class Meta:
         ordering = ("-trajectory_id",)
-        indexes = [models.Index(fields=["project", "mode", "state"], name="failure_by_mode")]
+        indexes = [
+            models.Index(fields=["project", "mode", "state"], name="failure_by_mode"),
+            models.Index(fields=["project", "state", "mode", "trajectory"], name="failure_inbox"),
+            models.Index(fields=["cluster", "state"], name="failure_by_cluster"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.mode} in {self.trajectory_id}"
@@ -93,3 +173,109 @@ class FailureDecision(models.Model):
 
     def __str__(self) -> str:
         return f"{self.before} → {self.after}"
+
+
+class Reclassification(models.Model):
+    """What the rules of today would change in the past: looked at before it is applied."""
+
+    class State(models.TextChoices):
+        RUNNING = "running"
+        READY = "ready"
+        APPLIED = "applied"
+        DISCARDED = "discarded"
+        FAILED = "failed"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="reclassifications")
+    state = models.CharField(max_length=10, choices=State, default=State.RUNNING)
+    total = models.PositiveIntegerField(default=0)
+    looked = models.PositiveIntegerField(default=0)
+    after = models.UUIDField(null=True, help_text="The last trajectory looked at: a lost worker goes on from there")
+    error = models.TextField(blank=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    touched_at = models.DateTimeField(default=timezone.now)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("-created_at",)
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project"], condition=Q(state__in=["running", "ready"]), name="one_open_reclassification"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.created_at:%F %T} ({self.state})"
+
+
+class ReclassificationChange(models.Model):
+    """One diagnosis that would change; an empty mode is none."""
+
+    reclassification = models.ForeignKey(Reclassification, models.CASCADE, related_name="changes")
+    trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="+")
+    before = models.CharField(max_length=60, blank=True)
+    after = models.CharField(max_length=60, blank=True)
+    blamed_message = models.PositiveIntegerField(null=True)
+    evidence = models.JSONField(default=list)
+
+    class Meta:
+        ordering = ("id",)
+        constraints = [
+            models.UniqueConstraint(fields=["reclassification", "trajectory"], name="one_change_per_trajectory")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.before or 'no failure'} → {self.after or 'no failure'}"
+
+
+class Rubric(models.Model):
+    """What the judge is told, and which model it is. Versions are only added; the newest that is on judges."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="rubrics")
+    version = models.PositiveIntegerField(default=1)
+    text = models.TextField(help_text="Instructions before the list of failure modes and the conversation")
+    base_url = models.URLField(help_text="Of an OpenAI-compatible server, ending in /v1")
+    model = models.CharField(max_length=200)
+    key_variable = models.CharField(max_length=80, blank=True, help_text="Environment variable that holds its key")
+    usd_per_million_input = models.FloatField(default=0)
+    usd_per_million_output = models.FloatField(default=0)
+    usd_per_day = models.FloatField(default=1, help_text="No more is asked of it in a day (UTC)")
+    is_on = models.BooleanField(default=False)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("-version",)
+        constraints = [
+            models.UniqueConstraint(fields=["project", "version"], name="one_rubric_per_version"),
+            models.UniqueConstraint(fields=["project"], condition=Q(is_on=True), name="one_rubric_on"),
+        ]
+
+    def __str__(self) -> str:
+        return f"rubric {self.version}"
+
+
+class JudgeVerdict(models.Model):
+    """One answer of the judge, kept: the same conversation is not paid for twice."""
+
+    rubric = models.ForeignKey(Rubric, models.CASCADE, related_name="verdicts")
+    content_digest = models.CharField(max_length=32, help_text="Of the trajectory as it was judged")
+    trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="+")
+    mode = models.CharField(max_length=60, blank=True, help_text="Slug; empty where it sees no failure")
+    blamed_message = models.PositiveIntegerField(null=True)
+    quote = models.TextField(blank=True)
+    reason = models.TextField(blank=True)
+    error = models.TextField(blank=True, help_text="Why there is no verdict")
+    input_tokens = models.PositiveIntegerField(default=0)
+    output_tokens = models.PositiveIntegerField(default=0)
+    cost_usd = models.FloatField(default=0)
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-at", "-id")
+        constraints = [models.UniqueConstraint(fields=["rubric", "content_digest"], name="one_verdict_per_content")]
+        indexes = [models.Index(fields=["rubric", "at"], name="verdict_by_day")]
+
+    def __str__(self) -> str:
+        return f"{self.mode or 'no failure'} by {self.rubric}"
