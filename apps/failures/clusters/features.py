@@ -1,0 +1,139 @@
+"""Hashed TF-IDF vectors of failures. The cosine of two is the weighted agreement of their fields.
+
+Terms are hashed to columns (no vocabulary), so a vector means the same in every run; only the weights of the terms
+(IDF) are learned, and they fit in a few kilobytes of JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from scipy import sparse
+
+from apps.failures.clusters.cases import Case, arguments_of, request_of, trouble_of
+from apps.failures.words import word_set
+
+COLUMNS_PER_FIELD = 1 << 15
+GRAM = 4  # characters; inflections and compounds of a word share most of them
+IDF_STEP = 1 / 16  # IDFs are kept as one byte: 0 … 15.9
+TELLING_IDF = 0.7  # ln 2
+LEAST_TELLING = 0.4
+FIELDS: tuple[tuple[str, float, Callable[[Case], str]], ...] = (
+    ("mode", 0.05, lambda case: case.mode),
+    ("tool", 0.30, lambda case: case.tool.lower()),
+    ("arguments", 0.10, arguments_of),
+    ("trouble", 0.40, trouble_of),
+    ("request", 0.15, request_of),
+)
+COLUMNS = COLUMNS_PER_FIELD * len(FIELDS)
+STOP_WORDS = word_set(
+    "a about all also am an and any are as at be been but by can could did do does for from had has have he hello help hi"
+    " how i if in into is it its just let like may me my need of on or our please she should so some such thank thanks"
+    " that the their them then there these they this to us want was we were what when which while who will with would"
+    " yes you your i'd i'm i've"
+)
+
+
+@lru_cache(maxsize=500_000)
+def _column(term: str) -> int:
+    return zlib.crc32(term.encode()) % COLUMNS_PER_FIELD
+
+
+@lru_cache(maxsize=200_000)
+def _word_columns(word: str) -> tuple[int, ...]:
+    """A word, its parts where it is a compound (`gift_card`), and its character n-grams."""
+    padded = f" {word} "
+    grams = [padded[start : start + GRAM] for start in range(len(padded) - GRAM + 1)] if word[0] != "<" else []
+    parts = [part for part in word.replace(".", "_").split("_") if part]
+    return tuple({_column(term) for term in (word, *parts, *grams)})
+
+
+def _columns(text: str) -> list[int]:
+    """Words, pairs of neighbours and character n-grams; each counts once, however often it is said."""
+    found: set[int] = set()
+    for line in text.splitlines():
+        words = [word for word in line.split() if word not in STOP_WORDS]
+        for word in words:
+            found.update(_word_columns(word))
+        found.update(_column(f"{first} {second}") for first, second in pairwise(words))
+    return sorted(found)
+
+
+def _presence(texts: Sequence[str]) -> sparse.csr_array:
+    """(texts, COLUMNS_PER_FIELD), 1 where a text has a term."""
+    rows = [np.array(_columns(text), dtype=np.int32) for text in texts]
+    starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
+    columns = np.concatenate([*rows, np.empty(0, np.int32)])
+    ones = np.ones(len(columns), np.float32)
+    return sparse.csr_array((ones, columns, starts), shape=(len(texts), COLUMNS_PER_FIELD))
+
+
+def _distinct(texts: Iterable[str]) -> tuple[list[str], np.ndarray]:
+    """The distinct texts in order of appearance, and for every text its place among them."""
+    places: dict[str, int] = {}
+    inverse = [places.setdefault(text, len(places)) for text in texts]
+    return list(places), np.array(inverse, dtype=np.int64)
+
+
+def unit_rows(matrix: sparse.csr_array) -> sparse.csr_array:
+    """Rows of length 1; empty rows stay empty."""
+    norms = np.sqrt(matrix.multiply(matrix).sum(axis=1))
+    scale = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0)
+    return sparse.csr_array(sparse.diags_array(scale.astype(np.float32)) @ matrix)
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The weights of the terms: `idf`, (COLUMNS,) of uint8 in steps of IDF_STEP."""
+
+    idf: np.ndarray
+
+    @classmethod
+    def fit(cls, cases: Sequence[Case]) -> Space:
+        """Smoothed IDF, ln((1 + n) / (1 + df)), over failures."""
+        parts = []
+        for _, _, text_of in FIELDS:
+            texts, inverse = _distinct(map(text_of, cases))
+            counts = np.bincount(inverse, minlength=len(texts)).astype(np.float32) @ _presence(texts)
+            parts.append(np.log((1 + len(cases)) / (1 + counts)))
+        return cls(np.clip(np.rint(np.concatenate(parts) / IDF_STEP), 1, 255).astype(np.uint8))
+
+    def vectors(self, cases: Sequence[Case]) -> sparse.csr_array:
+        """(cases, COLUMNS), float32, rows of length 1."""
+        blocks = []
+        for number, (_, weight, text_of) in enumerate(FIELDS):
+            texts, inverse = _distinct(map(text_of, cases))
+            block = self._weighted(_presence(texts), number) * np.float32(weight**0.5)
+            blocks.append(sparse.csr_array(block)[inverse])
+        return unit_rows(sparse.csr_array(sparse.hstack(blocks, format="csr", dtype=np.float32)))
+
+    def _weighted(self, presence: sparse.csr_array, number: int) -> sparse.csr_array:
+        """Rows whose length is how much they tell: 1 where the mean term is in half of the failures or fewer.
+
+        What all failures say (“the run is marked as failed”) would else outweigh what tells them apart.
+        """
+        idf = self.idf[number * COLUMNS_PER_FIELD : (number + 1) * COLUMNS_PER_FIELD].astype(np.float32) * IDF_STEP
+        rows = sparse.csr_array(presence @ sparse.diags_array(idf))
+        mean = rows.sum(axis=1) / np.maximum(np.diff(rows.indptr), 1)
+        telling = np.clip(mean / TELLING_IDF, LEAST_TELLING, 1).astype(np.float32)
+        return sparse.csr_array(sparse.diags_array(telling) @ unit_rows(rows))
+
+    def as_json(self) -> str:
+        return base64.b64encode(zlib.compress(self.idf.tobytes(), 9)).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Space:
+        """Raises ValueError for what `as_json` did not write."""
+        try:
+            idf = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), np.uint8)
+        except (ValueError, zlib.error) as error:
+            raise ValueError("These are not the term weights of a clustering.") from error
+        if idf.shape != (COLUMNS,):
+            raise ValueError(f"The term weights are for {idf.size} columns, not {COLUMNS}; cluster again.")
+        return cls(idf)

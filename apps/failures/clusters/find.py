@@ -1,0 +1,240 @@
+"""The groups: average linkage over representatives, then every failure to the nearest centre.
+
+Linkage is quadratic, so it sees at most `Options.representatives` failures at a time: copies count as one, frequent
+ones come first, and the rest are drawn by a hash of what they say, so that another day draws the same. What finds no
+group is given another round, until a round finds nothing more. Nothing here is random; the order of the failures does
+not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+from scipy.cluster import hierarchy
+
+from apps.failures.clusters.cases import Case
+from apps.failures.clusters.features import FIELDS, Space, unit_rows
+from apps.failures.clusters.names import names
+from apps.failures.clusters.signatures import Signature, nearest_centre
+
+EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """How alike the members of a group are. The defaults were tuned by bench/clusters.py.
+
+    similarity: mean cosine of two members at which groups stop growing
+    reach: how near the centre a failure must lie, as a share of the members' mean cosine with it
+    min_size: None is 3 for hundreds of failures, up to 20 for tens of thousands
+    by_mode: no group spans two modes
+    """
+
+    similarity: float = 0.55
+    reach: float = 0.8
+    min_size: int | None = None
+    representatives: int = 5000
+    rounds: int = 8
+    columns_kept: int = 256
+    by_mode: bool = False
+
+    def smallest(self, failures: int) -> int:
+        return self.min_size or int(np.clip(failures**0.5 / 10, 3, 20))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`members` are ids, the most typical first; `cohesion` is their mean cosine with the centre."""
+
+    name: str
+    members: tuple[str, ...]
+    signature: Signature
+    cohesion: float
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        return self.members[:EXAMPLES]
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """The groups, the largest first, what belongs to none, and the weights of the terms that `assign` needs."""
+
+    clusters: tuple[Cluster, ...]
+    rest: tuple[str, ...]
+    space: Space
+
+
+def cluster(cases: Sequence[Case], options: Options = Options()) -> Clustering:
+    """Groups of similar failures. Raises ValueError where two failures have one id."""
+    cases = sorted(cases, key=lambda case: case.id)
+    if len({case.id for case in cases}) < len(cases):
+        raise ValueError("Two failures have the same id.")
+    space = Space.fit(cases)
+    vectors = space.vectors(cases)
+    labels = np.full(len(cases), -1)
+    for rows in _partitions(cases, options):
+        found = _labels(cases, vectors, rows, options)
+        labels[rows] = np.where(found >= 0, found + labels.max() + 1, -1)
+    return Clustering(_described(cases, vectors, labels, options), _ids(cases, labels == -1), space)
+
+
+def _partitions(cases: Sequence[Case], options: Options) -> list[np.ndarray]:
+    modes = np.array([case.mode if options.by_mode else "" for case in cases])
+    return [np.flatnonzero(modes == mode) for mode in sorted(set(modes))]
+
+
+def _ids(cases: Sequence[Case], chosen: np.ndarray) -> tuple[str, ...]:
+    return tuple(cases[row].id for row in np.flatnonzero(chosen))
+
+
+def _labels(cases: Sequence[Case], vectors: sparse.csr_array, rows: np.ndarray, options: Options) -> np.ndarray:
+    """A label for each of `rows`, -1 for none."""
+    part, smallest = vectors[rows], options.smallest(len(cases))
+    keys = [_key(cases[row]) for row in rows]
+    means = sparse.csr_array((0, vectors.shape[1]), dtype=np.float32)
+    open_rows = np.arange(len(rows))
+    for _ in range(options.rounds):
+        chosen, counts = _representatives([keys[row] for row in open_rows], options.representatives)
+        found = _linked(part[open_rows[chosen]], counts, options)
+        found = _large_enough(part[open_rows], found, smallest, options)
+        if not found.shape[0]:
+            break
+        means = sparse.csr_array(sparse.vstack([means, found]))
+        open_rows = np.flatnonzero(nearest(part, means, options.reach) == -1)
+        if len(open_rows) < smallest:
+            break
+    return _settled(part, means, smallest, options)
+
+
+def _key(case: Case) -> bytes:
+    """What a failure says, hashed: the same for copies, and an order that no run changes."""
+    texts = "\0".join(text_of(case) for _, _, text_of in FIELDS)
+    return hashlib.blake2b(texts.encode(), digest_size=8).digest()
+
+
+def _representatives(keys: Sequence[bytes], limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, copies): one row per distinct key; half of the limit is for the most frequent, half for a fair draw."""
+    distinct, first, counts = np.unique(np.array(keys, dtype="S8"), return_index=True, return_counts=True)
+    if len(distinct) <= limit:
+        return first, counts
+    frequent = np.argsort(-counts, kind="stable")[: limit // 2]
+    frequent = frequent[counts[frequent] > 1]
+    others = np.setdiff1d(np.arange(len(distinct)), frequent)[: limit - len(frequent)]
+    kept = np.sort(np.concatenate([frequent, others]))
+    return first[kept], counts[kept]
+
+
+def _linked(points: sparse.csr_array, counts: np.ndarray, options: Options) -> sparse.csr_array:
+    """The means (not of length 1) of the groups of two failures or more, copies included."""
+    labels = np.zeros(points.shape[0], np.int64)
+    if len(labels) > 1:
+        tree = hierarchy.linkage(_distances(points), "average")
+        labels = hierarchy.fcluster(tree, 1 - options.similarity, "distance")
+    sizes = np.bincount(labels, weights=counts)
+    return means_of(points, labels, np.flatnonzero(sizes > 1), counts)
+
+
+def _distances(points: sparse.csr_array) -> np.ndarray:
+    """Condensed cosine distances, as scipy's linkage wants them."""
+    size, done = points.shape[0], 0
+    condensed, transposed = np.empty(size * (size - 1) // 2), points.T.tocsr()
+    for start in range(0, size, 1000):
+        block = (points[start : start + 1000] @ transposed).toarray()
+        for row in range(len(block)):
+            upper = block[row, start + row + 1 :]
+            condensed[done : done + len(upper)] = np.clip(1 - upper, 0, 1)
+            done += len(upper)
+    return condensed
+
+
+def means_of(
+    points: sparse.csr_array, labels: np.ndarray, wanted: np.ndarray, counts: np.ndarray | None = None
+) -> sparse.csr_array:
+    """(wanted, COLUMNS): the mean vector of each label in `wanted`; a mean's length tells how alike its members are."""
+    place_of = np.full(max(labels.max(initial=0), wanted.max(initial=0)) + 2, -1)  # the last is where -1 looks
+    place_of[wanted] = np.arange(len(wanted))
+    places = place_of[labels]
+    inside = np.flatnonzero(places >= 0)
+    weights = np.ones(len(inside)) if counts is None else counts[inside].astype(np.float64)
+    totals = np.bincount(places[inside], weights, minlength=len(wanted))
+    shares = weights / totals[places[inside]]
+    chooser = sparse.csr_array((shares, (places[inside], inside)), shape=(len(wanted), points.shape[0]))
+    return sparse.csr_array(chooser.astype(np.float32) @ points)
+
+
+def _lengths(means: sparse.csr_array) -> np.ndarray:
+    return np.sqrt(means.multiply(means).sum(axis=1))
+
+
+def nearest(points: sparse.csr_array, means: sparse.csr_array, reach: float) -> np.ndarray:
+    """The place of the nearest mean for every point, -1 where none is within reach."""
+    return nearest_centre(points, unit_rows(means), reach * _lengths(means))
+
+
+def _large_enough(
+    points: sparse.csr_array, means: sparse.csr_array, smallest: int, options: Options
+) -> sparse.csr_array:
+    places = nearest(points, means, options.reach)
+    sizes = np.bincount(places[places >= 0], minlength=means.shape[0])
+    return sparse.csr_array(means[np.flatnonzero(sizes >= smallest)])
+
+
+def _settled(points: sparse.csr_array, means: sparse.csr_array, smallest: int, options: Options) -> np.ndarray:
+    """Labels after joining groups that several rounds found in part, one more assignment, and dropping the small."""
+    if not means.shape[0]:
+        return np.full(points.shape[0], -1)
+    places = nearest(points, means, options.reach)
+    joined = _joined(means, np.bincount(places[places >= 0], minlength=means.shape[0]), options.similarity)
+    labels = np.where(places >= 0, joined[places], -1)
+    means = means_of(points, labels, np.unique(labels[labels >= 0]))
+    means = _large_enough(points, means, smallest, options)
+    return nearest(points, means, options.reach)
+
+
+def _joined(means: sparse.csr_array, sizes: np.ndarray, similarity: float) -> np.ndarray:
+    """A label for each mean: average linkage carried on from the groups (the mean cosine of two is their dot product)."""
+    dots, sizes = (means @ means.T).toarray(), np.maximum(sizes, 1).astype(np.float64)
+    labels = np.arange(len(sizes))
+    np.fill_diagonal(dots, -1)
+    while len(sizes) > 1 and dots.max() >= similarity:
+        one, other = sorted(np.unravel_index(dots.argmax(), dots.shape))
+        merged = (sizes[one] * dots[one] + sizes[other] * dots[other]) / (sizes[one] + sizes[other])
+        dots[one], dots[:, one] = merged, merged
+        dots[other], dots[:, other], dots[one, one] = -1, -1, -1
+        sizes[one] += sizes[other]
+        labels[labels == other] = one
+    return labels
+
+
+def _described(
+    cases: Sequence[Case], vectors: sparse.csr_array, labels: np.ndarray, options: Options
+) -> tuple[Cluster, ...]:
+    wanted = np.unique(labels[labels >= 0])
+    if not len(wanted):
+        return ()
+    means = means_of(vectors, labels, wanted)
+    centres, lengths = unit_rows(means), _lengths(means)
+    groups = []
+    for place, label in enumerate(wanted):
+        rows = np.flatnonzero(labels == label)
+        cosines = (vectors[rows] @ centres[[place]].T).toarray()[:, 0]
+        rows = rows[np.lexsort((rows, -np.round(cosines, 5)))]
+        mode = cases[rows[0]].mode if options.by_mode else ""
+        groups.append(
+            (
+                rows,
+                Signature.of(centres[[place]], lengths[place] * options.reach, mode, options.columns_kept),
+                float(lengths[place]),
+            )
+        )
+    groups.sort(key=lambda group: (-len(group[0]), cases[group[0][0]].id))
+    called = names([[cases[row] for row in rows] for rows, _, _ in groups])
+    return tuple(
+        Cluster(name, tuple(cases[row].id for row in rows), signature, cohesion)
+        for name, (rows, signature, cohesion) in zip(called, groups, strict=True)
+    )

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apps.failures.clusters.cases import Case, arguments_of, normalised, trouble_of
+from apps.failures.clusters.features import Space
+from apps.failures.clusters.near import similar
+from apps.failures.clusters.records import case_of
+
+SAME = [
+    pytest.param("Error: order 4711 not found", "error: order 98 not found", id="numbers"),
+    pytest.param("paid $1,250.00 of 3", "paid $7 of 44", id="amounts"),
+    pytest.param("mail ann.b@example.com", "Mail x+1@mail.example.org", id="e-mail"),
+    pytest.param("on 2026-11-21T10:00:00Z", "on 2025-01-02", id="dates"),
+    pytest.param("trace deadbeef01234567", "trace 0x00ff12ab99", id="hex"),
+    pytest.param("job 123e4567-e89b-12d3-a456-426614174000", "job 00000000-0000-0000-0000-000000000001", id="uuid"),
+    pytest.param("flight HAT136 is full", "flight ZX9 is full", id="codes"),
+    pytest.param("credit_card_4421486 refused", "credit_card_77 refused", id="an id keeps its kind"),
+    pytest.param("see https://a.example/x?y=1", "see http://b.example", id="addresses"),
+    pytest.param("ids 1, 2, 3", "ids 4", id="a list of values is one"),
+]
+DIFFERENT = [
+    ("payment_id is missing", "user_id is missing"),
+    ("credit_card_1 refused", "gift_card_1 refused"),
+    ("facade added", "decade bed"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_what_differs_by_chance_is_the_same(one: str, other: str) -> None:
+    assert normalised(one) == normalised(other) != ""
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_what_tells_failures_apart_stays(one: str, other: str) -> None:
+    assert normalised(one) != normalised(other)
+
+
+@given(st.text(max_size=300))
+def test_normalising_never_raises_and_leaves_single_spaces(text: str) -> None:
+    assert normalised(text) == " ".join(normalised(text).split())
+
+
+def test_values_inside_json_are_left_out_and_its_error_words_are_not() -> None:
+    one = Case(
+        "1", "m", evidence='flights is [{"flight":"A1","date":"x"}], should be []', error='{"error": "no seats"}'
+    )
+    other = Case(
+        "2", "m", evidence='flights is [{"flight":"B2","date":"y"}], should be []', error='{"error": "no seats"}'
+    )
+    assert trouble_of(one) == trouble_of(other)
+    assert "no seats" in trouble_of(one)
+
+
+def test_arguments_are_names_and_words_whatever_the_order_or_the_length_of_lists() -> None:
+    one = Case("1", "m", arguments={"cabin": "Basic_Economy", "bags": [{"id": "B1"}], "n": 3})
+    other = Case("2", "m", arguments={"n": 4, "bags": [{"id": "B2"}, {"id": "B3"}], "cabin": "basic_economy"})
+    assert arguments_of(one) == arguments_of(other) == "bags\nbags.id\ncabin\ncabin=basic_economy\nn"
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.lists(st.tuples(st.text(), st.text(), st.dictionaries(st.text(), json_like, max_size=3)), min_size=1, max_size=5)
+)
+def test_vectors_have_length_one_and_weights_survive_json(texts: list[tuple[str, str, dict]]) -> None:
+    cases = [
+        Case(str(n), "mode", request=request, error=error, arguments=args)
+        for n, (request, error, args) in enumerate(texts)
+    ]
+    space = Space.fit(cases)
+    vectors = space.vectors(cases)
+    assert vectors.multiply(vectors).sum(axis=1) == pytest.approx([1] * len(cases), abs=1e-4)
+    assert (Space.from_json(space.as_json()).idf == space.idf).all()
+
+
+@pytest.mark.parametrize("text", ["", "no base64!", "eJwDAAAAAAE="])
+def test_it_rejects_weights_that_are_not_its_own(text: str) -> None:
+    with pytest.raises(ValueError, match="term weights"):
+        Space.from_json(text)
+
+
+def test_the_similar_ones_come_first_without_the_failure_itself() -> None:
+    cases = [
+        Case("a", "wrong_arguments", request="cancel order 1", tool="cancel_order", error="Error: order_id unknown"),
+        Case("b", "wrong_arguments", request="cancel order 22", tool="cancel_order", error="Error: order_id unknown"),
+        Case("c", "wrong_arguments", request="cancel order 3", tool="cancel_order", error="Error: too late"),
+        Case("d", "bad_planning", request="weather in Oslo", tool="get_weather", error="Error: timeout"),
+    ]
+    found = similar(cases[0], cases, 2)
+    assert [id for id, _ in found] == ["b", "c"]
+    assert found[0][1] == pytest.approx(1, abs=1e-3) and found[0][1] > found[1][1] > 0
+
+
+def call(tool: str, number: int, arguments: str = "{}") -> dict:
+    function = {"name": tool, "arguments": arguments}
+    return {"role": "assistant", "tool_calls": [{"id": f"c{number}", "type": "function", "function": function}]}
+
+
+def reply(text: str, number: int) -> dict:
+    return {"role": "tool", "tool_call_id": f"c{number}", "content": text}
+
+
+MESSAGES = [
+    {"role": "user", "content": "Please cancel my order."},
+    call("cancel_order", 1, '{"order_id": "A1"}'),
+    reply("Error: order is unknown", 1),
+    call("get_order", 2),
+    reply("fine", 2),
+    {"role": "assistant", "content": "It is done."},
+    {"role": "user", "content": "It is not done at all!"},
+]
+
+
+@pytest.mark.parametrize(
+    ("blamed", "tool", "error"),
+    [
+        pytest.param(1, "cancel_order", "Error: order is unknown", id="the call of the blamed step"),
+        pytest.param(3, "get_order", "", id="one that worked has no error"),
+        pytest.param(5, "cancel_order", "Error: order is unknown", id="words: the call that failed before"),
+        pytest.param(0, "", "", id="nothing was called yet"),
+        pytest.param(None, "cancel_order", "Error: order is unknown", id="no step is blamed"),
+    ],
+)
+def test_the_record_has_the_call_that_is_to_blame(blamed: int | None, tool: str, error: str) -> None:
+    evidence = [{"rule": "r", "text": "why"}, {"rule": "s", "text": "and more"}]
+    case = case_of({"messages": MESSAGES}, id="7", mode="m", blamed_message=blamed, evidence=evidence)
+    assert (case.tool, case.error, case.rule, case.evidence) == (tool, error, "r", "why")
+    assert ("not done" in case.request) == (blamed is None)

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apps.failures.clusters.cases import Case
+from apps.failures.clusters.features import COLUMNS
+from apps.failures.clusters.find import Clustering, Options, cluster
+from apps.failures.clusters.names import names
+from apps.failures.clusters.signatures import Signature, assign
+
+KINDS = (
+    ("update_flight", "wrong_arguments", "The arguments break the schema: 'payment_id' is a required property.", ""),
+    ("update_flight", "incomplete_execution", "The call failed and was not tried again.", "Error: not enough seats on flight HAT{n}"),
+    ("cancel_order", "unsafe_action", "cancel_order was called without the user's confirmation.", ""),
+    ("search_docs", "retrieval_failure", "The search found nothing, and the answer states a price.", "[]"),
+)  # fmt: skip
+WISHES = (
+    "Please change booking {n} to the {n}th",
+    "Mia here, I need {n} tickets moved",
+    "Can you look after order {n}?",
+)
+
+
+def failures(each: int = 12, noise: int = 6, seed: int = 0) -> list[Case]:
+    """`each` of every kind, ids `kind-number`, and `noise` that are like nothing."""
+    chance = random.Random(seed)
+    made = list(_failures(chance, each))
+    for number in range(noise):
+        words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=7)) for _ in range(12)]
+        made.append(Case(f"x-{number:03}", words[0], " ".join(words[1:6]), words[6], {}, words[7], " ".join(words[8:])))
+    return made
+
+
+def _failures(chance: random.Random, each: int) -> Iterator[Case]:
+    for kind, (tool, mode, evidence, error) in enumerate(KINDS):
+        for number in range(each):
+            n = chance.randint(1, 9999)
+            yield Case(
+                f"{kind}-{number:03}", mode, chance.choice(WISHES).format(n=n), tool, {"id": f"A{n}"}, "rule",
+                evidence, error.format(n=n),
+            )  # fmt: skip
+
+
+def groups(clustering: Clustering) -> set[frozenset[str]]:
+    return {frozenset(group.members) for group in clustering.clusters}
+
+
+def kinds(each: int = 12) -> set[frozenset[str]]:
+    return {frozenset(f"{kind}-{number:03}" for number in range(each)) for kind in range(len(KINDS))}
+
+
+def test_it_finds_the_kinds_and_leaves_the_noise() -> None:
+    found = cluster(failures())
+    assert groups(found) == kinds()
+    assert found.rest == tuple(f"x-{number:03}" for number in range(6))
+
+
+def test_it_finds_them_in_rounds_where_linkage_sees_only_a_few_at_a_time() -> None:
+    assert groups(cluster(failures(), Options(representatives=10))) == kinds()
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_the_failures_does_not_matter(chance: random.Random) -> None:
+    cases = failures(each=6)
+    expected, found = cluster(cases), cluster(chance.sample(cases, len(cases)))
+    assert found.clusters == expected.clusters and found.rest == expected.rest
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(["no seats", "timeout", "denied", ""]), st.text(max_size=9))
+    )
+)
+def test_every_failure_is_in_one_group_or_in_the_rest(texts: list[tuple[str, str, str]]) -> None:
+    cases = [Case(str(n), mode, wish, mode, error=error) for n, (mode, error, wish) in enumerate(texts)]
+    found = cluster(cases)
+    members = [id for group in found.clusters for id in group.members]
+    assert sorted([*members, *found.rest]) == sorted(case.id for case in cases)
+    assert all(len(group.members) >= 3 for group in found.clusters)
+    assert len({group.name for group in found.clusters}) == len(found.clusters)
+
+
+@pytest.mark.parametrize("cases", [[], [Case("1", "m")], [Case("1", "m", "a"), Case("2", "m", "a")]])
+def test_too_few_make_no_group(cases: list[Case]) -> None:
+    found = cluster(cases)
+    assert found.clusters == () and found.rest == tuple(case.id for case in cases)
+
+
+def test_it_rejects_an_id_that_two_failures_have() -> None:
+    with pytest.raises(ValueError, match="same id"):
+        cluster([Case("1", "m"), Case("1", "m")])
+
+
+def test_across_modes_one_group_within_modes_two() -> None:
+    cases = [
+        Case(f"{n:02}", mode, "Cancel my order", "cancel_order", error="Error: order is unknown")
+        for n, mode in enumerate(["wrong_arguments", "bad_planning"] * 5)
+    ]
+    assert len(cluster(cases).clusters) == 1
+    apart = cluster(cases, Options(by_mode=True))
+    assert groups(apart) == {frozenset(case.id for case in cases[start::2]) for start in (0, 1)}
+    signatures = {group.signature.mode: group.signature for group in apart.clusters}
+    assert set(assign(apart.space, signatures, cases).values()) == {"wrong_arguments", "bad_planning"}
+    assert all(assign(apart.space, signatures, [case])[case.id] == case.mode for case in cases)
+
+
+def test_a_new_failure_goes_to_the_group_it_is_like_by_what_was_stored() -> None:
+    found = cluster(failures())
+    stored = json.loads(json.dumps({group.members[0][0]: group.signature.as_dict() for group in found.clusters}))
+    signatures = {key: Signature.from_dict(value) for key, value in stored.items()}
+    news = failures(each=30, noise=10, seed=9)
+    assert assign(found.space, signatures, news) == {case.id: case.id[0] for case in news if case.id[0] != "x"}
+    assert assign(found.space, {}, news) == {} and assign(found.space, signatures, []) == {}
+
+
+@pytest.mark.parametrize(
+    "value", [{"columns": [1], "weights": [], "radius": 1}, {"columns": [COLUMNS], "weights": [1], "radius": 1}]
+)
+def test_it_rejects_a_signature_that_does_not_fit(value: dict) -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        Signature.from_dict(value)
+
+
+def test_names_say_the_tool_and_what_sets_a_group_apart() -> None:
+    called = {group.members[0][0]: group.name for group in cluster(failures()).clusters}
+    assert called["0"] == "update_flight · payment_id is a required property"
+    assert called["1"] == "update_flight · not enough seats on flight"
+    assert called["2"].startswith("cancel_order · ") and "confirmation" in called["2"]
+    assert called["3"].startswith("search_docs · ")
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        pytest.param([Case("1", "bad_planning")], "bad planning", id="nothing but a mode"),
+        pytest.param([Case("1", "", request="7")], "similar failures", id="nothing at all"),
+        pytest.param([Case("1", "m", tool="a"), Case("2", "m", tool="b")], "a / b · m", id="two tools"),
+        pytest.param([Case(str(n), "m", tool=str(n)) for n in range(9)], "m", id="many tools"),
+    ],
+)
+def test_names_where_little_is_known(group: list[Case], name: str) -> None:
+    assert names([group]) == [name]
+
+
+def test_groups_that_say_the_same_get_a_number() -> None:
+    assert names([[Case("1", "m", tool="a")], [Case("2", "m", tool="a")]]) == ["a · m", "a · m (2)"]
