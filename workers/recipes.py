@@ -81,10 +81,10 @@ FULL = Recipe(
     },
 )
 FAST = Recipe(
-    requests=130,
+    requests=112,
     holdout=60,
-    validation=8,
-    samples_per_task=4,
-    sft=FULL.sft | {"steps": 16, "save_every": 8},
-    grpo=FULL.grpo | {"steps": 6, "warmup_steps": 1, "prompts_per_step": 4, "eval_every": 3, "save_every": 3},
+    validation=6,
+    samples_per_task=2,
+    sft=FULL.sft | {"steps": 12, "save_every": 6},
+    grpo=FULL.grpo | {"steps": 3, "warmup_steps": 1, "prompts_per_step": 4, "eval_every": 3, "save_every": 2},
 )

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-from datetime import timedelta
-
-from django.db.models import Count, Max, Min, Q
-from django.db.models.functions import Trunc
+from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils import timezone
 
 from apps.core.access import project_view
-from apps.core.charts import BAD, GOOD, UNKNOWN, bars, time_unit
 from apps.core.models import Project
 from apps.dashboard.next_steps import Wheel, next_steps
 from apps.evals.models import EvalRun, EvalSetState
@@ -17,9 +12,7 @@ from apps.failures.models import Failure, FailureState
 from apps.promotion.models import Channel, Promotion, Verdict
 from apps.reviews.actions import lock_state
 from apps.training.models import TrainingRun
-from apps.trajectories.models import Outcome
-
-OUTCOME_COLOURS = {Outcome.FAILURE: BAD, Outcome.SUCCESS: GOOD, Outcome.UNKNOWN: UNKNOWN}
+from apps.trajectories.pages import totals
 
 
 @project_view()
@@ -35,7 +28,7 @@ def home(request: HttpRequest, project: Project) -> HttpResponse:
             "steps": next_steps(wheel),
             "running": running,
             "channel": channel,
-            "outcomes": outcome_chart(project),
+            "outcomes": totals.trend(project, {"since": "30d"}, "outcome"),
             "buckets": buckets(project),
             "moves": Promotion.objects.filter(channel__project=project).select_related("to_version", "by", "channel")[
                 :5
@@ -52,7 +45,7 @@ def read_wheel(project: Project, channel: Channel | None, running: int) -> Wheel
     live = channel.current_id if channel else None
     verifiers = project.verifiers.filter(environments__isnull=False).distinct()
     return Wheel(
-        trajectories=project.trajectories.count(),
+        trajectories=totals.total(project, {}).n or int(project.trajectories.exists()),
         open_failures=Failure.objects.filter(project=project, state=FailureState.OPEN).count(),
         eval_sets=project.eval_sets.count(),
         frozen_sets=project.eval_sets.filter(state=EvalSetState.FROZEN).count(),
@@ -73,24 +66,3 @@ def buckets(project: Project) -> list[dict]:
     rows = project.failure_modes.annotate(n=Count("failures", filter=standing)).filter(n__gt=0).order_by("-n")
     largest = max((row.n for row in rows), default=1)
     return [{"mode": row, "n": row.n, "share": 100 * row.n / largest} for row in rows]
-
-
-def outcome_chart(project: Project) -> dict | None:
-    """Outcomes of the last month over time."""
-    recent = project.trajectories.filter(started_at__gte=timezone.now() - timedelta(days=30))
-    unit = time_unit(**recent.aggregate(first=Min("started_at"), last=Max("started_at")))
-    rows = (
-        recent.annotate(at=Trunc("started_at", unit))
-        .values("at", "outcome_status")
-        .annotate(n=Count("pk"))
-        .order_by("at")
-    )
-    series: dict[str, tuple[list, list]] = {Outcome(name).label: ([], []) for name in OUTCOME_COLOURS}
-    for row in rows:
-        xs, ys = series[Outcome(row["outcome_status"]).label]
-        xs.append(row["at"].isoformat())
-        ys.append(row["n"])
-    shown = {name: values for name, values in series.items() if values[0]}
-    colours = {Outcome(name).label: colour for name, colour in OUTCOME_COLOURS.items()}
-    title = f"Trajectories by the {unit}"
-    return bars(shown, title, stacked=True, height=220, colours=colours) if shown else None

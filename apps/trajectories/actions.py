@@ -322,6 +322,27 @@ def give_feedback(*, trajectory: Trajectory, feedback: Feedback) -> Trajectory:
     return trajectory
 
 
+@transaction.atomic
+def hand_over(row: Trajectory, *, project: Project, to: str) -> None:
+    """What people said of a run that is gone, since it was part of another, is said of that one.
+
+    Their outcome stands, unless they have spoken of the other one too; interventions and tags are added.
+    """
+    successor = find(project, to)
+    if successor is None:
+        return
+    columns: dict[str, Any] = {"tags": list(dict.fromkeys([*successor.tags, *row.tags]))}
+    if not successor.revisions.filter(cause__in=BY_PEOPLE).exists():
+        columns |= {name: getattr(row, name) for name in OUTCOME}
+    columns["terms"] = terms({name: getattr(successor, name) for name in SENT} | columns)
+    new = [item for item in row.interventions if item not in successor.interventions]
+    content = {"interventions": successor.interventions + new} if new else {}
+    counts = Counts()
+    columns["content_digest"] = digest_after(successor, columns, content)
+    replace(successor, columns, content, counts, cause=Cause.FEEDBACK)
+    announce(project, [successor.pk], counts)
+
+
 def digest_after(trajectory: Trajectory, columns: dict, content: dict) -> str:
     """A digest of its own for what only we know: no row that is sent has it."""
     changes = {name: _jsonable(value) for name, value in (columns | content).items()}

@@ -88,20 +88,23 @@ def _add_hours(project: int, counts: Counts) -> None:
 
 
 def _add_facets(project: int, counts: Counts) -> None:
-    known: defaultdict[str, set[str]] = defaultdict(set)
-    for kind, value in Facet.objects.filter(project=project).values_list("kind", "value"):
-        known[kind].add(value)
-    rows = []
-    for (kind, value), n in sorted(counts.facets.items()):
-        if n and (value in known[kind] or len(known[kind]) < FACETS_LIMIT):
-            known[kind].add(value)
-            rows.append([project, kind, value, n])
+    given = {key: n for key, n in counts.facets.items() if n}
+    facets = Facet.objects.filter(project=project)
+    known = set(facets.filter(value__in={value for _, value in given}).values_list("kind", "value"))
+    new = sorted(given.keys() - known)
+    room: dict[str, int] = {}
+    for kind in {kind for kind, _ in new}:
+        room[kind] = FACETS_LIMIT - facets.filter(kind=kind).count()
+    for kind, value in new:
+        if room[kind] <= 0:
+            del given[kind, value]
+        room[kind] -= 1
     with connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO trajectories_facet (project_id, kind, value, trajectories) VALUES (%s, %s, %s, %s) "
             "ON CONFLICT (project_id, kind, value) "
             "DO UPDATE SET trajectories = trajectories_facet.trajectories + EXCLUDED.trajectories",
-            rows,
+            [[project, kind, value, n] for (kind, value), n in sorted(given.items())],
         )
 
 

@@ -16,7 +16,7 @@ from django.utils import timezone
 from apps.core.models import Project
 from apps.trajectories import actions, contents, digest
 from apps.trajectories.actions_redaction import redactor_of
-from apps.trajectories.models import Cause, SpanBatch, SpanBody, Trace, Trajectory, TrajectoryKey
+from apps.trajectories.models import Cause, SpanBatch, SpanBody, Trace, Trajectory, TrajectoryKey, with_content
 from apps.trajectories.otlp import LogRecord, Run, Span, assemble, decode_logs, decode_traces
 from apps.trajectories.redaction import Redactor
 
@@ -135,9 +135,13 @@ def _assemble(project: Project, traces: list[Trace]) -> None:
     for run in runs:
         for trace_id in run.trace_ids:
             of_trace[trace_id].append(run)
-    before = {name for trace in known.values() for name in trace.runs}
-    _forget(project, before - {run.key for run in runs})
+    now = {run.key for run in runs}
+    parts = {name: trace.trace_id for trace in known.values() for name in trace.runs if name not in now}
+    heard = _forget(project, set(parts))
     actions.ingest(project=project, rows=[run.row for run in runs], cause=Cause.ASSEMBLED)
+    for row in heard:
+        if successor := next(iter(of_trace[parts[row.external_id]]), None):
+            actions.hand_over(row, project=project, to=successor.key)
     for trace_id, trace in known.items():
         trace.runs = [run.key for run in of_trace[trace_id]]
         trace.links = sorted({link for run in of_trace[trace_id] for link in (*run.links.has, f"run:{run.key}")})
@@ -174,12 +178,14 @@ def _read(project: Project, traces: Iterable[str]) -> tuple[list[Span], list[Log
     return spans, logs
 
 
-def _forget(project: Project, names: set[str]) -> None:
-    """Removes runs that turned out to be parts of others."""
+def _forget(project: Project, names: set[str]) -> list[Trajectory]:
+    """Removes runs that turned out to be parts of others. Returns those that people have said something about."""
     keys = TrajectoryKey.objects.filter(project=project, external_id__in=names)
-    rows = Trajectory.objects.filter(pk__in=keys.values_list("trajectory_id", flat=True))
-    if found := list(rows):
-        actions.purge(project, found)
+    rows = with_content(list(Trajectory.objects.filter(pk__in=keys.values_list("trajectory_id", flat=True))))
+    heard = [row for row in rows if row.revisions.filter(cause__in=actions.BY_PEOPLE).exists()]
+    if rows:
+        actions.purge(project, rows)
+    return heard
 
 
 def _save(traces: Iterable[Trace]) -> None:

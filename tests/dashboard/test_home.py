@@ -8,9 +8,9 @@ import pytest
 from django.test import Client
 
 from apps.core.models import JobState
-from apps.dashboard.views import outcome_chart
 from apps.failures.actions import classify_project
 from apps.promotion import actions as promotion
+from apps.trajectories import digest
 from tests.factories import (
     admin_of,
     make_adapter,
@@ -30,9 +30,10 @@ def test_an_empty_project_says_how_to_send() -> None:
     project = make_project()
     client = Client()
     client.force_login(admin_of(project))
-    shown = client.get(project.get_absolute_url()).content.decode()
+    page = client.get(project.get_absolute_url())
+    shown = page.content.decode()
     assert "Send the first trajectory" in shown and "curl -X POST http://testserver/api/v1/trajectories/" in shown
-    assert outcome_chart(project) is None
+    assert page.context["outcomes"] is None
 
 
 def test_it_counts_its_own_project_only(data_dir: Path) -> None:
@@ -49,6 +50,7 @@ def test_it_counts_its_own_project_only(data_dir: Path) -> None:
         make_eval_run(eval_set, model, environment, success=share) for model, share in ((base, 0.25), (adapter, 1.0))
     )
     promotion.make_gate_report(baseline=before, candidate=after, by=by)
+    digest.run()
     client = Client()
     client.force_login(by)
     context = client.get(project.get_absolute_url()).context
@@ -57,7 +59,7 @@ def test_it_counts_its_own_project_only(data_dir: Path) -> None:
     assert (wheel.locked_verifiers, wheel.adapters, wheel.running, wheel.waiting_reports) == (1, 1, 0, 1)
     assert context["channel"].current == base
     assert context["steps"][0].title == "Look at the gate"
-    assert {trace["name"] for trace in context["outcomes"]["data"]} == {"Success", "Failure"}
+    assert {trace["name"] for trace in context["outcomes"]["data"]} == {"success", "failure"}
 
 
 def test_a_failed_job_says_why(data_dir: Path) -> None:

@@ -90,7 +90,7 @@ def test_sft_keeps_what_is_good_and_counts_what_is_not(project: Project) -> None
     make_trajectory(project, name="bad", outcome={"status": "failure"})
     make_trajectory(project, name="unknown")
     make_failed(project, name="corrected")
-    export = SftExport(rows_of(project), excluded_ids=())
+    export = SftExport(rows_of(project), project=project)
     found = [json.loads(line) for line in export]
     assert (export.written, export.left_out) == (2, {NOT_GOOD: 2})
     corrected = next(line for line in found if line["messages"][-1].get("tool_calls"))
@@ -105,7 +105,7 @@ def test_nothing_held_out_leaves(project: Project) -> None:
     kept = make_trajectory(project, name="kept", outcome={"status": "success"}, request="Keep 1.")
     by_pk = make_trajectory(project, name="held", outcome={"status": "success"}, request="Hold 2.")
     by_name = make_trajectory(project, name="named", outcome={"status": "success"}, request="Hold 3.")
-    export = SftExport(rows_of(project), excluded_ids={by_pk.pk, by_name.external_id})
+    export = SftExport(rows_of(project), project=project, excluded_ids={by_pk.pk, by_name.external_id})
     data = b"".join(export)
     assert b"Keep 1." in data and b"Hold" not in data
     assert (export.written, export.left_out) == (1, {HELD_OUT: 2}) and kept.pk

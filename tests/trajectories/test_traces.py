@@ -212,6 +212,20 @@ def test_a_trace_a_call_is_one_run(agent: Client, project: Project, together: bo
     assert contents(project) == {trace_id(1): said, trace_id(9): ["Another talk", "Answer 9"]}
 
 
+def test_what_people_said_of_a_part_is_said_of_the_whole(agent: Client, project: Project) -> None:
+    talk = [text("user", "Hi"), text("assistant", "Answer 1"), text("user", "More")]
+    send(agent, chat(2, 2, talk, "Answer 2", at=20))
+    assembled()
+    said = {"outcome": {"status": "failure", "label": "rude"}, "comment": "Not so"}
+    url = f"/api/v1/trajectories/{trace_id(2)}/feedback/"
+    assert agent.post(url, json.dumps(said), content_type="application/json").status_code == 200
+    send(agent, chat(1, 1, talk[:1], "Answer 1"))
+    assembled()
+    row = project.trajectories.get()
+    assert (row.external_id, row.outcome_status, row.outcome_label) == (trace_id(1), "failure", "rude")
+    assert row.interventions[0]["note"] == "Not so" and len(row.messages) == 4
+
+
 def test_traces_of_other_projects_are_not_looked_at(agent: Client, project: Project) -> None:
     other = make_project()
     for owner in (project, other):
