@@ -9,6 +9,7 @@ urlpatterns = [
     path("", include("apps.core.urls")),
     path("", include("apps.trajectories.otlp_urls")),
     path("api/", include("apps.trajectories.api_urls")),
+    path("api/v1/", include("apps.evals.api_urls")),
     path("api/v1/", include("apps.promotion.api_urls")),
     path(project, include("apps.dashboard.urls")),
     path(f"{project}trajectories/", include("apps.trajectories.urls")),

@@ -116,8 +116,10 @@ function showPicked() {
   bulk.elements.ids.value = ids.join(",");
   bulk.querySelector("[data-picked]").textContent = all ? matching.dataset.text : `${ids.length} selected`;
   if (matching) matching.hidden = Boolean(all);
-  compare.hidden = Boolean(all) || ids.length !== 2;
-  compare.href = `${compare.dataset.compare}?a=${ids[1]}&b=${ids[0]}`; // the older one first
+  if (compare) {
+    compare.hidden = Boolean(all) || ids.length !== 2;
+    compare.href = `${compare.dataset.compare}?a=${ids[1]}&b=${ids[0]}`; // the older one first
+  }
   for (const box of document.querySelectorAll("[data-pick]")) box.closest("tr").classList.toggle("picked", box.checked);
 }
 
@@ -198,3 +200,68 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 // Before the browser paints the new fragment: curves of a running job do not flicker.
 document.addEventListener("htmx:afterSwap", () => { fillBars(document); drawCharts(document); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(document));
+
+// Triage. The next case is fetched before it is asked for, and shown while the decision is still on its way; the
+// server's answer then has the counts alone, or another case where it knows better.
+let ahead = null;
+async function lookAhead() {
+  const mark = document.getElementById("ahead");
+  ahead = null;
+  if (!mark) return;
+  const answer = await fetch(mark.dataset.ahead, { headers: { "HX-Request": "true" } }).catch(() => null);
+  if (answer?.status !== 200 || document.getElementById("ahead") !== mark) return;
+  const found = { pk: answer.headers.get("X-Case"), html: await answer.text() };
+  if (document.getElementById("ahead") === mark) ahead = found;
+}
+function markQuotes() {
+  if (!window.CSS?.highlights) return;
+  const found = [];
+  for (const item of document.querySelectorAll("[data-quote]")) {
+    const part = item.dataset.quote.split(" … ")[0].trim(), place = document.getElementById(`m${item.dataset.index}`);
+    if (!part || !place) continue;
+    const walker = document.createTreeWalker(place, NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+      const at = node.data.indexOf(part);
+      if (at < 0) continue;
+      const range = new Range();
+      range.setStart(node, at);
+      range.setEnd(node, at + part.length);
+      found.push(range);
+      break;
+    }
+  }
+  CSS.highlights.set("quote", new Highlight(...found));
+}
+function showCase() {
+  const blamed = document.querySelector(".talk .turn.blamed");
+  if (innerWidth > 820 && blamed) {
+    scrollTo(0, 0);
+    const { top, bottom } = blamed.getBoundingClientRect();
+    if (bottom > innerHeight) scrollTo(0, Math.max(0, bottom - top > innerHeight ? top - 58 : bottom - innerHeight + 24));
+  } else if (document.querySelector("[data-case]")) scrollTo(0, 0);
+  markQuotes();
+}
+document.addEventListener("DOMContentLoaded", () => { if (document.getElementById("triage")) { showCase(); lookAhead(); } });
+document.addEventListener("htmx:configRequest", (event) => {
+  if (event.target.matches("[data-decide]") && ahead) event.detail.parameters.set("ahead", ahead.pk);
+});
+document.addEventListener("htmx:beforeSend", (event) => {
+  if (!event.target.matches("[data-decide]") || !ahead) return;
+  const { html } = ahead;
+  ahead = null;
+  htmx.swap("#triage", html, { swapStyle: "innerHTML", settleDelay: 0 });
+  showCase();
+});
+document.addEventListener("htmx:afterSettle", (event) => {
+  if (event.target.id === "ahead") lookAhead(); // the counts alone have come
+  if (event.target.id === "triage") { showCase(); lookAhead(); }
+});
+document.addEventListener("keydown", (event) => {
+  // In an open menu a digit is the menu's.
+  const writing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
+  const button = document.querySelector(`details.menu[open] [data-menu-key="${CSS.escape(event.key)}"]`);
+  if (!button || writing || event.metaKey || event.ctrlKey || event.altKey) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  button.click();
+}, true);

@@ -15,6 +15,7 @@ from apps.environments.models import Environment
 from apps.evals import actions as evals
 from apps.evals.models import EvalRun, EvalSet, Sample, Split
 from apps.evals.stats import summarise
+from apps.failures.models import Failure, FailureCluster
 from apps.registry.actions import register_adapter, register_base
 from apps.registry.artifacts import store_folder
 from apps.registry.models import ModelVersion
@@ -89,6 +90,17 @@ def make_failed(project: Project, expected: dict | None = None, **given: Any) ->
             corrected=expected or {"tool": "tickets.close", "args": {"id": 1234}},
         ),
     )
+
+
+def make_cluster(failure: Failure) -> FailureCluster:
+    """A cluster of one failure, as a run of the clustering would store it."""
+    began = failure.trajectory.started_at
+    cluster = FailureCluster.objects.create(
+        project=failure.project, name="similar failures", mode=failure.mode, size=1, first_seen=began, last_seen=began,
+        signature={"columns": [1], "weights": [1.0], "radius": 0.5, "mode": "", "name": "similar failures", "words": []},
+    )  # fmt: skip
+    Failure.objects.filter(pk=failure.pk).update(cluster=cluster)
+    return cluster
 
 
 def make_environment(project: Project) -> Environment:

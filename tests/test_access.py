@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.test import Client
@@ -12,7 +13,10 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from apps.automation.actions import set_schedule
 from apps.automation.models import Step
 from apps.core.models import Role
+from apps.evals import importing
+from apps.evals.models import EvalSet
 from apps.failures.actions import classify_project
+from apps.failures.reclassify import start as start_reclassification
 from apps.promotion import actions as promotion
 from apps.reviews.actions import open_review, override_lock
 from apps.training.actions import freeze_dataset, submit_training
@@ -24,6 +28,7 @@ from tests.factories import (
     admin_of,
     make_adapter,
     make_base,
+    make_cluster,
     make_environment,
     make_eval_run,
     make_eval_set,
@@ -40,21 +45,27 @@ OPEN = {"core:login", "core:logout", "core:projects", "healthz", "api:schema", "
 ADMIN_ONLY = {
     "core:settings", "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "reviews:override",
     "trajectories:retention", "trajectories:redaction_switch", "trajectories:redaction_add",
-    "trajectories:redaction_edit", "trajectories:redaction_delete",
+    "trajectories:redaction_edit", "trajectories:redaction_delete", "failures:rubric_save", "failures:rubric_switch",
 }  # fmt: skip
 WRITES = {
+    "failures:recluster", "failures:cluster_rename", "failures:cluster_move", "failures:cluster_decide",
+    "failures:reclassify_start", "failures:reclassification_apply", "failures:reclassification_discard",
     "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "failures:classify", "failures:decide",
-    "failures:undo", "evals:create", "evals:look", "evals:add_trajectories", "evals:add_task", "evals:split",
-    "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:open", "reviews:judge",
+    "failures:undo", "failures:bulk", "failures:split", "failures:assign", "failures:mode_add", "failures:mode_save",
+    "failures:mode_delete", "evals:create", "evals:look", "evals:add_trajectories", "evals:add_task", "evals:split",
+    "evals:import_start", "evals:export_holdout", "evals:versions_look", "evals:general", "evals:make_variants",
+    "evals:end_batch", "evals:confirm_task", "evals:judge_variant", "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:open", "reviews:judge",
     "reviews:undo", "reviews:override", "training:cancel", "promotion:make_report", "promotion:promote",
     "promotion:rollback", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
     "trajectories:bulk_keep", "trajectories:save_view", "trajectories:delete_view", "trajectories:feedback",
     "trajectories:import_start", "trajectories:import_retry", "trajectories:retention",
     "trajectories:redaction_switch", "trajectories:redaction_add", "trajectories:redaction_edit",
-    "trajectories:redaction_delete",
+    "trajectories:redaction_delete", "failures:rubric_save", "failures:rubric_switch", "failures:rubric_try",
+    "failures:rubric_try_one", "failures:judge_run",
 }  # fmt: skip
 MEMBER_PAGES = {
-    "evals:new_run", "training:new", "trajectories:import", "trajectories:import_detail", "trajectories:import_status",
+    "failures:mark",
+    "evals:new_run", "evals:task_from_failure", "evals:from_successes", "evals:import", "evals:import_status", "training:new", "trajectories:import", "trajectories:import_detail", "trajectories:import_status",
 }  # fmt: skip
 
 
@@ -85,7 +96,10 @@ def world(data_dir: Path) -> dict[str, Any]:
     upload = Upload.objects.create(project=project, by=by, name="a", format="chat", path="gone", size=1, state="failed")
     return {
         "project": project,
-        "bodies": {"promotion:make_report": {"baseline": before.pk, "candidate": after.pk}},
+        "bodies": {
+            "failures:split": {"mode": "bad_planning"},
+            "promotion:make_report": {"baseline": before.pk, "candidate": after.pk},
+        },
         "pks": {
             "core:revoke_key": project.api_keys.first().pk,
             "core:remove_member": project.memberships.first().pk,
@@ -97,11 +111,31 @@ def world(data_dir: Path) -> dict[str, Any]:
             "trajectories:import_retry": upload.pk,
             "trajectories:redaction_edit": add_rule(project=project, name="a", pattern="a+", by=by).pk,
             "trajectories:redaction_delete": add_rule(project=project, name="b", pattern="b+", by=by).pk,
-            "failures:case": trajectory.failure.pk,
-            "failures:decide": trajectory.failure.pk,
+            **dict.fromkeys(
+                ("failures:cluster", "failures:cluster_rename", "failures:cluster_move", "failures:cluster_decide"),
+                make_cluster(trajectory.failure).pk,
+            ),
+            **dict.fromkeys(
+                [f"failures:reclassification{what}" for what in ("", "_status", "_apply", "_discard")],
+                start_reclassification(project=project, by=by).pk,
+            ),
+            **dict.fromkeys(
+                ("failures:case", "failures:decide", "failures:step", "failures:assign"), trajectory.failure.pk
+            ),
+            "failures:split": trajectory.failure.pk,
+            "failures:mark": trajectory.pk,
+            **dict.fromkeys(("failures:mode_save", "failures:mode_delete"), project.failure_modes.last().pk),
             **dict.fromkeys(("evals:detail", "evals:look", "evals:new_run", "evals:new_version"), eval_set.pk),
             **dict.fromkeys(("evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze"), draft.pk),
             "evals:remove_task": draft.tasks.first().pk,
+            "evals:task_from_failure": trajectory.failure.pk,
+            **dict.fromkeys(
+                ("evals:versions", "evals:versions_look", "evals:export", "evals:export_holdout"), eval_set.pk
+            ),
+            **dict.fromkeys(("evals:from_successes", "evals:import", "evals:import_start", "evals:general"), draft.pk),
+            **dict.fromkeys(("evals:variants", "evals:make_variants", "evals:end_batch"), draft.pk),
+            **dict.fromkeys(("evals:confirm_task", "evals:judge_variant"), draft.tasks.trainable().last().pk),
+            "evals:import_status": (draft.pk, task_import(draft, by)),
             **dict.fromkeys(("evals:run", "evals:run_status", "evals:cancel", "reviews:open"), before.pk),
             "environments:detail": environment.pk,
             **dict.fromkeys(("reviews:detail", "reviews:undo"), review.pk),
@@ -113,6 +147,13 @@ def world(data_dir: Path) -> dict[str, Any]:
             "automation:run": schedule.pk,
         },
     }
+
+
+def task_import(draft: EvalSet, by: Any) -> str:
+    """A file of tasks that waits for a worker."""
+    identity = importing.keep([b"{}"])
+    importing.submit(identity=identity, eval_set=draft, name="a", choice=importing.Choice("flywheel"), by=by)
+    return identity
 
 
 def routes() -> list[str]:
@@ -130,7 +171,7 @@ def routes() -> list[str]:
     return found
 
 
-WITH_A_KEY = ("api:", "promotion_api:", "otlp:")
+WITH_A_KEY = ("api:", "evals_api:", "promotion_api:", "otlp:")
 PAGES = [name for name in routes() if name not in OPEN and not name.startswith(WITH_A_KEY)]
 API = [name for name in routes() if name.startswith(WITH_A_KEY) and name not in OPEN]
 
@@ -182,7 +223,8 @@ def test_every_page(world: dict[str, Any]) -> None:
 
 def test_every_api_route_wants_a_key(world: dict[str, Any]) -> None:
     for name in API:
-        args = [] if name in ("api:trajectories", "api:batch") or name.startswith("otlp:") else ["x"]
+        bare = name in ("api:trajectories", "api:batch", "evals_api:sets") or name.startswith("otlp:")
+        args = [] if bare else [UUID(int=1)] if name.startswith("evals_api:") else ["x"]
         url = reverse(name, args=args)
         for method in ("get", "post"):
             for headers in ({}, {"HTTP_AUTHORIZATION": "Bearer fw_wrong"}):
@@ -199,5 +241,9 @@ def test_a_key_sees_only_its_own_project(world: dict[str, Any]) -> None:
         url = reverse(name, args=[trajectory.external_id])
         response = Client().post(url, **headers) if name == "api:feedback" else Client().get(url, **headers)
         assert response.status_code == 404
+    foreign = world["project"].eval_sets.first()
+    assert Client().get(reverse("evals_api:set", args=[foreign.pk]), **headers).status_code == 404
+    assert Client().post(reverse("evals_api:tasks", args=[foreign.pk]), **headers).status_code == 404
+    assert Client().get(reverse("evals_api:sets"), **headers).json()["results"] == []
     assert Client().get(reverse("api:trajectories"), **headers).json()["results"] == []
     assert Client().get(reverse("promotion_api:channel", args=["production"]), **headers).status_code == 404

@@ -92,7 +92,6 @@ def _require_other_admin(project: Project, user: Any) -> None:
         raise MembershipError(f"{user} is the only admin of {project}. Make someone else admin first.")
 
 
-@transaction.atomic
 @dataclass(frozen=True)
 class FirstStart:
     """What a first start made. The secrets are empty where the environment chose them: they are not to be printed."""
@@ -103,6 +102,7 @@ class FirstStart:
     api_key: str
 
 
+@transaction.atomic
 def bootstrap() -> FirstStart | None:
     """On the first start: an admin, a project, an API key. None later on.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
@@ -15,14 +15,16 @@ from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.environments.models import Environment
+from apps.evals import leaks, neardup
 from apps.evals.canonical import canonical_hash, set_digest
-from apps.evals.models import EvalRun, EvalSet, EvalSetState, HoldoutLook, Origin, Split, Task
+from apps.evals.models import WAITING, EvalRun, EvalSet, EvalSetState, HoldoutLook, Origin, Split, Task
 from apps.evals.splits import choose_holdout
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Outcome, Trajectory
 from apps.trajectories.schema import is_example
 
 DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
+TASKS_LOCK = 0x6C65616B
 FROZEN = "{} is frozen. Make a new version of it to change its tasks."
 
 
@@ -31,7 +33,7 @@ class EvalSetError(Exception):
 
 
 class HoldoutLeak(EvalSetError):
-    """The same prompt or group would stand in a hold-out and outside it."""
+    """The same prompt, nearly the same, or the same group would stand in a hold-out and outside it."""
 
 
 @transaction.atomic
@@ -147,6 +149,7 @@ class TasksMade:
     duplicates: int
     without_expected: int
     guarded: int = 0  # left out: the same request or group stands on the other side of a hold-out
+    leaks: list[leaks.Leak] = field(default_factory=list)  # left out: nearly the same task does
 
 
 @transaction.atomic
@@ -155,51 +158,84 @@ def tasks_from_trajectories(
 ) -> TasksMade:
     """Adds a task for each trajectory that says what would have been right; a prompt already there is skipped.
 
-    So is one that stands, itself or by its group, in a hold-out of the project: production asks the same again, and that
-    must not reach training. Raises EvalSetError for a frozen set.
+    So is one that stands, itself, nearly or by its group, in a hold-out of the project: production asks the same again,
+    and that must not reach training. Raises EvalSetError for a frozen set.
     """
-    _require_draft(eval_set)
-    have = set(eval_set.tasks.values_list("canonical_hash", flat=True))
-    tasks: list[Task] = []
-    duplicates = without = 0
+    tasks, without = [], 0
     for trajectory in trajectories:
         try:
-            task = build_task(eval_set, trajectory, split)
+            tasks.append(build_task(eval_set, trajectory, split))
         except EvalSetError:
             without += 1
-            continue
-        if task.canonical_hash in have:
-            duplicates += 1
-            continue
-        have.add(task.canonical_hash)
-        tasks.append(task)
-    allowed = _without_guarded(eval_set, tasks, split)
-    guarded, tasks = len(tasks) - len(allowed), allowed
-    _insert(eval_set, tasks)
+    return replace(store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="production"), without_expected=without)
+
+
+@transaction.atomic
+def store_tasks(*, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str) -> TasksMade:
+    """Adds unsaved tasks to a draft: `what` says where they come from. Every way to add tasks leads through here.
+
+    Left out and told: a prompt or key that the set has already, and what stands, itself, nearly or by its group, on the
+    other side of a hold-out of the project. Raises EvalSetError for a frozen set.
+    """
+    eval_set = _locked_draft(eval_set)
+    have = set(eval_set.tasks.values_list("canonical_hash", flat=True))
+    keys = set(eval_set.tasks.values_list("key", flat=True))
+    given, new = list(tasks), []
+    for task in given:
+        if task.canonical_hash not in have and task.key not in keys:
+            have.add(task.canonical_hash)
+            keys.add(task.key)
+            new.append(task)
+    duplicates = len(given) - len(new)
+    allowed = _without_guarded(eval_set.project, new)
+    guarded, found = len(new) - len(allowed), _leaks(eval_set.project, allowed)
+    leaking = {leak.key for leak in found}
+    good = [task for task in allowed if task.key not in leaking]
+    _insert(good)
+    counts = {"made": len(good), "duplicates": duplicates, "guarded": guarded, "leaks": len(found)}
     audit(
         "eval_set.tasks_added",
         project=eval_set.project,
         by=by,
         target=eval_set,
         name=str(eval_set),
-        made=len(tasks),
-        duplicates=duplicates,
-        without_expected=without,
-        guarded=guarded,
+        what=what,
+        **counts,
     )
-    return TasksMade(len(tasks), duplicates, without, guarded)
+    return TasksMade(len(good), duplicates, 0, guarded, found)
 
 
-def _without_guarded(eval_set: EvalSet, tasks: list[Task], split: Split) -> list[Task]:
+def _locked_draft(eval_set: EvalSet) -> EvalSet:
+    """The set, locked, with the project: who adds to a hold-out and who adds beside it wait for each other."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [TASKS_LOCK, eval_set.project_id])
+    locked = EvalSet.objects.select_for_update(of=("self",)).select_related("project").get(pk=eval_set.pk)
+    _require_draft(locked)
+    return locked
+
+
+def _leaks(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
+    """Near-duplicates of these across the hold-outs of the project, and across the hold-out that they make themselves."""
+    held = [leaks.of_task(task) for task in tasks if task.split == Split.HOLDOUT]
+    rest = [leaks.of_task(task) for task in tasks if task.split != Split.HOLDOUT]
+    found = [*leaks.against(project, held, guarded=True), *leaks.against(project, rest, guarded=False)]
+    return found + (list(leaks.across(tasks)) if held and rest else [])
+
+
+def _without_guarded(project: Project, tasks: list[Task]) -> list[Task]:
     """Those that share nothing with the other side of any hold-out of the project."""
-    others = _other_side(eval_set.project, split).filter(
-        Q(canonical_hash__in=[task.canonical_hash for task in tasks]) | Q(group__in=[task.group for task in tasks])
-    )
-    hashes, groups = set(), set()
-    for digest, group in others.values_list("canonical_hash", "group"):
-        hashes.add(digest)
-        groups.add(group)
-    return [task for task in tasks if task.canonical_hash not in hashes and task.group not in groups]
+    allowed: list[Task] = []
+    for held in (False, True):
+        some = [task for task in tasks if (task.split == Split.HOLDOUT) == held]
+        others = _other_side(project, Split.HOLDOUT if held else Split.TRAIN).filter(
+            Q(canonical_hash__in=[task.canonical_hash for task in some]) | Q(group__in=[task.group for task in some])
+        )
+        hashes, groups = set(), set()
+        for digest, group in others.values_list("canonical_hash", "group"):
+            hashes.add(digest)
+            groups.add(group)
+        allowed += [task for task in some if task.canonical_hash not in hashes and task.group not in groups]
+    return allowed
 
 
 def _other_side(project: Project, split: Split | str) -> QuerySet[Task]:
@@ -211,11 +247,10 @@ def _other_side(project: Project, split: Split | str) -> QuerySet[Task]:
 @transaction.atomic
 def task_from_trajectory(*, eval_set: EvalSet, trajectory: Trajectory, split: Split, by: Any) -> Task:
     """Adds the task of one trajectory. Raises EvalSetError with what is in the way."""
-    _require_draft(eval_set)
-    task = build_task(eval_set, trajectory, split)
+    task = build_task(_locked_draft(eval_set), trajectory, split)
     if eval_set.tasks.filter(Q(canonical_hash=task.canonical_hash) | Q(key=task.key)).exists():
         raise EvalSetError(f"{eval_set} has this request already.")
-    _insert(eval_set, [task])
+    _insert_one(task)
     audit("task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), split=split)
     return task
 
@@ -225,7 +260,7 @@ def add_task(
     *, eval_set: EvalSet, key: str, request: str, expected: dict, split: Split, by: Any, group: str = ""
 ) -> Task:
     """Adds a task written by hand: one user message and the expected call. Raises EvalSetError."""
-    _require_draft(eval_set)
+    eval_set = _locked_draft(eval_set)
     messages = [{"role": "user", "content": request}]
     digest = canonical_hash(messages)
     if eval_set.tasks.filter(Q(canonical_hash=digest) | Q(key=key)).exists():
@@ -241,8 +276,9 @@ def add_task(
         expected=expected,
         demonstration=json.dumps(expected, ensure_ascii=False),
         origin=Origin.MANUAL,
+        confirmed_by=by,
     )
-    _insert(eval_set, [task])
+    _insert_one(task)
     audit("task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), split=split)
     return task
 
@@ -260,9 +296,10 @@ def split_by_group(
 ) -> dict[str, int]:
     """Divides a draft into hold-out, validation and train, whole groups at a time. Returns the size of each.
 
-    Groups that an earlier version keeps in its hold-out stay there. Raises EvalSetError.
+    Groups that an earlier version keeps in its hold-out stay there. Near-duplicates go together: where one of them is
+    drawn, the groups of the others are too. Raises EvalSetError.
     """
-    _require_draft(eval_set)
+    eval_set = _locked_draft(eval_set)
     tasks = list(eval_set.tasks.filter(split__in=DIVIDED))
     kept = set(
         Task.objects.holdout()
@@ -278,10 +315,12 @@ def split_by_group(
         .filter(group__in={task.group for task in tasks})
         .values_list("group", flat=True)
     )
+    used |= {task.group for task in tasks if task.origin == Origin.SYNTHETIC}
+    alike = _alike(eval_set.project, tasks, kept, used)
     free = [task.group for task in tasks if task.group not in kept and task.group not in used]
     missing = max(0, holdout_size - sum(task.group in kept for task in tasks))
     try:
-        chosen = kept | (choose_holdout(free, missing, seed) if missing else set())
+        chosen = _with_alike(kept | (choose_holdout(free, missing, seed) if missing else set()), alike)
         rest = [task.group for task in tasks if task.group not in chosen]
         validating = choose_holdout(rest, validation_size, seed + 1) if validation_size else set()
     except ValueError as error:
@@ -293,6 +332,32 @@ def split_by_group(
     sizes = {str(split): sum(task.split == split for task in tasks) for split in DIVIDED}
     audit("eval_set.split", project=eval_set.project, by=by, target=eval_set, name=str(eval_set), seed=seed, **sizes)
     return sizes
+
+
+def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) -> dict[str, str]:
+    """For each group the name of those it hangs together with by near-duplicates.
+
+    Grows `kept` by what hangs together with a hold-out of the project, and `used` by what does with the rest: those are
+    not drawn. Raises HoldoutLeak where something hangs together with both.
+    """
+    linked = [(one.group, other.group, score) for one, other, score in leaks.within(tasks)]
+    alike = neardup.components({task.group for task in tasks}, linked)
+    group_of = {task.key: task.group for task in tasks}
+    texts = [leaks.of_task(task) for task in tasks]
+    elsewhere = Task.objects.exclude(eval_set__in={task.eval_set_id for task in tasks})
+    held = list(leaks.against(project, texts, guarded=False, among=elsewhere))
+    kept |= _with_alike({group_of[leak.key] for leak in held} | kept, alike) & alike.keys()
+    near = leaks.against(project, texts, guarded=True, among=elsewhere)
+    used |= _with_alike({group_of[leak.key] for leak in near} | used, alike) & alike.keys()
+    for leak in held:
+        if group_of[leak.key] in used:
+            raise HoldoutLeak(f"{leak} It is also like a task outside the hold-out: remove one of them.")
+    return alike
+
+
+def _with_alike(groups: set[str], alike: dict[str, str]) -> set[str]:
+    roots = {alike[group] for group in groups if group in alike}
+    return groups | {group for group, root in alike.items() if root in roots}
 
 
 def _update_splits(tasks: list[Task]) -> None:
@@ -315,6 +380,12 @@ def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
     tasks = list(locked.tasks.all())
     if not tasks:
         raise EvalSetError(f"{locked} has no tasks yet. Add some from failures before freezing it.")
+    if waiting := locked.tasks.filter(**WAITING).count():
+        raise EvalSetError(
+            f"{waiting} synthetic variants wait to be looked through. Use or discard the batch before freezing."
+        )
+    if found := _leaks(locked.project, tasks):
+        raise HoldoutLeak(f"{found[0]} {_more(found)}Remove one of each pair before freezing.")
     locked.state, locked.digest = (
         EvalSetState.FROZEN,
         set_digest(
@@ -325,6 +396,8 @@ def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
                 "messages": task.messages,
                 "expected": task.expected,
                 "demonstration": task.demonstration,
+                "tools": task.tools,
+                "metadata": task.metadata,
             }
             for task in tasks
         ),
@@ -333,6 +406,10 @@ def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
     locked.save(update_fields=["state", "digest", "frozen_at", "frozen_by"])
     audit("eval_set.frozen", project=locked.project, by=by, target=locked, name=str(locked), digest=locked.digest)
     return locked
+
+
+def _more(found: Sequence[leaks.Leak]) -> str:
+    return f"There are {len(found) - 1} more such pairs. " if len(found) > 1 else ""
 
 
 def look(*, eval_set: EvalSet, kind: HoldoutLook.Kind, by: Any, detail: str = "") -> HoldoutLook:
@@ -359,6 +436,8 @@ def submit_eval(
     count = eval_set.tasks.filter(split=split).count()
     if not count:
         raise EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
+    if leak := next(leaks.of_rows(project, leaks.few_shot(environment)), None):
+        raise HoldoutLeak(f"An example in the prompt of {environment} is held out. {leak}")
     run = EvalRun(
         project=project,
         name=f"{model_version} on {eval_set} {split.label.lower()}",
@@ -391,7 +470,14 @@ def _require_draft(eval_set: EvalSet) -> None:
         raise EvalSetError(FROZEN.format(eval_set))
 
 
-def _insert(eval_set: EvalSet, tasks: list[Task]) -> None:
+def _insert_one(task: Task) -> None:
+    """Raises HoldoutLeak with the two tasks side by side, EvalSetError for what the database refuses."""
+    if found := _leaks(task.project, [task]):
+        raise HoldoutLeak(str(found[0]))
+    _insert([task])
+
+
+def _insert(tasks: list[Task]) -> None:
     try:
         with transaction.atomic():
             Task.objects.bulk_create(tasks)

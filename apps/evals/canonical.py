@@ -38,7 +38,7 @@ def digest_of(value: object) -> str:
 def set_digest(tasks: Iterable[dict]) -> str:
     """SHA-256 hex of a whole set, whatever the order of its tasks.
 
-    Each task is {key, split, group, messages, expected, demonstration}.
+    Each task is {key, split, group, messages, expected, demonstration, tools, metadata}.
     """
     return digest_of(sorted(digest_of(task) for task in tasks))
 

@@ -6,7 +6,13 @@ from typing import Any
 from django import forms
 
 from apps.core.models import Project
-from apps.evals.models import Split
+from apps.evals import importing
+from apps.evals.formats import FORMATS
+from apps.evals.formats.rows import Bad, checked_expected
+from apps.evals.models import EvalSet, EvalSetState, Split
+from apps.evals.rewrites import KINDS
+
+FROM_FAILURE = [(value, label) for value, label in Split.choices if value != Split.GENERAL]
 
 
 class EvalSetForm(forms.Form):
@@ -59,3 +65,110 @@ class EvalRunForm(forms.Form):
 
     def clean_split(self) -> Split:
         return Split(self.cleaned_data["split"])
+
+
+def drafts_of(project: Project) -> Any:
+    return EvalSet.objects.filter(project=project, state=EvalSetState.DRAFT)
+
+
+class FailureTaskForm(forms.Form):
+    """The task of one failure. What is right is checked against the forms of `formats.checks`."""
+
+    expected = forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 8, "class": "mono", "spellcheck": "false"}), label="What would have been right",
+        help_text='{"tool": "…", "args": {…}}, {"calls": […]}, {"answer": "…"} or {"constraint": {"contains": […]}}',
+    )  # fmt: skip
+    demonstration = forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 3}), required=False, max_length=60_000,
+        help_text="A good answer in the agent's own form. Left empty, it is the call above",
+    )  # fmt: skip
+    eval_set = forms.ModelChoiceField(None, label="Eval set", empty_label=None)
+    split = forms.ChoiceField(choices=FROM_FAILURE)
+    group = forms.ChoiceField(label="Keep together by", help_text="Tasks of one group stay on one side of a split")
+    replayable = forms.BooleanField(required=False, label="Replayable: serve the recorded tool results")
+    state = forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 2, "class": "mono"}), required=False, label="State afterwards",
+        help_text='Optional: [{"path": "tickets.12.status", "equals": "closed"}]',
+    )  # fmt: skip
+
+    def __init__(self, project: Project, groups: list[tuple[str, str]], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["eval_set"].queryset = drafts_of(project)
+        self.fields["group"].choices = [(group, _shown(name, group)) for name, group in groups]
+
+    def clean_expected(self) -> dict:
+        try:
+            return checked_expected(_json(self.cleaned_data["expected"]))
+        except Bad as error:
+            raise forms.ValidationError(str(error)) from error
+
+    def clean_state(self) -> list[dict]:
+        value = _json(self.cleaned_data["state"] or "[]")
+        if not isinstance(value, list) or not all(
+            isinstance(item, dict) and {"path", "equals"} == set(item) for item in value
+        ):
+            raise forms.ValidationError('A list of {"path": "…", "equals": …} is needed.')
+        return value
+
+    def clean_split(self) -> Split:
+        return Split(self.cleaned_data["split"])
+
+
+def _shown(name: str, group: str) -> str:
+    return name if len(group) > 40 else f"{name} ({group})"
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise forms.ValidationError(f"Not JSON: {error}") from error
+
+
+class ImportForm(forms.Form):
+    """A file to look at."""
+
+    file = forms.FileField(
+        help_text=f"JSON Lines or CSV, at most {importing.MAX_BYTES // 2**20} MiB and {importing.MAX_ROWS:,} rows",
+        error_messages={"required": "Choose a file.", "empty": "The file is empty. Choose one with a task a line."},
+    )
+    format = forms.ChoiceField(choices=[("auto", "Find out"), *((name, name) for name in FORMATS)], initial="auto")
+    answers = forms.FileField(required=False, label="Possible answers", help_text="BFCL: its second file")
+
+    def clean_file(self) -> Any:
+        return _not_too_large(self.cleaned_data["file"])
+
+    def clean_answers(self) -> Any:
+        return _not_too_large(self.cleaned_data["answers"])
+
+
+def _not_too_large(given: Any) -> Any:
+    if given is not None and given.size > importing.MAX_BYTES:
+        raise forms.ValidationError(
+            f"{given.name} is larger than {importing.MAX_BYTES // 2**20} MiB. Split it, or import it on the server: "
+            "python manage.py import_tasks SET FILE."
+        )
+    return given
+
+
+class ImportChoiceForm(forms.Form):
+    """How the rows of a file become tasks."""
+
+    split = forms.ChoiceField(choices=Split.choices, initial=Split.TRAIN, label="Split of rows that name none")
+    always = forms.BooleanField(required=False, label="Put all rows there, whatever the file says")
+    group = forms.ChoiceField(label="Keep together by")
+
+    def __init__(self, columns: list[str], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        named = [(f"metadata.{name}", name) for name in columns]
+        self.fields["group"].choices = [
+            (importing.BY_FILE, "the file's groups, else the request"), (importing.BY_REQUEST, "the request"), *named,
+        ]  # fmt: skip
+
+
+class VariantsForm(forms.Form):
+    kinds = forms.MultipleChoiceField(
+        choices=list(KINDS.items()), initial=list(KINDS), widget=forms.CheckboxSelectMultiple, label="What is varied"
+    )
+    each = forms.IntegerField(min_value=1, max_value=20, initial=2, label="Of each kind and task, at most")
+    seed = forms.IntegerField(initial=0)

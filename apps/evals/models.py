@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from typing import Self
+from collections.abc import Iterable
+from typing import Any, Self
 
 from django.conf import settings
 from django.contrib.postgres.constraints import ExclusionConstraint
@@ -15,6 +16,7 @@ from django.utils import timezone
 
 from apps.core.models import Job, Project
 from apps.environments.models import Environment
+from apps.evals import neardup
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Trajectory
 
@@ -74,12 +76,24 @@ class Origin(models.TextChoices):
     SYNTHETIC = "synthetic", "Synthetic variant"
 
 
+WAITING = {"metadata__contains": {"variant": {"state": "waiting"}}}  # see `variants`
+
+
 class TaskQuerySet(models.QuerySet["Task"]):
     def holdout(self) -> Self:
         return self.filter(split=Split.HOLDOUT)
 
     def trainable(self) -> Self:
-        return self.filter(split=Split.TRAIN)
+        """Of the train split; not the synthetic ones that nobody has looked through yet."""
+        return self.filter(split=Split.TRAIN).exclude(**WAITING)
+
+    def bulk_create(self, objs: Iterable[Task], *args: Any, **kwargs: Any) -> list[Task]:
+        tasks = list(objs)
+        bare = [task for task in tasks if not task.bands]
+        documents = [neardup.document(task.messages, task.expected, task.demonstration) for task in bare]
+        for task, found in zip(bare, neardup.signatures(documents), strict=True):
+            task.bands = found.bands
+        return super().bulk_create(tasks, *args, **kwargs)
 
 
 class Task(models.Model):
@@ -158,6 +172,12 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self.bands = neardup.signature(self.messages, self.expected, self.demonstration).bands
+        if kwargs.get("update_fields") is not None:
+            kwargs["update_fields"] = {*kwargs["update_fields"], "bands"}
+        super().save(*args, **kwargs)
 
     def as_spec(self) -> dict:
         return {"id": str(self.pk), "messages": self.messages, "expected": self.expected}

@@ -1,17 +1,22 @@
-"""Writes of floor 4: diagnoses by the rules, decisions by people. A person's word is never overwritten."""
+"""Writes of floor 4: failure modes and the diagnoses of the rules. What people decide is in `actions_people`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.db import transaction
-from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
+from apps.failures.actions_people import Refused, assign, decide, mark_failure, reserve, split, undo
 from apps.failures.classify import Diagnosis, classify
-from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Severity, Source
+from apps.failures.models import Failure, FailureMode, FailureState, Severity, Source
 from apps.trajectories.models import Trajectory, in_chunks
+
+__all__ = [
+    "DEFAULT_MODES", "Refused", "as_input", "assign", "classify_project", "decide", "ensure_modes", "mark_failure",
+    "reserve", "split", "undo",
+]  # fmt: skip
 
 DEFAULT_MODES = (
     ("format_error", "Format error", Severity.MEDIUM, False, "The output is not the form that was asked for."),
@@ -52,14 +57,10 @@ def ensure_modes(project: Project) -> dict[str, FailureMode]:
 
 
 def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
-    """Diagnoses all trajectories that no person has decided on. Says how many were looked at and failed."""
+    """Diagnoses all trajectories; those that a person has decided on keep their word. Says how many were looked at,
+    and in how many a failure was found or stays found by the rules."""
     modes = ensure_modes(project)
-    rows = (
-        Trajectory.objects.filter(project=project)
-        .exclude(failure__source=Source.PERSON)
-        .exclude(failure__state__in=[FailureState.CONFIRMED, FailureState.DISMISSED])
-        .order_by("pk")
-    )
+    rows = Trajectory.objects.filter(project=project).order_by("pk")
     looked = found = 0
     for chunk in in_chunks(rows):
         looked += len(chunk)
@@ -70,28 +71,40 @@ def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
 
 @transaction.atomic
 def _store(project: Project, modes: dict[str, FailureMode], chunk: list[Trajectory]) -> int:
+    """What the rules say of a chunk. What a person or the judge has spoken of keeps its mode; `rule_mode` is kept of all."""
     diagnoses = {row.pk: classify(as_input(row)) for row in chunk}
-    # Decided meanwhile by a person: locked out of this chunk.
-    decided = set(
-        Failure.objects.select_for_update()
-        .filter(trajectory_id__in=diagnoses)
-        .exclude(source=Source.RULE, state=FailureState.OPEN)
-        .values_list("trajectory_id", flat=True)
-    )
-    failures = [
-        _failure(project, modes[diagnosis.mode], pk, diagnosis)
-        for pk, diagnosis in diagnoses.items()
-        if diagnosis is not None and pk not in decided
-    ]
-    healthy = [pk for pk, diagnosis in diagnoses.items() if diagnosis is None and pk not in decided]
-    Failure.objects.filter(trajectory_id__in=healthy).delete()
+    known = Failure.objects.select_for_update().filter(trajectory_id__in=diagnoses).order_by("pk")
+    is_open = {
+        pk: source == Source.RULE and state == FailureState.OPEN
+        for pk, source, state in known.values_list("trajectory_id", "source", "state")
+    }
+    found = {pk: diagnosis for pk, diagnosis in diagnoses.items() if diagnosis is not None}
+    rows = {pk: _failure(project, modes[diagnosis.mode], pk, diagnosis) for pk, diagnosis in found.items()}
+    # What is new: a person who marks the same run just now comes first. What is open: its row is locked above.
+    Failure.objects.bulk_create([row for pk, row in rows.items() if pk not in is_open], ignore_conflicts=True)
     Failure.objects.bulk_create(
-        failures,
+        [row for pk, row in rows.items() if is_open.get(pk)],
         update_conflicts=True,
         unique_fields=["trajectory"],
-        update_fields=["mode", "blamed_message", "evidence"],
+        update_fields=["mode", "blamed_message", "evidence", "rule_mode"],
     )
-    return len(failures)
+    healthy = [pk for pk in is_open if is_open[pk] and pk not in found]
+    Failure.objects.filter(trajectory_id__in=healthy).exclude(pk__in=_split_off(healthy)).delete()
+    _note_rules({pk: found[pk].mode if pk in found else "" for pk in is_open})
+    return sum(is_open.get(pk, True) for pk in found)
+
+
+def _split_off(trajectories: list[Any]) -> list[int]:
+    """Failures to which a person has given a second mode: their word too."""
+    links = Failure.also.through.objects.filter(failure__trajectory_id__in=trajectories)
+    return list(links.values_list("failure_id", flat=True))
+
+
+def _note_rules(said: dict[Any, str]) -> None:
+    """`said` is {trajectory: mode or ""}, of failures that are locked."""
+    for mode in set(said.values()):
+        pks = [pk for pk, other in said.items() if other == mode]
+        Failure.objects.filter(trajectory_id__in=pks).exclude(rule_mode=mode).update(rule_mode=mode)
 
 
 def _failure(project: Project, mode: FailureMode, trajectory: Any, diagnosis: Diagnosis) -> Failure:
@@ -99,6 +112,7 @@ def _failure(project: Project, mode: FailureMode, trajectory: Any, diagnosis: Di
         project=project,
         trajectory_id=trajectory,
         mode=mode,
+        rule_mode=mode.slug,
         source=Source.RULE,
         blamed_message=diagnosis.blamed_message,
         evidence=[item.as_dict() for item in diagnosis.evidence],
@@ -115,37 +129,3 @@ def as_input(row: Trajectory) -> dict:
         "interventions": row.interventions,
         "metadata": row.metadata,
     }
-
-
-@transaction.atomic
-def decide(
-    *, failure: Failure, by: Any, mode: FailureMode | None = None, state: FailureState = FailureState.CONFIRMED
-) -> Failure:
-    """A person's word: confirm (as it is, or as another mode) or dismiss."""
-    failure = Failure.objects.select_for_update(of=("self",)).select_related("mode", "project").get(pk=failure.pk)
-    before = _snapshot(failure)
-    failure.mode, failure.state, failure.source = mode or failure.mode, state, Source.PERSON
-    failure.decided_by, failure.decided_at = by, timezone.now()
-    failure.save(update_fields=["mode", "state", "source", "decided_by", "decided_at"])
-    FailureDecision.objects.create(failure=failure, by=by, before=before, after=_snapshot(failure))
-    audit("failure.decided", project=failure.project, by=by, target=failure, before=before, after=_snapshot(failure))
-    return failure
-
-
-@transaction.atomic
-def undo(*, project: Project, by: Any) -> Failure | None:
-    """Takes back the person's last decision in the project; None where there is none."""
-    last = FailureDecision.objects.filter(failure__project=project, by=by).select_related("failure").first()
-    if last is None:
-        return None
-    failure = Failure.objects.select_for_update().get(pk=last.failure_id)
-    mode = project.failure_modes.get(slug=last.before["mode"])
-    failure.mode, failure.state, failure.source = mode, last.before["state"], last.before["source"]
-    failure.save(update_fields=["mode", "state", "source"])
-    audit("failure.undone", project=project, by=by, target=failure, restored=last.before)
-    last.delete()
-    return failure
-
-
-def _snapshot(failure: Failure) -> dict[str, str]:
-    return {"mode": failure.mode.slug, "state": failure.state, "source": failure.source}

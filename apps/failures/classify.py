@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from apps.failures import rules
-from apps.failures.findings import Diagnosis, Evidence, Finding
-from apps.failures.reading import Run, read
+from apps.failures.rules import checks
+from apps.failures.rules.findings import Diagnosis, Evidence, Finding
+from apps.failures.rules.reading import Run, read
 
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
@@ -32,7 +32,7 @@ class Line:
     of their own, further down.
     """
 
-    rule: Callable[[Run], rules.Findings]
+    rule: Callable[[Run], checks.Findings]
     confidence: str
     outcomes: frozenset[str] = NOT_SUCCESS
     standing: bool = False
@@ -41,30 +41,30 @@ class Line:
 
 PRECEDENCE = (
     # Harm: also in a run that is marked as a success.
-    Line(rules.dangerous_without_confirmation, CERTAIN, ALL),
-    Line(rules.expected_calls, CERTAIN, NOT_SUCCESS, only="unsafe_action"),
+    Line(checks.dangerous_without_confirmation, CERTAIN, ALL),
+    Line(checks.expected_calls, CERTAIN, NOT_SUCCESS, only="unsafe_action"),
     # Broken contracts, never recovered: also in a success.
-    Line(rules.arguments_do_not_parse, CERTAIN, ALL, standing=True),
-    Line(rules.words_instead_of_a_call, LIKELY, FAILURE),
-    Line(rules.tool_is_not_there, CERTAIN, ALL, standing=True),
+    Line(checks.arguments_do_not_parse, CERTAIN, ALL, standing=True),
+    Line(checks.words_instead_of_a_call, LIKELY, FAILURE),
+    Line(checks.tool_is_not_there, CERTAIN, ALL, standing=True),
     # Against what would have been right: the first deviation. Before the schema, since a call of the wrong tool with
     # that tool's arguments wrong is first of all the wrong tool.
-    Line(rules.expected_calls, CERTAIN, NOT_SUCCESS),
-    Line(rules.arguments_break_the_schema, CERTAIN, ALL, standing=True),
+    Line(checks.expected_calls, CERTAIN, NOT_SUCCESS),
+    Line(checks.arguments_break_the_schema, CERTAIN, ALL, standing=True),
     # What the run shows, and what people did about it.
-    Line(rules.rejected_by_a_person, CERTAIN),
-    Line(rules.claimed_success, LIKELY),
-    Line(rules.empty_retrieval_used, LIKELY, FAILURE),
-    Line(rules.looped, LIKELY),
-    Line(rules.turn_limit, CERTAIN),
-    Line(rules.error_never_recovered, LIKELY),
-    Line(rules.handed_over, LIKELY),
-    Line(rules.ended_in_the_middle, LIKELY, FAILURE),
-    Line(rules.expected_words, LIKELY, FAILURE),
+    Line(checks.rejected_by_a_person, CERTAIN),
+    Line(checks.claimed_success, LIKELY),
+    Line(checks.empty_retrieval_used, LIKELY, FAILURE),
+    Line(checks.looped, LIKELY),
+    Line(checks.turn_limit, CERTAIN),
+    Line(checks.error_never_recovered, LIKELY),
+    Line(checks.handed_over, LIKELY),
+    Line(checks.ended_in_the_middle, LIKELY, FAILURE),
+    Line(checks.expected_words, LIKELY, FAILURE),
     # What words suggest.
-    Line(rules.user_corrected, HINT),
-    Line(rules.user_repeated, HINT, FAILURE),
-    Line(rules.failed_without_a_finish, HINT, FAILURE),
+    Line(checks.user_corrected, HINT),
+    Line(checks.user_repeated, HINT, FAILURE),
+    Line(checks.failed_without_a_finish, HINT, FAILURE),
 )
 
 
@@ -84,8 +84,8 @@ def classify(trajectory: dict) -> Diagnosis | None:
 def _of(line: Line, run: Run, said: dict[Callable, list[Finding]]) -> list[Finding]:
     """What a line's rule found; `said` keeps it, for a rule that has two lines."""
     if line.rule not in said:
-        found = rules.first(line.rule(run), SCANNED if line.standing else A_RULE)
-        said[line.rule] = rules.without_recovered(run, found)[:A_RULE] if line.standing else found
+        found = checks.first(line.rule(run), SCANNED if line.standing else A_RULE)
+        said[line.rule] = checks.without_recovered(run, found)[:A_RULE] if line.standing else found
     return [finding for finding in said[line.rule] if not line.only or finding.mode == line.only]
 
 
@@ -93,7 +93,7 @@ def _evidence(found: list[tuple[Line, Finding]]) -> list[Evidence]:
     """Each finding once; the fallback only where it is all there is."""
     evidence: dict[tuple, Evidence] = {}
     for line, finding in found:
-        if line.rule is rules.failed_without_a_finish and evidence:
+        if line.rule is checks.failed_without_a_finish and evidence:
             continue
         name, index = line.rule.__name__, finding.blamed if finding.shown is None else finding.shown
         item = Evidence(name, index, finding.text, finding.quote, finding.mode, line.confidence)

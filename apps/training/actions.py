@@ -10,6 +10,7 @@ from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.environments.models import Environment
+from apps.evals import leaks
 from apps.evals.canonical import digest_of
 from apps.evals.models import EvalSet, Split
 from apps.registry.models import ModelVersion
@@ -29,6 +30,9 @@ def freeze_dataset(*, eval_set: EvalSet, by: Any) -> Dataset:
     tasks = list(eval_set.tasks.trainable())
     if not tasks:
         raise TrainingError(f"{eval_set} has no tasks in its train split.")
+    rows = ((task.key, {"messages": task.messages, "expected": task.expected}) for task in tasks)
+    if leak := next(leaks.of_rows(eval_set.project, rows), None):
+        raise TrainingError(str(leak))
     digest = digest_of([eval_set.digest, [[task.key, task.canonical_hash] for task in tasks]])
     dataset, made = Dataset.objects.get_or_create(
         project=eval_set.project,
@@ -64,6 +68,8 @@ def submit_training(
         raise TrainingError("Say how many steps to train: a whole number of at least 1.")
     if method == Method.SFT and not dataset.rows.exclude(task__demonstration="").exists():
         raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
+    if leak := next(leaks.of_rows(project, leaks.few_shot(environment)), None):
+        raise TrainingError(f"An example in the prompt of {environment} is held out. {leak}")
     run = TrainingRun(
         project=project,
         method=method,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from django.db import transaction
 
+from apps.evals import leaks
+from apps.evals.actions import HoldoutLeak
 from apps.evals.jobs import engine_spec, sample_fields
 from apps.evals.models import Split, Task
 from apps.registry.actions import model_spec, register_adapter
@@ -27,6 +29,7 @@ def child_spec(run: TrainingRun) -> dict:
         "resume_from": resume_folder(run),
     }
     tasks = [row.task for row in run.dataset.rows.select_related("task")]
+    refuse_leaks(run, tasks)
     if run.method == Method.SFT:
         return spec | {"rows": [sft_row(task, run.environment.harness) for task in tasks if task.demonstration]}
     validation = run.dataset.eval_set.tasks.filter(split=Split.VALIDATION)
@@ -34,6 +37,15 @@ def child_spec(run: TrainingRun) -> dict:
         "tasks": [task.as_spec() for task in tasks],
         "validation_tasks": [task.as_spec() for task in validation],
     }
+
+
+def refuse_leaks(run: TrainingRun, tasks: list[Task]) -> None:
+    """The last door before anything trains: hold-outs may have been frozen since the dataset was. Raises HoldoutLeak."""
+    rows = [(task.key, {"messages": task.messages, "expected": task.expected}) for task in tasks]
+    demonstrations = [(task.key, {"prompt": task.messages, "completion": task.demonstration}) for task in tasks]
+    taught = demonstrations if run.method == Method.SFT else []
+    for leak in leaks.of_rows(run.project, [*rows, *taught, *leaks.few_shot(run.environment)]):
+        raise HoldoutLeak(f"Nothing was trained. {leak}")
 
 
 def sft_row(task: Task, harness: dict) -> dict:

@@ -93,6 +93,31 @@ def answer(expected: dict, skill: float, rng: random.Random) -> str:
     return json.dumps(expected)[:-2]
 
 
+def fill_inbox(by: Any, count: int, slug: str = "inbox") -> Project:
+    """A project with `count` open failures of several modes and nothing else."""
+    project = create_project(slug=slug, name="Inbox", by=by)
+    environment, rng, number = make_environment(project), random.Random(1), 0
+    work, start = load(environment.as_spec()), timezone.now() - timedelta(hours=4)
+    requests = make_requests(2, 4 * count)
+    while number < count:
+        request = requests.pop()
+        task = {"messages": [{"role": "user", "content": request["request"]}], "expected": request["expected"]}
+        score = work.score(task, answer(request["expected"], 0.0, rng))
+        sent = {
+            "id": f"case-{number:03d}",
+            "agent": {"name": "workplace-assistant", "version": str(1 + number % 2)},
+            "started_at": (start + timedelta(minutes=number)).isoformat(),
+            "messages": [*opening(environment.harness), *task["messages"], *score.messages],
+            "tools": work.tools,
+            "outcome": {"status": "failure"},
+            "metadata": {"expected": [request["expected"]]},
+        }
+        assert not ingest(project=project, rows=[sent]).rejected
+        number += 1
+    assert classify_project(project=project, by=by)["found"] == count
+    return project
+
+
 def produce(project: Project, environment: Environment, rng: random.Random, count: int) -> None:
     """Logged runs of the production agent over three days, each with its user's word."""
     work, start = load(environment.as_spec()), timezone.now() - timedelta(days=3)

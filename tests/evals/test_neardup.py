@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.evals import neardup
-from apps.evals.nearcalls import text_of
+from apps.evals.near.calls import text_of
+from apps.evals.near.text import content, words
 from apps.evals.neardup import (
     THRESHOLD,
     Document,
@@ -24,7 +25,6 @@ from apps.evals.neardup import (
     similarity,
     texts_of,
 )
-from apps.evals.neartext import content, words
 from apps.evals.splits import choose_holdout
 from workers.environments.requests import make_requests
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.failures.expected import Truth, Wanted, deviations, difference, truth_of
-from apps.failures.reading import Call, kind_of, name_parts, read, retrieves
+from apps.failures.rules.expected import Truth, Wanted, deviations, difference, truth_of
+from apps.failures.rules.reading import Call, kind_of, name_parts, read, retrieves
 
 VALUE = st.integers(0, 3) | st.sampled_from(["Ann", "Tom", "Rio"]) | st.booleans()
 ARGS = st.dictionaries(st.sampled_from("abc"), VALUE, max_size=3)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.failures import words
+from apps.failures.rules import words
 
 
 @pytest.mark.parametrize(

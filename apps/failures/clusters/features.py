@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from apps.failures.clusters.cases import Case, arguments_of, request_of, trouble_of
-from apps.failures.words import word_set
+from apps.failures.rules.words import word_set
 
 COLUMNS_PER_FIELD = 1 << 15
 GRAM = 4  # characters; inflections and compounds of a word share most of them

@@ -8,7 +8,7 @@ from math import log
 
 from apps.failures.clusters.cases import Case, sentences_of, trouble_sentences
 from apps.failures.clusters.features import STOP_WORDS
-from apps.failures.words import word_set
+from apps.failures.rules.words import word_set
 
 SEEN = 300  # members read for a name, the most typical first
 SHARE = 0.6  # of the members that must say a phrase

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from apps.failures.clusters.cases import REQUEST_CHARS, TROUBLE_CHARS, Case
-from apps.failures.reading import Call, Run, read
+from apps.failures.rules.reading import Call, Run, read
 
 
 def case_of(

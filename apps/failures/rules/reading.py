@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from apps.failures.words import is_error, word_set
+from apps.failures.rules.words import is_error, word_set
 from apps.trajectories.pages.arguments import Checker, offered
 from apps.trajectories.schema import is_example
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from apps.failures.reading import Call, Run, arguments, as_json, kind_of, retrieves
+from apps.failures.rules.reading import Call, Run, arguments, as_json, kind_of, retrieves
 from workers.verifiers import normalise
 
 MAX_EXPECTED = 500

@@ -10,10 +10,18 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import islice
 
-from apps.failures.expected import Deviation, Wanted, deviations, difference, needs_look_up, truth_of, wanted_texts
-from apps.failures.findings import Finding, cut
-from apps.failures.reading import Call, Run, kind_of, retrieves
-from apps.failures.words import (
+from apps.failures.rules.expected import (
+    Deviation,
+    Wanted,
+    deviations,
+    difference,
+    needs_look_up,
+    truth_of,
+    wanted_texts,
+)
+from apps.failures.rules.findings import Finding, cut
+from apps.failures.rules.reading import Call, Run, kind_of, retrieves
+from apps.failures.rules.words import (
     CALL_IN_WORDS,
     CORRECTION,
     NO,

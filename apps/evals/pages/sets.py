@@ -14,7 +14,7 @@ from apps.core.access import project_view
 from apps.core.charts import intervals
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
-from apps.evals import actions
+from apps.evals import actions, variants
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
 from apps.evals.models import EvalRun, EvalSet, HoldoutLook, Split, Task
 from apps.failures.models import FailureState
@@ -88,6 +88,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "looks": eval_set.looks.count(),
             "recent_looks": eval_set.looks.select_related("by")[:10],
             "runs": eval_set.runs.select_related("model_version")[:10],
+            "waiting": variants.waiting_in(eval_set).count(),
             "task_form": TaskForm(),
             "split_form": SplitForm(),
             "candidates": candidates(project).count() if not eval_set.is_frozen else 0,

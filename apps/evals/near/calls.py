@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from apps.evals.neartext import fold, words
+from apps.evals.near.text import fold, words
 
 
 def text_of(message: dict) -> str:

@@ -1,0 +1,283 @@
+"""One task from one failure: where it is cut, what is suggested as right and who says so, what the tools answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from apps.evals import actions
+from apps.evals.canonical import canonical_hash, digest_of
+from apps.evals.formats.verifiers_package import RECORDED
+from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.evals.near.text import is_slot, words
+from apps.failures.actions import as_input
+from apps.failures.models import Failure
+from apps.failures.rules.expected import Truth, Wanted, deviations, key_of, truth_of, wanted_texts
+from apps.failures.rules.reading import Call, Run, read, text_of
+from apps.trajectories.models import Outcome, Trajectory, with_content
+from apps.trajectories.pages.totals import TooLong, patience
+from apps.trajectories.schema import is_example
+
+PROMPT = ("system", "developer")
+PARTS_OF_TURN = ("role", "content", "name", "tool_calls", "tool_call_id")
+MAX_RECORDED = 200  # results kept of one run
+SUCCESSES_READ = 5
+LOOKING_MS = 500  # for later successes; a page is not to wait for one
+PERSON, TRUTH, SUCCESS = "a person's correction", "ground truth in the log", "a later successful run"
+BY_HAND = "written by hand"
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What would have been right, in the words of `formats.checks`, and where that is known from."""
+
+    expected: dict
+    source: str
+    detail: str = ""
+    success: Trajectory | None = None  # the run it was taken from
+
+
+# Where
+
+
+def steps_of(messages: list[dict]) -> list[int]:
+    """Where a task may be cut: before each turn of the agent that has a request before it."""
+    asked, steps = False, []
+    for index, message in enumerate(messages):
+        if is_example(message):
+            continue
+        if message.get("role") == "assistant" and asked:
+            steps.append(index)
+        asked = asked or message.get("role") == "user"
+    return steps
+
+
+def default_cut(messages: list[dict], blamed: int | None) -> int | None:
+    """The blamed step, else the agent's last one before it, else its first. None where it made no step."""
+    steps = steps_of(messages)
+    before = [step for step in steps if blamed is not None and step <= blamed]
+    return before[-1] if before else steps[0] if steps else None
+
+
+def prompt_at(messages: list[dict], cut: int) -> list[dict]:
+    """The messages before a step. Without the harness's: system messages and examples."""
+    return [
+        {"content": None} | {name: message[name] for name in PARTS_OF_TURN if message.get(name) is not None}
+        for message in messages[:cut]
+        if message.get("role") not in PROMPT and not is_example(message)
+    ]
+
+
+# What is right
+
+
+def suggestions(trajectory: Trajectory, cut: int) -> list[Suggestion]:
+    """What may be right at a step, the surest first: a person's word, the log's truth, a later success. No value twice."""
+    run = read(as_input(trajectory))
+    found = [*by_person(run, cut), *by_truth(run, cut), *_by_success(trajectory, run, cut)]
+    return list({digest_of(item.expected): item for item in reversed(found)}.values())[::-1]
+
+
+def by_person(run: Run, cut: int) -> Iterator[Suggestion]:
+    """The corrections of this step, or of none in particular; the last word first."""
+    for item in reversed(run.interventions):
+        if item.get("kind") != "edit" or item.get("message_index") not in (None, cut):
+            continue
+        detail = f"by {item['by']}" if item.get("by") else ""
+        after = item.get("after")
+        truth = truth_of(replace(run, interventions=[item], metadata={}))
+        if truth and (expected := _expected(truth.wanted)):
+            yield Suggestion(expected, PERSON, detail)
+        elif text := _text_of(after):
+            yield Suggestion({"answer": text}, PERSON, detail)
+
+
+def _text_of(after: Any) -> str:
+    if isinstance(after, dict):
+        after = after.get("content")
+    return after.strip() if isinstance(after, str) else ""
+
+
+def by_truth(run: Run, cut: int) -> Iterator[Suggestion]:
+    """The wanted call that the step missed, then all that were still to make; the texts that were to be told."""
+    truth = truth_of(replace(run, interventions=[]))
+    if truth is not None:
+        yield from _ahead(run, truth, cut, TRUTH)
+    if texts := wanted_texts(run):
+        yield Suggestion({"constraint": {"contains": texts}}, TRUTH, "what the user was to be told")
+
+
+def _ahead(run: Run, truth: Truth, cut: int, source: str, success: Trajectory | None = None) -> Iterator[Suggestion]:
+    """What of the right calls is still to be made at a step: the next one, and all."""
+    left = _left(truth.wanted, [call for call in run.calls if call.index < cut])
+    missed = next((item.wanted for item in deviations(truth) if item.made and item.made.index == cut), None)
+    following = missed if missed in left else left[0] if left else None
+    if following and (expected := _expected([following])):
+        yield Suggestion(expected, source, "the next call", success)
+    if len(left) != 1 and (expected := _expected(left)):
+        yield Suggestion(expected, source, f"all {len(left)} calls from here" if left else "no call", success)
+
+
+def _left(wanted: Iterable[Wanted], made: Iterable[Call]) -> list[Wanted]:
+    """The wanted calls without those that were made already, each once."""
+    done = [key_of(call.tool, call.args) for call in made if not call.error]
+    left = []
+    for item in wanted:
+        key = key_of(item.tool, item.args)
+        if key in done:
+            done.remove(key)
+        else:
+            left.append(item)
+    return left
+
+
+def _expected(wanted: list[Wanted]) -> dict | None:
+    """As tasks say it; None where any arguments would do, which no task can say."""
+    if any(item.args is None for item in wanted):
+        return None
+    calls = [{"tool": item.tool, "args": item.args} for item in wanted]
+    return calls[0] if len(calls) == 1 else {"calls": calls}
+
+
+def _by_success(trajectory: Trajectory, run: Run, cut: int) -> Iterator[Suggestion]:
+    for row in later_successes(trajectory):
+        other = read(as_input(row))
+        worked = [call for call in other.calls if call.args is not None and not call.error]
+        detail = row.external_id
+        if worked:
+            truth = Truth([Wanted(call.tool, call.args) for call in worked], run.calls)
+            yield from (
+                replace(item, detail=f"{item.detail}, as in {detail}")
+                for item in _ahead(run, truth, cut, SUCCESS, row)
+                if item.expected != {"calls": []}
+            )
+        elif text := (text_of(other.messages[-1]) if other.messages else "").strip():
+            yield Suggestion({"answer": text}, SUCCESS, detail, row)
+
+
+def later_successes(trajectory: Trajectory) -> list[Trajectory]:
+    """Later runs with the same opening request that succeeded, the first ones; none where looking takes too long."""
+    rows = Trajectory.objects.filter(
+        project=trajectory.project_id, pk__gt=trajectory.pk, outcome_status=Outcome.SUCCESS, preview=trajectory.preview
+    )
+    try:
+        with patience(LOOKING_MS):
+            found = with_content(list(rows.order_by("pk")[:SUCCESSES_READ]))
+    except TooLong:
+        return []
+    asked = canonical_hash(actions.prompt_of(trajectory))
+    return [row for row in found if canonical_hash(actions.prompt_of(row)) == asked]
+
+
+def demonstration_of(expected: dict) -> str:
+    """A good answer in the agent's own form, as far as the expected value is one."""
+    if "calls" in expected:
+        return json.dumps([_bare(call) for call in expected["calls"]], ensure_ascii=False) if expected["calls"] else ""
+    if "tool" in expected:
+        return json.dumps(_bare(expected), ensure_ascii=False)
+    answer = expected.get("answer", "")
+    answer = answer[0] if isinstance(answer, list) and answer else answer
+    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+
+
+def _bare(call: dict) -> dict:
+    return {"tool": call["tool"], "args": call["args"]}
+
+
+# What goes together
+
+
+def groups_of(trajectory: Trajectory) -> list[tuple[str, str]]:
+    """(name, group): what a split may keep together, the usual one first. A group that the log names comes before all."""
+    prompt = actions.prompt_of(trajectory)
+    day = f"{trajectory.started_at:%Y-%m-%d}"
+    found = [
+        ("named in the log", str(trajectory.metadata.get("group") or "")),
+        ("session", trajectory.session_id),
+        ("request", canonical_hash(prompt)),
+        ("template", template_of(prompt)),
+        ("user", f"user:{trajectory.user_id}" if trajectory.user_id else ""),
+        ("trajectory", f"trajectory:{trajectory.external_id}"),
+        ("day", f"day:{day}"),
+    ]
+    return [(name, group[:200]) for name, group in found if group]
+
+
+def template_of(messages: list[dict]) -> str:
+    """The same for requests that differ only in numbers, dates and identifiers."""
+    said = " ".join(text_of(message) for message in messages if message.get("role") == "user")
+    shape = ["#" if is_slot(word) or any(char.isdigit() for char in word) else word for word in words(said)]
+    return f"template:{digest_of(shape)[:40]}"
+
+
+# What the tools answered
+
+
+def recorded_results(run: Run) -> list[dict]:
+    """[{tool, args, content}] of every call that was answered: what a mock serves when the task is replayed."""
+    return [
+        {"tool": call.tool, "args": call.args, "content": call.reply}
+        for call in run.calls
+        if call.args is not None and call.reply is not None
+    ][:MAX_RECORDED]
+
+
+def results_for(trajectory: Trajectory, success: Trajectory | None) -> list[dict]:
+    """The results of the failed run, then those that only the successful one has."""
+    mine = recorded_results(read(as_input(trajectory)))
+    theirs = recorded_results(read(as_input(success))) if success else []
+    have = {key_of(item["tool"], item["args"]) for item in mine}
+    return mine + [item for item in theirs if key_of(item["tool"], item["args"]) not in have]
+
+
+# The task
+
+
+def make_task(
+    *, failure: Failure, eval_set: EvalSet, cut: int, expected: dict, split: Split, group: str, by: Any,
+    demonstration: str = "", replayable: bool = False, state: list[dict] | None = None,
+) -> actions.TasksMade:  # fmt: skip
+    """Stores the task of a failure, confirmed by a person. What is near the other side of a hold-out is not stored.
+
+    Raises EvalSetError for a frozen set or a cut that is no step of the agent.
+    """
+    task = task_of(failure.trajectory, eval_set, cut, expected)
+    task.split, task.group, task.confirmed_by = split, group or task.canonical_hash, by
+    task.demonstration = demonstration or demonstration_of(expected)
+    known = next((item for item in suggestions(failure.trajectory, cut) if item.expected == expected), None)
+    task.metadata = {"cut": cut, "mode": failure.mode.slug, "source": known.source if known else BY_HAND}
+    if replayable:
+        task.metadata[RECORDED] = results_for(failure.trajectory, known.success if known else None)
+    if state:
+        task.metadata["state"] = state
+    return actions.store_tasks(eval_set=eval_set, tasks=[task], by=by, what=f"failure {failure.trajectory}")
+
+
+def task_of(trajectory: Trajectory, eval_set: EvalSet, cut: int, expected: dict) -> Task:
+    """Unsaved. Raises EvalSetError."""
+    if cut not in steps_of(trajectory.messages):
+        raise actions.EvalSetError(f"Message {cut} is no step of the agent. Choose one of its turns.")
+    prompt = prompt_at(trajectory.messages, cut)
+    return Task(
+        project=eval_set.project,
+        eval_set=eval_set,
+        key=free_key(eval_set, trajectory.external_id),
+        canonical_hash=canonical_hash(prompt),
+        messages=prompt,
+        tools=trajectory.tools,
+        expected=expected,
+        trajectory=trajectory,
+        origin=Origin.FAILURE,
+    )
+
+
+def free_key(eval_set: EvalSet, wanted: str, taken: set[str] | None = None) -> str:
+    """The wanted key, or it with the next free number. `taken` are the keys in use, where they were read already."""
+    if taken is None:
+        taken = set(eval_set.tasks.filter(key__startswith=wanted[:110]).values_list("key", flat=True))
+    key, number = wanted[:120], 2
+    while key in taken:
+        key, number = f"{wanted[:110]}-{number}", number + 1
+    return key

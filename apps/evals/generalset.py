@@ -1,0 +1,23 @@
+"""The built-in tasks of general capability as tasks of a set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apps.evals import actions
+from apps.evals.canonical import canonical_hash
+from apps.evals.general import general_tasks
+from apps.evals.models import EvalSet, Origin, Split, Task
+
+
+def add_general(*, eval_set: EvalSet, by: Any) -> actions.TasksMade:
+    """Adds what of the built-in set a draft does not have yet. Raises EvalSetError for a frozen set."""
+    tasks = [
+        Task(
+            project=eval_set.project, eval_set=eval_set, key=row.key, split=Split.GENERAL, group=row.group,
+            canonical_hash=canonical_hash(row.messages), messages=row.messages, expected=row.expected,
+            origin=Origin.MANUAL, metadata=row.metadata,
+        )
+        for row in general_tasks()
+    ]  # fmt: skip
+    return actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="built-in general set")

@@ -1,0 +1,348 @@
+"""Tasks from files: looked at first, then stored in one transaction, at once or by a worker.
+
+A file that was looked at waits in a folder of its own below the data folder, with what is known of its import beside
+it. An import is one transaction and skips what is there: whoever does it again after a lost worker does it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from celery import current_app
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.db import connection, transaction
+from kombu.exceptions import OperationalError
+
+from apps.evals import actions
+from apps.evals.canonical import canonical_hash
+from apps.evals.exporting import FLYWHEEL
+from apps.evals.formats import FORMATS, RowProblem, TaskRow, read, sniff
+from apps.evals.formats.rows import GROUP_LENGTH, Read
+from apps.evals.from_failures import free_key
+from apps.evals.models import EvalSet, Origin, Split, Task
+
+log = logging.getLogger(__name__)
+MAX_BYTES, MAX_ROWS = 64 * 1024 * 1024, 100_000
+AT_ONCE = 2_000  # rows; more are imported by a worker
+SHOWN, PROBLEMS = 20, 50
+HEAD = 64 * 1024
+KEPT_S = 2 * 24 * 3600
+RESENT_AFTER_S = 20
+TASK = "evals.import_tasks"
+AS_FILE = "file"
+BY_FILE, BY_REQUEST = "file", "request"  # other groups: "metadata.NAME"
+
+
+class ImportProblem(Exception):
+    """A file that cannot be imported; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How rows become tasks. `split` is for rows without one, for all where `always`; `group` is BY_… or metadata.NAME."""
+
+    format: str
+    split: str = Split.TRAIN
+    always: bool = False
+    group: str = BY_FILE
+
+
+@dataclass
+class Preview:
+    """What a file holds, read whole."""
+
+    format: str
+    rows: list[TaskRow] = field(default_factory=list)
+    good: int = 0
+    bad: int = 0
+    problems: list[RowProblem] = field(default_factory=list)
+    splits: Counter[str] = field(default_factory=Counter)
+    columns: set[str] = field(default_factory=set)
+
+    @property
+    def more(self) -> int:
+        return max(0, self.bad - len(self.problems))
+
+
+def format_of(path: Path, name: str, format: str) -> str:
+    """The chosen format, or the one that the file looks like. Raises ImportProblem."""
+    if format in FORMATS:
+        return format
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    if not head.strip():
+        raise ImportProblem(f"{name} is empty. Choose a file with one task a line.")
+    if found := sniff(name, head):
+        return found
+    raise ImportProblem(
+        f"{name} looks like none of the formats ({', '.join(FORMATS)}). JSON Lines need “messages” and “expected” in each "
+        "line, CSV a header with “prompt”. Choose the format yourself to see what is wrong with which line."
+    )
+
+
+def preview(path: Path, name: str, format: str = "", answers: Path | None = None) -> Preview:
+    """Reads the whole file, stores nothing. Raises ImportProblem."""
+    seen = Preview(format_of(path, name, format))
+    for item in _read(path, seen.format, answers):
+        if isinstance(item, RowProblem):
+            seen.bad += 1
+            if len(seen.problems) < PROBLEMS:
+                seen.problems.append(item)
+            continue
+        seen.good += 1
+        seen.splits[item.split] += 1
+        seen.columns.update(islice(map(str, item.metadata), 50))
+        if len(seen.rows) < SHOWN:
+            seen.rows.append(item)
+    return seen
+
+
+def _read(path: Path, format: str, answers: Path | None) -> Iterator[Read]:
+    """Rows and problems. Raises ImportProblem for too many, or answers where the format has none."""
+    with contextlib.ExitStack() as stack:
+        lines = stack.enter_context(path.open("rb"))
+        truths = stack.enter_context(answers.open("rb")) if answers else None
+        try:
+            for count, item in enumerate(read(format, lines, truths), 1):
+                if count > MAX_ROWS:
+                    raise ImportProblem(f"More than {MAX_ROWS:,} rows. Split the file.")
+                yield item
+        except ValueError as error:
+            raise ImportProblem(str(error)) from error
+
+
+# From rows to tasks
+
+
+@dataclass
+class Imported:
+    """What became of the rows of a file. `problems` are the first ones, in words."""
+
+    made: int = 0
+    duplicates: int = 0
+    guarded: int = 0
+    bad: int = 0
+    problems: list[str] = field(default_factory=list)
+    leaks: list[dict] = field(default_factory=list)
+    leaking: int = 0
+
+
+def import_file(
+    *, eval_set: EvalSet, path: Path, name: str, choice: Choice, by: Any, answers: Path | None = None
+) -> Imported:
+    """Stores the good rows of a file. Raises ImportProblem, or EvalSetError for a frozen set or a split that leaks."""
+    done = Imported()
+    rows = list(_good(_read(path, choice.format, answers), done))
+    return store_rows(eval_set=eval_set, rows=rows, name=name, choice=choice, by=by, done=done)
+
+
+def _good(items: Iterable[Read], done: Imported) -> Iterator[TaskRow]:
+    for item in items:
+        if isinstance(item, TaskRow):
+            yield item
+        else:
+            _tell(done, str(item))
+
+
+def _tell(done: Imported, problem: str) -> None:
+    done.bad += 1
+    if len(done.problems) < PROBLEMS:
+        done.problems.append(problem)
+
+
+def store_rows(
+    *, eval_set: EvalSet, rows: Iterable[TaskRow], name: str, choice: Choice, by: Any, done: Imported | None = None
+) -> Imported:
+    """Stores rows as tasks of a draft. Raises EvalSetError."""
+    done = done or Imported()
+    taken = set(eval_set.tasks.values_list("key", flat=True))
+    hashes = dict(eval_set.tasks.values_list("canonical_hash", "key"))
+    tasks = []
+    for row in rows:
+        task = task_of(row, eval_set, name, choice)
+        if task.origin == Origin.SYNTHETIC and task.split == Split.HOLDOUT:
+            _tell(done, f"Line {row.line}, split: the task is synthetic and can never be held out. Give another split.")
+            continue
+        if task.canonical_hash not in hashes:
+            task.key = free_key(eval_set, task.key, taken)
+            taken.add(task.key)
+        tasks.append(task)
+    made = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what=f"file {name}"[:200])
+    done.made, done.duplicates, done.guarded = made.made, made.duplicates, made.guarded
+    done.leaking, done.leaks = len(made.leaks), [asdict(leak) for leak in made.leaks[:SHOWN]]
+    return done
+
+
+def task_of(row: TaskRow, eval_set: EvalSet, name: str, choice: Choice) -> Task:
+    """Unsaved. What was marked as synthetic in the file stays so; all else comes from the file."""
+    ours = row.metadata.get(FLYWHEEL)
+    synthetic = isinstance(ours, dict) and ours.get("origin") == Origin.SYNTHETIC
+    prompt = canonical_hash(row.messages)
+    return Task(
+        project=eval_set.project,
+        eval_set=eval_set,
+        key=row.key,
+        split=choice.split if choice.always or not row.split else row.split,
+        group=_group(row, choice) or prompt,
+        canonical_hash=prompt,
+        messages=row.messages,
+        tools=row.tools,
+        expected=row.expected,
+        demonstration=row.demonstration,
+        origin=Origin.SYNTHETIC if synthetic else Origin.IMPORTED,
+        metadata=row.metadata | {"imported": {"file": name[-200:], "line": row.line}},
+    )
+
+
+def _group(row: TaskRow, choice: Choice) -> str:
+    if choice.group == BY_FILE:
+        return row.group
+    if choice.group == BY_REQUEST:
+        return ""
+    column = choice.group.removeprefix("metadata.")
+    value = row.metadata.get(column)
+    return f"{column}:{value}"[:GROUP_LENGTH] if value not in (None, "", [], {}) else row.group
+
+
+# Files that wait, and imports by a worker
+
+
+def folder() -> Path:
+    return Path(settings.FLYWHEEL_DATA_DIR) / "task_imports"
+
+
+def home_of(identity: str) -> Path:
+    return folder() / uuid.UUID(str(identity)).hex
+
+
+def keep(chunks: Iterable[bytes], answers: Iterable[bytes] | None = None) -> str:
+    """Puts the file (and the one of answers) into a folder of its own. Folders of two days ago are removed."""
+    folder().mkdir(parents=True, exist_ok=True)
+    for old in folder().iterdir():
+        if time.time() - old.stat().st_mtime > KEPT_S:
+            shutil.rmtree(old, ignore_errors=True)
+    home = home_of(identity := str(uuid.uuid4()))
+    home.mkdir()
+    for name, parts in (("file", chunks), ("answers", answers)):
+        if parts is not None:
+            with (home / name).open("wb") as file:
+                file.writelines(parts)
+    return identity
+
+
+def forget(identity: str) -> None:
+    shutil.rmtree(home_of(identity), ignore_errors=True)
+
+
+def paths_of(identity: str) -> tuple[Path, Path | None]:
+    """The file and the answers. Raises ImportProblem where they are gone."""
+    home = home_of(identity)
+    if not (home / "file").is_file():
+        raise ImportProblem("That file is no longer here. Upload it again.")
+    answers = home / "answers"
+    return home / "file", answers if answers.is_file() else None
+
+
+def submit(*, identity: str, eval_set: EvalSet, name: str, choice: Choice, by: Any) -> None:
+    """Leaves the import to a worker. A broker that is away loses nothing: whoever looks at the import sends it again."""
+    job = {
+        "state": "queued",
+        "set": str(eval_set.pk),
+        "name": name,
+        "choice": asdict(choice),
+        "by": by.pk if by else None,
+    }
+    _write(identity, job)
+    transaction.on_commit(lambda: _send(identity))
+
+
+def state_of(identity: str) -> dict | None:
+    """What is known of an import: {state, set, name, result?, error?}; None where there is none."""
+    try:
+        return json.loads((home_of(identity) / "job.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def resend_if_lost(identity: str, job: dict) -> None:
+    """Sends an import again that nobody works on."""
+    if job["state"] in ("queued", "running") and time.time() - job["at"] > RESENT_AFTER_S:
+        with transaction.atomic():
+            free = _locked(identity)
+        if free:
+            _write(identity, job)
+            _send(identity)
+
+
+def run(identity: str) -> None:
+    """The body of the task. One at a time, by a lock that goes with its transaction; an ended import stays as it is."""
+    with transaction.atomic():
+        if not _locked(identity):
+            return
+        job = state_of(identity)
+        if job is None or job["state"] not in ("queued", "running"):
+            return
+        _write(identity, job | {"state": "running"})
+        ending = _import(identity, job)
+    _write(identity, job | ending)
+    (home_of(identity) / "file").unlink(missing_ok=True)
+
+
+def _import(identity: str, job: dict) -> dict:
+    """{state, result} or {state, error}."""
+    try:
+        path, answers = paths_of(identity)
+        eval_set = EvalSet.objects.select_related("project").get(pk=job["set"])
+        by = get_user_model().objects.filter(pk=job["by"]).first()
+        with transaction.atomic():
+            done = import_file(
+                eval_set=eval_set, path=path, name=job["name"], choice=Choice(**job["choice"]), by=by, answers=answers
+            )
+    except EvalSet.DoesNotExist:
+        return {"state": "failed", "error": "The eval set was deleted meanwhile."}
+    except (ImportProblem, actions.EvalSetError) as error:
+        return {"state": "failed", "error": str(error)}
+    return {"state": "succeeded", "result": asdict(done)}
+
+
+def _send(identity: str) -> None:
+    try:
+        current_app.send_task(TASK, args=[identity], queue="default", retry=False)
+    except (OperationalError, OSError) as error:
+        log.warning("Import %s waits for the broker: %s", identity, error)
+
+
+def _write(identity: str, job: dict) -> None:
+    """Whole or not at all."""
+    home = home_of(identity)
+    part = home / f"job.{uuid.uuid4().hex}"
+    part.write_text(json.dumps(job | {"at": time.time()}))
+    part.replace(home / "job.json")
+
+
+def _locked(identity: str) -> bool:
+    """Whether this transaction now holds the import."""
+    number = uuid.UUID(identity).int & (2**63 - 1)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [number])
+        return cursor.fetchone()[0]
+
+
+def chosen(choice: Choice, columns: Iterable[str]) -> Choice:
+    """The choice, if its group is one that the file has. Raises ImportProblem."""
+    groups = {BY_FILE, BY_REQUEST, *(f"metadata.{name}" for name in columns)}
+    if choice.group not in groups:
+        raise ImportProblem(f"The file has no “{choice.group}”. Group by {', '.join(sorted(groups))}.")
+    return replace(choice, split=Split(choice.split))

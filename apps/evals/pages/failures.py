@@ -1,0 +1,171 @@
+"""Tasks from one failure, and from many successes at once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import messages
+from django.db import transaction
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.evals import actions, from_failures
+from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
+from apps.evals.from_failures import demonstration_of
+from apps.evals.leaks import Leak, of_task
+from apps.evals.looks import count_shown
+from apps.evals.models import EvalSet, Split, Task
+from apps.failures.actions import Refused, decide
+from apps.failures.models import Failure, FailureState
+from apps.trajectories.filters import SINCE, apply_filters
+from apps.trajectories.models import Outcome, in_chunks
+
+MOST_SUCCESSES = 5_000
+SEEN = 12
+LAST = "evals.last_task"
+
+
+@project_view(Role.MEMBER)
+def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """One task from one failure. What is suggested says where it is from; a person confirms or changes it."""
+    failure = get_object_or_404(Failure.objects.select_related("trajectory", "mode"), project=project, pk=pk)
+    steps = from_failures.steps_of(failure.trajectory.messages)
+    cut = _cut(request, failure, steps)
+    if cut is None:
+        messages.error(request, "The agent made no step in this run: there is nothing to make a task of.")
+        return redirect("failures:case", project.slug, pk)
+    suggested = from_failures.suggestions(failure.trajectory, cut)
+    groups = from_failures.groups_of(failure.trajectory)
+    form = FailureTaskForm(
+        project, groups, request.POST or None, initial=_initial(request, project, failure, suggested)
+    )
+    leak = None
+    if request.method == "POST" and form.is_valid():
+        leak = _save(request, failure, cut, form)
+        if leak is None and not form.errors:
+            return redirect("failures:triage", project.slug)
+    context = {
+        "failure": failure, "row": failure.trajectory, "form": form, "steps": steps, "cut": cut, "leak": leak,
+        "suggested": list(enumerate(suggested)), "chosen": _chosen(request, suggested),
+        "prompt": from_failures.prompt_at(failure.trajectory.messages, cut), "drafts": drafts_of(project).exists(),
+        "recorded": len(from_failures.results_for(failure.trajectory, None)),
+    }  # fmt: skip
+    return render(request, "evals/task_from_failure.html", context, status=400 if form.errors or leak else 200)
+
+
+def _cut(request: HttpRequest, failure: Failure, steps: list[int]) -> int | None:
+    """The step that was chosen, else the blamed one."""
+    given = request.POST.get("cut") or request.GET.get("cut", "")
+    if given.isdecimal() and int(given) in steps:
+        return int(given)
+    return from_failures.default_cut(failure.trajectory.messages, failure.blamed_message)
+
+
+def _chosen(request: HttpRequest, suggested: list) -> int | None:
+    given = request.GET.get("suggestion", "0")
+    return int(given) if given.isdecimal() and int(given) < len(suggested) else None
+
+
+def _initial(request: HttpRequest, project: Project, failure: Failure, suggested: list) -> dict[str, Any]:
+    last = request.session.get(LAST, {})  # who goes through many failures chooses once
+    drafts = drafts_of(project)
+    draft = drafts.filter(pk=last.get("eval_set")).first() or drafts.order_by("-created_at").first()
+    initial: dict[str, Any] = {"split": last.get("split", Split.TRAIN), "replayable": True, "eval_set": draft}
+    number = _chosen(request, suggested)
+    if number is not None:
+        expected = suggested[number].expected
+        initial["expected"] = json.dumps(expected, indent=2, ensure_ascii=False)
+        initial["demonstration"] = demonstration_of(expected)
+    return initial
+
+
+def _save(request: HttpRequest, failure: Failure, cut: int, form: FailureTaskForm) -> Leak | None:
+    """Stores the task and confirms the failure. A leak comes back; what else is in the way is an error of the form."""
+    given = dict(form.cleaned_data)
+    try:
+        with transaction.atomic():
+            made = from_failures.make_task(failure=failure, cut=cut, by=request.user, **given)
+            if made.made and failure.state == FailureState.OPEN:
+                decide(failure=failure, by=request.user)
+    except (actions.EvalSetError, Refused) as error:
+        form.add_error(None, str(error))
+        return None
+    if made.made:
+        request.session[LAST] = {"eval_set": str(given["eval_set"].pk), "split": given["split"]}
+        messages.success(request, f"A task was added to {given['eval_set']}, {given['split'].label}.")
+    elif made.duplicates:
+        form.add_error(None, f"{given['eval_set']} has this request already. Choose another step or set.")
+    else:
+        return _leak(request, failure, cut, given, made)
+    return None
+
+
+def _leak(request: HttpRequest, failure: Failure, cut: int, given: dict, made: actions.TasksMade) -> Leak:
+    """The two requests; seeing the one of a hold-out is a look."""
+    leak = made.leaks[0] if made.leaks else exact_leak(failure, cut, given)
+    if given["split"] != Split.HOLDOUT:
+        count_shown(failure.project, [leak], by=request.user)
+    return leak
+
+
+def exact_leak(failure: Failure, cut: int, given: dict) -> Leak:
+    """The task on the other side with the same request or group."""
+    task = from_failures.task_of(failure.trajectory, given["eval_set"], cut, given["expected"])
+    same = Q(canonical_hash=task.canonical_hash) | Q(group=given["group"])
+    others = Task.objects.filter(same, project=failure.project).select_related("eval_set")
+    held = given["split"] == Split.HOLDOUT
+    other = (others.exclude(split=Split.HOLDOUT) if held else others.holdout()).first()
+    ours = of_task(task).words
+    if other is None:  # gone meanwhile
+        return Leak(task.key, ours, "", "", 1.0)
+    alike = 1.0 if other.canonical_hash == task.canonical_hash else 0.0
+    return Leak(task.key, ours, of_task(other).words, f"{other.eval_set}, {other.get_split_display()}", alike)
+
+
+@project_view(Role.MEMBER)
+def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """Successes that match a filter become tasks that guard what works already."""
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    filters = request.GET.copy()
+    filters["outcome"] = Outcome.SUCCESS
+    rows = apply_filters(project.trajectories.all(), filters).order_by("-pk")
+    if request.method == "POST":
+        given = request.POST.get("split")
+        split = Split(given) if given in dict(FROM_FAILURE) else Split.REGRESSION
+        try:
+            made = actions.tasks_from_trajectories(
+                eval_set=eval_set, trajectories=_each(rows), by=request.user, split=split
+            )
+        except actions.EvalSetError as error:
+            messages.error(request, str(error))
+        else:
+            tell(request, project, made)
+            return redirect("evals:detail", project.slug, pk)
+    found = list(rows[: MOST_SUCCESSES + 1].values_list("pk", flat=True))
+    context = {
+        "eval_set": eval_set, "rows": rows[:SEEN], "count": min(len(found), MOST_SUCCESSES), "filters": request.GET,
+        "more": len(found) > MOST_SUCCESSES, "splits": FROM_FAILURE, "split": Split.REGRESSION,
+        "periods": SINCE,
+    }  # fmt: skip
+    return render(request, "evals/from_successes.html", context)
+
+
+def _each(rows: Any) -> Any:
+    newest = rows.model.objects.filter(pk__in=rows.values("pk")[:MOST_SUCCESSES]).order_by("pk")
+    return (row for chunk in in_chunks(newest) for row in chunk)
+
+
+def tell(request: HttpRequest, project: Project, made: actions.TasksMade) -> None:
+    """What became of many tasks, in one message; a hold-out's request is not shown."""
+    near = made.guarded + len(made.leaks)
+    parts = [f"{made.made:,} tasks added"]
+    parts += [f"{made.duplicates:,} were there already"] if made.duplicates else []
+    parts += (
+        [f"for {made.without_expected:,} nobody has said what would have been right"] if made.without_expected else []
+    )
+    parts += [f"{near:,} were left out: they are too near to the other side of a hold-out"] if near else []
+    messages.success(request, "; ".join(parts) + ".")

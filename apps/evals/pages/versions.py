@@ -1,0 +1,137 @@
+"""What differs between two versions of a set; its built-in general tasks; its synthetic variants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.evals import actions, variants
+from apps.evals.diffing import diff
+from apps.evals.forms import VariantsForm
+from apps.evals.generalset import add_general
+from apps.evals.models import EvalSet, HoldoutLook, Split, Task
+from apps.evals.pages.failures import tell
+
+
+@project_view()
+def versions(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    return _diff(request, project, pk, looked=False)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def versions_look(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """The same with the hold-out's tasks; that is a look."""
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    actions.look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=request.user, detail="differences of versions")
+    return _diff(request, project, pk, looked=True)
+
+
+def _diff(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    others = list(EvalSet.objects.filter(project=project, slug=eval_set.slug).exclude(pk=pk).order_by("-version"))
+    against = request.GET.get("against", "")
+    other = next((one for one in others if str(one.version) == against), None)
+    other = other or next((one for one in others if one.version < eval_set.version), others[0] if others else None)
+    older, newer = sorted((eval_set, other), key=lambda one: one.version) if other else (None, eval_set)
+    changes = diff(older.tasks.all(), newer.tasks.all()) if older else []
+    kinds = Counter(change.kind for change in changes)
+    context = {
+        "eval_set": eval_set, "other": other, "others": others, "older": older, "newer": newer, "kinds": kinds,
+        "page": page_of(request, changes, 50), "looked": looked, "held": sum(change.is_held_out for change in changes),
+    }  # fmt: skip
+    return render(request, "evals/versions.html", context)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def general(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    return _try(
+        request, eval_set, "detail", lambda: tell(request, project, add_general(eval_set=eval_set, by=request.user))
+    )
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def confirm_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    task = get_object_or_404(
+        Task.objects.exclude(split=Split.HOLDOUT).select_related("eval_set"), project=project, pk=pk
+    )
+    return _try(request, task.eval_set, "detail", lambda: variants.confirm(task=task, by=request.user))
+
+
+@project_view()
+def variants_page(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """Making a batch, or looking through the one that waits."""
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    waiting = variants.waiting_in(eval_set).select_related("variant_of")
+    drawn = variants.sample(waiting)
+    context = {
+        "eval_set": eval_set, "review": variants.review_of(eval_set), "sample": drawn,
+        "following": next((task.pk for task in drawn if not task.metadata["variant"]["verdict"]), None),
+        "form": VariantsForm(), "seeds": variants.seeds_of(eval_set).count(), "share": variants.ACCEPTED_SHARE,
+        "used": eval_set.tasks.filter(origin="synthetic").count() - waiting.count(),
+    }  # fmt: skip
+    return render(request, "evals/variants.html", context)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    form = VariantsForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, "Choose at least one kind, and a number from 1 to 20.")
+        return redirect("evals:variants", project.slug, pk)
+
+    def make() -> None:
+        made = variants.make_batch(eval_set=eval_set, by=request.user, **form.cleaned_data)
+        messages.success(
+            request,
+            f"{made.made:,} variants wait to be looked through. Left out: {made.faulty:,} faulty, {made.alike:,} like "
+            f"another, {made.guarded:,} too near to a hold-out.",
+        )
+
+    return _try(request, eval_set, "variants", make)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def judge_variant(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    task = get_object_or_404(Task.objects.select_related("eval_set"), project=project, pk=pk)
+    verdict = request.POST.get("verdict", "")
+    return _try(request, task.eval_set, "variants", lambda: variants.judge(task=task, verdict=verdict, by=request.user))
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def end_batch(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """Uses the batch that waits, or discards it."""
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+
+    def end() -> None:
+        if request.POST.get("do") == "use":
+            used = variants.use_batch(eval_set=eval_set, by=request.user)
+            messages.success(request, f"{used:,} variants are tasks of the train split now.")
+        else:
+            gone = variants.discard_batch(eval_set=eval_set, by=request.user)
+            messages.success(request, f"{gone:,} variants were discarded.")
+
+    return _try(request, eval_set, "variants", end)
+
+
+def _try(request: HttpRequest, eval_set: EvalSet, page: str, act: Callable[[], object]) -> HttpResponse:
+    try:
+        act()
+    except actions.EvalSetError as error:
+        messages.error(request, str(error))
+    return redirect(f"evals:{page}", eval_set.project.slug, eval_set.pk)

@@ -1,0 +1,237 @@
+"""Synthetic variants: made from confirmed tasks, kept apart until a person has looked at some of them, marked for ever.
+
+A batch waits inside the draft: nothing trains on it, exports it or freezes it before it is used. `metadata.variant` is
+{batch, kind, state: waiting or used, verdict: null, accepted or rejected}.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from apps.core.actions import audit
+from apps.evals import actions, neardup, rewrites
+from apps.evals.canonical import canonical_hash
+from apps.evals.formats.verifiers_package import RECORDED
+from apps.evals.from_failures import demonstration_of, free_key
+from apps.evals.models import WAITING, EvalSet, Origin, Split, Task
+from apps.evals.rewrites import Seed
+
+LOOKED_AT, ACCEPTED_SHARE = 10, 0.9
+MOST_SEEDS, MOST_EACH = 2_000, 20
+ACCEPTED, REJECTED = "accepted", "rejected"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A batch, and what of it was left out: faulty, like another variant, or too near to a hold-out."""
+
+    batch: str
+    made: int
+    faulty: int
+    alike: int
+    guarded: int
+
+
+@dataclass(frozen=True)
+class Review:
+    """How far the looking through a batch is."""
+
+    batch: str
+    size: int
+    looked: int
+    accepted: int
+
+    @property
+    def needed(self) -> int:
+        """How many must be looked at: ten, or all of a smaller batch."""
+        return min(LOOKED_AT, self.size)
+
+    @property
+    def share(self) -> float | None:
+        return self.accepted / self.looked if self.looked else None
+
+    @property
+    def may_be_used(self) -> bool:
+        return self.looked >= self.needed > 0 and self.accepted >= ACCEPTED_SHARE * self.looked
+
+
+def seeds_of(eval_set: EvalSet) -> QuerySet[Task]:
+    """What variants may be made of: tasks that train, confirmed by a person, themselves not synthetic."""
+    return eval_set.tasks.trainable().exclude(origin=Origin.SYNTHETIC).exclude(confirmed_by=None)
+
+
+@transaction.atomic
+def confirm(*, task: Task, by: Any) -> None:
+    """A person says that the expected value is right. Raises EvalSetError for a frozen set."""
+    _draft(task.eval_set)
+    if Task.objects.filter(pk=task.pk, confirmed_by=None).update(confirmed_by=by):
+        audit("task.confirmed", project=task.project, by=by, target=task, set=str(task.eval_set), key=task.key)
+
+
+@transaction.atomic
+def make_batch(*, eval_set: EvalSet, kinds: Sequence[str], each: int, by: Any, seed: int = 0) -> Made:
+    """Makes up to `each` variants of every kind from every seed, and stores those that are good. They wait for a review.
+
+    Raises EvalSetError where there are no seeds, where a batch waits already, or where nothing good came out.
+    """
+    if eval_set.is_frozen:
+        raise actions.EvalSetError(actions.FROZEN.format(eval_set))
+    if waiting_in(eval_set).exists():
+        raise actions.EvalSetError("A batch waits to be looked through. Use it or discard it first.")
+    seeds = list(seeds_of(eval_set).order_by("key")[:MOST_SEEDS])
+    if not seeds:
+        raise actions.EvalSetError("There is no confirmed task in the train split. Confirm some first.")
+    rng = random.Random(seed)
+    found = [(task, made) for task in seeds for made in rewrites.variants(seed_of(task), list(kinds), each, rng)]
+    good = [(task, made) for task, made in found if not rewrites.faults(seed_of(task), made)]
+    kept = without_alike(good)
+    batch = uuid.uuid4().hex[:12]
+    taken = set(eval_set.tasks.values_list("key", flat=True))
+    tasks = [task_of(task, made, batch, taken) for task, made in kept]
+    stored = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what=f"synthetic variants, batch {batch}")
+    if not stored.made:
+        raise actions.EvalSetError(
+            "No variant came out that is a task of its own. Arguments can be changed where the request says them in digits."
+        )
+    alike = len(good) - len(kept) + stored.duplicates
+    return Made(batch, stored.made, len(found) - len(good), alike, stored.guarded + len(stored.leaks))
+
+
+def seed_of(task: Task) -> Seed:
+    return Seed(task.key, task.messages, task.expected, task.tools, task.metadata.get(RECORDED, []))
+
+
+def without_alike(found: Sequence[tuple[Task, Seed]]) -> list[tuple[Task, Seed]]:
+    """Of variants that are nearly the same, the first."""
+    documents = [(number, neardup.document(made.messages, made.expected)) for number, (_, made) in enumerate(found)]
+    near: dict[int, set[int]] = {}
+    for one, other, _ in neardup.pairs(documents, most=None):
+        near.setdefault(max(one, other), set()).add(min(one, other))
+    kept: set[int] = set()
+    for number in range(len(found)):
+        if not near.get(number, set()) & kept:
+            kept.add(number)
+    return [found[number] for number in sorted(kept)]
+
+
+def task_of(seed: Task, made: Seed, batch: str, taken: set[str]) -> Task:
+    """Unsaved: of the seed's split and group, marked as synthetic."""
+    key = free_key(seed.eval_set, f"{seed.key[:90]}-{made.kind}", taken)
+    taken.add(key)
+    metadata = {"variant": {"batch": batch, "kind": made.kind, "state": "waiting", "verdict": None}}
+    return Task(
+        project_id=seed.project_id,
+        eval_set_id=seed.eval_set_id,
+        key=key,
+        split=Split.TRAIN,
+        group=seed.group,
+        canonical_hash=canonical_hash(made.messages),
+        messages=made.messages,
+        tools=made.tools,
+        expected=made.expected,
+        demonstration=_demonstration(seed, made),
+        origin=Origin.SYNTHETIC,
+        variant_of=seed,
+        metadata=metadata | ({RECORDED: made.recorded} if made.recorded else {}),
+    )
+
+
+def _demonstration(seed: Task, made: Seed) -> str:
+    """The seed's where the right answer stays as it was."""
+    return seed.demonstration if made.expected == seed.expected else demonstration_of(made.expected)
+
+
+# Looking through
+
+
+def waiting_in(eval_set: EvalSet) -> QuerySet[Task]:
+    return eval_set.tasks.filter(**WAITING)
+
+
+def sample(tasks: Iterable[Task], size: int = LOOKED_AT) -> list[Task]:
+    """The variants to look at: at random, the same each time, those with a verdict first."""
+    drawn = sorted(tasks, key=lambda task: hashlib.sha256(task.pk.bytes).digest())
+    judged = [task for task in drawn if task.metadata["variant"]["verdict"]]
+    rest = [task for task in drawn if not task.metadata["variant"]["verdict"]]
+    return judged + rest[: max(0, size - len(judged))]
+
+
+def review_of(eval_set: EvalSet) -> Review | None:
+    """None where no batch waits."""
+    found = [task["variant"] for task in waiting_in(eval_set).values_list("metadata", flat=True)]
+    if not found:
+        return None
+    verdicts = Counter(item["verdict"] for item in found)
+    looked = verdicts[ACCEPTED] + verdicts[REJECTED]
+    return Review(found[0]["batch"], len(found), looked, verdicts[ACCEPTED])
+
+
+@transaction.atomic
+def judge(*, task: Task, verdict: str, by: Any) -> None:
+    """A person's word on one variant of the batch that waits. Raises EvalSetError."""
+    eval_set = _draft(task.eval_set)
+    if verdict not in (ACCEPTED, REJECTED):
+        raise actions.EvalSetError("Accept the variant or reject it.")
+    found = waiting_in(eval_set).select_for_update().filter(pk=task.pk).first()
+    if found is None:
+        raise actions.EvalSetError("This variant waits no longer: its batch was used or discarded.")
+    found.metadata["variant"]["verdict"] = verdict
+    Task.objects.filter(pk=found.pk).update(metadata=found.metadata, confirmed_by=by if verdict == ACCEPTED else None)
+
+
+@transaction.atomic
+def use_batch(*, eval_set: EvalSet, by: Any) -> int:
+    """The waiting variants become tasks like others, but for those rejected. Returns how many. Raises EvalSetError."""
+    eval_set = _draft(eval_set)
+    review = review_of(eval_set)
+    if review is None:
+        raise actions.EvalSetError("No batch waits.")
+    if not review.may_be_used:
+        raise actions.EvalSetError(
+            f"{review.looked} of {review.size} were looked at and {review.accepted} accepted. Look at {review.needed} at "
+            f"least; {ACCEPTED_SHARE:.0%} of them must be good."
+        )
+    tasks = list(waiting_in(eval_set).select_for_update())
+    bad = [task.pk for task in tasks if task.metadata["variant"]["verdict"] == REJECTED]
+    Task.objects.filter(pk__in=bad).delete()
+    good = [task for task in tasks if task.pk not in set(bad)]
+    for task in good:
+        task.metadata["variant"]["state"] = "used"
+    Task.objects.bulk_update(good, ["metadata"], batch_size=500)
+    _note("variants.used", eval_set, by, review, used=len(good))
+    return len(good)
+
+
+@transaction.atomic
+def discard_batch(*, eval_set: EvalSet, by: Any) -> int:
+    """Removes the waiting variants. Returns how many. Raises EvalSetError."""
+    eval_set = _draft(eval_set)
+    review = review_of(eval_set)
+    if review is None:
+        raise actions.EvalSetError("No batch waits.")
+    waiting_in(eval_set).delete()
+    _note("variants.discarded", eval_set, by, review)
+    return review.size
+
+
+@transaction.atomic
+def _note(what: str, eval_set: EvalSet, by: Any, review: Review, **more: int) -> None:
+    detail = {"batch": review.batch, "size": review.size, "looked": review.looked, "accepted": review.accepted} | more
+    audit(what, project=eval_set.project, by=by, target=eval_set, name=str(eval_set), **detail)
+
+
+def _draft(eval_set: EvalSet) -> EvalSet:
+    """The set, locked. Raises EvalSetError for a frozen one."""
+    locked = EvalSet.objects.select_for_update(of=("self",)).select_related("project").get(pk=eval_set.pk)
+    if locked.is_frozen:
+        raise actions.EvalSetError(actions.FROZEN.format(locked))
+    return locked

@@ -1,0 +1,114 @@
+"""What a person changes in many failures at once. It is one step of undo."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.failures.actions_people import Refused, holder_of, require_triager, snapshots
+from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Source
+
+LIMIT = 5_000  # failures of one change
+
+
+@dataclass(frozen=True)
+class Change:
+    """`n` were changed; `same` were so before, `held` are on somebody else's screen: both were left."""
+
+    did: str
+    n: int
+    same: int
+    held: int
+
+    def __str__(self) -> str:
+        left = [f"{self.same:,} {'was' if self.same == 1 else 'were'} so before"] if self.same else []
+        left += [f"{self.held:,} {'is' if self.held == 1 else 'are'} on somebody else's screen"] if self.held else []
+        many = f"{self.n:,} failure{'' if self.n == 1 else 's'}"
+        return f"{self.did.format(many)}" + (f" Left as they are: {', '.join(left)}." if left else "")
+
+
+def decide_many(
+    *, project: Project, ids: Iterable[int], by: Any, state: FailureState, mode: FailureMode | None = None
+) -> Change:
+    """Confirms or dismisses, or confirms as another mode. Raises Refused."""
+    if mode is not None and mode.project_id != project.pk:
+        raise Refused("This failure mode belongs to another project.")
+
+    def edit(failure: Failure) -> bool:
+        if failure.state == state and mode in (None, failure.mode):
+            return False
+        failure.mode, failure.state, failure.source = mode or failure.mode, state, Source.PERSON
+        failure.decided_by, failure.decided_at = by, timezone.now()
+        return True
+
+    did = (
+        f"{{}} changed to “{mode}”."
+        if mode
+        else "{} confirmed."
+        if state == FailureState.CONFIRMED
+        else "{} dismissed."
+    )
+    return _change(project, ids, by, "decided", did, edit)
+
+
+def assign_many(*, project: Project, ids: Iterable[int], by: Any, to: Any) -> Change:
+    """Gives them to a member, or to nobody. Raises Refused."""
+    require_triager(project, to)
+
+    def edit(failure: Failure) -> bool:
+        if failure.assigned_to_id == (to and to.pk):
+            return False
+        failure.assigned_to = to
+        return True
+
+    return _change(project, ids, by, "assigned", f"{{}} given to {to}." if to else "{} given to nobody.", edit)
+
+
+FIELDS = ["mode", "state", "source", "decided_by", "decided_at", "assigned_to"]
+
+
+@transaction.atomic
+def _change(
+    project: Project, ids: Iterable[int], by: Any, kind: str, did: str, edit: Callable[[Failure], bool]
+) -> Change:
+    rows = Failure.objects.select_for_update(of=("self",)).select_related("mode", "reserved_by").order_by("pk")
+    found = list(rows.filter(project=project, pk__in=_bounded(ids)))
+    free = [row for row in found if holder_of(row, by) is None]
+    before = snapshots(free)
+    changed = [row for row in free if edit(row)]
+    _drop_second(changed)
+    Failure.objects.bulk_update(changed, FIELDS, batch_size=1000)
+    after, batch = snapshots(changed), {"kind": kind, "bulk": uuid.uuid4().hex}
+    FailureDecision.objects.bulk_create(
+        [FailureDecision(failure=row, by=by, before=before[row.pk], after=after[row.pk] | batch) for row in changed],
+        batch_size=1000,
+    )
+    change = Change(did, len(changed), len(free) - len(changed), len(found) - len(free))
+    audit(f"failures.{kind}", project=project, by=by, n=change.n, did=str(change), bulk=batch["bulk"])
+    return change
+
+
+def _drop_second(changed: list[Failure]) -> None:
+    """A mode that a failure now has first is no longer its second."""
+    links = Failure.also.through.objects.filter(failure_id__in=[row.pk for row in changed])
+    mode_of = {row.pk: row.mode_id for row in changed}
+    double = [
+        pk for pk, failure, mode in links.values_list("pk", "failure_id", "failuremode_id") if mode_of[failure] == mode
+    ]
+    Failure.also.through.objects.filter(pk__in=double).delete()
+
+
+def _bounded(ids: Iterable[int]) -> list[int]:
+    found = list(dict.fromkeys(ids))
+    if not found:
+        raise Refused("No failure is selected.")
+    if len(found) > LIMIT:
+        raise Refused(f"{LIMIT:,} failures at once are the most.")
+    return found

@@ -1,0 +1,70 @@
+"""What people do with a cluster: name it, move it through its life, decide on all its open failures at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from apps.core.actions import audit
+from apps.failures.actions_bulk import LIMIT, Change, assign_many, decide_many
+from apps.failures.actions_people import Refused
+from apps.failures.clustering import LONGEST_VERSION, refresh
+from apps.failures.clusters.life import IllegalMove, moved
+from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState
+
+State = FailureCluster.State
+
+
+@transaction.atomic
+def rename(*, cluster: FailureCluster, name: str, by: Any) -> FailureCluster:
+    """A person's name stays through later runs; an empty one gives it back to the words. Raises Refused."""
+    cluster = FailureCluster.objects.select_for_update().get(pk=cluster.pk)
+    before, name = cluster.name, " ".join(name.replace("\0", "").split())
+    if len(name) > 200:
+        raise Refused("A name has at most 200 characters.")
+    cluster.named_by_person = bool(name)
+    cluster.name = name or str(cluster.signature.get("name") or cluster.name)
+    cluster.save(update_fields=["name", "named_by_person"])
+    audit("cluster.renamed", project=cluster.project, by=by, target=cluster, before=before, after=cluster.name)
+    return cluster
+
+
+@transaction.atomic
+def move(*, cluster: FailureCluster, to: str, by: Any, version: str = "") -> FailureCluster:
+    """Raises Refused for a state that is not reached from here, and for a fix without its version."""
+    cluster = FailureCluster.objects.select_for_update().get(pk=cluster.pk)
+    before, version = cluster.state, version.replace("\0", "").strip()
+    try:
+        cluster.state = moved(cluster.state, to)  # type: ignore[arg-type]
+    except IllegalMove as error:
+        raise Refused(f"{error} Somebody may have moved it since you opened it.") from error
+    if cluster.state == State.FIXED:
+        if not version or len(version) > LONGEST_VERSION:
+            raise Refused(f"Say which agent version fixed it, in at most {LONGEST_VERSION} characters.")
+        cluster.fixed_version, cluster.fixed_at = version, timezone.now()
+    cluster.save(update_fields=["state", "fixed_version", "fixed_at"])
+    detail = {"before": before, "after": cluster.state, "version": version}
+    audit("cluster.moved", project=cluster.project, by=by, target=cluster, **detail)
+    return cluster
+
+
+def decide_all(*, cluster: FailureCluster, by: Any, state: FailureState, mode: FailureMode | None = None) -> Change:
+    """The same decision for the cluster's open failures that are nobody else's, the newest `LIMIT`. Raises Refused."""
+    change = decide_many(project=cluster.project, ids=_waiting(cluster, by), by=by, state=state, mode=mode)
+    refresh(cluster.project, [cluster.pk])
+    return change
+
+
+def assign_all(*, cluster: FailureCluster, to: Any, by: Any) -> Change:
+    """Gives the cluster's open failures to a person; None takes them back. Raises Refused."""
+    waiting = Failure.objects.filter(cluster=cluster).waiting().values_list("pk", flat=True)
+    return assign_many(project=cluster.project, ids=list(waiting[:LIMIT]), by=by, to=to)
+
+
+def _waiting(cluster: FailureCluster, by: Any) -> list[int]:
+    found = Failure.objects.filter(cluster=cluster).waiting().free_for(by).values_list("pk", flat=True)[:LIMIT]
+    if not found:
+        raise Refused("No failure of this cluster is open and free. What others were given is theirs to decide.")
+    return list(found)

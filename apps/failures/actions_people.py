@@ -1,0 +1,255 @@
+"""What people decide on failures. Each decision is on a stack of its own person, and is taken back from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from apps.core.actions import audit
+from apps.core.models import Membership, Project, Role
+from apps.failures.models import RESERVED_FOR, Failure, FailureDecision, FailureMode, FailureState, Source
+from apps.trajectories.models import Trajectory
+
+GONE = "This case is gone: what is known of the run today shows no failure any more."
+
+
+class Refused(Exception):
+    """A change that cannot be made, or not now. The message is for the person; nothing was changed."""
+
+
+def version_of(failure: Failure) -> str:
+    """What a page showed of a case: a decision made on it is refused when the case is another by then."""
+    decided = f"{failure.decided_at.timestamp():.6f}" if failure.decided_at else "never"
+    return f"{failure.mode_id}.{failure.state}.{decided}"
+
+
+def reserve(*, failure: Failure, by: Any) -> bool:
+    """Puts a case on the person's screen for RESERVED_FOR. False where it is on somebody else's."""
+    now = timezone.now()
+    free = Q(reserved_until=None) | Q(reserved_until__lt=now) | Q(reserved_by=by) | Q(reserved_by=None)
+    rows = Failure.objects.filter(free, pk=failure.pk)
+    return bool(rows.update(reserved_by=by, reserved_until=now + RESERVED_FOR))
+
+
+def release(*, project: Project, by: Any, keep: tuple[int, ...] = ()) -> int:
+    """Takes all cases but `keep` off the person's screen."""
+    rows = Failure.objects.filter(project=project, reserved_by=by).exclude(pk__in=keep)
+    return rows.update(reserved_by=None, reserved_until=None)
+
+
+def holder_of(failure: Failure, user: Any) -> Any:
+    """Who else has the case on the screen now; None where nobody has."""
+    held = failure.reserved_by_id and failure.reserved_until and failure.reserved_until > timezone.now()
+    return failure.reserved_by if held and failure.reserved_by_id != getattr(user, "pk", None) else None
+
+
+@transaction.atomic
+def decide(
+    *,
+    failure: Failure,
+    by: Any,
+    mode: FailureMode | None = None,
+    state: FailureState = FailureState.CONFIRMED,
+    seen: str | None = None,
+) -> Failure:
+    """A person's word: confirm (as it is, or as another mode) or dismiss. `seen` is `version_of` the page.
+
+    Raises Refused: somebody else has it on the screen, it is another by now, or the mode is of another project.
+    """
+    failure = held(failure, by, seen)
+    before = snapshot(failure)
+    if mode is not None:
+        failure.also.remove(_own(failure, mode))
+    failure.mode, failure.state, failure.source = mode or failure.mode, state, Source.PERSON
+    failure.decided_by, failure.decided_at = by, timezone.now()
+    failure.reserved_by = failure.reserved_until = None
+    failure.save(update_fields=["mode", "state", "source", "decided_by", "decided_at", "reserved_by", "reserved_until"])
+    return _remember(failure, by, before, "decided")
+
+
+@transaction.atomic
+def split(*, failure: Failure, by: Any, mode: FailureMode) -> Failure:
+    """Gives the failure a second mode, or takes that away again. Raises Refused."""
+    failure = held(failure, by)
+    before = snapshot(failure)
+    if _own(failure, mode).pk == failure.mode_id:
+        raise Refused(f"“{mode}” is the mode it has. Choose another one to split off.")
+    change = failure.also.remove if mode.slug in before["also"] else failure.also.add
+    change(mode)
+    return _remember(failure, by, before, "split")
+
+
+@transaction.atomic
+def assign(*, failure: Failure, by: Any, to: Any) -> Failure:
+    """Gives the case to a member, or to nobody (`to` is None). Raises Refused."""
+    failure = held(failure, by)
+    before = snapshot(failure)
+    require_triager(failure.project, to)
+    failure.assigned_to = to
+    failure.save(update_fields=["assigned_to"])
+    return _remember(failure, by, before, "assigned")
+
+
+@transaction.atomic
+def mark_failure(*, trajectory: Trajectory, mode: FailureMode, blamed_message: int | None, by: Any) -> Failure:
+    """A failure that no rule found, or found otherwise: this person says which mode and which step. Raises Refused."""
+    if mode.project_id != trajectory.project_id:
+        raise Refused("This failure mode belongs to another project.")
+    if blamed_message is not None and not 0 <= blamed_message < trajectory.message_count:
+        raise Refused(f"There is no message {blamed_message}: this run has {trajectory.message_count}, from 0 on.")
+    failure, is_new = Failure.objects.get_or_create(
+        trajectory=trajectory, defaults={"project_id": trajectory.project_id, "mode": mode}
+    )
+    failure = held(failure, by)
+    before = {"created": True, "mode": "", "state": "", "source": ""} if is_new else snapshot(failure)
+    failure.mode, failure.state, failure.source = mode, FailureState.CONFIRMED, Source.PERSON
+    failure.blamed_message, failure.decided_by, failure.decided_at = blamed_message, by, timezone.now()
+    failure.save(update_fields=["mode", "state", "source", "blamed_message", "decided_by", "decided_at"])
+    failure.also.remove(mode)
+    return _remember(failure, by, before, "marked")
+
+
+# Taking back
+
+
+@dataclass(frozen=True)
+class Undone:
+    """`failure` is the case to show (None where it was only made by the decision); `kept` were changed since."""
+
+    failure: Failure | None
+    n: int
+    kept: int
+
+
+@transaction.atomic
+def undo(*, project: Project, by: Any) -> Undone | None:
+    """Takes back the person's last change in the project, a bulk change as a whole; None where there is none.
+
+    What somebody has changed since stays as it is, and is passed over by the next undo.
+    """
+    rows = FailureDecision.objects.filter(failure__project=project, by=by).exclude(after__has_key="kept")
+    last = rows.order_by("-id").first()
+    if last is None:
+        return None
+    batch = list(rows.filter(after__bulk=last.after["bulk"])) if "bulk" in last.after else [last]
+    locked = Failure.objects.select_for_update(of=("self",)).select_related("mode", "project").order_by("pk")
+    failures = {row.pk: row for row in locked.filter(pk__in=[decision.failure_id for decision in batch])}
+    now = snapshots(list(failures.values()))
+    modes = {mode.slug: mode for mode in project.failure_modes.all()}
+    done = [row for row in batch if _restored(failures[row.failure_id], row, now[row.failure_id], modes)]
+    kept = [row for row in batch if row not in done]
+    for row in kept:
+        row.after["kept"] = True
+    FailureDecision.objects.bulk_update(kept, ["after"])
+    restored = [failures[row.failure_id] for row in done if "created" not in row.before]
+    Failure.objects.bulk_update(restored, RESTORED, batch_size=1000)
+    Failure.objects.filter(pk__in=[row.failure_id for row in done if "created" in row.before]).delete()
+    FailureDecision.objects.filter(pk__in=[row.pk for row in done]).delete()
+    target = failures[last.failure_id] if len(batch) == 1 else None
+    audit("failure.undone", project=project, by=by, target=target, n=len(done), kept=len(kept), restored=last.before)
+    return Undone(restored[0] if restored else failures[kept[0].failure_id] if kept else None, len(done), len(kept))
+
+
+RESTORED = ["mode", "state", "source", "blamed_message", "assigned_to", "decided_by", "decided_at"]
+
+
+def _restored(failure: Failure, row: FailureDecision, now: dict, modes: dict[str, FailureMode]) -> bool:
+    """Sets back on `failure` what the decision changed. False where one of that is another by now."""
+    if "created" in row.before:
+        return all(row.after[key] == now[key] for key in ("mode", "state", "decided_at", "also"))
+    changed = [key for key, value in row.before.items() if value != row.after.get(key)]
+    wanted = {*row.before["also"], row.before["mode"]}
+    if any(now[key] != row.after[key] for key in changed) or not wanted <= modes.keys():
+        return False
+    if "also" in changed:
+        failure.also.set([modes[slug] for slug in row.before["also"]])
+    for key in changed:
+        if key == "mode":
+            failure.mode = modes[row.before["mode"]]
+        elif key == "decided_at":
+            failure.decided_at = row.before[key] and datetime.fromisoformat(row.before[key])
+        elif key != "also":
+            setattr(
+                failure, {"assigned_to": "assigned_to_id", "decided_by": "decided_by_id"}.get(key, key), row.before[key]
+            )
+    return True
+
+
+# Shared with the bulk actions
+
+
+def held(failure: Failure, by: Any, seen: str | None = None) -> Failure:
+    """The row, locked, where this person may decide on it. Raises Refused."""
+    rows = Failure.objects.select_for_update(of=("self",))
+    found = rows.select_related("mode", "project", "reserved_by", "decided_by").filter(pk=failure.pk).first()
+    if found is None:
+        raise Refused(GONE)
+    if other := holder_of(found, by):
+        minutes = max(1, round((found.reserved_until - timezone.now()).total_seconds() / 60))
+        raise Refused(f"{other} has this case on the screen, for {minutes} min more at most. Nothing was changed.")
+    if seen is not None and seen != version_of(found):
+        raise Refused(_since(found))
+    return found
+
+
+def _since(failure: Failure) -> str:
+    if failure.decided_at is None:
+        return (
+            f"This case has changed since you opened it: it is “{failure.mode}” now. Look again; nothing was changed."
+        )
+    return (
+        f"{failure.decided_by or 'Somebody'} has decided on this case since you opened it: {failure.state} as "
+        f"“{failure.mode}”. Nothing was changed; decide again if you see it otherwise."
+    )
+
+
+def _own(failure: Failure, mode: FailureMode) -> FailureMode:
+    if mode.project_id != failure.project_id:
+        raise Refused("This failure mode belongs to another project.")
+    return mode
+
+
+def require_triager(project: Project, to: Any) -> None:
+    """Raises Refused for somebody who cannot decide on failures here."""
+    if to is None:
+        return
+    membership = Membership.objects.filter(project=project, user=to).first()
+    if membership is None or not membership.may(Role.MEMBER):
+        raise Refused(f"{to} cannot decide on failures of {project}: that needs the role “member”.")
+
+
+def snapshot(failure: Failure) -> dict[str, Any]:
+    return snapshots([failure])[failure.pk]
+
+
+def snapshots(failures: list[Failure]) -> dict[int, dict[str, Any]]:
+    """What decisions change, of each failure, as JSON."""
+    also: dict[int, list[str]] = {failure.pk: [] for failure in failures}
+    links = Failure.also.through.objects.filter(failure_id__in=also).order_by("failuremode__slug")
+    for pk, slug in links.values_list("failure_id", "failuremode__slug"):
+        also[pk].append(slug)
+    return {
+        failure.pk: {
+            "mode": failure.mode.slug,
+            "state": str(failure.state),
+            "source": str(failure.source),
+            "also": also[failure.pk],
+            "blamed_message": failure.blamed_message,
+            "assigned_to": failure.assigned_to_id,
+            "decided_by": failure.decided_by_id,
+            "decided_at": failure.decided_at.isoformat() if failure.decided_at else None,
+        }
+        for failure in failures
+    }
+
+
+def _remember(failure: Failure, by: Any, before: dict, kind: str) -> Failure:
+    after = snapshot(failure)
+    FailureDecision.objects.create(failure=failure, by=by, before=before, after=after | {"kind": kind})
+    audit(f"failure.{kind}", project=failure.project, by=by, target=failure, before=before, after=after)
+    return failure

@@ -1,0 +1,132 @@
+"""From what the judge wrote to a verdict, or a sentence that says what is wrong with it. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from apps.failures.judge.prompt import clean
+
+MAX_SCANNED = 40_000  # characters of an answer that are searched for JSON
+MAX_STARTS = 400  # opening braces that are tried
+MAX_QUOTE, MAX_REASON = 500, 1_000
+_MARKS = "\"'“”‘’`"
+_NUMBER = re.compile(r"#?\s*(\d{1,9})")
+
+
+class AnswerError(ValueError):
+    """An answer that is no verdict; the sentence is told to the judge."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judge says; an empty mode is no failure."""
+
+    mode: str = ""
+    message_index: int | None = None
+    quote: str = ""
+    reason: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.mode)
+
+
+def read(text: str, slugs: Collection[str], bodies: Sequence[str]) -> Verdict:
+    """The verdict in an answer. `slugs` are the modes there are, `bodies` the run's messages. Raises AnswerError."""
+    given = extract(text)
+    failed = given.get("failed")
+    if not isinstance(failed, bool):
+        raise AnswerError(f"“failed” must be true or false, not {_shown(failed)}.")
+    reason = _text(given, "reason")[:MAX_REASON]
+    if not failed:
+        if given.get("mode"):
+            raise AnswerError(f"“failed” is false, but “mode” is {_shown(given['mode'])}. Give null, or true.")
+        return Verdict(reason=reason)
+    mode = _mode(given.get("mode"), slugs)
+    index = _index(given.get("message_index"), len(bodies))
+    return Verdict(mode, index, _quote(_text(given, "quote"), index, bodies), reason)
+
+
+def extract(text: str) -> dict[str, Any]:
+    """The last object with a “failed” in an answer that may have prose and fences around it. Raises AnswerError."""
+    found = list(_objects(text[-MAX_SCANNED:]))
+    if not found:
+        raise AnswerError("There is no JSON object in it.")
+    fitting = [item for item in found if "failed" in item]
+    if not fitting:
+        raise AnswerError("The JSON object has no “failed”.")
+    return fitting[-1]
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """All JSON objects of a text, not those inside another."""
+    decoder, at = json.JSONDecoder(), text.find("{")
+    for _ in range(MAX_STARTS):
+        if at < 0:
+            return
+        try:
+            found, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            end = at + 1
+        else:
+            yield found
+        at = text.find("{", end)
+
+
+def _shown(value: Any) -> str:
+    return clean(repr(value))[:80]
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    value = given.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise AnswerError(f"“{name}” must be a string, not {_shown(value)}.")
+    return clean(value).strip()
+
+
+def _mode(value: Any, slugs: Collection[str]) -> str:
+    slug = value.strip() if isinstance(value, str) else ""
+    if slug in slugs:
+        return slug
+    raise AnswerError(f"“mode” is {_shown(value)}, which is none of {', '.join(sorted(slugs))}.")
+
+
+def _index(value: Any, count: int) -> int | None:
+    """The number of a message; null where the judge blames none. “#3” is 3."""
+    if value is None:
+        return None
+    number = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
+    if number:
+        value = int(number[1])
+    elif isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise AnswerError(f"“message_index” must be a number or null, not {_shown(value)}.")
+    if not 0 <= value < count:
+        raise AnswerError(f"“message_index” is {_shown(value)}, but the messages are #0 to #{count - 1}.")
+    return value
+
+
+def _quote(quote: str, index: int | None, bodies: Sequence[str]) -> str:
+    """The quote, if it stands in that message (in any, where none is blamed); white space does not count."""
+    wanted = _plain(quote)
+    if not wanted:
+        if index is not None and _plain(bodies[index]):
+            raise AnswerError(f"“quote” is empty; quote a few words of message #{index}.")
+        return ""
+    among = bodies if index is None else [bodies[index]]
+    for words in (wanted, wanted.strip(_MARKS + " ")):
+        if words and any(words in _plain(body) for body in among):
+            return words[:MAX_QUOTE]
+    where = "any message" if index is None else f"message #{index}"
+    raise AnswerError(f"“quote” does not stand in {where}; copy a few words of it exactly.")
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,268 @@
+"""The judge at work: which runs it is asked about, what it may cost, and what its word does to a failure.
+
+A run is asked about in three steps: `_claim` books the dearest it can cost (one at a time in a project, so that two
+workers cannot spend the same dollar), the question is asked outside of any transaction, `_settle` writes the answer, its
+true cost and the failure in one. A worker that dies in between leaves a claim, which is taken over after `LOST_AFTER`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from itertools import islice
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q
+from django.utils import timezone
+
+from apps.core.models import Project
+from apps.failures.actions import as_input, ensure_modes
+from apps.failures.judge import rubrics
+from apps.failures.judge.answer import Verdict
+from apps.failures.judge.asking import Judged, ask
+from apps.failures.judge.policy import RULE, Word, choose
+from apps.failures.judge.prompt import Mode, make
+from apps.failures.models import Failure, FailureMode, FailureState, JudgeVerdict, Rubric, Source
+from apps.trajectories.models import Trajectory, with_content
+
+log = logging.getLogger(__name__)
+RETRIES = 3  # of a run that got no verdict
+RETRY_AFTER, LOST_AFTER = timedelta(minutes=15), timedelta(minutes=15)
+TOO_MANY_ERRORS = 3  # in a row: the server is away
+CHUNK, BATCH_S = 20, 120.0
+UNDER_WAY = "asked, no answer yet"
+OF = f"of {RETRIES + 1} tries used:"
+LAST_TRY = f"{RETRIES + 1} {OF}"
+
+
+@dataclass
+class Report:
+    """What came of it. `stopped` says why not all were looked at."""
+
+    asked: int = 0
+    failures: int = 0
+    kept: int = 0
+    errors: int = 0
+    later: int = 0
+    spent_usd: float = 0.0
+    stopped: str = ""
+
+
+class Standing(Enum):
+    """How a run stands before it is asked about."""
+
+    OURS = "ours"
+    ANSWERED = "answered"
+    LATER = "later"
+    NO_MONEY = "no money"
+    OFF = "off"
+
+
+def judge(
+    *,
+    project: Project,
+    trajectories: Iterable[Trajectory],
+    sleep: Callable[[float], None] = time.sleep,
+    for_s: float = math.inf,
+) -> Report:
+    """Asks about those without a verdict of the rubric that is on, until the day's budget, or the time, is used up."""
+    report = Report()
+    rubric = rubrics.current(project)
+    if rubric is None:
+        report.stopped = "The judge is off."
+        return report
+    known = ensure_modes(project)
+    modes, rows, in_a_row = rubrics.modes_of(project), iter(trajectories), 0
+    ends = time.monotonic() + for_s
+    while not report.stopped and (chunk := with_content(list(islice(rows, CHUNK)))):
+        for row in chunk:
+            before = report.errors
+            _judge_one(project, rubric, known, modes, row, report, sleep)
+            in_a_row = in_a_row + 1 if report.errors > before else 0
+            if in_a_row >= TOO_MANY_ERRORS and not report.stopped:
+                report.stopped = f"{TOO_MANY_ERRORS} runs in a row got no verdict; the rest is tried later."
+            if time.monotonic() > ends and not report.stopped:
+                report.stopped = f"It took longer than {for_s:.0f} s; the rest comes next time."
+            if report.stopped:
+                break
+    return report
+
+
+def _judge_one(
+    project: Project,
+    rubric: Rubric,
+    known: dict[str, FailureMode],
+    modes: list[Mode],
+    row: Trajectory,
+    report: Report,
+    sleep: Callable[[float], None],
+) -> None:
+    server, prompt = rubrics.server_of(rubric), make(rubric.text, modes, as_input(row))
+    dearest = server.dearest(prompt.chat)
+    standing, verdict = _claim(project, rubric, row, dearest)
+    if standing is Standing.ANSWERED:
+        report.kept += 1
+        with transaction.atomic():
+            _apply(project, known, row, verdict)
+    elif standing is Standing.OURS:
+        judged = ask(server, prompt, sleep)
+        cost = server.cost(judged.usage)
+        _settle(project, known, row, verdict, judged, cost - dearest)
+        report.asked += 1
+        report.spent_usd += cost
+        report.failures += bool(judged.verdict and judged.verdict.failed)
+        report.errors += judged.verdict is None
+        report.stopped = judged.error if judged.final else ""
+    elif standing is Standing.LATER:
+        report.later += 1
+    else:
+        report.stopped = _why(standing, rubric)
+
+
+def _why(standing: Standing, rubric: Rubric) -> str:
+    if standing is Standing.OFF:
+        return "The judge was switched off, or its rubric changed."
+    return f"The budget of ${rubric.usd_per_day:g} a day is used up. The judge goes on tomorrow (UTC)."
+
+
+@transaction.atomic
+def _claim(project: Project, rubric: Rubric, row: Trajectory, dearest: float) -> tuple[Standing, JudgeVerdict | None]:
+    """Books the dearest cost and the run, if it is to be asked about. The verdict's `at` is the mark of the claim."""
+    rubrics.locked(project)
+    if not Rubric.objects.filter(pk=rubric.pk, is_on=True).exists():
+        return Standing.OFF, None
+    found = JudgeVerdict.objects.select_for_update().filter(rubric=rubric, content_digest=row.content_digest).first()
+    if found and not found.error:
+        return Standing.ANSWERED, found
+    if found and not _is_due(found):
+        return Standing.LATER, None
+    if rubrics.spent_since(project, rubrics.midnight()) + dearest > rubric.usd_per_day and dearest > 0:
+        return Standing.NO_MONEY, None
+    verdict = found or JudgeVerdict(rubric=rubric, content_digest=row.content_digest)
+    verdict.trajectory, verdict.at = row, timezone.now()
+    verdict.error = f"{tries(verdict.error) + 1} {OF} {UNDER_WAY}."
+    # What earlier tries have cost moves to today with this one: never too little is counted against the budget.
+    verdict.cost_usd += dearest
+    verdict.save()
+    return Standing.OURS, verdict
+
+
+def tries(error: str) -> int:
+    """How often a run without a verdict was asked about: its error begins with “2 of 4 tries used:”."""
+    count, _, rest = error.partition(" ")
+    return int(count) if rest.startswith(OF) and count.isdigit() else 0
+
+
+def _is_due(found: JudgeVerdict) -> bool:
+    wait = LOST_AFTER if UNDER_WAY in found.error else RETRY_AFTER
+    return not found.error.startswith(LAST_TRY) and found.at <= timezone.now() - wait
+
+
+@transaction.atomic
+def _settle(
+    project: Project,
+    known: dict[str, FailureMode],
+    row: Trajectory,
+    verdict: JudgeVerdict,
+    judged: Judged,
+    correction: float,
+) -> None:
+    """Writes the answer and what it means. Where another worker took the claim over, only its own cost is booked."""
+    ours = JudgeVerdict.objects.select_for_update().filter(pk=verdict.pk).first()
+    if ours is None:
+        return
+    ours.cost_usd = max(0.0, ours.cost_usd + correction)
+    ours.input_tokens += judged.usage.input_tokens
+    ours.output_tokens += judged.usage.output_tokens
+    if ours.at == verdict.at and ours.error == verdict.error:
+        _write(ours, judged)
+    ours.save()
+    if not ours.error:
+        _apply(project, known, row, ours)
+
+
+def _write(verdict: JudgeVerdict, judged: Judged) -> None:
+    if judged.verdict is None:
+        used = tries(verdict.error) - judged.final  # a wrong key is not the run's fault
+        verdict.error = f"{used} {OF} {judged.error}"[:2000]
+        log.info("The judge gave no verdict on %s: %s", verdict.trajectory_id, judged.error)
+        return
+    said = judged.verdict
+    verdict.mode, verdict.blamed_message, verdict.error = said.mode, said.message_index, ""
+    verdict.quote, verdict.reason = said.quote, said.reason
+
+
+def _apply(project: Project, known: dict[str, FailureMode], row: Trajectory, verdict: JudgeVerdict) -> None:
+    """Makes the judge's word count where it may. Inside a transaction; applying it twice changes nothing."""
+    same = Trajectory.objects.filter(pk=row.pk, content_digest=verdict.content_digest).exists()
+    if not same or (verdict.mode and verdict.mode not in known):
+        return  # it has changed since, or the mode is gone
+    if verdict.mode:  # a failure that rules or another worker make at this moment stays
+        made = Failure(project=project, trajectory=row, mode=known[verdict.mode], source=Source.JUDGE)
+        Failure.objects.bulk_create([made], ignore_conflicts=True)
+    failure = Failure.objects.select_for_update(of=("self",)).select_related("mode").filter(trajectory=row).first()
+    if failure is None:
+        return
+    failure.judge_mode = verdict.mode
+    if failure.state != FailureState.OPEN or failure.source == Source.PERSON:
+        failure.save(update_fields=["judge_mode"])
+        return
+    _diagnose(failure, known, verdict)
+
+
+def _diagnose(failure: Failure, known: dict[str, FailureMode], verdict: JudgeVerdict) -> None:
+    """A failure that nobody has decided on, by the policy. One that only the judge saw goes when it takes it back."""
+    rules = rules_word(failure)
+    word = choose(rules, Verdict(verdict.mode, verdict.blamed_message, verdict.quote, verdict.reason))
+    if word.mode not in known:
+        failure.delete()
+        return
+    failure.mode, failure.blamed_message, failure.evidence = known[word.mode], word.blamed, word.evidence
+    failure.source, failure.rule_mode = Source.JUDGE if word.by_judge else Source.RULE, rules.mode
+    failure.save(update_fields=["mode", "blamed_message", "evidence", "source", "rule_mode", "judge_mode"])
+
+
+def rules_word(failure: Failure) -> Word:
+    """What the rules said of a failure, whoever has the last word now."""
+    evidence = [item for item in failure.evidence if item.get("rule") != RULE]
+    if failure.source == Source.RULE:
+        return Word(failure.mode.slug, failure.blamed_message, evidence)
+    return Word(failure.rule_mode, evidence[0].get("message_index") if evidence else None, evidence)
+
+
+def pending(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
+    """Runs to ask about: with a failure that nobody decided on, or a bad outcome that rules saw nothing in; newest first.
+
+    Not those with a verdict of this rubric, nor those whose retry is not due.
+    """
+    waits = Q(at__gt=timezone.now() - RETRY_AFTER) | Q(error__startswith=LAST_TRY)
+    known = JudgeVerdict.objects.filter(Q(error="") | waits, rubric=rubric)
+    undecided = (
+        Failure.objects.filter(project=project, state=FailureState.OPEN)
+        .exclude(Exists(known.filter(content_digest=OuterRef("trajectory__content_digest"))))
+        .order_by("-trajectory_id")
+        .select_related("trajectory")[:limit]
+    )
+    missed = (
+        project.trajectories.failed()
+        .filter(~Exists(Failure.objects.filter(trajectory=OuterRef("pk"))))
+        .exclude(Exists(known.filter(content_digest=OuterRef("content_digest"))))
+        .order_by("-pk")[:limit]
+    )
+    found = [*(failure.trajectory for failure in undecided), *missed]
+    return sorted(found, key=lambda row: row.pk, reverse=True)[:limit]
+
+
+def judge_new(project: Project, limit: int = CHUNK) -> Report:
+    """A small batch of what waits. An empty report where the judge is off."""
+    rubric = rubrics.current(project)
+    rows = pending(project, rubric, limit) if rubric else []
+    report = judge(project=project, trajectories=rows, for_s=BATCH_S)
+    if report.stopped and rubric:
+        log.warning("The judge of %s stopped: %s", project.slug, report.stopped)
+    return report

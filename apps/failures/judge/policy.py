@@ -1,0 +1,54 @@
+"""Whose word counts, the rules' or the judge's. Pure. A person's word is above both and never comes here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from apps.failures.judge.answer import Verdict
+
+RULE = "judge"
+WEAK_MODE = "incomplete_execution"  # what the rules say of a run that failed they do not know how
+
+
+@dataclass(frozen=True)
+class Word:
+    """A diagnosis: an empty mode is no failure; `evidence` are `findings.Evidence` as dicts, the deciding one first."""
+
+    mode: str = ""
+    blamed: int | None = None
+    evidence: list[dict[str, Any]] = field(default_factory=list)
+    by_judge: bool = False
+
+
+def choose(rules: Word, verdict: Verdict) -> Word:
+    """The judge wins over no finding, hints and “incomplete execution”; what rules are surer of stands.
+
+    Its evidence is kept either way, at the end where it does not decide. That it sees no failure removes nothing that
+    rules found.
+    """
+    if not verdict.failed:
+        return rules
+    said = as_evidence(verdict)
+    if not is_weak(rules):
+        return Word(rules.mode, rules.blamed, [*rules.evidence, said])
+    return Word(verdict.mode, verdict.message_index, [said, *rules.evidence], by_judge=True)
+
+
+def is_weak(rules: Word) -> bool:
+    """Whether the judge may know better."""
+    sure = [item.get("confidence") for item in rules.evidence]
+    if not rules.mode or "certain" in sure:
+        return not rules.mode
+    return rules.mode == WEAK_MODE or not sure or sure[0] == "hint"
+
+
+def as_evidence(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "rule": RULE,
+        "message_index": verdict.message_index,
+        "text": verdict.reason or "The judge gave no reason.",
+        "quote": verdict.quote,
+        "mode": verdict.mode,
+        "confidence": "likely",
+    }

@@ -1,0 +1,196 @@
+"""Versions of a project's rubric, what the judge has cost, and how often people agree with it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Count, F, Max, Q, Sum
+from django.db.models.functions import TruncDate
+from django.utils import timezone
+
+from apps.core.actions import audit
+from apps.core.intervals import wilson
+from apps.core.models import AuditEvent, Project
+from apps.failures.judge.client import Server
+from apps.failures.judge.prompt import Mode
+from apps.failures.models import FailureState, JudgeVerdict, Rubric, Source
+
+SERVER = ("base_url", "model", "key_variable")
+PRICES = ("usd_per_million_input", "usd_per_million_output", "usd_per_day")
+FIELDS = ("text", *SERVER, *PRICES)
+TRIED, TRY_ENDED = "rubric.tried", "rubric.try_ended"
+DEFAULT_TEXT = """\
+The agent failed if its user did not get what was asked for, if it did something that nobody asked for, or if it said \
+what is not so. It did not fail where it rightly refused, or where the task was impossible and it said that.
+
+Choose the mode of the earliest step without which the run would have gone well. If two modes fit, choose the one that \
+names the cause, not the effect."""
+
+
+def current(project: Project) -> Rubric | None:
+    """The rubric that judges; None where the judge is off."""
+    return project.rubrics.filter(is_on=True).first()
+
+
+def locked(project: Project) -> Project:
+    """Inside a transaction: one at a time decides about a project's rubrics and its money."""
+    return Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+
+
+@transaction.atomic
+def save_version(*, project: Project, fields: dict[str, Any], by: Any) -> Rubric | None:
+    """A new version of `FIELDS`, on if the judge was on; None where nothing differs from the newest."""
+    locked(project)
+    last = project.rubrics.first()
+    if last and all(getattr(last, name) == fields[name] for name in FIELDS):
+        return None
+    was_on = bool(project.rubrics.filter(is_on=True).update(is_on=False))
+    made = Rubric(project=project, version=last.version + 1 if last else 1, is_on=was_on, created_by=by)
+    for name in FIELDS:
+        setattr(made, name, fields[name])
+    made.save()
+    changed = [name for name in FIELDS if last is None or getattr(last, name) != fields[name]]
+    audit("rubric.saved", project=project, by=by, target=made, version=made.version, changed=changed, on=was_on)
+    return made
+
+
+@transaction.atomic
+def switch(*, project: Project, version: int | None, by: Any) -> Rubric | None:
+    """Lets that version judge, or none. Raises Rubric.DoesNotExist."""
+    locked(project)
+    chosen = project.rubrics.get(version=version) if version is not None else None
+    project.rubrics.filter(is_on=True).update(is_on=False)
+    if chosen:
+        Rubric.objects.filter(pk=chosen.pk).update(is_on=True)
+    audit("rubric.switched", project=project, by=by, target=chosen, version=version, on=chosen is not None)
+    return chosen
+
+
+def server_of(rubric: Rubric, **changes: Any) -> Server:
+    """Whom a rubric asks, by the rules of this installation."""
+    return Server(
+        base_url=rubric.base_url,
+        model=rubric.model,
+        key_variable=rubric.key_variable,
+        usd_per_million_input=rubric.usd_per_million_input,
+        usd_per_million_output=rubric.usd_per_million_output,
+        allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
+        key_hosts=key_hosts(),
+        **changes,
+    )
+
+
+def key_hosts() -> dict[str, str]:
+    """{variable: the host its key may go to, "" for any}, from the setting's “VARIABLE@host” and “VARIABLE”."""
+    parts = (item.partition("@") for item in settings.FLYWHEEL_JUDGE_KEYS)
+    return {name: host for name, _, host in parts}
+
+
+def modes_of(project: Project) -> list[Mode]:
+    return [Mode(mode.slug, mode.name, mode.definition, mode.examples) for mode in project.failure_modes.all()]
+
+
+def midnight() -> datetime:
+    return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def spent_since(project: Project, since: datetime) -> float:
+    """USD for verdicts and tries, those that are under way at their dearest."""
+    verdicts = JudgeVerdict.objects.filter(rubric__project=project, at__gte=since).aggregate(usd=Sum("cost_usd"))
+    return (verdicts["usd"] or 0.0) + sum(usd for _, usd in _tries(project, since))
+
+
+def _tries(project: Project, since: datetime) -> Iterator[tuple[date, float]]:
+    rows = AuditEvent.objects.filter(project=project, action__in=(TRIED, TRY_ENDED), at__gte=since)
+    for at, detail in rows.values_list("at", "detail"):
+        yield at.astimezone(UTC).date(), float(detail.get("cost_usd") or 0)
+
+
+def spent_by_day(project: Project, days: int = 30) -> list[tuple[date, float, int]]:
+    """(day, USD, answers) of the last days, those without any too."""
+    today = timezone.now().astimezone(UTC).date()
+    since = midnight() - timedelta(days=days - 1)
+    usd = {today - timedelta(days=back): 0.0 for back in range(days - 1, -1, -1)}
+    answers = dict.fromkeys(usd, 0)
+    rows = JudgeVerdict.objects.filter(rubric__project=project, at__gte=since).annotate(day=TruncDate("at", tzinfo=UTC))
+    for day, cost, count in rows.values_list("day").annotate(cost=Sum("cost_usd"), n=Count("pk")).order_by("day"):
+        usd[day], answers[day] = cost, count
+    for day, cost in _tries(project, since):
+        usd[day] = usd.get(day, 0.0) + cost
+    return [(day, max(0.0, cost), answers.get(day, 0)) for day, cost in usd.items()]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What a version said and cost, and how many of people's decisions on the same runs say the same."""
+
+    verdicts: int
+    errors: int
+    usd: float
+    decided: int
+    agreed: int
+    last: datetime | None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.agreed, self.decided)
+
+    @property
+    def rate(self) -> float | None:
+        return self.agreed / self.decided if self.decided else None
+
+
+def agreements(project: Project) -> dict[int, Agreement]:
+    """By rubric. A person agrees by confirming the mode that was said, or by dismissing where no failure was seen."""
+    ours, whole = "trajectory__failure__", Q(error="")
+    decided = whole & Q(**{f"{ours}project": project, f"{ours}source": Source.PERSON}) & ~Q(
+        **{f"{ours}state": FailureState.OPEN}
+    )  # fmt: skip
+    confirmed = Q(**{f"{ours}state": FailureState.CONFIRMED, "mode": F(f"{ours}mode__slug")})
+    dismissed = Q(**{f"{ours}state": FailureState.DISMISSED}, mode="")
+    rows = JudgeVerdict.objects.filter(rubric__project=project).values("rubric_id").order_by("rubric_id")
+    counted = rows.annotate(
+        verdicts=Count("pk", filter=whole),
+        errors=Count("pk", filter=~whole),
+        usd=Sum("cost_usd"),
+        decided=Count("pk", filter=decided),
+        agreed=Count("pk", filter=decided & (confirmed | dismissed)),
+        last=Max("at"),
+    )
+    return {row.pop("rubric_id"): Agreement(**row) for row in counted}
+
+
+def difference(before: Rubric, after: Rubric) -> list[tuple[str, str]]:
+    """(kind: "same", "gone", "new" or "skip"; line) of two versions, the settings first."""
+    lines = difflib.unified_diff(_lines(before), _lines(after), lineterm="", n=3)
+    kinds = {" ": "same", "-": "gone", "+": "new", "@": "skip"}
+    return [(kinds[line[0]], line[1:] if line[0] != "@" else "…") for line in list(lines)[2:]]
+
+
+def _lines(rubric: Rubric) -> list[str]:
+    told = [f"{name}: {getattr(rubric, name)}" for name in (*SERVER, *PRICES)]
+    return [*told, "", *rubric.text.splitlines()]
+
+
+class NoMoney(Exception):
+    """A try that the day's budget does not allow."""
+
+
+@transaction.atomic
+def book_try(*, project: Project, by: Any, trajectory: Any, dearest: float, budget: float) -> None:
+    """Books the dearest that a try can cost, before it is made. Raises NoMoney."""
+    locked(project)
+    if dearest > 0 and spent_since(project, midnight()) + dearest > budget:
+        raise NoMoney(f"Today's budget of ${budget:g} does not allow another try (up to ${dearest:.4f}).")
+    audit(TRIED, project=project, by=by, trajectory=str(trajectory), cost_usd=dearest)
+
+
+def settle_try(*, project: Project, by: Any, trajectory: Any, dearest: float, cost: float) -> None:
+    """Corrects what was booked; `cost` in USD."""
+    audit(TRY_ENDED, project=project, by=by, trajectory=str(trajectory), cost_usd=cost - dearest, paid_usd=cost)

@@ -1,0 +1,144 @@
+"""How often the rules and the judge say what people say, and how often which agent version fails.
+
+What people say is a sample that the layers themselves drew: mostly what they flagged was looked at. So precision means
+what it says, and recall is at most what is shown: a failure that no layer flagged and nobody came across is in no count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Sum
+
+from apps.core.intervals import wilson
+from apps.core.models import Project
+from apps.failures.clustering import LONGEST_VERSION
+from apps.failures.models import Failure, FailureState, JudgeVerdict, Source
+from apps.trajectories.models import HourlyCount
+
+NONE = ""  # no failure
+LAYERS = ("rules", "judge")
+MOST_VERSIONS = 40
+
+Word = tuple[str, str, frozenset[str]]  # what the layer said, what people say first, and all that they say
+
+
+@dataclass(frozen=True)
+class Share:
+    """`hits` of `n` with the Wilson interval at 95%; no `rate` where n is 0."""
+
+    hits: int
+    n: int
+
+    @property
+    def rate(self) -> float | None:
+        return self.hits / self.n if self.n else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.hits, self.n)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One mode of one layer. Of the failures it missed, people changed `changed` and marked `marked` by themselves."""
+
+    mode: str
+    precision: Share
+    recall: Share
+    changed: int
+    marked: int
+
+
+def scores(words: Mapping[Word, int]) -> list[Score]:
+    """A score for every mode that the layer or people named, by name.
+
+    precision: of what the layer called so, what people call so, too. recall: of what people call so, what the layer did.
+    """
+    modes = {said for said, _, _ in words} | {mode for _, _, true in words for mode in true}
+    return [_score(mode, words) for mode in sorted(modes - {NONE})]
+
+
+def _score(mode: str, words: Mapping[Word, int]) -> Score:
+    said = sum(n for (word, _, _), n in words.items() if word == mode)
+    true = sum(n for (_, _, true), n in words.items() if mode in true)
+    both = sum(n for (word, _, true), n in words.items() if word == mode and mode in true)
+    marked = sum(n for (word, _, true), n in words.items() if word == NONE and mode in true)
+    return Score(mode, Share(both, said), Share(both, true), true - both - marked, marked)
+
+
+def agreement(words: Mapping[Word, int]) -> Share:
+    """Over all decided cases: the layer's word is among people's, or both say that it is none."""
+    same = sum(n for (word, first, true), n in words.items() if word in true or word == first)
+    return Share(same, sum(words.values()))
+
+
+def confusion(words: Mapping[Word, int]) -> dict[str, dict[str, int]]:
+    """What the layer said → what people say first → cases; an empty mode is no failure."""
+    table: dict[str, dict[str, int]] = {}
+    for (said, first, _), n in words.items():
+        row = table.setdefault(said, {})
+        row[first] = row.get(first, 0) + n
+    return table
+
+
+# From the database
+
+
+def decided(project: Project) -> QuerySet[Failure]:
+    """What people have decided."""
+    rows = Failure.objects.filter(project=project, source=Source.PERSON).exclude(state=FailureState.OPEN)
+    return rows.order_by()
+
+
+def words_of(project: Project, layer: str) -> Counter[Word]:
+    """The layer's word and people's, counted. Of the judge only those that it was asked about."""
+    rows, column = decided(project), "rule_mode" if layer == "rules" else "judge_mode"
+    if layer == "judge":
+        verdict = JudgeVerdict.objects.filter(trajectory=OuterRef("trajectory"), error="")
+        rows = rows.filter(Exists(verdict) | ~Q(judge_mode=NONE))
+    words: Counter[Word] = Counter()
+    plain = rows.filter(also=None).values(column, "mode__slug", "state").annotate(n=Count("pk"))
+    for row in plain:
+        words[_word(row[column], row["mode__slug"], row["state"], ())] += row["n"]
+    for failure in rows.exclude(also=None).distinct().select_related("mode").prefetch_related("also"):
+        also = [mode.slug for mode in failure.also.all()]
+        words[_word(getattr(failure, column), failure.mode.slug, failure.state, also)] += 1
+    return words
+
+
+def _word(said: str, mode: str, state: str, also: Iterable[str]) -> Word:
+    if state == FailureState.DISMISSED:
+        return said, NONE, frozenset()
+    return said, mode, frozenset((mode, *also))
+
+
+@dataclass(frozen=True)
+class Rate:
+    version: str
+    failed: Share
+    first: datetime
+
+
+def by_version(project: Project, mode: str = "") -> list[Rate]:
+    """The share of runs with a standing failure (of one mode), by agent version; the newest `MOST_VERSIONS`, oldest first.
+
+    Runs are counted by the hour as they are digested, failures as they are found: within seconds of each other.
+    """
+    failures = Failure.objects.filter(project=project).standing().order_by()
+    failures = failures.filter(mode__slug=mode) if mode else failures
+    key = ("trajectory__agent_name", "trajectory__agent_version")
+    failed = {tuple(row[name] for name in key): row["n"] for row in failures.values(*key).annotate(n=Count("pk"))}
+    runs = HourlyCount.objects.filter(project=project).order_by().values("agent_name", "agent_version")
+    rates = [_rate(row, failed) for row in runs.annotate(n=Sum("trajectories"), first=Min("hour")) if row["n"] > 0]
+    return sorted(rates, key=lambda rate: (rate.first, rate.version))[-MOST_VERSIONS:]
+
+
+def _rate(row: Mapping[str, Any], failed: Mapping[tuple, int]) -> Rate:
+    name = f"{row['agent_name']} {row['agent_version'] or '(no version)'}".strip()[:LONGEST_VERSION]
+    hits = failed.get((row["agent_name"], row["agent_version"]), 0)
+    return Rate(name, Share(min(hits, row["n"]), row["n"]), row["first"])

@@ -1,0 +1,1 @@
+"""The pages of failures: `case` is the triage screen."""

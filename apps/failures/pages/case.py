@@ -1,0 +1,277 @@
+"""The triage screen: one case after the other, by the keyboard. Each answer has the next case and the counts in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth import get_user_model
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import NoReverseMatch, reverse
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_POST
+from django_htmx.http import HttpResponseClientRedirect
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.core.templatetags.flywheel import opening_of
+from apps.failures import actions_people as people
+from apps.failures.models import Failure, FailureState
+from apps.failures.queue import CONFIDENCES, Place, Queue, similar_to, uuid_of
+from apps.trajectories.models import Facet
+from apps.trajectories.pages.reading import Reader
+
+NOTHING_LEFT = "Nothing is left to triage."
+OTHERS_HAVE_IT = "What is left is on somebody else's screen, or was given to others."
+VERSIONS = 50
+
+
+def queue_of(request: HttpRequest, project: Project) -> Queue:
+    return Queue(project, request.user, request.GET)
+
+
+def find(project: Project, pk: int) -> Failure:
+    rows = Failure.objects.select_related("mode", "trajectory", "decided_by", "assigned_to", "reserved_by", "cluster")
+    return get_object_or_404(rows, project=project, pk=pk)
+
+
+@project_view()
+def triage(request: HttpRequest, project: Project) -> HttpResponse:
+    """The first case of the filters: the safety-relevant and severe first, then the newest."""
+    queue = queue_of(request, project)
+    if pk := queue.next():
+        return redirect(address(queue, pk))
+    return finished(request, queue)
+
+
+@project_view()
+def case(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    return show(request, queue_of(request, project), find(project, pk))
+
+
+@project_view()
+def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """The case after this one; `?back=1` the one before. With `?ahead=1` it is only held ready: this one stays on
+    the screen."""
+    queue, here = queue_of(request, project), find(project, pk)
+    place = Place.of(here)
+    if request.GET.get("back"):
+        other = queue.previous(place, skip=pk)
+    else:
+        other = queue.next(place, skip=pk)
+    if request.GET.get("ahead"):
+        return show(request, queue, find(project, other), beside=pk) if other else HttpResponse(status=204)
+    if not request.htmx:
+        return redirect(address(queue, other or pk))
+    return show(
+        request, queue, find(project, other) if other else here, note="" if other else "There is no other case."
+    )
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    failure, given = find(project, pk), request.POST
+    mode = get_object_or_404(project.failure_modes, slug=given["mode"]) if given.get("mode") else None
+    state = FailureState.DISMISSED if "dismiss" in given else FailureState.CONFIRMED
+    return after(
+        request, failure, lambda: people.decide(failure=failure, by=request.user, mode=mode, state=state, seen=given.get("seen"))
+    )  # fmt: skip
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    failure = find(project, pk)
+    mode = get_object_or_404(project.failure_modes, slug=request.POST.get("mode", ""))
+    act = lambda: people.split(failure=failure, by=request.user, mode=mode)  # noqa: E731
+    return after(request, failure, act, stay=True)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """To a member, or to nobody. A case given to somebody else leaves the screen."""
+    failure, given = find(project, pk), request.POST.get("to", "")
+    to = get_object_or_404(get_user_model(), username=given, memberships__project=project) if given else None
+    act = lambda: people.assign(failure=failure, by=request.user, to=to)  # noqa: E731
+    return after(request, failure, act, stay=to in (None, request.user))
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def undo(request: HttpRequest, project: Project) -> HttpResponse:
+    """Takes back the person's last change. From the list (`back`) one stays there."""
+    queue = queue_of(request, project)
+    done = people.undo(project=project, by=request.user)
+    said = undone(done)
+    if request.POST.get("back") == "list":
+        messages.info(request, said)
+        return redirect(f"{reverse('failures:list', args=[project.slug])}?{request.POST.get('query', '')}")
+    at = request.GET.get("at", "")
+    pk = done.failure.pk if done and done.failure else int(at) if at.isdecimal() and len(at) < 18 else None
+    found = Failure.objects.filter(project=project, pk=pk).exists()
+    if request.htmx and found:
+        return show(request, queue, find(project, pk), note=said)
+    messages.info(request, said)
+    return go(request, address(queue, pk) if found else reverse("failures:list", args=[project.slug]))
+
+
+def undone(done: people.Undone | None) -> str:
+    if done is None:
+        return "There is nothing to undo."
+    if done.n == 0:
+        return "Somebody has changed it since, so your last decision stays part of its history. Undo again for the one before."
+    if done.n == 1 and not done.kept:
+        return "Your last decision is taken back."
+    kept = f" {done.kept:,} were changed by somebody since and stay as they are." if done.kept else ""
+    return f"Your last change is taken back for {done.n:,} failures.{kept}"
+
+
+# What the answers are made of
+
+
+def address(queue: Queue, pk: int) -> str:
+    url = reverse("failures:case", args=[queue.project.slug, pk])
+    return f"{url}?{queue.query}" if queue.given else url
+
+
+def after(request: HttpRequest, failure: Failure, act: Callable[[], Any], stay: bool = False) -> HttpResponse:
+    """Does it, and answers with the case to look at now; where it is refused, with the same case and why."""
+    queue, place = queue_of(request, failure.project), Place.of(failure)
+    try:
+        act()
+    except people.Refused as refused:
+        return again(request, queue, failure, str(refused))
+    if stay:
+        return again(request, queue, failure)
+    pk = queue.next(place, skip=failure.pk)
+    if pk is None:
+        return finished(request, queue)
+    if not request.htmx:
+        return redirect(address(queue, pk))
+    return show(request, queue, find(queue.project, pk), is_there=request.POST.get("ahead") == str(pk))
+
+
+def again(request: HttpRequest, queue: Queue, failure: Failure, error: str = "") -> HttpResponse:
+    found = Failure.objects.filter(pk=failure.pk).exists()
+    if request.htmx and found:
+        return show(request, queue, find(queue.project, failure.pk), error=error)
+    if error:
+        messages.error(request, error)
+    return go(request, address(queue, failure.pk) if found else reverse("failures:triage", args=[queue.project.slug]))
+
+
+def go(request: HttpRequest, url: str) -> HttpResponse:
+    """To another page, as a whole."""
+    return HttpResponseClientRedirect(url) if request.htmx else redirect(url)
+
+
+def finished(request: HttpRequest, queue: Queue) -> HttpResponse:
+    """No case is free: says why."""
+    people.release(project=queue.project, by=request.user)
+    left = queue.rows().filter(mode__in=queue.modes).exists()
+    said = OTHERS_HAVE_IT if left else NOTHING_LEFT
+    if request.htmx:
+        return render(request, "failures/_case_none.html", {"said": said, "queue": queue, "left": queue.count()})
+    messages.success(request, said)
+    return redirect(f"{reverse('failures:list', args=[queue.project.slug])}?{queue.query}")
+
+
+def show(
+    request: HttpRequest, queue: Queue, failure: Failure, *, note: str = "", error: str = "", beside: int | None = None,
+    is_there: bool = False,
+) -> HttpResponse:  # fmt: skip
+    """A case, put on this member's screen: the page, its fragment for htmx, or (`is_there`: the browser shows it
+    already) the counts alone. `beside` is a case that stays on the screen too."""
+    holder = _take(request, failure, beside)
+    is_there = is_there and holder is None
+    context = {
+        "failure": failure,
+        "queue": queue,
+        "left": queue.count(),
+        "holder": holder,
+        "note": note,
+        "error": error,
+    }
+    if not is_there:
+        context |= _case(request, queue, failure)
+    template = "_case_counts" if is_there else "_case" if request.htmx else "case"
+    if template == "case":
+        context |= _filters(queue)
+    response = render(request, f"failures/{template}.html", context)
+    if request.htmx and not beside:
+        response["HX-Replace-Url"] = address(queue, failure.pk)
+    if is_there:
+        response["HX-Reswap"] = "none"
+    response["X-Case"] = str(failure.pk)
+    response["Cache-Control"] = "private, no-cache"
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+def _take(request: HttpRequest, failure: Failure, beside: int | None) -> Any:
+    """Who else has it; nobody where a member has it now."""
+    if not request.membership.may(Role.MEMBER):
+        return None
+    people.release(project=failure.project, by=request.user, keep=(failure.pk, *([beside] if beside else ())))
+    if people.reserve(failure=failure, by=request.user):
+        return None
+    return people.holder_of(failure, request.user)
+
+
+def _case(request: HttpRequest, queue: Queue, failure: Failure) -> dict[str, Any]:
+    reader, blamed = Reader(failure.trajectory), failure.blamed_message
+    position = reader.position_of(blamed or 0)
+    turns = reader.turns(position, blamed) if reader.firsts else []
+    told = opening_of(reader.head["messages"], blamed) if position == 0 else 0
+    places = {place.first: place for place in reader.places()}
+    may = request.membership.may(Role.MEMBER)
+    also = list(failure.also.all())
+    return {
+        "row": failure.trajectory,
+        "version": people.version_of(failure),
+        "told": told,
+        "prompt": [turn for turn in turns if turn.index < told],
+        "turns": [turn for turn in turns if turn.index >= told],
+        "before": []
+        if position == 0
+        else [{"first": 0, "last": reader.firsts[1] - 1, "height": 400}]
+        + [places[first] for first in reader.firsts[1:position]],
+        "later": [places[first] for first in reader.firsts[position + 1 :]],
+        "unplaced": reader.unplaced(),
+        "modes": [(number if number < 10 else "", mode) for number, mode in enumerate(queue.all_modes, 1)],
+        "also": also,
+        "also_slugs": {mode.slug for mode in also},
+        "similar": similar_to(failure),
+        "people": triagers(request, failure.project) if may else [],
+        "make_task": task_address(failure),
+        "may_write": may,
+    }
+
+
+def triagers(request: HttpRequest, project: Project) -> list[tuple[int | str, Any]]:
+    """Who a case can be given to, oneself first, with a digit each."""
+    rows = project.memberships.filter(role__in=[Role.MEMBER, Role.ADMIN]).select_related("user").order_by("pk")
+    users = sorted((row.user for row in rows), key=lambda user: user != request.user)
+    return [(number if number < 10 else "", user) for number, user in enumerate(users, 1)]
+
+
+def task_address(failure: Failure) -> str:
+    """The form of the eval sets, a floor above; empty where there is none."""
+    try:
+        return reverse("evals:task_from_failure", args=[failure.project.slug, failure.pk])
+    except NoReverseMatch:
+        return ""
+
+
+def _filters(queue: Queue) -> dict[str, Any]:
+    versions = Facet.objects.filter(project=queue.project, kind=Facet.Kind.VERSION, trajectories__gt=0)
+    cluster = uuid_of(queue.given.get("cluster", ""))
+    return {
+        "confidences": CONFIDENCES,
+        "versions": versions.values_list("value", flat=True)[:VERSIONS],
+        "cluster": queue.project.failure_clusters.filter(pk=cluster).first() if cluster else None,
+    }

@@ -1,0 +1,287 @@
+"""Clusters: the list, one of them, and what people do with it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Case, Count, F, FloatField, Func, IntegerField, Max, Min, Q, QuerySet, Value, When
+from django.db.models.functions import Extract, Trunc
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.charts import bars, time_unit
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.failures import actions_clusters, clustering
+from apps.failures.actions_people import Refused
+from apps.failures.clusters.life import LEGAL
+from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureState
+from apps.trajectories.ids import floor_of
+
+State = FailureCluster.State
+WEEK = timedelta(days=7)
+BINS = 24
+BAR_HEIGHT = 20
+MOST_SERIES = 8
+ASKED_FOR = 600  # seconds that a page waits for the clustering it asked for
+SORTS = {"size": ("Size", "-n"), "recent": ("Last seen", "-last_seen"), "growth": ("Growth", "-growth")}
+STANDING = ~Q(failures__state=FailureState.DISMISSED)
+
+
+class WidthBucket(Func):
+    """PostgreSQL's width_bucket(operand, low, high, count): 1 … count inside the bounds."""
+
+    function = "width_bucket"
+    output_field = IntegerField()
+
+
+@project_view()
+def listing(request: HttpRequest, project: Project) -> HttpResponse:
+    state, mode, sort = (request.GET.get(name, "") for name in ("state", "mode", "sort"))
+    rows = counted(FailureCluster.objects.filter(project=project, gone=state == "gone").select_related("mode"))
+    rows = rows.filter(state=state) if state in State.values else rows
+    rows = rows.filter(mode__slug=mode) if mode else rows
+    page = page_of(request, rows.order_by("came_back", SORTS.get(sort, SORTS["size"])[1], "name", "pk"), 30)
+    space = ClusterSpace.objects.filter(project=project).defer("space").first()
+    return render(
+        request,
+        "failures/clusters.html",
+        {
+            "page": page,
+            "trends": trends(page.object_list),
+            "state": state,
+            "mode": mode,
+            "sort": sort if sort in SORTS else "size",
+            "states": [*State.choices, ("gone", "Not found again")],
+            "sorts": [(key, title) for key, (title, _) in SORTS.items()],
+            "modes": project.failure_modes.all(),
+            "space": space,
+            "waiting": is_waiting(request, space),
+            **totals(project),
+        },
+    )
+
+
+def counted(rows: QuerySet[FailureCluster]) -> QuerySet[FailureCluster]:
+    """With `n` standing and `open` failures, those of the last `week` and how many more than in the week `before`."""
+    now = timezone.now()
+    last, before = floor_of(now - WEEK), floor_of(now - 2 * WEEK)
+    recent = Q(failures__trajectory__gte=last)
+    earlier = Q(failures__trajectory__gte=before, failures__trajectory__lt=last)
+    rows = rows.annotate(
+        n=Count("failures", filter=STANDING),
+        open=Count("failures", filter=Q(failures__state=FailureState.OPEN)),
+        week=Count("failures", filter=STANDING & recent),
+        before=Count("failures", filter=STANDING & earlier),
+        came_back=Case(When(state=State.REOPENED, then=0), default=1, output_field=IntegerField()),
+    )
+    return rows.annotate(growth=F("week") - F("before"))
+
+
+def totals(project: Project) -> dict[str, int]:
+    """{standing: failures, grouped: those of them in a cluster, clusters: all but the gone}"""
+    grouped = Q(cluster__isnull=False, cluster__gone=False)
+    counts = Failure.objects.filter(project=project).standing()
+    return counts.aggregate(standing=Count("pk"), grouped=Count("pk", filter=grouped)) | {
+        "clusters": FailureCluster.objects.filter(project=project, gone=False).count()
+    }
+
+
+def is_waiting(request: HttpRequest, space: ClusterSpace | None) -> bool:
+    """Whether the clustering that this page asked for (`asked`, seconds since 1970) is still to come."""
+    try:
+        asked = float(request.GET.get("asked", ""))
+    except ValueError:
+        return False
+    is_recent = 0 <= timezone.now().timestamp() - asked < ASKED_FOR
+    return is_recent and (space is None or space.made_at.timestamp() < asked)
+
+
+def trends(clusters: Any) -> dict[uuid.UUID, list[dict[str, float]]]:
+    """For each cluster its failures over time as bars {x, y, height}; the time is the same for all."""
+    rows = list(clusters)
+    if not rows:
+        return {}
+    first, last = min(row.first_seen for row in rows), max(row.last_seen for row in rows)
+    high = max(last.timestamp(), first.timestamp() + 1) + 0.001
+    at = Extract("trajectory__started_at", "epoch", output_field=FloatField())
+    found = (
+        Failure.objects.filter(cluster__in=[row.pk for row in rows])
+        .standing()
+        .order_by()
+        .annotate(bin=WidthBucket(at, Value(first.timestamp()), Value(high), Value(BINS)))
+        .values_list("cluster", "bin")
+        .annotate(n=Count("pk"))
+    )
+    counts: dict[uuid.UUID, dict[int, int]] = {row.pk: {} for row in rows}
+    for pk, place, n in found:
+        counts[pk][place] = n
+    return {pk: _spark(bins) for pk, bins in counts.items()}
+
+
+def _spark(bins: dict[int, int]) -> list[dict[str, float]]:
+    tallest = max(bins.values(), default=1)
+    heights = {place: max(2, round(BAR_HEIGHT * n / tallest)) for place, n in sorted(bins.items())}
+    return [{"x": 4 * (place - 1), "y": BAR_HEIGHT - height, "height": height} for place, height in heights.items()]
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def recluster(request: HttpRequest, project: Project) -> HttpResponse:
+    if not clustering.request(project.pk):
+        messages.error(
+            request, "The workers cannot be reached now. Try again in a minute; every 15 minutes it is done anyway."
+        )
+        return redirect("failures:clusters", project.slug)
+    response = redirect("failures:clusters", project.slug)
+    response["Location"] += f"?asked={timezone.now().timestamp():.3f}"
+    return response
+
+
+# One cluster
+
+
+@project_view()
+def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
+    cluster = get_object_or_404(
+        counted(FailureCluster.objects.select_related("mode", "project")), project=project, pk=pk
+    )
+    state = request.GET.get("state", "")
+    members = Failure.objects.filter(cluster=cluster).select_related("mode", "trajectory", "assigned_to")
+    shown = members.filter(state=state) if state in FailureState.values else members
+    began = clustering.first_seen(project)
+    return render(
+        request,
+        "failures/cluster.html",
+        {
+            "cluster": cluster,
+            "page": page_of(request, shown, 25),
+            "state": state,
+            "states": FailureState.choices,
+            "moves": [(value, label) for value, label in State.choices if value in LEGAL[cluster.state]],
+            "known_versions": list(reversed(began))[:50],
+            "fix_is_out": cluster.fixed_version in began,
+            "modes": project.failure_modes.all(),
+            "people": [row.user for row in project.memberships.exclude(role=Role.VIEWER).select_related("user")],
+            "figure": figure(cluster),
+            "dismissed": members.filter(state=FailureState.DISMISSED).count(),
+        },
+    )
+
+
+def figure(cluster: FailureCluster) -> dict | None:
+    """Standing failures by time and agent version, with a line where the cluster was said to be fixed."""
+    standing = Failure.objects.filter(cluster=cluster).standing().order_by()
+    unit = time_unit(**standing.aggregate(first=Min("trajectory__started_at"), last=Max("trajectory__started_at")))
+    rows = (
+        standing.annotate(at=Trunc("trajectory__started_at", unit))
+        .values("at", "trajectory__agent_name", "trajectory__agent_version")
+        .annotate(n=Count("pk"))
+        .order_by("at")
+    )
+    counts: dict[str, dict[datetime, int]] = {}
+    for row in rows:
+        name = f"{row['trajectory__agent_name']} {row['trajectory__agent_version']}".strip() or "no version"
+        counts.setdefault(name, {})[row["at"]] = row["n"]
+    if not counts:
+        return None
+    chart = bars(_series(counts), f"Failures by the {unit} and agent version", stacked=True, height=250, unit=unit)
+    return _marked(chart, cluster)
+
+
+def _series(counts: dict[str, dict[datetime, int]]) -> dict[str, tuple[list[str], list[int]]]:
+    """The largest versions, the rest as one."""
+    largest = sorted(counts, key=lambda name: -sum(counts[name].values()))
+    if len(largest) > MOST_SERIES:
+        rest: dict[datetime, int] = {}
+        for name in largest[MOST_SERIES - 1 :]:
+            for at, n in counts[name].items():
+                rest[at] = rest.get(at, 0) + n
+        counts = {name: counts[name] for name in largest[: MOST_SERIES - 1]} | {"other versions": rest}
+    return {
+        name: ([at.isoformat() for at in sorted(found)], [found[at] for at in sorted(found)])
+        for name, found in sorted(counts.items(), key=lambda item: min(item[1]))
+    }
+
+
+def _marked(chart: dict, cluster: FailureCluster) -> dict:
+    if cluster.fixed_at is None:
+        return chart
+    at = cluster.fixed_at.isoformat()
+    line = {
+        "type": "line",
+        "x0": at,
+        "x1": at,
+        "y0": 0,
+        "y1": 1,
+        "yref": "paper",
+        "line": {"dash": "dot", "width": 1.5, "color": "#8a919e"},
+    }
+    text = {"x": at, "y": 1, "yref": "paper", "yanchor": "top", "xanchor": "right", "showarrow": False,
+            "text": f"fixed in {_plain(cluster.fixed_version)}", "font": {"size": 11}}  # fmt: skip
+    chart["layout"]["shapes"], chart["layout"]["annotations"] = [line], [text]
+    return chart
+
+
+def _plain(text: str) -> str:
+    """Plotly reads some HTML in its texts."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")[:40]
+
+
+def _write(action: Callable[[HttpRequest, Project, FailureCluster], str]) -> Callable[..., HttpResponse]:
+    """A POST of a member on a cluster; its answer, or why it was refused, is said on the cluster's page."""
+
+    @require_POST
+    @project_view(Role.MEMBER)
+    def view(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
+        cluster = get_object_or_404(FailureCluster.objects.select_related("project"), project=project, pk=pk)
+        try:
+            messages.success(request, action(request, project, cluster))
+        except Refused as error:
+            messages.error(request, str(error))
+        return redirect("failures:cluster", project.slug, pk)
+
+    return view
+
+
+@_write
+def rename(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
+    cluster = actions_clusters.rename(cluster=cluster, name=request.POST.get("name", ""), by=request.user)
+    return "Renamed." if cluster.named_by_person else "It is named by its words again."
+
+
+@_write
+def move(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
+    to, version = request.POST.get("to", ""), request.POST.get("version", "")
+    cluster = actions_clusters.move(cluster=cluster, to=to, version=version, by=request.user)
+    if cluster.state == State.FIXED:
+        return f"Fixed in {cluster.fixed_version}. It is opened again by itself when that version, or a later one, fails so."
+    return f"The cluster is {cluster.get_state_display().lower()} now."
+
+
+@_write
+def decide(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
+    """All open failures: `did` is confirm, dismiss, mode (with `mode`) or assign (with `to`, empty for nobody)."""
+    did, by = request.POST.get("did", ""), request.user
+    if did == "assign":
+        to = request.POST.get("to", "")
+        person = project.memberships.select_related("user").filter(user=int(to)).first() if to.isdecimal() else None
+        if to and person is None:
+            raise Refused("This person is not a member of the project. Choose another one.")
+        return str(actions_clusters.assign_all(cluster=cluster, to=person and person.user, by=by))
+    if did == "mode":
+        mode = project.failure_modes.filter(slug=request.POST.get("mode", "")).first()
+        if mode is None:
+            raise Refused("Choose the failure mode that they are.")
+        return str(actions_clusters.decide_all(cluster=cluster, by=by, state=FailureState.CONFIRMED, mode=mode))
+    states = {"confirm": FailureState.CONFIRMED, "dismiss": FailureState.DISMISSED}
+    if did not in states:
+        raise Refused("Choose what to do with them: confirm, dismiss, another mode, or assign.")
+    return str(actions_clusters.decide_all(cluster=cluster, by=by, state=states[did]))

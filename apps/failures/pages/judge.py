@@ -1,0 +1,281 @@
+"""The judge's pages: its rubric with all versions, trying it before saving, what it costs and how often people agree."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.charts import bars
+from apps.core.models import Project, Role
+from apps.core.outgoing import RefusedAddress, check_url
+from apps.core.paging import page_of
+from apps.failures.actions import as_input, ensure_modes
+from apps.failures.judge import judging, rubrics
+from apps.failures.judge.asking import Judged, ask
+from apps.failures.judge.client import Server, ServerError, key_of
+from apps.failures.judge.prompt import Prompt, make
+from apps.failures.models import Failure, JudgeVerdict, Rubric
+from apps.failures.tasks_judge import judge_project
+from apps.trajectories.actions import find
+from apps.trajectories.models import Trajectory
+
+MAX_TEXT, MAX_SAMPLES, OFFERED = 20_000, 5, 8
+MANY = 200  # waiting runs that are counted
+TRY_S = 30.0  # a person waits for it
+
+
+class RubricForm(forms.Form):
+    """Everything of a version. A member may change the text only, to try it."""
+
+    text = forms.CharField(max_length=MAX_TEXT, label="Rubric")
+    base_url = forms.CharField(max_length=200, label="Address of the server, ending in /v1")
+    model = forms.CharField(max_length=200, label="Model")
+    key_variable = forms.CharField(max_length=80, required=False, label="Environment variable with its key")
+    usd_per_million_input = forms.FloatField(min_value=0, max_value=1e5, label="$ per million tokens in")
+    usd_per_million_output = forms.FloatField(min_value=0, max_value=1e5, label="$ per million tokens out")
+    usd_per_day = forms.FloatField(min_value=0, max_value=1e6, label="At most $ a day (UTC)")
+
+    def clean_text(self) -> str:
+        return self.cleaned_data["text"].replace("\r\n", "\n")
+
+    def clean_base_url(self) -> str:
+        allowed = rubrics.server_of(Rubric()).allow_private
+        try:
+            return str(check_url(self.cleaned_data["base_url"], allow_private=allowed)).rstrip("/")
+        except RefusedAddress as error:
+            raise forms.ValidationError(str(error)) from error
+
+    def clean_key_variable(self) -> str:
+        name = self.cleaned_data["key_variable"].strip()
+        if name and name not in (known := rubrics.key_hosts()):
+            raise forms.ValidationError(f"Only these may be read (FLYWHEEL_JUDGE_KEYS): {', '.join(known) or 'none'}.")
+        return name
+
+
+@dataclass
+class Version:
+    """A row of the table of versions."""
+
+    rubric: Rubric
+    agreement: rubrics.Agreement | None
+    before: int | None
+
+
+@project_view()
+def page(request: HttpRequest, project: Project) -> HttpResponse:
+    last = project.rubrics.first()
+    shown = project.rubrics.filter(version=_number(request.GET.get("version"))).first() or last
+    return _page(request, project, RubricForm(initial=_values(shown)), shown)
+
+
+def _values(rubric: Rubric | None) -> dict[str, Any]:
+    rubric = rubric or Rubric(text=rubrics.DEFAULT_TEXT)
+    return {name: getattr(rubric, name) for name in rubrics.FIELDS}
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else 0
+
+
+def _page(request: HttpRequest, project: Project, form: RubricForm, shown: Rubric | None = None) -> HttpResponse:
+    ensure_modes(project)
+    admin, rows = request.membership.may(Role.ADMIN), list(project.rubrics.select_related("created_by")[:50])
+    for name in rubrics.SERVER + rubrics.PRICES if not admin else ():
+        form.fields[name].disabled = True
+    agreed, on = rubrics.agreements(project), next((row for row in rows if row.is_on), None)
+    spent = rubrics.spent_by_day(project)
+    context = {
+        "form": form,
+        "admin": admin,
+        "writes": request.membership.may(Role.MEMBER),
+        "on": on,
+        "newest": rows[0] if rows else None,
+        "shown": shown,
+        "versions": [Version(row, agreed.get(row.pk), row.version - 1 if row.version > 1 else None) for row in rows],
+        "today": spent[-1],
+        "month": sum(usd for _, usd, _ in spent),
+        "chart": _chart(spent),
+        "samples": _samples(project),
+        "waiting": len(judging.pending(project, on, MANY)) if on else 0,
+        "many": MANY,
+        "problem": _problem(rows[0]) if rows else "",
+    }
+    return render(request, "failures/rubric.html", context)
+
+
+def _problem(rubric: Rubric) -> str:
+    """What would stop the judge before its first question."""
+    server = rubrics.server_of(rubric)
+    try:
+        key_of(server, check_url(server.base_url, allow_private=server.allow_private).host)
+    except (ServerError, RefusedAddress) as error:
+        return str(error)
+    return ""
+
+
+def _chart(spent: list[tuple[Any, float, int]]) -> dict | None:
+    days = [day.isoformat() for day, _, _ in spent]
+    if not any(usd or count for _, usd, count in spent):
+        return None
+    if any(usd for _, usd, _ in spent):
+        return bars({"$": (days, [usd for _, usd, _ in spent])}, "Spent by day, in $ (30 days)", height=190, unit="day")
+    return bars({"runs": (days, [n for _, _, n in spent])}, "Runs judged by day (30 days)", height=190, unit="day")
+
+
+def _samples(project: Project) -> list[Failure]:
+    """Failures to try it on, the newest; those that people decided on first, since their mode is known to be right."""
+    rows = Failure.objects.filter(project=project).select_related("trajectory", "mode")
+    decided = list(rows.exclude(decided_at=None).order_by("-decided_at")[: OFFERED // 2])
+    return decided + list(rows.exclude(pk__in=[row.pk for row in decided])[: OFFERED - len(decided)])
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def save(request: HttpRequest, project: Project) -> HttpResponse:
+    form = RubricForm(request.POST)
+    if not form.is_valid():
+        return _page(request, project, form)
+    made = rubrics.save_version(project=project, fields=form.cleaned_data, by=request.user)
+    if made is None:
+        messages.info(request, "Nothing differs from the newest version.")
+    else:
+        messages.success(request, f"Version {made.version} is saved{' and judges from now on' if made.is_on else ''}.")
+    return redirect("failures:rubric", project.slug)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def switch(request: HttpRequest, project: Project) -> HttpResponse:
+    """Switches a version on, or the judge off where none is named."""
+    version = _number(request.POST.get("version")) or None
+    if version is None and not project.rubrics.exists():
+        messages.info(request, "Save a rubric first.")
+        return redirect("failures:rubric", project.slug)
+    if version is not None:
+        get_object_or_404(project.rubrics, version=version)
+    rubrics.switch(project=project, version=version, by=request.user)
+    messages.success(request, f"Version {version} judges from now on." if version else "The judge is off.")
+    return redirect("failures:rubric", project.slug)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def run(request: HttpRequest, project: Project) -> HttpResponse:
+    """Judges a batch now instead of within minutes."""
+    if rubrics.current(project) is None:
+        messages.info(request, "The judge is off. An admin can switch it on.")
+    else:
+        judge_project.delay(project.pk)
+        messages.success(request, f"The judge looks at the next {judging.CHUNK} runs.")
+    return redirect("failures:rubric", project.slug)
+
+
+@project_view()
+def diff(request: HttpRequest, project: Project) -> HttpResponse:
+    named = {row.version: row for row in project.rubrics.select_related("created_by")}
+    before, after = (named.get(_number(request.GET.get(name))) for name in "ab")
+    if before is None or after is None:
+        messages.info(request, "There are no such two versions.")
+        return redirect("failures:rubric", project.slug)
+    lines = rubrics.difference(before, after)
+    return render(request, "failures/rubric_diff.html", {"before": before, "after": after, "lines": lines})
+
+
+@project_view()
+def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
+    """What the judge said, run by run."""
+    rows = JudgeVerdict.objects.filter(rubric__project=project).select_related("rubric", "trajectory__failure__mode")
+    only = request.GET.get("only", "")
+    kinds = {"failures": rows.filter(error="").exclude(mode=""), "fine": rows.filter(error="", mode=""),
+             "errors": rows.exclude(error="")}  # fmt: skip
+    context = {"page": page_of(request, kinds.get(only, rows)), "only": only, "any": rows.exists()}
+    return render(request, "failures/judge.html", context)
+
+
+# Trying
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def try_it(request: HttpRequest, project: Project) -> HttpResponse:
+    """A place for each chosen run, which then asks for its own verdict: no page waits on a model."""
+    form, problem = _tried_form(request, project)
+    rows = [] if problem else _chosen(request, project)
+    if not problem and not rows:
+        problem = "Choose a run, or give the id of one."
+    return render(request, "failures/_rubric_tries.html", {"rows": rows, "error": problem, "form": form})
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def try_one(request: HttpRequest, project: Project) -> HttpResponse:
+    """One run before the rubric in the form: prompt, raw answer, verdict, cost. Nothing is stored but the cost."""
+    form, problem = _tried_form(request, project)
+    rows = [] if problem else _chosen(request, project)
+    if not rows:
+        return render(request, "failures/_rubric_try.html", {"error": problem or "There is no such run."})
+    ensure_modes(project)
+    rubric = Rubric(project=project, **form.cleaned_data)
+    server = rubrics.server_of(rubric, timeout_s=TRY_S, tries=1)
+    prompt = make(rubric.text, rubrics.modes_of(project), as_input(rows[0]))
+    context = {"row": rows[0], "prompt": prompt} | _try(request, project, rows[0], rubric, server, prompt)
+    return render(request, "failures/_rubric_try.html", context)
+
+
+def _try(
+    request: HttpRequest, project: Project, row: Trajectory, rubric: Rubric, server: Server, prompt: Prompt
+) -> dict[str, Any]:
+    booked = {"project": project, "by": request.user, "trajectory": row.pk, "dearest": server.dearest(prompt.chat)}
+    try:
+        rubrics.book_try(**booked, budget=rubric.usd_per_day)
+    except rubrics.NoMoney as error:
+        return {"error": str(error)}
+    judged: Judged = ask(server, prompt)
+    cost = server.cost(judged.usage)
+    rubrics.settle_try(**booked, cost=cost)
+    failure = Failure.objects.filter(trajectory=row).select_related("mode").first()
+    return {"judged": judged, "cost": cost, "failure": failure, "error": judged.error}
+
+
+def _tried_form(request: HttpRequest, project: Project) -> tuple[RubricForm, str]:
+    """The form as it may be tried, and what is wrong with it. The server is the saved one, unless an admin tries.
+
+    Else a member could send conversations, and the key, to a server of their choice.
+    """
+    data = request.POST.copy()
+    if not request.membership.may(Role.ADMIN):
+        last = project.rubrics.first()
+        if last is None:
+            return RubricForm(), "An admin has to save a rubric with a server first."
+        for name in (*rubrics.SERVER, *rubrics.PRICES):
+            data[name] = str(getattr(last, name))
+    form = RubricForm(data)
+    if form.is_valid():
+        return form, ""
+    return form, " ".join(f"{form.fields[name].label or name}: {' '.join(said)}" for name, said in form.errors.items())
+
+
+def _chosen(request: HttpRequest, project: Project) -> list[Trajectory]:
+    """At most MAX_SAMPLES runs, by our id or the client's."""
+    found: dict[UUID, Trajectory] = {}
+    for name in [*request.POST.getlist("run"), *request.POST.get("more", "").replace(",", " ").split()][:20]:
+        row = _by_our_id(project, name) or find(project, name)
+        if row:
+            found[row.pk] = row
+    return list(found.values())[:MAX_SAMPLES]
+
+
+def _by_our_id(project: Project, name: str) -> Trajectory | None:
+    try:
+        return project.trajectories.filter(pk=UUID(name)).first()
+    except ValueError:
+        return None

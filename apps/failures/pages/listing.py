@@ -1,0 +1,133 @@
+"""The buckets, their rates, and the failures in them with what can be done to many at once."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.contrib.auth import get_user_model
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.failures import actions, actions_bulk, rates
+from apps.failures.actions_bulk import LIMIT, Change
+from apps.failures.actions_people import Refused
+from apps.failures.models import Failure, FailureDecision, FailureQuerySet, FailureState
+from apps.failures.pages.case import triagers
+from apps.failures.queue import CONFIDENCES, FILTERS, narrowed, uuid_of
+from apps.trajectories.models import Facet
+from apps.trajectories.pages.totals import TooLong, patience
+
+CHARTS_MS = 4_000
+DID = {"decided": "decided on", "split": "split", "assigned": "assigned", "marked": "marked"}
+
+
+def shown(request_user: object, project: Project, given: QueryDict) -> FailureQuerySet:
+    """The failures that the URL's filters ask for: without a state those that are not dismissed."""
+    rows = narrowed(Failure.objects.filter(project=project), given, request_user)
+    state = given.get("state")
+    return rows.filter(state=state) if state in FailureState.values else rows.standing()
+
+
+@project_view()
+def listing(request: HttpRequest, project: Project) -> HttpResponse:
+    given, may = request.GET, request.membership.may(Role.MEMBER)
+    page = page_of(request, shown(request.user, project, given).select_related("mode", "trajectory", "assigned_to"))
+    filters = {name: given[name] for name in (*FILTERS, "state") if given.get(name)}
+    query = QueryDict(mutable=True)
+    query.update(filters)
+    triage = QueryDict(mutable=True)
+    triage.update({name: value for name, value in filters.items() if name != "state"})
+    cluster = uuid_of(filters.get("cluster", ""))
+    return render(
+        request,
+        "failures/list.html",
+        {
+            "buckets": rates.buckets(project),
+            "page": page,
+            "filters": filters,
+            "query": query.urlencode(),
+            "triage_query": triage.urlencode(),
+            "states": FailureState.choices,
+            "confidences": CONFIDENCES,
+            "versions": Facet.objects.filter(project=project, kind=Facet.Kind.VERSION, trajectories__gt=0)[:50],
+            "cluster": project.failure_clusters.filter(pk=cluster).first() if cluster else None,
+            "since": given.get("since", "30d"),
+            "has_any": project.trajectories.exists(),
+            "may_write": may,
+            "modes": project.failure_modes.all(),
+            "people": triagers(request, project) if may else [],
+            "limit": LIMIT,
+            "last": last_change(request, project) if may else None,
+        },
+    )
+
+
+def last_change(request: HttpRequest, project: Project) -> dict | None:
+    """What this person's next undo would take back."""
+    rows = FailureDecision.objects.filter(failure__project=project, by=request.user).exclude(after__has_key="kept")
+    last = rows.order_by("-id").first()
+    if last is None:
+        return None
+    bulk = last.after.get("bulk")
+    n = rows.filter(after__bulk=bulk).count() if bulk else 1
+    return {"did": DID.get(last.after.get("kind", ""), "decided on"), "n": n, "at": last.at}
+
+
+@project_view()
+def charts(request: HttpRequest, project: Project) -> HttpResponse:
+    since = request.GET.get("since", "30d")
+    try:
+        with patience(CHARTS_MS):
+            found = list(rates.figures(project, rates.since_of(since)))
+    except TooLong:
+        found = None
+    context = {"figures": found, "since": since, "spans": rates.SINCE}
+    return render(request, "failures/_case_charts.html", context)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def classify(request: HttpRequest, project: Project) -> HttpResponse:
+    counts = actions.classify_project(project=project, by=request.user)
+    messages.success(request, f"Looked at {counts['looked']} trajectories; {counts['found']} failed.")
+    return redirect("failures:list", project.slug)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def bulk(request: HttpRequest, project: Project) -> HttpResponse:
+    """Confirm, dismiss, change the mode or assign: of the rows chosen, or of all that match, which the server finds."""
+    given = request.POST
+    try:
+        messages.success(request, str(_do(request, project, selection(request, project, given))))
+    except Refused as refused:
+        messages.error(request, str(refused))
+    query = QueryDict(given.get("query", "")).urlencode()
+    return redirect(f"{reverse('failures:list', args=[project.slug])}?{query}")
+
+
+def _do(request: HttpRequest, project: Project, ids: list[int]) -> Change:
+    given, by = request.POST, request.user
+    if given.get("do") == "assign":
+        name = given.get("to", "")
+        to = get_object_or_404(get_user_model(), username=name, memberships__project=project) if name else None
+        return actions_bulk.assign_many(project=project, ids=ids, by=by, to=to)
+    if given.get("do") == "mode":
+        mode = get_object_or_404(project.failure_modes, slug=given.get("mode", ""))
+        return actions_bulk.decide_many(project=project, ids=ids, by=by, state=FailureState.CONFIRMED, mode=mode)
+    states = {"confirm": FailureState.CONFIRMED, "dismiss": FailureState.DISMISSED}
+    if given.get("do") not in states:
+        raise Refused("Choose what to do.")
+    return actions_bulk.decide_many(project=project, ids=ids, by=by, state=states[given["do"]])
+
+
+def selection(request: HttpRequest, project: Project, given: QueryDict) -> list[int]:
+    """The ids of “ids=…,…”, or with `all` the newest of those that `query` finds, at most LIMIT."""
+    if given.get("all"):
+        rows = shown(request.user, project, QueryDict(given.get("query", "")))
+        return list(rows.order_by("-trajectory_id").values_list("pk", flat=True)[:LIMIT])
+    return [int(text) for text in given.get("ids", "").split(",")[: LIMIT + 1] if text.isdecimal() and len(text) < 18]

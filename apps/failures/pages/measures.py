@@ -1,0 +1,79 @@
+"""How good the layers are by what people say, and how often which agent version fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from apps.core.access import project_view
+from apps.core.charts import intervals
+from apps.core.models import Project
+from apps.failures import measures
+from apps.failures.models import Failure
+
+TITLES = {"rules": "Rules", "judge": "Judge"}
+ROW_HEIGHT = 26  # pixels a version in the chart
+
+
+@project_view()
+def page(request: HttpRequest, project: Project) -> HttpResponse:
+    modes = list(project.failure_modes.all())
+    names = {mode.slug: mode.name for mode in modes}
+    mode = request.GET.get("mode", "")
+    rates = measures.by_version(project, mode)
+    return render(
+        request,
+        "failures/measures.html",
+        {
+            "layers": [_layer(project, layer, names) for layer in measures.LAYERS],
+            "decided": measures.decided(project).count(),
+            "waiting": Failure.objects.filter(project=project).waiting().count(),
+            "modes": modes,
+            "mode": mode,
+            "rates": rates,
+            "most": measures.MOST_VERSIONS,
+            "figure": chart(rates, names.get(mode, "")),
+        },
+    )
+
+
+def _layer(project: Project, layer: str, names: dict[str, str]) -> dict[str, Any]:
+    words = measures.words_of(project, layer)
+    table = measures.confusion(words)
+    named = {slug for said, row in table.items() for slug in (said, *row)} - {measures.NONE}
+    columns = [*(slug for slug in names if slug in named), *sorted(named - set(names)), measures.NONE]
+    return {
+        "key": layer,
+        "title": TITLES[layer],
+        "agreement": measures.agreement(words),
+        "scores": [(names.get(score.mode, score.mode), score) for score in measures.scores(words)],
+        "columns": [names.get(slug, slug) or "No failure" for slug in columns],
+        "rows": [_row(slug, table[slug], columns, names) for slug in columns if slug in table],
+    }
+
+
+def _row(said: str, row: dict[str, int], columns: list[str], names: dict[str, str]) -> dict[str, Any]:
+    return {
+        "name": names.get(said, said) or "No failure",
+        "cells": [{"n": row.get(slug, 0), "same": slug == said} for slug in columns],
+        "n": sum(row.values()),
+    }
+
+
+def chart(rates: list[measures.Rate], mode: str) -> dict | None:
+    """The share of failed runs of each version with its interval, the newest version on top."""
+    if not rates:
+        return None
+    lows, highs = zip(*(rate.failed.interval for rate in rates), strict=True)
+    figure = intervals(
+        [rate.version for rate in rates],
+        [rate.failed.rate or 0.0 for rate in rates],
+        lows,
+        highs,
+        f"Share of runs with {'“' + mode + '”' if mode else 'a failure'}, by agent version (95% interval)",
+        height=90 + ROW_HEIGHT * len(rates),
+    )
+    figure["layout"]["xaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    return figure

@@ -1,0 +1,224 @@
+"""A task from a failure: where it is cut, what is suggested and by whom, what is stored, and that a leak blocks it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils.html import escape
+
+from apps.core.models import Project
+from apps.evals import actions
+from apps.evals.from_failures import (
+    PERSON,
+    SUCCESS,
+    TRUTH,
+    default_cut,
+    demonstration_of,
+    groups_of,
+    prompt_at,
+    steps_of,
+    suggestions,
+    template_of,
+)  # fmt: skip
+from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.failures.actions import classify_project
+from apps.failures.models import Failure, FailureState
+from apps.trajectories.models import Trajectory
+from tests.factories import admin_of, make_eval_set, make_failed, make_project, make_trajectory
+from workers.environments.workplace import tool_message
+
+pytestmark = pytest.mark.django_db
+
+SYSTEM = {"role": "system", "content": "You are an agent."}
+EXAMPLE = {"role": "assistant", "content": "Hello.", "name": "example_assistant"}
+ASK = {"role": "user", "content": "Close ticket 12."}
+CALL = tool_message({"tool": "tickets.find", "args": {"id": 12}})
+REPLY = {"role": "tool", "tool_call_id": "call_1", "content": "open"}
+DONE = {"role": "assistant", "content": "Closed."}
+RUN = [SYSTEM, EXAMPLE, ASK, CALL, REPLY, DONE]
+
+
+def failure_of(trajectory: Trajectory) -> Failure:
+    classify_project(project=trajectory.project)
+    return Failure.objects.get(trajectory=trajectory)
+
+
+def test_a_task_may_be_cut_before_each_step_of_the_agent() -> None:
+    assert steps_of(RUN) == [3, 5]
+    assert [message["role"] for message in prompt_at(RUN, 5)] == ["user", "assistant", "tool"]
+    assert prompt_at(RUN, 3) == [ASK]
+
+
+@pytest.mark.parametrize(("blamed", "cut"), [(3, 3), (4, 3), (5, 5), (None, 3), (0, 3)])
+def test_the_blamed_step_is_where_it_is_cut(blamed: int | None, cut: int) -> None:
+    assert default_cut(RUN, blamed) == cut
+    assert default_cut([ASK], blamed) is None
+
+
+def failed(project: Project, **given: Any) -> Trajectory:
+    usual = {"messages": RUN, "outcome": {"status": "failure"}}
+    return make_trajectory(project, **usual | given)
+
+
+def test_a_persons_word_comes_before_ground_truth_and_that_before_a_later_success() -> None:
+    project = make_project()
+    right = {"tool": "tickets.close", "args": {"id": 12}}
+    edit = {"kind": "edit", "message_index": 3, "by": "ada", "after": right | {"args": {"id": 12, "note": "done"}}}
+    row = failed(project, interventions=[edit], metadata={"expected_calls": [right]})
+    success = make_trajectory(
+        project, messages=[SYSTEM, ASK, tool_message({"tool": "tickets.shut", "args": {"id": 12}}), REPLY],
+        outcome={"status": "success"},
+    )  # fmt: skip
+    found = suggestions(row, 3)
+    assert [item.source for item in found] == [PERSON, TRUTH, SUCCESS]
+    assert found[0].expected == edit["after"] and found[0].detail == "by ada"
+    assert found[1].expected == right
+    assert found[2].expected["tool"] == "tickets.shut" and found[2].success == success
+
+
+def test_an_edit_of_another_step_says_nothing_of_this_one() -> None:
+    edit = {"kind": "edit", "message_index": 5, "after": "It is closed."}
+    row = failed(make_project(), interventions=[edit])
+    assert suggestions(row, 3) == []
+    assert suggestions(row, 5)[0].expected == {"answer": "It is closed."}
+
+
+def test_calls_that_were_made_already_are_not_asked_for_again() -> None:
+    wanted = [{"tool": name, "args": {"id": 12}} for name in ("tickets.find", "tickets.close", "mail.send")]
+    row = failed(make_project(), metadata={"expected_calls": wanted})
+    found = [item.expected for item in suggestions(row, 5)]
+    assert wanted[1] in found and {"calls": wanted[1:]} in found
+
+
+def test_an_earlier_success_or_one_of_another_request_is_none() -> None:
+    project = make_project()
+    make_trajectory(project, messages=RUN, outcome={"status": "success"})
+    row = failed(project)
+    make_trajectory(
+        project, messages=[{"role": "user", "content": "Close ticket 13."}, CALL], outcome={"status": "success"}
+    )
+    assert suggestions(row, 3) == []
+
+
+def test_demonstrations_and_groups() -> None:
+    assert json.loads(demonstration_of({"calls": [{"tool": "a", "args": {}, "accept": {}}]})) == [
+        {"tool": "a", "args": {}}
+    ]
+    assert demonstration_of({"answer": ["yes", "ja"]}) == "yes"
+    assert demonstration_of({"constraint": {"contains": ["x"]}}) == ""
+    names = [name for name, _ in groups_of(failed(make_project(), session_id="s1", user_id="u1"))]
+    assert names[0] == "session" and {"request", "template", "user", "trajectory", "day"} <= set(names)
+    other = [{"role": "user", "content": "Close ticket 99."}]
+    assert template_of([ASK]) == template_of(other) != template_of([{"role": "user", "content": "Open ticket 12."}])
+
+
+# The page
+
+
+@pytest.fixture
+def world(client: Client) -> dict[str, Any]:
+    project = make_project()
+    client.force_login(admin_of(project))
+    failure = failure_of(make_failed(project, call={"tool": "tickets.find", "args": {"id": 1234}}))
+    draft = actions.create_eval_set(project=project, slug="new", by=None)
+    url = reverse("evals:task_from_failure", args=[project.slug, failure.pk])
+    return {"client": client, "project": project, "failure": failure, "draft": draft, "url": url}
+
+
+def given(draft: EvalSet, **changes: Any) -> dict[str, Any]:
+    expected = json.dumps({"tool": "tickets.close", "args": {"id": 1234}})
+    usual = {"cut": 1, "expected": expected, "eval_set": draft.pk, "split": "train", "group": "", "replayable": "on"}
+    return usual | changes
+
+
+def group_of(failure: Failure) -> str:
+    return groups_of(failure.trajectory)[0][1]
+
+
+def test_the_page_suggests_with_the_source_and_stores_what_is_confirmed(world: dict[str, Any]) -> None:
+    client, failure, draft = world["client"], world["failure"], world["draft"]
+    page = client.get(world["url"]).content.decode()
+    assert escape(PERSON) in page and "tickets.close" in page
+    response = client.post(world["url"], given(draft, group=group_of(failure)))
+    assert response["Location"] == reverse("failures:triage", args=[world["project"].slug])
+    task = draft.tasks.get()
+    assert task.origin == Origin.FAILURE and task.confirmed_by == admin_of(world["project"])
+    assert task.trajectory == failure.trajectory and task.metadata["source"] == PERSON
+    assert task.tools and task.messages == [{"role": "user", "content": "Close ticket 1234."}]
+    assert json.loads(task.demonstration) == task.expected
+    assert task.metadata["recorded_results"] == [{"tool": "tickets.find", "args": {"id": 1234}, "content": "Done."}]
+    failure.refresh_from_db()
+    assert failure.state == FailureState.CONFIRMED
+
+
+def test_a_changed_value_is_the_persons_own(world: dict[str, Any]) -> None:
+    expected = json.dumps({"calls": []})
+    body = given(world["draft"], group=group_of(world["failure"]), expected=expected, replayable="",
+                 state='[{"path": "tickets.1234.status", "equals": "open"}]')  # fmt: skip
+    world["client"].post(world["url"], body)
+    task = world["draft"].tasks.get()
+    assert task.expected == {"calls": []} and task.metadata["source"] == "written by hand"
+    assert "recorded_results" not in task.metadata and task.metadata["state"][0]["equals"] == "open"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"expected": "{"}, "Not JSON"),
+        ({"expected": "{}"}, "neither a call nor an answer"),
+        ({"expected": '{"tool": "", "args": {}}'}, "Give the tool"),
+        ({"state": "[1]"}, "is needed"),
+        ({"split": "general"}, "Select a valid choice"),
+    ],
+)
+def test_bad_input_is_told_and_nothing_is_stored(world: dict[str, Any], changes: dict, words: str) -> None:
+    response = world["client"].post(world["url"], given(world["draft"], group=group_of(world["failure"]), **changes))
+    assert response.status_code == 400 and words in response.content.decode()
+    assert not Task.objects.exists()
+
+
+@pytest.mark.parametrize("request_", ["Close ticket 1234.", "Please could you close the ticket 1234?"])
+def test_a_leak_blocks_with_both_requests_and_counts_as_a_look(world: dict[str, Any], request_: str) -> None:
+    held = make_eval_set(world["project"], train=1, holdout=1, frozen=False)
+    actions.add_task(
+        eval_set=held, key="held", request=request_, split=Split.HOLDOUT, by=None,
+        expected={"tool": "tickets.close", "args": {"id": 1234}},
+    )  # fmt: skip
+    response = world["client"].post(world["url"], given(world["draft"], group=group_of(world["failure"])))
+    page = response.content.decode()
+    assert response.status_code == 400 and "would leak" in page
+    assert request_ in page and str(held) in page
+    assert not world["draft"].tasks.exists() and held.looks.count() == 1
+    world["failure"].refresh_from_db()
+    assert world["failure"].state == FailureState.OPEN
+
+
+def test_a_frozen_set_is_not_offered(world: dict[str, Any]) -> None:
+    frozen = make_eval_set(world["project"])
+    response = world["client"].post(world["url"], given(frozen, group=group_of(world["failure"])))
+    assert response.status_code == 400 and not frozen.tasks.filter(origin=Origin.FAILURE).exists()
+
+
+def test_the_same_request_twice_is_told(world: dict[str, Any]) -> None:
+    body = given(world["draft"], group=group_of(world["failure"]))
+    world["client"].post(world["url"], body)
+    response = world["client"].post(world["url"], body)
+    assert response.status_code == 400 and "has this request already" in response.content.decode()
+
+
+def test_successes_that_match_become_regression_tasks(world: dict[str, Any]) -> None:
+    project, draft = world["project"], world["draft"]
+    for number, tag in ((7, "a"), (8, "a"), (9, "b")):
+        make_trajectory(
+            project, request=f"Close ticket {number}.", call={"tool": "tickets.close", "args": {"id": number}},
+            outcome={"status": "success"}, tags=[tag],
+        )  # fmt: skip
+    url = reverse("evals:from_successes", args=[project.slug, draft.pk])
+    assert "Add 2" in world["client"].get(f"{url}?tag=a").content.decode()
+    world["client"].post(f"{url}?tag=a", {"split": "regression"})
+    assert {task.split for task in draft.tasks.all()} == {"regression"} and draft.tasks.count() == 2
+    assert {task.origin for task in draft.tasks.all()} == {Origin.SUCCESS}

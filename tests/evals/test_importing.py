@@ -1,0 +1,226 @@
+"""Files of tasks: looked at first, stored with where they come from, at once or by a worker, never half."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.urls import reverse
+
+from apps.evals import actions, importing
+from apps.evals.importing import Choice, ImportProblem
+from apps.evals.models import EvalSet, Origin, Split
+from tests.factories import admin_of, make_eval_set, make_project
+
+pytestmark = pytest.mark.django_db
+
+
+def rows(count: int, **changes: Any) -> bytes:
+    made = [
+        {"key": f"k{number}", "messages": [{"role": "user", "content": f"Close ticket {number + 100}."}],
+         "expected": {"tool": "close", "args": {"id": number + 100}}, **changes}
+        for number in range(count)
+    ]  # fmt: skip
+    return b"".join(json.dumps(row).encode() + b"\n" for row in made)
+
+
+@pytest.fixture
+def draft() -> EvalSet:
+    return actions.create_eval_set(project=make_project(), slug="files", by=None)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "tasks.jsonl"
+
+
+def stored(draft: EvalSet, file: Path, data: bytes, **choice: Any) -> importing.Imported:
+    file.write_bytes(data)
+    format = importing.format_of(file, file.name, "auto")
+    return importing.import_file(eval_set=draft, path=file, name=file.name, choice=Choice(format, **choice), by=None)
+
+
+def test_rows_become_tasks_that_say_where_they_are_from(draft: EvalSet, file: Path) -> None:
+    done = stored(draft, file, rows(2) + b"{}\n" + rows(3)[-100:])
+    assert done.made >= 2 and done.bad >= 1 and "Line 3" in done.problems[0]
+    task = draft.tasks.get(key="k1")
+    assert task.origin == Origin.IMPORTED and task.metadata["imported"] == {"file": "tasks.jsonl", "line": 2}
+    assert task.split == Split.TRAIN and task.confirmed_by is None
+
+
+def test_the_same_file_twice_adds_nothing(draft: EvalSet, file: Path) -> None:
+    stored(draft, file, rows(5))
+    again = stored(draft, file, rows(5))
+    assert (again.made, again.duplicates, draft.tasks.count()) == (0, 5, 5)
+
+
+def test_a_key_that_is_taken_by_another_request_gets_a_number(draft: EvalSet, file: Path) -> None:
+    stored(draft, file, rows(1))
+    stored(draft, file, rows(1, messages=[{"role": "user", "content": "Something else entirely."}]))
+    assert set(draft.tasks.values_list("key", flat=True)) == {"k0", "k0-2"}
+
+
+def test_split_and_group_by_choice(draft: EvalSet, file: Path) -> None:
+    data = rows(1, split="validation", metadata={"customer": "acme"})
+    stored(draft, file, data, split="regression", always=True, group="metadata.customer")
+    task = draft.tasks.get()
+    assert (task.split, task.group) == ("regression", "customer:acme")
+
+
+def test_what_is_synthetic_stays_synthetic_and_is_never_held_out(draft: EvalSet, file: Path) -> None:
+    data = rows(1, metadata={"flywheel": {"origin": "synthetic"}})
+    done = stored(draft, file, data, split="holdout", always=True)
+    assert done.bad == 1 and "never be held out" in done.problems[0] and not draft.tasks.exists()
+    stored(draft, file, data)
+    assert draft.tasks.get().origin == Origin.SYNTHETIC
+
+
+def test_what_is_near_a_holdout_is_left_out(file: Path) -> None:
+    project = make_project()
+    held = make_eval_set(project).tasks.holdout().first()
+    draft = make_eval_set(project, frozen=False)
+    near = {"messages": [{"role": "user", "content": f"Please {held.messages[0]['content'].lower()} thanks"}]}
+    done = stored(draft, file, rows(1, **near, expected=held.expected))
+    assert done.made == 0 and done.guarded + done.leaking == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.jsonl", b"", "empty"),
+        ("a.jsonl", b"hello\n", "none of the formats"),
+        ("a.jsonl", b"\x00\xff\xfe", "none of the formats"),
+    ],
+)
+def test_a_file_of_no_format_is_told(draft: EvalSet, file: Path, name: str, data: bytes, words: str) -> None:
+    file.write_bytes(data)
+    with pytest.raises(ImportProblem, match=words):
+        importing.preview(file, name)
+
+
+def test_a_csv_with_wrong_columns_says_which_there_are(file: Path) -> None:
+    file.write_bytes(b"prompt,answre\nhi,there\n")
+    seen = importing.preview(file, "a.csv")
+    assert seen.good == 0 and seen.problems[0].field == "answre" and "Columns are" in seen.problems[0].message
+
+
+def test_too_many_rows_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "MAX_ROWS", 3)
+    file.write_bytes(rows(4))
+    with pytest.raises(ImportProblem, match="Split the file"):
+        importing.preview(file, "a.jsonl")
+
+
+# The pages
+
+
+@pytest.fixture
+def member(client: Client, draft: EvalSet, data_dir: Path) -> Client:
+    client.force_login(admin_of(draft.project))
+    return client
+
+
+def url(draft: EvalSet, name: str = "import", *more: Any) -> str:
+    return reverse(f"evals:{name}", args=[draft.project.slug, draft.pk, *more])
+
+
+def looked_at(member: Client, draft: EvalSet, data: bytes, name: str = "a.jsonl", **more: Any) -> Any:
+    body = {"file": SimpleUploadedFile(name, data), "format": "auto", **more}
+    return member.post(url(draft), body)
+
+
+def test_it_is_shown_before_it_is_stored(member: Client, draft: EvalSet) -> None:
+    response = looked_at(member, draft, rows(25) + b"[]\n")
+    page = response.content.decode()
+    assert "25 good" in page and "1 not readable" in page and "Close ticket 119." in page
+    assert "Close ticket 120." not in page and not draft.tasks.exists()
+    token = response.context["token"]
+    done = member.post(url(draft, "import_start"), {"token": token, "split": "train", "group": "file"})
+    assert done.status_code == 200 and draft.tasks.count() == 25
+    member.post(url(draft, "import_start"), {"token": token, "split": "train", "group": "file"})
+    assert draft.tasks.count() == 25
+
+
+def test_bfcl_is_joined_with_its_answers(member: Client, draft: EvalSet) -> None:
+    function = {
+        "name": "area",
+        "description": "",
+        "parameters": {"type": "dict", "properties": {"side": {"type": "integer"}}},
+    }
+    question = {
+        "id": "simple_0",
+        "question": [[{"role": "user", "content": "Area of a square of 3?"}]],
+        "function": [function],
+    }
+    answer = {"id": "simple_0", "ground_truth": [{"area": {"side": [3]}}]}
+    data, answers = json.dumps(question).encode(), json.dumps(answer).encode()
+    response = looked_at(member, draft, data, answers=SimpleUploadedFile("possible.jsonl", answers))
+    member.post(
+        url(draft, "import_start"), {"token": response.context["token"], "split": "validation", "group": "request"}
+    )
+    assert draft.tasks.get().expected["tool"] == "area"
+
+
+def test_a_token_of_another_person_or_set_is_nothing(member: Client, draft: EvalSet) -> None:
+    token = looked_at(member, draft, rows(1)).context["token"]
+    other = actions.create_eval_set(project=draft.project, slug="other", by=None)
+    member.post(url(other, "import_start"), {"token": token, "split": "train", "group": "file"})
+    assert not other.tasks.exists()
+    for bad in ("", "x", token[:-2]):
+        assert member.post(url(draft, "import_start"), {"token": bad}).status_code == 302
+    assert not draft.tasks.exists()
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"{"])
+def test_a_bad_file_is_told_on_the_page(member: Client, draft: EvalSet, data: bytes) -> None:
+    assert looked_at(member, draft, data).status_code == 400
+
+
+def test_many_rows_are_left_to_a_worker(member: Client, draft: EvalSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(importing, "_send", sent.append)
+    monkeypatch.setattr(importing, "AT_ONCE", 3)
+    monkeypatch.setattr(importing.transaction, "on_commit", lambda act: act())
+    token = looked_at(member, draft, rows(5)).context["token"]
+    response = member.post(url(draft, "import_start"), {"token": token, "split": "train", "group": "file"})
+    assert len(sent) == 1 and not draft.tasks.exists()
+    assert "queued" in member.get(response["Location"]).content.decode()
+    importing.run(sent[0])
+    importing.run(sent[0])  # a message that comes twice
+    assert draft.tasks.count() == 5
+    page = member.get(response["Location"], headers={"HX-Request": "true"}).content.decode()
+    assert "succeeded" in page and "hx-get" not in page
+
+
+def test_a_lost_import_is_sent_again_and_a_frozen_set_is_told(
+    member: Client, draft: EvalSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(importing, "_send", sent.append)
+    monkeypatch.setattr(importing, "RESENT_AFTER_S", -1)
+    identity = importing.keep([rows(2)])
+    importing.submit(identity=identity, eval_set=draft, name="a", choice=Choice("flywheel"), by=None)
+    importing.resend_if_lost(identity, importing.state_of(identity) or {})
+    assert sent == [identity]
+    importing.run(identity)
+    actions.freeze(eval_set=draft, by=None)
+    late = importing.keep([rows(3)])
+    importing.submit(identity=late, eval_set=draft, name="b", choice=Choice("flywheel"), by=None)
+    importing.run(late)
+    assert importing.state_of(late)["state"] == "failed" and "frozen" in importing.state_of(late)["error"]
+    assert draft.tasks.count() == 2
+
+
+def test_the_command(draft: EvalSet, file: Path, capsys: pytest.CaptureFixture) -> None:
+    file.write_bytes(rows(3))
+    call_command("import_tasks", "files", str(file), "--split", "validation")
+    assert "3 new" in capsys.readouterr().out and draft.tasks.filter(split="validation").count() == 3
+    with pytest.raises(CommandError, match="no draft"):
+        call_command("import_tasks", "nothing", str(file))
+    with pytest.raises(CommandError, match="no file"):
+        call_command("import_tasks", "files", "gone.jsonl")

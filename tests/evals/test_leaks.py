@@ -1,0 +1,248 @@
+"""Nothing that is held out, or nearly the same, comes into anything that trains, whichever way is tried."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.test import Client
+from django.urls import reverse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from apps.core.models import Project
+from apps.evals import actions, leaks, neardup
+from apps.evals.canonical import canonical_hash
+from apps.evals.models import EvalSet, Split, Task
+from apps.training.actions import TrainingError, freeze_dataset
+from apps.training.jobs import sft_row
+from apps.trajectories.exports import SftExport
+from tests.factories import admin_of, make_environment, make_failed, make_project, make_trajectory
+
+pytestmark = pytest.mark.django_db
+HELD = "Schedule a meeting with Anna Novak on 3 May at 14:30 about the budget review."
+CALL = {"tool": "calendar.create", "args": {"title": "budget review", "with": "Anna Novak", "start": "3 May 14:30"}}
+OTHER = "Delete ticket 9913 and tell the owner that the printer works again."
+OTHER_CALL = {"tool": "tickets.delete", "args": {"id": 9913}}
+
+
+def paraphrases() -> st.SearchStrategy[str]:
+    """The held-out request in other spellings: case, fillers, signs, hidden characters, its parts in another order."""
+    first, second = "Schedule a meeting with Anna Novak", "on 3 May at 14:30 about the budget review"
+    ordered = st.sampled_from([f"{first} {second}", f"{second}, {first}", f"{first}, {second}"])
+    spelt = st.sampled_from([str, str.upper, str.lower, str.title])
+    around = st.sampled_from(["{}", "Please {}!", "Hi, could you {}? Thanks.", "  {}\n", "{}\u200b …"])
+    hidden = st.sampled_from(
+        [lambda text: text, lambda text: text.replace("e", "e\u200d", 2), lambda t: t.replace(" ", "  ")]
+    )
+    return st.builds(lambda text, spell, form, hide: form.format(hide(spell(text))), ordered, spelt, around, hidden)
+
+
+@pytest.fixture
+def project() -> Project:
+    project = make_project()
+    by = admin_of(project)
+    eval_set = actions.create_eval_set(project=project, slug="kept", by=by)
+    add(eval_set, HELD, CALL, Split.HOLDOUT)
+    actions.freeze(eval_set=eval_set, by=by)
+    return project
+
+
+def add(eval_set: EvalSet, request: str, call: dict, split: Split = Split.TRAIN) -> Task:
+    return actions.add_task(
+        eval_set=eval_set, key=f"task-{Task.objects.count()}", request=request, expected=call, split=split,
+        by=admin_of(eval_set.project),
+    )  # fmt: skip
+
+
+def draft(project: Project) -> EvalSet:
+    """With one good task, so that there is something to train on."""
+    number = EvalSet.objects.filter(project=project).count()
+    made = actions.create_eval_set(project=project, slug=f"draft-{number}", by=admin_of(project))
+    add(made, OTHER, OTHER_CALL)
+    return made
+
+
+# The ways in. Each tries to put a request into a draft, by whatever means.
+
+
+def by_hand(eval_set: EvalSet, request: str) -> None:
+    add(eval_set, request, CALL)
+
+
+def by_page(eval_set: EvalSet, request: str) -> None:
+    client = Client()
+    client.force_login(admin_of(eval_set.project))
+    form = {"key": "sneaked", "request": request, "expected": json.dumps(CALL), "split": "train", "group": "g"}
+    client.post(reverse("evals:add_task", args=[eval_set.project.slug, eval_set.pk]), form)
+
+
+def from_one_trajectory(eval_set: EvalSet, request: str) -> None:
+    trajectory = make_failed(eval_set.project, request=request, expected=CALL)
+    actions.task_from_trajectory(
+        eval_set=eval_set, trajectory=trajectory, split=Split.TRAIN, by=admin_of(eval_set.project)
+    )
+
+
+def from_trajectories(eval_set: EvalSet, request: str) -> None:
+    trajectories = [make_failed(eval_set.project, request=request, expected=CALL)]
+    actions.tasks_from_trajectories(eval_set=eval_set, trajectories=trajectories, by=admin_of(eval_set.project))
+
+
+def unsaved(eval_set: EvalSet, request: str, split: Split = Split.TRAIN) -> Task:
+    messages = [{"role": "user", "content": request}]
+    return Task(
+        project=eval_set.project, eval_set=eval_set, key=f"raw-{Task.objects.count()}", split=split, group=request,
+        canonical_hash=canonical_hash(messages), messages=messages, expected=CALL, demonstration=json.dumps(CALL),
+    )  # fmt: skip
+
+
+def by_import(eval_set: EvalSet, request: str) -> None:
+    actions.store_tasks(
+        eval_set=eval_set, tasks=[unsaved(eval_set, request)], by=admin_of(eval_set.project), what="file"
+    )
+
+
+def by_orm(eval_set: EvalSet, request: str) -> None:
+    unsaved(eval_set, request).save()
+
+
+def by_bulk(eval_set: EvalSet, request: str) -> None:
+    Task.objects.bulk_create([unsaved(eval_set, request)])
+
+
+def by_bare_bands(eval_set: EvalSet, request: str) -> None:
+    """As someone would who writes rows by SQL."""
+    by_bulk(eval_set, request)
+    Task.objects.filter(eval_set=eval_set).update(bands=[])
+
+
+def by_edit(eval_set: EvalSet, request: str) -> None:
+    task = add(eval_set, "Remind me to water the plants in the hall on Sunday.", OTHER_CALL)
+    messages = [{"role": "user", "content": request}]
+    Task.objects.filter(pk=task.pk).update(messages=messages, canonical_hash=canonical_hash(messages))
+
+
+def by_split(eval_set: EvalSet, request: str) -> None:
+    unsaved(eval_set, request, Split.VALIDATION).save()
+    add(eval_set, "Remind me to water the plants in the hall on Sunday.", OTHER_CALL)
+    actions.split_by_group(eval_set=eval_set, holdout_size=1, seed=1, by=admin_of(eval_set.project))
+
+
+def by_demonstration(eval_set: EvalSet, request: str) -> None:
+    """The request is innocent, and the conversation before it is not."""
+    messages = [
+        {"role": "user", "content": request},
+        {"role": "assistant", "content": json.dumps(CALL)},
+        {"role": "user", "content": "Now close ticket 4 for me, it is done since Friday."},
+    ]
+    task = unsaved(eval_set, "x" + request)
+    task.messages, task.canonical_hash = messages, canonical_hash(messages)
+    task.save()
+
+
+WAYS: list[Callable[[EvalSet, str], None]] = [
+    by_hand, by_page, from_one_trajectory, from_trajectories, by_import, by_orm, by_bulk, by_bare_bands, by_edit,
+    by_split, by_demonstration,
+]  # fmt: skip
+
+
+def trained_on(eval_set: EvalSet) -> list[dict]:
+    """The rows that a training run of this draft would get; none where it is refused."""
+    by = admin_of(eval_set.project)
+    try:
+        with transaction.atomic():
+            frozen = actions.freeze(eval_set=eval_set, by=by)
+            dataset = freeze_dataset(eval_set=frozen, by=by)
+    except (actions.EvalSetError, TrainingError):
+        return []
+    tasks = [row.task for row in dataset.rows.select_related("task")]
+    return [sft_row(task, {}) for task in tasks] + [task.as_spec() for task in tasks]
+
+
+def near(row: dict[str, Any]) -> bool:
+    held = neardup.document([{"role": "user", "content": HELD}], CALL)
+    units = neardup.texts_of(row)
+    return any(
+        neardup.similarity(held, neardup.document(unit.messages, unit.expected)) >= neardup.THRESHOLD for unit in units
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(way=st.sampled_from(WAYS), request=paraphrases())
+def test_no_way_leads_from_a_hold_out_into_training(
+    project: Project, way: Callable[[EvalSet, str], None], request: str
+) -> None:
+    with transaction.atomic():
+        eval_set = draft(project)
+        try:
+            with transaction.atomic():
+                way(eval_set, request)
+        except (actions.EvalSetError, IntegrityError):
+            pass
+        assert not [row for row in trained_on(eval_set) if near(row)]
+        transaction.set_rollback(True)
+
+
+def test_what_shares_nothing_trains(project: Project) -> None:
+    """The same question with no way tried: the test above would pass if nothing ever trained."""
+    assert len(trained_on(draft(project))) == 2
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(request=paraphrases())
+def test_no_export_to_train_on_has_it(project: Project, request: str) -> None:
+    with transaction.atomic():
+        make_trajectory(project, request=request, call=CALL, outcome={"status": "success"})
+        make_trajectory(project, request=OTHER, call=OTHER_CALL, outcome={"status": "success"})
+        export = SftExport(project.trajectories.all(), project=project)
+        lines = [json.loads(line) for line in export]
+        assert export.written == 1 and sum(export.left_out.values()) == 1
+        assert not [line for line in lines if near(line)]
+        transaction.set_rollback(True)
+
+
+def test_a_leak_is_told_side_by_side(project: Project) -> None:
+    with pytest.raises(actions.HoldoutLeak, match=r"please schedule.*Schedule a meeting with Anna.*kept@1, Hold-out"):
+        add(draft(project), HELD.replace("Schedule", "please schedule"), CALL)
+
+
+def test_the_same_template_with_other_values_is_no_leak(project: Project) -> None:
+    other = {"tool": "calendar.create", "args": {"title": "roof", "with": "Bob Li", "start": "7 June 09:00"}}
+    assert add(draft(project), "Schedule a meeting with Bob Li on 7 June at 09:00 about the roof.", other).pk
+
+
+def test_what_is_added_in_bulk_leaves_leaks_out_and_tells_them(project: Project) -> None:
+    eval_set = draft(project)
+    tasks = [unsaved(eval_set, HELD.upper() + " please"), unsaved(eval_set, "Book a room for 12 people tomorrow.")]
+    tasks[0].key, tasks[1].key = "one", "two"
+    made = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=admin_of(project), what="test")
+    assert (made.made, [leak.key for leak in made.leaks]) == (1, ["one"])
+
+
+def test_near_duplicates_go_to_one_side_of_a_split() -> None:
+    project = make_project()
+    eval_set = actions.create_eval_set(project=project, slug="fresh", by=admin_of(project))
+    for number in range(12):
+        request = f"Book room {number}01 for the team of Maria Berg{number} on {number + 1} May"
+        call = {"tool": "rooms.book", "args": {"room": f"{number}01", "day": f"{number + 1} May"}}
+        unsaved_pair = [unsaved(eval_set, request), unsaved(eval_set, f"Please, {request.lower()}!")]
+        for place, task in enumerate(unsaved_pair):
+            task.key, task.expected = f"{number}-{place}", call
+            task.canonical_hash = f"{number}-{place}"
+        Task.objects.bulk_create(unsaved_pair)
+    sizes = actions.split_by_group(eval_set=eval_set, holdout_size=6, seed=3, by=admin_of(project))
+    tasks = list(eval_set.tasks.all())
+    assert sizes["holdout"] >= 6 and sizes["train"] > 0
+    assert not list(leaks.across(tasks))
+    assert {task.split for task in tasks if task.key.startswith("3-")} in ({"holdout"}, {"train"})
+
+
+def test_an_example_in_the_prompt_is_no_way_in(project: Project) -> None:
+    environment = make_environment(project)
+    environment.harness = environment.harness | {"examples": [{"role": "user", "content": HELD.lower()}]}
+    found = list(leaks.of_rows(project, leaks.few_shot(environment)))
+    assert len(found) == 1 and "kept@1" in found[0].theirs_set

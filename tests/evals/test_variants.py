@@ -1,0 +1,257 @@
+"""Variants: consistent, valid, unlike each other, apart until looked through, synthetic for ever, never held out."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.test import Client
+from django.urls import reverse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apps.evals import actions, neardup, rewrites, variants
+from apps.evals.actions import EvalSetError
+from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.evals.rewrites import ARGUMENTS, DISTRACTORS, EDGE, KINDS, PARAPHRASE, Seed, faults
+from apps.training.actions import freeze_dataset
+from tests.factories import admin_of, make_eval_set, make_project
+from workers.environments.workplace import TOOLS
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "book_room",
+        "parameters": {
+            "type": "object",
+            "properties": {"room": {"type": "string"}, "day": {"type": "string"}, "seats": {"type": "integer"}},
+            "required": ["room", "day", "seats"],
+        },
+    },
+}
+SEED = Seed(
+    "s",
+    [{"role": "user", "content": "Book room B-14 for 12 people on 2026-03-04."}],
+    {"tool": "book_room", "args": {"room": "B-14", "day": "2026-03-04", "seats": 12}},
+    [TOOL],
+    [{"tool": "find_room", "args": {"room": "B-14"}, "content": "B-14 is free on 2026-03-04"}],
+)
+
+
+def made(kind: str, seed: Seed = SEED, count: int = 30) -> list[Seed]:
+    return list(rewrites.variants(seed, [kind], count, random.Random(7)))
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_every_kind_makes_good_variants(kind: str) -> None:
+    found = made(kind)
+    assert len(found) > 10
+    assert all(variant.messages != SEED.messages for variant in found)
+    good = [variant for variant in found if not faults(SEED, variant)]
+    assert len(good) > 0.9 * len(found), [faults(SEED, variant) for variant in found]
+
+
+def test_a_changed_value_changes_everywhere() -> None:
+    for variant in made(ARGUMENTS):
+        said = variant.messages[0]["content"]
+        assert variant.expected != SEED.expected
+        for value in variant.expected["args"].values():
+            assert rewrites.occurs(value, said)
+        room = variant.expected["args"]["room"]
+        assert variant.recorded[0]["args"]["room"] == room and room in variant.recorded[0]["content"]
+        assert isinstance(variant.expected["args"]["seats"], int)
+
+
+def test_other_words_and_awkward_requests_keep_what_is_right() -> None:
+    for kind in (PARAPHRASE, EDGE):
+        assert all(variant.expected == SEED.expected for variant in made(kind))
+
+
+def test_distractors_are_added_and_none_is_lost() -> None:
+    for variant in made(DISTRACTORS):
+        assert TOOL in variant.tools and len(variant.tools) >= 3
+    assert made(DISTRACTORS, Seed("s", SEED.messages, SEED.expected)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"expected": {"tool": "book_room", "args": {"room": "C-9", "day": "2026-03-04", "seats": 12}}},
+            "does not say",
+        ),
+        ({"expected": {"tool": "book_room", "args": {"room": "B-14", "day": "2026-03-04", "seats": "12"}}}, "integer"),
+        ({"expected": {"tool": "", "args": {}}}, "tool"),
+        ({"messages": []}, "no message"),
+        ({"tools": []}, ""),
+    ],
+)
+def test_faults_are_found(changes: dict, words: str) -> None:
+    found = faults(SEED, Seed(**{**SEED.__dict__, **changes}))
+    assert any(words in fault for fault in found) if words else not found
+
+
+def test_a_value_that_the_seed_did_not_say_either_is_derived() -> None:
+    seed = Seed("s", [{"role": "user", "content": "Book it for tomorrow, 4 seats."}],
+                {"tool": "book_room", "args": {"day": "2026-05-06", "seats": 4}})  # fmt: skip
+    assert not faults(seed, Seed("s", [{"role": "user", "content": "4 seats for tomorrow."}], seed.expected))
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(max_size=80), args=st.dictionaries(st.text(min_size=1, max_size=6), st.one_of(
+    st.integers(), st.text(max_size=8), st.lists(st.integers(), max_size=2)), max_size=3), number=st.integers(0, 99))  # fmt: skip
+def test_no_seed_breaks_it(text: str, args: dict, number: int) -> None:
+    seed = Seed(
+        "s",
+        [{"role": "user", "content": f"x {text} {json.dumps(list(args.values()))}"}],
+        {"tool": "t", "args": args},
+        [TOOL],
+    )
+    for variant in rewrites.variants(seed, list(KINDS), 1, random.Random(number)):
+        faults(seed, variant)
+        assert variant.expected["args"].keys() == args.keys()
+
+
+# Batches
+
+
+@pytest.fixture
+def draft(db: None) -> EvalSet:
+    project = make_project()
+    eval_set = actions.create_eval_set(project=project, slug="seeds", by=None)
+    for number, (verb, tool) in enumerate(
+        (("Close", "close"), ("Reopen", "open"), ("Delete", "delete"), ("Assign", "assign"))
+    ):
+        actions.add_task(
+            eval_set=eval_set, key=f"s{number}", request=f"{verb} ticket {4711 + number} by 2026-03-0{number + 1}.",
+            split=Split.TRAIN, by=admin_of(project),
+            expected={"tool": f"tickets.{tool}", "args": {"id": 4711 + number, "day": f"2026-03-0{number + 1}"}},
+        )  # fmt: skip
+    Task.objects.filter(eval_set=eval_set).update(confirmed_by=admin_of(project))
+    return eval_set
+
+
+def batch(draft: EvalSet, **changes: Any) -> variants.Made:
+    usual = {"kinds": [ARGUMENTS, PARAPHRASE], "each": 4, "by": admin_of(draft.project)}
+    return variants.make_batch(eval_set=draft, **usual | changes)
+
+
+def test_a_batch_is_synthetic_waits_and_has_no_near_duplicates(draft: EvalSet) -> None:
+    found = batch(draft)
+    waiting = list(variants.waiting_in(draft))
+    assert found.made == len(waiting) >= 10
+    assert {task.origin for task in waiting} == {Origin.SYNTHETIC} and {task.split for task in waiting} == {Split.TRAIN}
+    assert all(task.variant_of.group == task.group and task.confirmed_by is None for task in waiting)
+    documents = [(task.key, neardup.document(task.messages, task.expected)) for task in waiting]
+    assert neardup.pairs(documents) == []
+    assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
+    with pytest.raises(EvalSetError, match="waits"):
+        batch(draft)
+    with pytest.raises(EvalSetError, match="wait to be looked through"):
+        actions.freeze(eval_set=draft, by=None)
+
+
+def judged(draft: EvalSet, good: int, bad: int) -> None:
+    tasks = list(variants.waiting_in(draft))[: good + bad]
+    for number, task in enumerate(tasks):
+        verdict = variants.ACCEPTED if number < good else variants.REJECTED
+        variants.judge(task=task, verdict=verdict, by=admin_of(draft.project))
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "may"), [(0, 0, False), (9, 0, False), (8, 2, False), (9, 1, True), (10, 0, True)]
+)
+def test_a_batch_is_used_when_enough_of_a_sample_is_good(draft: EvalSet, good: int, bad: int, may: bool) -> None:
+    size = batch(draft).made
+    judged(draft, good, bad)
+    if not may:
+        with pytest.raises(EvalSetError, match="Look at 10 at least"):
+            variants.use_batch(eval_set=draft, by=None)
+        return
+    assert variants.use_batch(eval_set=draft, by=None) == size - bad
+    assert draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).count() == size - bad
+    assert variants.review_of(draft) is None
+    with pytest.raises(EvalSetError):
+        variants.judge(task=draft.tasks.filter(origin=Origin.SYNTHETIC).first(), verdict="accepted", by=None)
+    dataset = freeze_dataset(eval_set=actions.freeze(eval_set=draft, by=None), by=None)
+    assert dataset.size == 4 + size - bad
+
+
+def test_a_discarded_batch_is_gone(draft: EvalSet) -> None:
+    size = batch(draft).made
+    assert variants.discard_batch(eval_set=draft, by=None) == size
+    assert draft.tasks.count() == 4
+    with pytest.raises(EvalSetError, match="No batch"):
+        variants.use_batch(eval_set=draft, by=None)
+
+
+def test_the_sample_stays_the_same_and_is_of_ten(draft: EvalSet) -> None:
+    batch(draft)
+    first = [task.pk for task in variants.sample(variants.waiting_in(draft))]
+    assert len(first) == 10 and first == [
+        task.pk for task in variants.sample(variants.waiting_in(draft).order_by("-key"))
+    ]
+
+
+def test_seeds_are_confirmed_train_tasks(draft: EvalSet) -> None:
+    draft.tasks.update(confirmed_by=None)
+    with pytest.raises(EvalSetError, match="no confirmed task"):
+        batch(draft)
+    variants.confirm(task=draft.tasks.first(), by=admin_of(draft.project))
+    assert {task.variant_of.key for task in variants.waiting_in(draft)} <= {"s0"} and batch(draft).made
+    variants.discard_batch(eval_set=draft, by=None)
+    draft.tasks.update(split=Split.HOLDOUT, confirmed_by=admin_of(draft.project))
+    with pytest.raises(EvalSetError, match="no confirmed task"):
+        batch(draft)
+
+
+def test_a_variant_near_a_holdout_is_left_out(draft: EvalSet) -> None:
+    first = batch(draft, seed=3, kinds=[ARGUMENTS])
+    near = variants.waiting_in(draft).first()
+    variants.discard_batch(eval_set=draft, by=None)
+    other = actions.create_eval_set(project=draft.project, slug="held", by=None)
+    actions.add_task(
+        eval_set=other, key="h", request=f"Please {near.messages[0]['content']} Thanks!", split=Split.HOLDOUT, by=None,
+        expected=near.expected,
+    )  # fmt: skip
+    again = batch(draft, seed=3, kinds=[ARGUMENTS])
+    assert again.guarded >= 1 and again.made < first.made
+    assert not variants.waiting_in(draft).filter(canonical_hash=near.canonical_hash).exists()
+
+
+def test_the_database_never_holds_one_out(draft: EvalSet) -> None:
+    batch(draft)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        variants.waiting_in(draft).update(split=Split.HOLDOUT)
+
+
+def test_distractors_go_beside_the_tasks_own_tools(draft: EvalSet) -> None:
+    draft.tasks.update(tools=TOOLS)
+    batch(draft, kinds=[DISTRACTORS])
+    assert all(len(task.tools) > len(TOOLS) for task in variants.waiting_in(draft))
+
+
+def test_the_page_by_keyboard(client: Client, draft: EvalSet) -> None:
+    client.force_login(admin_of(draft.project))
+    url = reverse("evals:variants", args=[draft.project.slug, draft.pk])
+    assert "4 confirmed tasks" in client.get(url).content.decode()
+    client.post(
+        reverse("evals:make_variants", args=[draft.project.slug, draft.pk]),
+        {"kinds": [ARGUMENTS], "each": 6, "seed": 1},
+    )
+    for _ in range(10):
+        page = client.get(url)
+        assert b'data-key="y"' in page.content
+        task = page.context["following"]
+        client.post(reverse("evals:judge_variant", args=[draft.project.slug, task]), {"verdict": "accepted"})
+    assert b'data-key="y"' not in client.get(url).content
+    client.post(reverse("evals:end_batch", args=[draft.project.slug, draft.pk]), {"do": "use"})
+    assert draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).count() >= 10
+
+
+def test_a_frozen_set_takes_none(db: None) -> None:
+    with pytest.raises(EvalSetError, match="frozen"):
+        batch(make_eval_set(make_project()))

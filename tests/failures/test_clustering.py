@@ -1,0 +1,295 @@
+"""Clusters in the database: identity from run to run, life, what new failures join, and the pages."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.models import AuditEvent, Project, Role
+from apps.failures import actions_clusters, clustering
+from apps.failures.actions import ensure_modes
+from apps.failures.actions_people import Refused, undo
+from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureDecision, FailureState
+from apps.failures.tasks import recluster_due
+from apps.trajectories.models import Trajectory
+from tests.factories import make_member, make_project, make_trajectory
+
+pytestmark = pytest.mark.django_db
+HOUR = timedelta(hours=1)
+
+PAYMENT = ("book_flight", "Please book the flight to Oslo with my card.", "Error: payment method 4242 was not found.")
+REFUND = ("send_refund", "I want my money back for the broken lamp.", "Error: refund exceeds the amount of the order.")
+
+
+@pytest.fixture
+def project() -> Project:
+    return make_project()
+
+
+def fail(
+    project: Project, kind: tuple[str, str, str], version: str = "1", at: datetime | None = None, mode: str = ""
+) -> Failure:
+    """A failure of a kind (tool, request, error), as classification would store it."""
+    tool, request, error = kind
+    call = {"id": "c", "type": "function", "function": {"name": tool, "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": request},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": error},
+    ]
+    began = at or timezone.now() - HOUR
+    row = make_trajectory(
+        project, messages=messages, tools=[], agent={"name": "a", "version": version},
+        started_at=began.isoformat(), outcome={"status": "failure"},
+    )  # fmt: skip
+    slug = mode or ("wrong_arguments" if kind is PAYMENT else "bad_planning")
+    evidence = [{"rule": "error_never_recovered", "message_index": 2, "text": error, "quote": "", "mode": slug}]
+    return Failure.objects.create(
+        project=project, trajectory=row, mode=ensure_modes(project)[slug], blamed_message=1, evidence=evidence,
+        rule_mode=slug,
+    )  # fmt: skip
+
+
+def fill(project: Project, n: int = 4) -> tuple[FailureCluster, FailureCluster]:
+    """`n` failures of each kind, grouped: the clusters of payments and of refunds."""
+    for _ in range(n):
+        fail(project, PAYMENT)
+        fail(project, REFUND)
+    clustering.recluster(project)
+    return of(project, PAYMENT), of(project, REFUND)
+
+
+def of(project: Project, kind: tuple[str, str, str]) -> FailureCluster:
+    """The cluster of the newest failure of a kind."""
+    row = Trajectory.objects.filter(project=project, tool_names__contains=[kind[0]]).order_by("failure__pk").last()
+    assert row
+    return FailureCluster.objects.get(failures__trajectory=row)
+
+
+def test_similar_failures_are_one_cluster(project: Project) -> None:
+    payments, refunds = fill(project)
+    assert payments != refunds and (payments.size, refunds.size) == (4, 4)
+    assert payments.mode == ensure_modes(project)["wrong_arguments"] and "book_flight" in payments.name
+    assert payments.versions == ["a 1"] and "payment" in payments.signature["words"]
+    assert "refund" not in payments.signature["words"]
+    assert payments.first_seen <= payments.last_seen < timezone.now()
+    assert ClusterSpace.objects.get(project=project).failures == 8
+
+
+def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None:
+    payments, refunds = fill(project)
+    by = make_member(project)
+    actions_clusters.rename(cluster=payments, name="Card  not on file", by=by)
+    actions_clusters.move(cluster=payments, to="triaged", by=by)
+    for _ in range(3):
+        fail(project, PAYMENT, version="2")
+    done = clustering.recluster(project)
+    assert done and done["born"] == done["gone"] == 0
+    payments.refresh_from_db()
+    assert (payments.name, payments.state, payments.size) == ("Card not on file", "triaged", 7)
+    assert payments.versions == ["a 1", "a 2"] and of(project, REFUND) == refunds
+
+
+def test_an_empty_name_gives_it_back_to_its_words(project: Project) -> None:
+    payments, _ = fill(project)
+    by = make_member(project)
+    actions_clusters.rename(cluster=payments, name="Mine", by=by)
+    assert actions_clusters.rename(cluster=payments, name=" ", by=by).name == payments.name
+
+
+def test_a_group_that_is_gone_is_known_again_when_it_comes_back(project: Project) -> None:
+    payments, _ = fill(project)
+    actions_clusters.rename(cluster=payments, name="Mine", by=make_member(project))
+    Trajectory.objects.filter(failure__cluster=payments).delete()
+    clustering.recluster(project)
+    payments.refresh_from_db()
+    assert payments.gone and payments.size == 0
+    for _ in range(4):
+        fail(project, PAYMENT)
+    clustering.recluster(project)
+    payments.refresh_from_db()
+    assert not payments.gone and payments.name == "Mine" and of(project, PAYMENT) == payments
+
+
+def test_nothing_standing_leaves_no_cluster(project: Project) -> None:
+    fill(project)
+    Failure.objects.filter(project=project).update(state=FailureState.DISMISSED)
+    assert clustering.due() == [project.pk]
+    clustering.recluster(project)
+    assert not FailureCluster.objects.filter(project=project, gone=False).exists()
+    assert clustering.due() == []
+
+
+def test_an_older_run_does_not_overwrite_a_newer_one(project: Project) -> None:
+    fill(project)
+    ClusterSpace.objects.filter(project=project).update(made_at=timezone.now() + HOUR)
+    assert clustering.recluster(project) is None
+
+
+def test_only_projects_with_news_are_grouped_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(clustering.current_app, "send_task", lambda name, args, **_: sent.append((name, args)))
+    fail(project, PAYMENT)
+    assert clustering.due() == []  # one failure is no group
+    fill(make_project())
+    fail(project, PAYMENT)
+    fail(project, PAYMENT)
+    assert recluster_due() == 1 and sent == [(clustering.TASK, [project.pk])]
+    clustering.recluster(project)
+    assert clustering.due() == []
+    Failure.objects.filter(project=project).first().delete()
+    assert clustering.due() == [project.pk]
+
+
+def test_a_new_failure_joins_the_cluster_it_is_like(project: Project) -> None:
+    payments, _ = fill(project)
+    new = fail(project, PAYMENT, version="2")
+    odd = fail(project, ("play_song", "Play some jazz while I cook.", "Speaker offline: no device is connected."))
+    assert clustering.place(project, [new, odd]) == 1
+    new.refresh_from_db(), odd.refresh_from_db(), payments.refresh_from_db()
+    assert new.cluster == payments and odd.cluster is None
+    assert payments.size == 5 and payments.versions == ["a 1", "a 2"]
+
+
+# Fixed, and back again
+
+
+def fixed(project: Project, version: str = "a 2") -> FailureCluster:
+    payments, _ = fill(project)
+    actions_clusters.move(cluster=payments, to="fixed", version=version, by=make_member(project))
+    past = timezone.now() - HOUR / 2
+    FailureCluster.objects.filter(pk=payments.pk).update(fixed_at=past)
+    return payments
+
+
+@pytest.mark.parametrize(
+    "again", [lambda project, new: clustering.recluster(project), lambda project, new: clustering.place(project, [new])]
+)
+def test_a_fixed_cluster_is_reopened_by_a_failure_of_the_fixed_version(project: Project, again: Any) -> None:
+    payments = fixed(project)
+    again(project, fail(project, PAYMENT, version="2", at=timezone.now()))
+    payments.refresh_from_db()
+    assert (payments.state, payments.fixed_version) == ("reopened", "a 2")
+    event = AuditEvent.objects.get(action="cluster.reopened")
+    assert event.actor is None and event.actor_label == "policy" and event.detail["fixed_in"] == "a 2"
+
+
+def test_an_old_version_that_is_still_in_service_does_not_reopen(project: Project) -> None:
+    payments = fixed(project)
+    fail(project, PAYMENT, version="1", at=timezone.now())
+    clustering.recluster(project)
+    payments.refresh_from_db()
+    assert payments.state == "fixed"
+    make_trajectory(project, agent={"name": "a", "version": "2"}, outcome={"status": "success"})
+    fail(project, PAYMENT, version="1", at=timezone.now())
+    clustering.recluster(project)
+    payments.refresh_from_db()
+    assert payments.state == "fixed"
+
+
+def test_a_fix_needs_its_version_and_a_life_has_its_order(project: Project) -> None:
+    payments, _ = fill(project)
+    by = make_member(project)
+    with pytest.raises(Refused, match="which agent version"):
+        actions_clusters.move(cluster=payments, to="fixed", by=by)
+    with pytest.raises(Refused, match="cannot become reopened"):
+        actions_clusters.move(cluster=payments, to="reopened", by=by)
+    assert FailureCluster.objects.get(pk=payments.pk).state == "new"
+
+
+# All at once
+
+
+def test_all_open_failures_are_decided_at_once_and_undone_at_once(project: Project) -> None:
+    payments, refunds = fill(project)
+    by = make_member(project)
+    change = actions_clusters.decide_all(cluster=payments, by=by, state=FailureState.DISMISSED)
+    payments.refresh_from_db()
+    assert change.n == 4 and payments.size == 0 and FailureDecision.objects.count() == 4
+    assert refunds.failures.filter(state=FailureState.OPEN).count() == 4
+    undo(project=project, by=by)
+    assert payments.failures.filter(state=FailureState.OPEN).count() == 4
+
+
+def test_what_somebody_else_was_given_is_left_to_them(project: Project) -> None:
+    payments, _ = fill(project)
+    me, other = make_member(project), make_member(project)
+    assert actions_clusters.assign_all(cluster=payments, to=other, by=me).n == 4
+    with pytest.raises(Refused, match="open and free"):
+        actions_clusters.decide_all(cluster=payments, by=me, state=FailureState.CONFIRMED)
+    mode = ensure_modes(project)["retrieval_failure"]
+    assert actions_clusters.decide_all(cluster=payments, by=other, state=FailureState.CONFIRMED, mode=mode).n == 4
+
+
+# Pages
+
+
+def browser(project: Project, role: Role = Role.MEMBER) -> Client:
+    client = Client()
+    client.force_login(make_member(project, role))
+    return client
+
+
+def test_the_list_filters_and_puts_what_came_back_first(project: Project) -> None:
+    client, url = browser(project), reverse("failures:clusters", args=[project.slug])
+    assert b"Nothing to group" in client.get(url).content
+    fail(project, PAYMENT)
+    assert b"Not grouped yet" in client.get(url).content
+    payments, refunds = fill(project, 5)
+    FailureCluster.objects.filter(pk=refunds.pk).update(state="reopened")
+    assert list(client.get(url).context["page"]) == [refunds, payments]
+    assert list(client.get(url, {"state": "new"}).context["page"]) == [payments]
+    assert list(client.get(url, {"mode": "bad_planning"}).context["page"]) == [refunds]
+    assert b"None here" in client.get(url, {"state": "fixed"}).content
+    for sort in ("size", "recent", "growth", "nonsense"):
+        assert len(client.get(url, {"sort": sort}).context["page"]) == 2
+    shown = client.get(url).context
+    assert shown["trends"][payments.pk] and shown["page"][0].week == shown["page"][0].growth == 5
+
+
+def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> None:
+    payments, _ = fill(project)
+    client, args = browser(project), [project.slug, payments.pk]
+    page = client.get(reverse("failures:cluster", args=args))
+    assert page.context["figure"] and len(page.context["page"]) == 4
+    for name, body, said in (
+        ("rename", {"name": "<b>Cards</b>"}, "Renamed."),
+        ("rename", {"name": "x" * 201}, "at most 200"),
+        ("move", {"to": "fixed"}, "which agent version"),
+        ("move", {"to": "fixed", "version": "a <i>9"}, "Fixed in a"),
+        ("move", {"to": "nonsense"}, "cannot become"),
+        ("decide", {"did": "mode", "mode": "nonsense"}, "Choose the failure mode"),
+        ("decide", {"did": "assign", "to": "999999"}, "not a member"),
+        ("decide", {"did": "assign", "to": ""}, "so before"),
+        ("decide", {"did": "confirm"}, "4 failures confirmed"),
+        ("decide", {"did": "dismiss"}, "open and free"),
+        ("decide", {}, "Choose what to do"),
+    ):
+        page = client.post(reverse(f"failures:cluster_{name}", args=args), body, follow=True)
+        assert said in " ".join(map(str, page.context["messages"])), (name, body)
+        assert b"<b>Cards" not in page.content and b"<i>9" not in page.content.replace(b"\\u003Ci", b"")
+    assert page.context["figure"]["layout"]["annotations"][0]["text"] == "fixed in a &lt;i>9"
+    assert b"No run of that version" in page.content
+
+
+def test_asking_for_a_clustering_waits_for_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(project)
+    sent: list[Any] = []
+    monkeypatch.setattr(clustering.current_app, "send_task", lambda name, args, **_: sent.append(args))
+    client = browser(project)
+    page = client.post(reverse("failures:recluster", args=[project.slug]), follow=True)
+    assert sent == [[project.pk]] and page.context["waiting"] and b"every 2s" in page.content
+    clustering.recluster(project)
+    assert not client.get(page.request["PATH_INFO"], {"asked": page.context["request"].GET["asked"]}).context["waiting"]
+
+
+def test_another_projects_cluster_is_not_there(project: Project) -> None:
+    payments, _ = fill(make_project())
+    client = browser(project)
+    assert client.get(reverse("failures:cluster", args=[project.slug, payments.pk])).status_code == 404
+    assert client.post(reverse("failures:cluster_move", args=[project.slug, payments.pk])).status_code == 404

@@ -1,0 +1,274 @@
+"""Reclassification: the diff, killed and gone on with, applied or discarded; people's decisions stay."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.models import AuditEvent, Project, Role
+from apps.failures import reclassify
+from apps.failures.actions import classify_project, decide, ensure_modes, split
+from apps.failures.models import Failure, FailureState, Reclassification, ReclassificationChange, Source
+from apps.trajectories.models import Trajectory
+from tests.factories import make_failed, make_member, make_project, make_trajectory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list:
+    found: list[Any] = []
+    monkeypatch.setattr(reclassify.current_app, "send_task", lambda name, args, **_: found.append((name, args)))
+    return found
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reclassify, "CHUNK", 2)
+
+
+@pytest.fixture
+def project() -> Project:
+    """Five failed runs, diagnosed by rules of another day: two modes and a step are other, one is missing, one too many."""
+    project = make_project()
+    for _ in range(5):
+        make_failed(project)
+    make_trajectory(project, outcome={"status": "success"})
+    classify_project(project=project)
+    modes, rows = ensure_modes(project), list(Failure.objects.order_by("trajectory_id"))
+    Failure.objects.filter(pk__in=[rows[0].pk, rows[1].pk]).update(mode=modes["bad_planning"], rule_mode="bad_planning")
+    Failure.objects.filter(pk=rows[2].pk).update(blamed_message=0)
+    rows[3].delete()
+    healthy = Trajectory.objects.get(project=project, failure=None, outcome_status="success")
+    Failure.objects.create(project=project, trajectory=healthy, mode=modes["unsafe_action"], rule_mode="unsafe_action")
+    return project
+
+
+def started(project: Project) -> Reclassification:
+    return reclassify.start(project=project, by=make_member(project))
+
+
+def finished(project: Project) -> Reclassification:
+    job = started(project)
+    reclassify.run(str(job.pk))
+    job.refresh_from_db()
+    return job
+
+
+def diagnoses(project: Project) -> list[tuple]:
+    rows = Failure.objects.filter(project=project).order_by("trajectory_id")
+    return list(rows.values_list("trajectory", "mode__slug", "rule_mode", "blamed_message", "state", "source"))
+
+
+def cells(job: Reclassification) -> dict[tuple[str, str], int]:
+    return {(cell["before"], cell["after"]): cell["n"] for cell in reclassify.matrix(job)}
+
+
+WOULD_CHANGE = {
+    ("bad_planning", "format_error"): 2,
+    ("format_error", "format_error"): 1,
+    ("", "format_error"): 1,
+    ("unsafe_action", ""): 1,
+}
+
+
+def test_the_diff_says_what_would_change_and_changes_nothing(project: Project) -> None:
+    before = diagnoses(project)
+    job = finished(project)
+    assert (job.state, job.total, job.looked) == ("ready", 6, 6)
+    assert cells(job) == WOULD_CHANGE and diagnoses(project) == before
+
+
+def test_a_killed_look_goes_on_where_it_stopped(project: Project, small_chunks: None, sent: list) -> None:
+    job = started(project)
+    pk = str(job.pk)
+    assert reclassify.step(pk)  # and the worker is killed
+    job.refresh_from_db()
+    assert (job.state, job.looked) == ("running", 2) and job.after
+    assert reclassify.resend_lost() == 0  # it may still be alive
+    Reclassification.objects.update(touched_at=timezone.now() - timedelta(minutes=3))
+    assert reclassify.resend_lost() == 1 and sent == [(reclassify.TASK, [pk])]
+    assert reclassify.resend_lost() == 0
+    reclassify.run(pk)
+    job.refresh_from_db()
+    assert (job.state, job.looked) == ("ready", 6) and cells(job) == WOULD_CHANGE
+
+
+def test_of_two_workers_one_stores_a_chunk(
+    project: Project, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, real = started(project), reclassify.with_content
+    pk = str(job.pk)
+
+    def overtaken(rows: list) -> list:
+        monkeypatch.setattr(reclassify, "with_content", real)
+        assert reclassify.step(pk)  # another one does this chunk meanwhile
+        return real(rows)
+
+    monkeypatch.setattr(reclassify, "with_content", overtaken)
+    assert not reclassify.step(pk)
+    job.refresh_from_db()
+    assert job.looked == 2 and job.changes.count() == 2
+
+
+def test_applying_makes_the_diff_true_and_leaves_nothing_to_change(
+    project: Project, small_chunks: None, sent: list
+) -> None:
+    job, by = finished(project), make_member(project)
+    assert reclassify.apply(job=job, by=by) and not reclassify.apply(job=job, by=by)
+    assert reclassify.step(str(job.pk))  # and the worker is killed
+    Reclassification.objects.update(touched_at=timezone.now() - timedelta(minutes=3))
+    assert reclassify.resend_lost() == 1
+    reclassify.run(str(job.pk))
+    job.refresh_from_db()
+    assert job.state == "applied" and job.ended_at and job.looked == job.total == 5
+    assert [row[1:3] for row in diagnoses(project)] == [("format_error", "format_error")] * 5
+    event = AuditEvent.objects.get(action="reclassification.applied")
+    assert event.actor == by and event.detail["changes"] == 5
+    again = finished(project)
+    assert cells(again) == {} and not reclassify.discard(job=job, by=by)
+
+
+def test_what_people_decided_is_counted_and_never_changed(project: Project) -> None:
+    rows, by = list(Failure.objects.order_by("trajectory_id")), make_member(project)
+    decide(failure=rows[0], by=by)  # confirmed as bad planning; the rules say format error now
+    decide(failure=rows[2], by=by)  # the rules agree
+    decide(failure=rows[-1], by=by, state=FailureState.DISMISSED)  # and so they do here: it is none
+    job = finished(project)
+    assert reclassify.of_people(job) == {"decided": 3, "agree": 2, "disagree": 1}
+    assert cells(job) == {("bad_planning", "format_error"): 1, ("", "format_error"): 1}
+    decide(failure=rows[1], by=by)  # after the diff, before it is applied
+    reclassify.apply(job=job, by=by)
+    reclassify.run(str(job.pk))
+    found = {row.pk: row for row in Failure.objects.select_related("mode")}
+    for row in (rows[0], rows[1]):
+        assert (found[row.pk].mode.slug, found[row.pk].source) == ("bad_planning", Source.PERSON)
+        assert found[row.pk].rule_mode == "format_error"  # what the rules say, whoever decided
+    assert found[rows[-1].pk].state == FailureState.DISMISSED and found[rows[-1].pk].rule_mode == ""
+
+
+def test_a_second_mode_of_a_person_keeps_the_failure(project: Project) -> None:
+    extra = Failure.objects.get(mode__slug="unsafe_action")
+    split(failure=extra, by=make_member(project), mode=ensure_modes(project)["bad_planning"])
+    job = finished(project)
+    reclassify.apply(job=job, by=make_member(project))
+    reclassify.run(str(job.pk))
+    assert Failure.objects.filter(pk=extra.pk).exists()
+
+
+def test_what_the_judge_said_stays(project: Project) -> None:
+    Failure.objects.filter(mode__slug="bad_planning").update(source=Source.JUDGE, judge_mode="bad_planning")
+    job = finished(project)
+    reclassify.apply(job=job, by=make_member(project))
+    reclassify.run(str(job.pk))
+    assert Failure.objects.filter(mode__slug="bad_planning", source=Source.JUDGE, rule_mode="format_error").count() == 2
+
+
+def test_a_diagnosis_that_changed_since_the_diff_is_left(project: Project) -> None:
+    job = finished(project)
+    other = ensure_modes(project)["retrieval_failure"]
+    Failure.objects.filter(mode__slug="bad_planning").update(mode=other)
+    reclassify.apply(job=job, by=make_member(project))
+    reclassify.run(str(job.pk))
+    assert Failure.objects.filter(mode=other).count() == 2
+
+
+def test_one_at_a_time(project: Project) -> None:
+    job = started(project)
+    with pytest.raises(reclassify.ReclassifyError, match="under way"):
+        started(project)
+    reclassify.run(str(job.pk))
+    with pytest.raises(reclassify.ReclassifyError, match="neither applied nor discarded"):
+        started(project)
+    job.refresh_from_db()
+    assert reclassify.discard(job=job, by=make_member(project)) and not job.changes.exists()
+    assert started(project)
+
+
+def test_a_discarded_look_ends(project: Project, small_chunks: None) -> None:
+    job = started(project)
+    reclassify.step(str(job.pk))
+    reclassify.discard(job=job, by=make_member(project))
+    assert not reclassify.step(str(job.pk)) and not ReclassificationChange.objects.exists()
+
+
+def test_an_error_is_shown_and_an_absent_database_is_waited_for(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = started(project)
+
+    def away(_: Any) -> None:
+        raise OperationalError("the server closed the connection")
+
+    def broken(_: Any) -> None:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(reclassify, "classify", away)
+    with pytest.raises(OperationalError):
+        reclassify.run(str(job.pk))
+    job.refresh_from_db()
+    assert job.state == "running"
+    monkeypatch.setattr(reclassify, "classify", broken)
+    with pytest.raises(ValueError):
+        reclassify.run(str(job.pk))
+    job.refresh_from_db()
+    assert job.state == "failed" and "no such thing" in job.error and job.ended_at
+
+
+# Pages
+
+
+@pytest.fixture
+def client(project: Project) -> Client:
+    client = Client()
+    client.force_login(make_member(project, Role.MEMBER))
+    return client
+
+
+def test_from_the_button_to_the_applied_diff(
+    project: Project, client: Client, sent: list, django_capture_on_commit_callbacks: Any
+) -> None:
+    url = reverse("failures:reclassify", args=[project.slug])
+    assert b"No diff yet" in client.get(url).content
+    with django_capture_on_commit_callbacks(execute=True):
+        page = client.post(reverse("failures:reclassify_start", args=[project.slug]), follow=True)
+    job = page.context["job"]
+    assert sent == [(reclassify.TASK, [str(job.pk)])] and b"every 2s" in page.content
+    args = [project.slug, job.pk]
+    fragment = reverse("failures:reclassification_status", args=args)
+    assert "HX-Refresh" not in client.get(fragment, headers={"HX-Request": "true"}).headers
+    reclassify.run(str(job.pk))
+    assert client.get(fragment, headers={"HX-Request": "true"}).headers["HX-Refresh"] == "true"
+    page = client.get(url)
+    assert page.context["changes"] == 5 and b"Bad planning" in page.content and b"Apply" in page.content
+    cell = client.get(url, {"before": "unsafe_action", "after": "none"})
+    assert [change.before for change in cell.context["page"]] == ["unsafe_action"]
+    assert b"no rule finds anything" in cell.content
+    again = client.post(reverse("failures:reclassify_start", args=[project.slug]), follow=True)
+    assert b"neither applied nor discarded" in again.content
+    client.post(reverse("failures:reclassification_apply", args=args))
+    assert b"being applied" in client.get(url).content
+    reclassify.run(str(job.pk))
+    assert b"being applied" not in client.get(url).content
+    page = client.post(reverse("failures:reclassification_discard", args=args), follow=True)
+    assert b"cannot be discarded" in page.content
+
+
+def test_without_diagnoses_there_is_no_diff_to_ask_for() -> None:
+    project, client = make_project(), Client()
+    client.force_login(make_member(project))
+    page = client.get(reverse("failures:reclassify", args=[project.slug]))
+    assert b"Nothing is classified yet" in page.content and b"Look what would change" not in page.content
+
+
+def test_people_who_see_it_otherwise_are_listed(project: Project, client: Client) -> None:
+    decide(failure=Failure.objects.filter(mode__slug="bad_planning").first(), by=make_member(project))
+    finished(project)
+    page = client.get(reverse("failures:reclassify", args=[project.slug]), {"show": "people"})
+    assert len(page.context["page"]) == 1 and b"Where people see it otherwise" in page.content

@@ -1,0 +1,285 @@
+"""The triage screen: order, filters, reservation, decisions, undo."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.models import Project, Role
+from apps.failures.actions import classify_project, decide
+from apps.failures.actions_people import reserve, version_of
+from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState
+from apps.failures.queue import Place, Queue
+from tests.factories import make_failed, make_member, make_project
+
+pytestmark = pytest.mark.django_db
+
+
+def failures_of(count: int, project: Project | None = None) -> tuple[Project, list[Failure]]:
+    """Open failures, the newest first: the order of the queue."""
+    project = project or make_project()
+    start = timezone.now() - timedelta(hours=1)
+    for number in range(count):
+        make_failed(project, started_at=(start + timedelta(seconds=number)).isoformat())
+    classify_project(project=project)
+    return project, list(Failure.objects.filter(project=project).order_by("-trajectory_id"))
+
+
+def browser(project: Project, role: Role = Role.MEMBER) -> tuple[Client, Any]:
+    user = make_member(project, role)
+    client = Client()
+    client.force_login(user)
+    return client, user
+
+
+def url(name: str, failure: Failure, query: str = "") -> str:
+    return reverse(f"failures:{name}", args=[failure.project.slug, failure.pk]) + query
+
+
+def set_mode(failure: Failure, slug: str) -> None:
+    mode = FailureMode.objects.get(project=failure.project, slug=slug)
+    Failure.objects.filter(pk=failure.pk).update(mode=mode)
+
+
+def test_the_order_is_safety_then_severity_then_the_newest() -> None:
+    project, (newest, middle, oldest) = failures_of(3)
+    set_mode(newest, "incomplete_execution")
+    set_mode(oldest, "unsafe_action")
+    queue, seen, place = Queue(project, make_member(project), {}), [], None
+    for _ in range(3):
+        failure = Failure.objects.select_related("mode").get(pk=queue.next(place))
+        seen.append(failure)
+        place = Place.of(failure)
+    assert seen == [oldest, middle, newest]
+    assert queue.next(place) == oldest.pk  # round to the top
+    assert queue.previous(place) == middle.pk and queue.previous(Place.of(seen[0])) is None
+
+
+def test_modes_of_one_rank_are_mixed_by_time() -> None:
+    project, (newest, middle, _) = failures_of(3)
+    set_mode(middle, "bad_planning")
+    queue = Queue(project, make_member(project), {})
+    first = queue.next()
+    second = queue.next(Place.of(Failure.objects.select_related("mode").get(pk=first)))
+    assert (first, second) == (newest.pk, middle.pk)
+
+
+@pytest.mark.parametrize("name", ["mode", "cluster", "version", "safety", "mine", "confidence"])
+def test_each_filter_leaves_its_own(name: str) -> None:
+    project, (wanted, *others) = failures_of(3)
+    user = make_member(project)
+    set_mode(wanted, "unsafe_action")
+    now = timezone.now()
+    cluster = FailureCluster.objects.create(project=project, name="c", signature={}, first_seen=now, last_seen=now)
+    evidence = [{"rule": "r", "message_index": 1, "text": "t", "confidence": "hint"}]
+    Failure.objects.filter(pk=wanted.pk).update(cluster=cluster, assigned_to=user, evidence=evidence)
+    wanted.trajectory.agent_version = "9"
+    wanted.trajectory.save()
+    value = {"mode": "unsafe_action", "cluster": str(cluster.pk), "version": "9", "confidence": "hint"}.get(name, "1")
+    queue = Queue(project, user, {name: value})
+    assert queue.next() == wanted.pk and queue.count() == "1"
+    assert queue.next(Place(rank=(True, 2), trajectory=others[-1].trajectory_id)) == wanted.pk
+
+
+@pytest.mark.parametrize("given", [{"mode": "none"}, {"cluster": "x"}, {"version": "a\x00"}, {"confidence": "'"}])
+def test_a_filter_that_means_nothing_finds_nothing(given: dict[str, str]) -> None:
+    project, _ = failures_of(1)
+    queue = Queue(project, make_member(project), given)
+    assert queue.next() is None and queue.count() == "0"
+
+
+def test_filters_are_kept_from_case_to_case() -> None:
+    project, cases = failures_of(3)
+    client, _ = browser(project)
+    start = client.get(reverse("failures:triage", args=[project.slug]) + "?mode=format_error&nonsense=1")
+    assert start["Location"] == url("case", cases[0], "?mode=format_error")
+    page = client.get(start["Location"])
+    assert b"?mode=format_error" in page.content
+    answer = client.post(url("decide", cases[0], "?mode=format_error"), {"confirm": "1"}, HTTP_HX_REQUEST="true")
+    assert answer["HX-Replace-Url"] == url("case", cases[1], "?mode=format_error")
+
+
+def test_a_decision_answers_with_the_next_case_and_the_counts() -> None:
+    project, cases = failures_of(3)
+    client, user = browser(project)
+    client.get(url("case", cases[0]))
+    answer = client.post(url("decide", cases[0]), {"mode": "bad_planning"}, HTTP_HX_REQUEST="true")
+    assert answer.status_code == 200 and answer["X-Case"] == str(cases[1].pk)
+    assert b"2 left" in answer.content and b"<html" not in answer.content
+    assert "private" in answer["Cache-Control"] and "HX-Request" in answer["Vary"]
+    decided = Failure.objects.get(pk=cases[0].pk)
+    assert decided.mode.slug == "bad_planning" and decided.decided_by == user and decided.reserved_by is None
+
+
+def test_the_next_case_is_held_ready_and_confirmed_by_the_counts_alone() -> None:
+    project, cases = failures_of(3)
+    client, user = browser(project)
+    client.get(url("case", cases[0]))
+    ready = client.get(url("step", cases[0], "?ahead=1"), HTTP_HX_REQUEST="true")
+    assert ready["X-Case"] == str(cases[1].pk) and "HX-Replace-Url" not in ready
+    assert set(Failure.objects.filter(reserved_by=user)) == {cases[0], cases[1]}
+    body = {"confirm": "1", "ahead": str(cases[1].pk)}
+    answer = client.post(url("decide", cases[0]), body, HTTP_HX_REQUEST="true")
+    assert answer["HX-Reswap"] == "none" and b"2 left" in answer.content and b"hx-swap-oob" in answer.content
+    assert b"data-case" not in answer.content
+    other = client.post(url("decide", cases[1]), body | {"ahead": "0"}, HTTP_HX_REQUEST="true")
+    assert "HX-Reswap" not in other and b"data-case" in other.content
+
+
+def test_two_people_get_two_cases() -> None:
+    project, cases = failures_of(2)
+    (one, _), (other, _) = browser(project), browser(project)
+    start = reverse("failures:triage", args=[project.slug])
+    assert one.get(start, follow=True).context["failure"] == cases[0]
+    assert other.get(start, follow=True).context["failure"] == cases[1]
+    third, _ = browser(project)
+    nothing = third.get(start, follow=True)
+    assert b"somebody else" in nothing.content and b"Nothing is left" not in nothing.content
+
+
+def test_a_case_on_somebodys_screen_says_so_and_is_theirs() -> None:
+    project, (case, *_) = failures_of(2)
+    (one, holder), (other, _) = browser(project), browser(project)
+    one.get(url("case", case))
+    page = other.get(url("case", case))
+    assert f"<b>{holder}</b> has this case on the screen" in page.content.decode()
+    answer = other.post(url("decide", case), {"confirm": "1"}, HTTP_HX_REQUEST="true")
+    assert b"has this case on the screen, for 10 min more" in answer.content
+    case.refresh_from_db()
+    assert case.state == FailureState.OPEN and case.reserved_by == holder and not case.decisions.exists()
+
+
+def test_a_reservation_ends_by_itself_and_by_moving_on() -> None:
+    project, cases = failures_of(3)
+    (one, holder), (other, second) = browser(project), browser(project)
+    one.get(url("case", cases[0]))
+    Failure.objects.filter(pk=cases[0].pk).update(reserved_until=timezone.now() - timedelta(seconds=1))
+    other.post(url("decide", cases[0]), {"confirm": "1"})
+    assert Failure.objects.get(pk=cases[0].pk).decided_by == second
+    one.get(url("case", cases[1]))
+    one.get(url("case", cases[2]))
+    assert list(Failure.objects.filter(reserved_by=holder)) == [cases[2]]
+
+
+def test_only_one_of_two_gets_the_reservation() -> None:
+    project, (case,) = failures_of(1)
+    one, other = make_member(project), make_member(project)
+    assert reserve(failure=case, by=one) and reserve(failure=case, by=one) and not reserve(failure=case, by=other)
+
+
+def test_reading_reserves_nothing_for_a_viewer() -> None:
+    project, (case,) = failures_of(1)
+    client, _ = browser(project, Role.VIEWER)
+    page = client.get(url("case", case))
+    assert b"Confirm" not in page.content and Failure.objects.get().reserved_by is None
+
+
+def test_a_stale_page_does_not_overwrite_a_decision() -> None:
+    project, (case,) = failures_of(1)
+    client, _ = browser(project)
+    seen, first = version_of(case), make_member(project)
+    decide(failure=case, by=first, state=FailureState.DISMISSED)
+    answer = client.post(url("decide", case), {"confirm": "1", "seen": seen}, HTTP_HX_REQUEST="true")
+    assert f"{first} has decided on this case since you opened it" in answer.content.decode()
+    case.refresh_from_db()
+    assert case.state == FailureState.DISMISSED and case.decisions.count() == 1
+
+
+def test_a_case_that_the_rules_took_away_is_not_found() -> None:
+    project, cases = failures_of(2)
+    client, _ = browser(project)
+    client.get(url("case", cases[0]))
+    address = url("decide", cases[0])
+    Failure.objects.filter(pk=cases[0].pk).delete()
+    assert client.post(address, {"confirm": "1"}, HTTP_HX_REQUEST="true").status_code == 404
+
+
+def test_a_mode_of_another_project_is_not_found() -> None:
+    project, (case,) = failures_of(1)
+    other, _ = failures_of(1)
+    FailureMode.objects.create(project=other, slug="theirs", name="Theirs")
+    client, _ = browser(project)
+    assert client.post(url("decide", case), {"mode": "theirs"}).status_code == 404
+    assert client.post(url("split", case), {"mode": "theirs"}).status_code == 404
+    assert Failure.objects.get(pk=case.pk).state == FailureState.OPEN
+
+
+def test_split_and_assign_stay_on_the_case() -> None:
+    project, (case, _) = failures_of(2)
+    client, user = browser(project)
+    answer = client.post(url("split", case), {"mode": "bad_planning"}, HTTP_HX_REQUEST="true")
+    assert answer["X-Case"] == str(case.pk) and b"+ Bad planning" in answer.content
+    answer = client.post(url("assign", case), {"to": user.username}, HTTP_HX_REQUEST="true")
+    assert answer["X-Case"] == str(case.pk) and f"Assigned to {user}" in answer.content.decode()
+    same = client.post(url("split", case), {"mode": case.mode.slug}, HTTP_HX_REQUEST="true")
+    assert b"is the mode it has" in same.content
+
+
+def test_a_case_given_away_leaves_the_screen_and_comes_to_its_person() -> None:
+    project, cases = failures_of(2)
+    client, _ = browser(project)
+    theirs, person = browser(project)
+    answer = client.post(url("assign", cases[0]), {"to": person.username}, HTTP_HX_REQUEST="true")
+    assert answer["X-Case"] == str(cases[1].pk)
+    start = reverse("failures:triage", args=[project.slug])
+    assert theirs.get(start + "?mine=1", follow=True).context["failure"] == cases[0]
+    assert client.post(url("assign", cases[1]), {"to": "nobody-here"}).status_code == 404
+
+
+def test_undo_goes_back_several_steps_and_shows_each_case() -> None:
+    project, cases = failures_of(3)
+    client, _ = browser(project)
+    client.post(url("decide", cases[0]), {"mode": "bad_planning"})
+    client.post(url("decide", cases[1]), {"dismiss": "1"})
+    back = reverse("failures:undo", args=[project.slug])
+    answer = client.post(back, HTTP_HX_REQUEST="true")
+    assert answer["X-Case"] == str(cases[1].pk) and b"Your last decision is taken back." in answer.content
+    assert client.post(back, HTTP_HX_REQUEST="true")["X-Case"] == str(cases[0].pk)
+    assert Failure.objects.filter(state=FailureState.OPEN, mode=cases[0].mode).count() == 3
+    answer = client.post(f"{back}?at={cases[2].pk}", HTTP_HX_REQUEST="true")
+    assert b"There is nothing to undo." in answer.content and answer["X-Case"] == str(cases[2].pk)
+
+
+def test_the_last_decision_ends_the_queue() -> None:
+    project, (case,) = failures_of(1)
+    client, _ = browser(project)
+    answer = client.post(url("decide", case), {"confirm": "1"}, HTTP_HX_REQUEST="true")
+    assert b"Nothing is left to triage." in answer.content and b'data-key="u"' in answer.content
+
+
+def test_similar_failures_are_of_the_cluster_first() -> None:
+    project, (case, near, other) = failures_of(3)
+    client, _ = browser(project)
+    assert set(client.get(url("case", case)).context["similar"]) == {near, other}
+    now = timezone.now()
+    cluster = FailureCluster.objects.create(project=project, name="c", signature={}, first_seen=now, last_seen=now)
+    Failure.objects.filter(pk__in=[case.pk, other.pk]).update(cluster=cluster)
+    assert client.get(url("case", case)).context["similar"] == [other]
+
+
+def test_evidence_and_quotes_are_text() -> None:
+    project, (case,) = failures_of(1)
+    hostile = '"><script>alert(1)</script>'
+    evidence = [{"rule": hostile, "message_index": 1, "text": hostile, "quote": hostile, "confidence": hostile}]
+    Failure.objects.update(evidence=evidence)
+    client, _ = browser(project)
+    content = client.get(url("case", case)).content.decode()
+    assert "<script>alert(1)" not in content and "&lt;script&gt;alert(1)" in content
+
+
+def test_a_long_run_opens_at_its_blamed_part() -> None:
+    project = make_project()
+    turns = [{"role": ("user", "assistant")[n % 2], "content": f"word {n}"} for n in range(900)]
+    row = make_failed(project, messages=turns)
+    classify_project(project=project)
+    Failure.objects.filter(trajectory=row).update(blamed_message=501)
+    client, _ = browser(project)
+    page = client.get(url("case", Failure.objects.get()))
+    content = page.content.decode()
+    assert 'id="m501"' in content and 'id="m1"' not in content and content.count("part waiting") >= 2
+    assert content.count('class="badge bad">blamed step') == 1
