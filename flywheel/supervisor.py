@@ -118,7 +118,7 @@ class Stack:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=end_with_parent(program.stop_signal),
-            env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
+            env={"MALLOC_ARENA_MAX": "2"} | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
         )
         program.started_at = time.monotonic()
         threading.Thread(target=self._show, args=[program.name, program.process], daemon=True).start()

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from apps.core.intervals import LEVEL, wilson
 
@@ -68,6 +67,8 @@ def mean_interval(values: Sequence[float], bounds: tuple[float, float] | None = 
     if error == 0 and bounds == (0.0, 1.0):
         low, high = wilson(round(mean * n), n)
         return Estimate(mean, low, high, n)
+    from scipy import stats  # 60 MB, which a web process does without
+
     half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * error
     low, high = mean - half, mean + half
     if bounds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import BoundedSemaphore
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.trajectories import actions, schema
+from apps.trajectories.actions import Ingested
 from apps.trajectories.actions_redaction import redactor_of
 from apps.trajectories.filters import apply_filters
 from apps.trajectories.models import Trajectory, with_content
@@ -24,6 +26,10 @@ from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import Feedback, RowError
 
 MAX_BYTES = 64 * 1024 * 1024
+PIECE = 1024 * 1024
+LARGE = 8 * 1024 * 1024  # a body of which a process holds one at a time
+LARGE_WAITING = 3
+LARGE_PATIENCE_S = 45.0
 MAX_ROWS = 5000
 MAX_PAGE, PAGE = 500, 50
 JSON = "application/json"
@@ -65,6 +71,30 @@ class Unavailable(APIException):
     default_code = "unavailable"
 
 
+_large, _large_here = BoundedSemaphore(1), BoundedSemaphore(1 + LARGE_WAITING)
+
+
+@contextmanager
+def room_for(request: Request | HttpRequest) -> Iterator[None]:
+    """Large bodies are held one at a time in a process, and few wait; the others are told to come again (503)."""
+    packed = "HTTP_CONTENT_ENCODING" in request.META or "HTTP_TRANSFER_ENCODING" in request.META
+    if int(request.META.get("CONTENT_LENGTH") or 0) <= (PIECE if packed else LARGE):
+        yield
+        return
+    busy = Unavailable("Other large bodies are being stored. Send this one again in some seconds, or in smaller parts.")
+    if not _large_here.acquire(blocking=False):
+        raise busy
+    try:
+        if not _large.acquire(timeout=LARGE_PATIENCE_S):
+            raise busy
+        try:
+            yield
+        finally:
+            _large.release()
+    finally:
+        _large_here.release()
+
+
 @contextmanager
 def redaction_works() -> Iterator[None]:
     """A stored rule that cannot be used here is told as 503: nothing is stored unread, and the client sends it again."""
@@ -74,14 +104,14 @@ def redaction_works() -> Iterator[None]:
         raise Unavailable(f"A redaction rule of the project cannot be used: {error}") from error
 
 
-def body_of(request: Request | HttpRequest) -> bytes:
+def body_of(request: Request | HttpRequest) -> bytes | bytearray:
     """The body, unpacked. Raises TooLarge before it is held whole, ValidationError for a broken gzip."""
     if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BYTES:
         raise TooLarge(f"The body is larger than {MAX_BYTES // 2**20} MiB. Send it in parts.")
     chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
     # Django reads nothing where no length is given; some exporters give none.
     stream = request.META["wsgi.input"] if chunked else getattr(request, "_request", request)
-    raw = stream.read(MAX_BYTES + 1)
+    raw = _read(stream)
     if request.META.get("HTTP_CONTENT_ENCODING", "").lower() == "gzip":
         raw = _unzip(raw)
     if len(raw) > MAX_BYTES:
@@ -89,7 +119,21 @@ def body_of(request: Request | HttpRequest) -> bytes:
     return raw
 
 
-def _unzip(raw: bytes) -> bytes:
+def _read(stream: Any) -> bytes | bytearray:
+    """What there is, at most one byte more than MAX_BYTES; in pieces, so that nobody holds it a second time."""
+    first = stream.read(PIECE)
+    if len(first) < PIECE:
+        rest = stream.read(1)  # some servers give less than they have
+        if not rest:
+            return first
+        first += rest
+    whole = bytearray(first)
+    while len(whole) <= MAX_BYTES and (piece := stream.read(min(PIECE, MAX_BYTES + 1 - len(whole)))):
+        whole += piece
+    return whole
+
+
+def _unzip(raw: bytes | bytearray) -> bytes:
     unpacker = zlib.decompressobj(wbits=31)
     try:
         text = unpacker.decompress(raw, MAX_BYTES + 1)
@@ -142,6 +186,11 @@ def post_one(request: Request) -> Response:
 )
 @api_view(["POST"])
 def batch(request: Request) -> Response:
+    with room_for(request):
+        return Response(_store_batch(request).as_dict())
+
+
+def _store_batch(request: Request) -> Ingested:
     ndjson = "ndjson" in (request.content_type or "") or "jsonl" in (request.content_type or "")
     try:
         parts = schema.split(body_of(request), ndjson)
@@ -150,7 +199,7 @@ def batch(request: Request) -> Response:
     if len(parts) > MAX_ROWS:
         raise TooLarge(f"{len(parts)} rows in one batch; {MAX_ROWS} is the most. Send them in parts.")
     with redaction_works():
-        return Response(actions.ingest(project=request.auth.project, rows=schema.decoded(parts)).as_dict())
+        return actions.ingest(project=request.auth.project, rows=schema.decoded(parts))
 
 
 def list_page(request: Request) -> Response:

@@ -18,7 +18,7 @@ from apps.core.api import HasProjectKey, key_of
 from apps.core.models import ApiKey, Project
 from apps.trajectories import otlp, traces
 from apps.trajectories.actions_redaction import redactor_of
-from apps.trajectories.api import body_of, redaction_works
+from apps.trajectories.api import body_of, redaction_works, room_for
 from apps.trajectories.models import SpanBody
 from apps.trajectories.otlp import Decoded, DecodeError
 
@@ -36,7 +36,7 @@ def _door(answer: Answer) -> Callable[[HttpRequest], HttpResponse]:
             key = key_of(request.META.get("HTTP_AUTHORIZATION", ""))
             if key is None:
                 raise NotAuthenticated(HasProjectKey.message)
-            with redaction_works():
+            with room_for(request), redaction_works():
                 return _encoded(request, answer(request, key))
         except APIException as error:
             detail = error.detail if isinstance(error.detail, dict) else {"detail": error.detail}
@@ -82,7 +82,7 @@ def receive_logs(request: HttpRequest, key: ApiKey) -> Any:
 
 def _receive(request: HttpRequest, project: Project, signal: SpanBody.Signal) -> Decoded:
     """Protobuf is kept as it came, after a look; JSON, and what must be redacted first, is decoded here."""
-    body, json = body_of(request), is_json(request)
+    body, json = bytes(body_of(request)), is_json(request)
     is_traces = signal == SpanBody.Signal.TRACES
     try:
         if not json and not redactor_of(project):

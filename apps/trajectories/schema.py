@@ -250,7 +250,7 @@ def aware(value: datetime | None) -> datetime | None:
     return value.replace(tzinfo=UTC) if value and value.tzinfo is None else value
 
 
-def loads(body: bytes) -> Any:
+def loads(body: bytes | bytearray) -> Any:
     """JSON, strictly. Raises RowError."""
     try:
         return json.loads(body, parse_constant=_refuse)
@@ -272,9 +272,9 @@ def decode(body: Any) -> Decoded | Any:
     return loads(bytes(body))
 
 
-def split(body: bytes, ndjson: bool) -> list[memoryview]:
+def split(body: bytes | bytearray, ndjson: bool) -> list[memoryview]:
     """The undecoded rows of a batch: of a JSON array, or one a line. Raises RowError where the array is broken."""
-    if not ndjson and body.lstrip()[:1] == b"[":
+    if not ndjson and next((byte for byte in body if byte not in b" \t\r\n"), None) == ord("["):
         try:
             return [memoryview(raw) for raw in msgspec.json.decode(body, type=list[msgspec.Raw])]
         except (msgspec.DecodeError, RecursionError) as error:
@@ -282,7 +282,7 @@ def split(body: bytes, ndjson: bool) -> list[memoryview]:
     return list(_lines(body))
 
 
-def _lines(body: bytes) -> Iterator[memoryview]:
+def _lines(body: bytes | bytearray) -> Iterator[memoryview]:
     view, start = memoryview(body), 0
     while start < len(body):
         end = body.find(b"\n", start)
