@@ -47,8 +47,9 @@ lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
+# Two at a time, whole files each: half of the suite waits for processes that it starts.
 test: setup lint
-	$(PY) -m pytest -q $(ARGS)
+	$(PY) -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 # Minutes long: the whole demo with kills in the middle, on the real model.
 proof: setup
