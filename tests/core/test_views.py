@@ -123,7 +123,7 @@ def test_a_broken_view_gives_the_error_page(project: Project, admin: Client, mon
     def broken(project: Project) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("apps.dashboard.views.outcome_chart", broken)
+    monkeypatch.setattr("apps.dashboard.views.buckets", broken)
     admin.raise_request_exception = False
     answer = admin.get(project.get_absolute_url())
     assert answer.status_code == 500 and "Something broke" in answer.content.decode()

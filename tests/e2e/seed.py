@@ -30,6 +30,7 @@ from apps.registry.models import ModelVersion
 from apps.reviews.actions import override_lock
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, TrainingRun
+from apps.trajectories import digest
 from apps.trajectories.actions import give_feedback, ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, Outcome
@@ -63,6 +64,7 @@ def fill(folder: Path, by: Any, trajectories: int = 110, slug: str = "workplace"
     base = make_base(project, folder)
     promotion.set_initial(channel=promotion.channel_of(project), version=base, by=by)
     produce(project, environment, rng, trajectories)
+    digest.run()
     classify_project(project=project, by=by)
     eval_set = collect(project, by)
     override_lock(verifier=environment.verifier, reason="The review of these scores is under way.", by=by)
@@ -114,6 +116,7 @@ def fill_inbox(by: Any, count: int, slug: str = "inbox") -> Project:
         }
         assert not ingest(project=project, rows=[sent]).rejected
         number += 1
+    digest.run()
     assert classify_project(project=project, by=by)["found"] == count
     return project
 

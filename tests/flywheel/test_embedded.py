@@ -82,8 +82,9 @@ def test_a_killed_postgres_comes_back_for_those_who_use_it(machine: Machine) -> 
     assert works()
     before = machine.postmaster()
     os.kill(before, signal.SIGKILL)
+    # An old backend may still answer once: the new server is waited for first.
+    eventually(lambda: set(machine.processes("bin/postgres\0-D")) - {before}, 30)
     eventually(works, 30)
-    assert machine.postmaster() != before
 
 
 def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(machine: Machine) -> None:
