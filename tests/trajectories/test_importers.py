@@ -207,7 +207,7 @@ def test_ids_are_stable_and_follow_the_content(format: str) -> None:
         (b"task_id,reward\n1,0", "is not JSON"),
         (b'{"a": 1}', "no known format"),
         (b"[1, 2]", "no known format"),
-        (gzip.compress(b'{"messages": []}' * 1000)[:-20], "cannot be read"),
+        (gzip.compress(b'{"messages": []}' * 1000, mtime=0)[:-20], "cannot be read"),
         (b"\x1f\x8bnonsense", "cannot be read"),
     ],
 )
