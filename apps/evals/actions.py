@@ -177,7 +177,7 @@ def store_tasks(*, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str)
     Left out and told: a prompt or key that the set has already, and what stands, itself, nearly or by its group, on the
     other side of a hold-out of the project. Raises EvalSetError for a frozen set.
     """
-    eval_set = _locked_draft(eval_set)
+    eval_set = locked_draft(eval_set)
     have = set(eval_set.tasks.values_list("canonical_hash", flat=True))
     keys = set(eval_set.tasks.values_list("key", flat=True))
     given, new = list(tasks), []
@@ -205,7 +205,7 @@ def store_tasks(*, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str)
     return TasksMade(len(good), duplicates, 0, guarded, found)
 
 
-def _locked_draft(eval_set: EvalSet) -> EvalSet:
+def locked_draft(eval_set: EvalSet) -> EvalSet:
     """The set, locked, with the project: who adds to a hold-out and who adds beside it wait for each other."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [TASKS_LOCK, eval_set.project_id])
@@ -247,7 +247,7 @@ def _other_side(project: Project, split: Split | str) -> QuerySet[Task]:
 @transaction.atomic
 def task_from_trajectory(*, eval_set: EvalSet, trajectory: Trajectory, split: Split, by: Any) -> Task:
     """Adds the task of one trajectory. Raises EvalSetError with what is in the way."""
-    task = build_task(_locked_draft(eval_set), trajectory, split)
+    task = build_task(locked_draft(eval_set), trajectory, split)
     if eval_set.tasks.filter(Q(canonical_hash=task.canonical_hash) | Q(key=task.key)).exists():
         raise EvalSetError(f"{eval_set} has this request already.")
     _insert_one(task)
@@ -260,7 +260,7 @@ def add_task(
     *, eval_set: EvalSet, key: str, request: str, expected: dict, split: Split, by: Any, group: str = ""
 ) -> Task:
     """Adds a task written by hand: one user message and the expected call. Raises EvalSetError."""
-    eval_set = _locked_draft(eval_set)
+    eval_set = locked_draft(eval_set)
     messages = [{"role": "user", "content": request}]
     digest = canonical_hash(messages)
     if eval_set.tasks.filter(Q(canonical_hash=digest) | Q(key=key)).exists():
@@ -299,7 +299,7 @@ def split_by_group(
     Groups that an earlier version keeps in its hold-out stay there. Near-duplicates go together: where one of them is
     drawn, the groups of the others are too. Raises EvalSetError.
     """
-    eval_set = _locked_draft(eval_set)
+    eval_set = locked_draft(eval_set)
     tasks = list(eval_set.tasks.filter(split__in=DIVIDED))
     kept = set(
         Task.objects.holdout()
@@ -375,8 +375,7 @@ def _update_splits(tasks: list[Task]) -> None:
 @transaction.atomic
 def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
     """From now on the set is its digest. Raises EvalSetError for an empty set or one that is frozen."""
-    locked = EvalSet.objects.select_for_update().get(pk=eval_set.pk)
-    _require_draft(locked)
+    locked = locked_draft(eval_set)
     tasks = list(locked.tasks.all())
     if not tasks:
         raise EvalSetError(f"{locked} has no tasks yet. Add some from failures before freezing it.")

@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
 from apps.evals.models import EvalSet, EvalSetState, HoldoutLook, Split
-from apps.trajectories.api import TooLarge, body_of
+from apps.trajectories.api import number_of, parts_of
 from apps.trajectories.openapi import responses
 
 JSON, LINES = "application/json", "application/x-ndjson"
@@ -104,7 +104,7 @@ def collection(request: Request) -> Response:
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
     eval_set = _find(request, pk)
-    limit, offset = _number(request, "limit", PAGE, 1, MAX_PAGE), _number(request, "offset", 0, 0, 10**9)
+    limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 10**9)
     tasks = eval_set.tasks.select_related("eval_set", "trajectory", "variant_of").order_by("key")
     if split := request.query_params.get("split"):
         if split not in Split.values:
@@ -151,15 +151,7 @@ def tasks(request: Request, pk: UUID) -> Response:
 
 def _lines(request: Request) -> list[bytes]:
     """One JSON text a task. Raises ValidationError, TooLarge."""
-    from apps.trajectories import schema
-
-    ndjson = "ndjson" in (request.content_type or "") or "jsonl" in (request.content_type or "")
-    try:
-        parts = schema.split(body_of(request), ndjson)
-    except schema.RowError as error:
-        raise ValidationError({"path": error.path, "error": error.error}) from error
-    if len(parts) > MAX_ROWS:
-        raise TooLarge(f"{len(parts)} tasks at once; {MAX_ROWS} is the most. Send them in parts.")
+    parts = parts_of(request, MAX_ROWS, "tasks at once")
     return [bytes(part).replace(b"\r", b" ").replace(b"\n", b" ") for part in parts]
 
 
@@ -169,13 +161,6 @@ def _good(lines: list[bytes], rejected: list[dict]) -> Iterator[TaskRow]:
             rejected.append({"line": found.line, "field": found.field, "error": found.message})
         else:
             yield found
-
-
-def _number(request: Request, name: str, usual: int, least: int, most: int) -> int:
-    try:
-        return min(most, max(least, int(request.query_params.get(name, usual))))
-    except ValueError as error:
-        raise ValidationError({"path": name, "error": "must be a whole number"}) from error
 
 
 def _find(request: Request, pk: UUID) -> EvalSet:

@@ -113,6 +113,11 @@ def of_rows(project: Project, rows: Iterable[tuple[Any, dict]]) -> Iterator[Leak
     yield from against(project, (text for key, row in rows for text in of_row(key, row)), guarded=False)
 
 
+def rows_of(tasks: Iterable[Task]) -> Iterator[tuple[str, dict]]:
+    """Tasks as training rows, for `of_rows`: earlier turns of their conversations teach, too."""
+    yield from ((task.key, {"messages": task.messages, "expected": task.expected}) for task in tasks)
+
+
 def few_shot(environment: Environment) -> list[tuple[str, dict]]:
     """The examples that stand in every prompt of an environment, as training rows: they teach, too."""
     examples = environment.harness.get("examples") or []

@@ -72,7 +72,7 @@ def seeds_of(eval_set: EvalSet) -> QuerySet[Task]:
 @transaction.atomic
 def confirm(*, task: Task, by: Any) -> None:
     """A person says that the expected value is right. Raises EvalSetError for a frozen set."""
-    _draft(task.eval_set)
+    actions.locked_draft(task.eval_set)
     if Task.objects.filter(pk=task.pk, confirmed_by=None).update(confirmed_by=by):
         audit("task.confirmed", project=task.project, by=by, target=task, set=str(task.eval_set), key=task.key)
 
@@ -178,7 +178,7 @@ def review_of(eval_set: EvalSet) -> Review | None:
 @transaction.atomic
 def judge(*, task: Task, verdict: str, by: Any) -> None:
     """A person's word on one variant of the batch that waits. Raises EvalSetError."""
-    eval_set = _draft(task.eval_set)
+    eval_set = actions.locked_draft(task.eval_set)
     if verdict not in (ACCEPTED, REJECTED):
         raise actions.EvalSetError("Accept the variant or reject it.")
     found = waiting_in(eval_set).select_for_update().filter(pk=task.pk).first()
@@ -191,7 +191,7 @@ def judge(*, task: Task, verdict: str, by: Any) -> None:
 @transaction.atomic
 def use_batch(*, eval_set: EvalSet, by: Any) -> int:
     """The waiting variants become tasks like others, but for those rejected. Returns how many. Raises EvalSetError."""
-    eval_set = _draft(eval_set)
+    eval_set = actions.locked_draft(eval_set)
     review = review_of(eval_set)
     if review is None:
         raise actions.EvalSetError("No batch waits.")
@@ -214,7 +214,7 @@ def use_batch(*, eval_set: EvalSet, by: Any) -> int:
 @transaction.atomic
 def discard_batch(*, eval_set: EvalSet, by: Any) -> int:
     """Removes the waiting variants. Returns how many. Raises EvalSetError."""
-    eval_set = _draft(eval_set)
+    eval_set = actions.locked_draft(eval_set)
     review = review_of(eval_set)
     if review is None:
         raise actions.EvalSetError("No batch waits.")
@@ -227,11 +227,3 @@ def discard_batch(*, eval_set: EvalSet, by: Any) -> int:
 def _note(what: str, eval_set: EvalSet, by: Any, review: Review, **more: int) -> None:
     detail = {"batch": review.batch, "size": review.size, "looked": review.looked, "accepted": review.accepted} | more
     audit(what, project=eval_set.project, by=by, target=eval_set, name=str(eval_set), **detail)
-
-
-def _draft(eval_set: EvalSet) -> EvalSet:
-    """The set, locked. Raises EvalSetError for a frozen one."""
-    locked = EvalSet.objects.select_for_update(of=("self",)).select_related("project").get(pk=eval_set.pk)
-    if locked.is_frozen:
-        raise actions.EvalSetError(actions.FROZEN.format(locked))
-    return locked

@@ -30,8 +30,7 @@ def freeze_dataset(*, eval_set: EvalSet, by: Any) -> Dataset:
     tasks = list(eval_set.tasks.trainable())
     if not tasks:
         raise TrainingError(f"{eval_set} has no tasks in its train split.")
-    rows = ((task.key, {"messages": task.messages, "expected": task.expected}) for task in tasks)
-    if leak := next(leaks.of_rows(eval_set.project, rows), None):
+    if leak := next(leaks.of_rows(eval_set.project, leaks.rows_of(tasks)), None):
         raise TrainingError(str(leak))
     digest = digest_of([eval_set.digest, [[task.key, task.canonical_hash] for task in tasks]])
     dataset, made = Dataset.objects.get_or_create(

@@ -41,10 +41,9 @@ def child_spec(run: TrainingRun) -> dict:
 
 def refuse_leaks(run: TrainingRun, tasks: list[Task]) -> None:
     """The last door before anything trains: hold-outs may have been frozen since the dataset was. Raises HoldoutLeak."""
-    rows = [(task.key, {"messages": task.messages, "expected": task.expected}) for task in tasks]
     demonstrations = [(task.key, {"prompt": task.messages, "completion": task.demonstration}) for task in tasks]
     taught = demonstrations if run.method == Method.SFT else []
-    for leak in leaks.of_rows(run.project, [*rows, *taught, *leaks.few_shot(run.environment)]):
+    for leak in leaks.of_rows(run.project, [*leaks.rows_of(tasks), *taught, *leaks.few_shot(run.environment)]):
         raise HoldoutLeak(f"Nothing was trained. {leak}")
 
 

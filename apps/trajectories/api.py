@@ -190,23 +190,34 @@ def batch(request: Request) -> Response:
         return Response(_store_batch(request).as_dict())
 
 
-def _store_batch(request: Request) -> Ingested:
+def parts_of(request: Request, most: int, what: str) -> list[memoryview]:
+    """The undecoded items of a JSON array or of NDJSON. Raises ValidationError, TooLarge."""
     ndjson = "ndjson" in (request.content_type or "") or "jsonl" in (request.content_type or "")
     try:
         parts = schema.split(body_of(request), ndjson)
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
-    if len(parts) > MAX_ROWS:
-        raise TooLarge(f"{len(parts)} rows in one batch; {MAX_ROWS} is the most. Send them in parts.")
+    if len(parts) > most:
+        raise TooLarge(f"{len(parts)} {what}; {most} is the most. Send them in parts.")
+    return parts
+
+
+def _store_batch(request: Request) -> Ingested:
+    parts = parts_of(request, MAX_ROWS, "rows in one batch")
     with redaction_works():
         return actions.ingest(project=request.auth.project, rows=schema.decoded(parts))
 
 
-def list_page(request: Request) -> Response:
+def number_of(request: Request, name: str, usual: int, least: int, most: int) -> int:
+    """A number of the query, brought between two bounds. Raises ValidationError."""
     try:
-        limit = min(MAX_PAGE, max(1, int(request.query_params.get("limit", PAGE))))
+        return min(most, max(least, int(request.query_params.get(name, usual))))
     except ValueError as error:
-        raise ValidationError({"path": "limit", "error": "must be a whole number"}) from error
+        raise ValidationError({"path": name, "error": "must be a whole number"}) from error
+
+
+def list_page(request: Request) -> Response:
+    limit = number_of(request, "limit", PAGE, 1, MAX_PAGE)
     rows = apply_filters(Trajectory.objects.filter(project=request.auth.project), request.query_params)
     cursor = request.query_params.get("cursor")
     page = page_of(rows, cursor, limit)

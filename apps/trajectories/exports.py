@@ -155,8 +155,8 @@ class SftExport:
     examples of the prompt) have OpenAI's `weight` 0: they are read and not learnt.
 
     Left out, counted in `left_out` by reason as the iteration goes on (`written` counts the others):
-    `HELD_OUT`: its id is among `excluded_ids` (ids or clients' ids), or one of `GUARDS` forbids it; `NOT_GOOD`; `REFUSED`: a person rejected or aborted it and gave no correction;
-    `NO_TURN`: nothing to learn from;
+    `HELD_OUT`: its id is among `excluded_ids` (ids or clients' ids), or one of `GUARDS` forbids it; `NOT_GOOD`; `REFUSED`: a
+    person rejected or aborted it and gave no correction; `NO_TURN`: nothing to learn from;
     `BROKEN_CALLS`: OpenAI refuses a file with a tool call that has no reply, or a reply that has no call;
     `BAD_CORRECTION`.
     """
