@@ -219,9 +219,12 @@ LOGGING = {
         "not_health": {
             "()": "django.utils.log.CallbackFilter",
             "callback": lambda record: "/healthz" not in record.getMessage(),
-        }
+        },
+        "one_line": {"()": "flywheel.outages.OneLine"},
     },
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain", "filters": ["not_health"]}},
+    "handlers": {
+        "console": {"class": "logging.StreamHandler", "formatter": "plain", "filters": ["not_health", "one_line"]}
+    },
     "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO").upper()},
     "loggers": {"httpx": {"level": "WARNING"}},
 }
