@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.contrib.postgres.search import SearchQuery
+from django.db import connection
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce
 from django.http import QueryDict
@@ -20,6 +22,7 @@ from apps.trajectories.ids import floor_of
 from apps.trajectories.models import SearchText, TrajectoryKey
 
 WORDS = re.compile(r"\w+(?: +\w+)*")
+FEW = 2000
 
 SINCE = {
     "1h": timedelta(hours=1),
@@ -182,7 +185,23 @@ def matching(text: str, within: Mapping[str, Any] | None = None) -> Q | Exists:
         prefix = last + ":*" if len(last) > 4 else last
         query = SearchQuery(" & ".join([*whole, prefix]), config="simple", search_type="raw")
     bounded = {f"trajectory_id__{lookup}": pk for lookup, pk in (within or {}).items()}
-    return Exists(SearchText.objects.filter(trajectory_id=OuterRef("pk"), words=query, **bounded))
+    texts = SearchText.objects.filter(words=query, **bounded)
+    few = _few(texts)
+    return Exists(texts.filter(trajectory_id=OuterRef("pk"))) if few is None else Q(pk__in=few)
+
+
+def _few(texts: QuerySet[SearchText]) -> list[UUID] | None:
+    """The ids, where they are no more than FEW; None where they are many.
+
+    Words that many rows have are found by walking back from the newest row, words that few have by the index alone:
+    a walk would unpack the text of every row. The planner cannot tell (it takes a word it does not know for one in
+    200), so the fence of a materialised query makes it use the index, and the limit outside stops it early.
+    """
+    sql, params = texts.values("trajectory_id").query.sql_with_params()
+    with connection.cursor() as cursor:
+        cursor.execute(f"WITH hits AS MATERIALIZED ({sql}) SELECT * FROM hits LIMIT {FEW + 1}", params)
+        found = [pk for (pk,) in cursor.fetchall()]
+    return found if len(found) <= FEW else None
 
 
 def _tokens() -> Any:
