@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+import logging
+import re
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.migrations import CreateModel
 from django.utils import timezone
 
@@ -17,24 +19,76 @@ TABLES = {
     "trajectories_content": "trajectory_id",
     "trajectories_searchtext": "trajectory_id",
 }
+FIRST = next(iter(TABLES))
 LOCK = 0x666C7977  # the advisory lock of those who make partitions
+IN_USE = 0x666C7978  # shared by those who write to an old month, exclusive to who drops one
 AHEAD = timedelta(days=45)
+KEPT = timedelta(days=62)  # a month that ended less long ago keeps its partitions, empty or not
+MONTH = re.compile(r"trajectories_trajectory_(\d{4})_(\d{2})")
 
+log = logging.getLogger(__name__)
 _known: set[datetime | None] = set()
 
 
-def ensure(months: Iterable[datetime | None]) -> None:
-    """Makes the partitions of these months where they are missing. Must run in a transaction, before its first write."""
-    missing = {month for month in months if month not in _known}
+def ensure(months: Collection[datetime | None]) -> None:
+    """Makes the partitions of these months where they are missing. Must run in a transaction, before its first write.
+
+    Months that `drop_empty` may take away are looked up each time, under a shared lock that keeps them till the end.
+    """
+    droppable = {month for month in months if month and _may_go(month)}
+    missing = droppable | {month for month in months if month not in _known}
     if not missing:
         return
     with connection.cursor() as cursor:
+        if droppable:
+            cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [IN_USE])
         for month in sorted(missing, key=lambda month: month or OLDEST):
             if not _exists(cursor, month):
                 cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
                 if not _exists(cursor, month):
                     _make(cursor, month)
-    transaction.on_commit(lambda: _known.update(missing))
+    transaction.on_commit(lambda: _known.update(missing - droppable))
+
+
+def drop_empty(now: datetime | None = None) -> list[str]:
+    """Drops the partitions of past months that retention has emptied. Returns the months, as they are named.
+
+    One that is in use is left for the next time: nobody waits behind the drop for longer than `lock_timeout`.
+    """
+    dropped = []
+    for month in _months():
+        if not _may_go(month, now):
+            continue
+        try:
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("SET LOCAL lock_timeout = '500ms'")
+                cursor.execute("SELECT pg_advisory_xact_lock(%s)", [IN_USE])
+                if _is_empty(cursor, month):
+                    for table in TABLES:  # detached first: foreign keys hold what is attached
+                        cursor.execute(f"ALTER TABLE {table} DETACH PARTITION {table}_{suffix(month)}")
+                        cursor.execute(f"DROP TABLE {table}_{suffix(month)}")
+                    dropped.append(suffix(month))
+        except OperationalError as error:
+            log.info("The empty partitions of %s are in use and stay for now: %s", suffix(month), error)
+    return dropped
+
+
+def _may_go(month: datetime, now: datetime | None = None) -> bool:
+    return next_month(month) + KEPT < (now or timezone.now())
+
+
+def _months() -> list[datetime]:
+    """The months that have partitions."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass", [FIRST])
+        found = [MONTH.fullmatch(name) for (name,) in cursor.fetchall()]
+    return sorted(datetime(int(match[1]), int(match[2]), 1, tzinfo=UTC) for match in found if match)
+
+
+def _is_empty(cursor: Any, month: datetime) -> bool:
+    holds = " OR ".join(f"EXISTS (SELECT 1 FROM {table}_{suffix(month)})" for table in TABLES)
+    cursor.execute(f"SELECT NOT ({holds})")
+    return cursor.fetchone()[0]
 
 
 def ensure_ahead() -> None:

@@ -45,4 +45,6 @@ def resend_uploads() -> int:
 
 @shared_task(name="trajectories.enforce_retention")
 def enforce_retention() -> int:
-    return retention.enforce()
+    removed = retention.enforce()
+    partitions.drop_empty()
+    return removed

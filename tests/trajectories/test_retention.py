@@ -3,11 +3,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import connection
 from django.db.models import Sum
 
 from apps.core.models import AuditEvent, Project
 from apps.evals.models import Split, Task
-from apps.trajectories import digest
+from apps.trajectories import digest, partitions
 from apps.trajectories.actions import ingest
 from apps.trajectories.models import HourlyCount
 from apps.trajectories.retention import enforce, set_retention
@@ -60,3 +61,40 @@ def test_nonsense_is_refused(days: int) -> None:
     project = make_project()
     with pytest.raises(ValueError, match="days"):
         set_retention(project=project, days=days, by=admin_of(project))
+
+
+def months() -> set[str]:
+    return {f"{month:%Y_%m}" for month in partitions._months()}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_months_that_retention_emptied_lose_their_partitions_and_get_them_back() -> None:
+    project = make_project()
+    sent(project, 1, 400)
+    old = f"{NOW - timedelta(days=400):%Y_%m}"
+    assert partitions.drop_empty(NOW) == [] and old in months()  # it holds a row
+    set_retention(project=project, days=30, by=admin_of(project))
+    enforce(NOW)
+    before = months()
+    assert old in partitions.drop_empty(NOW)
+    assert months() == {month for month in before if month >= f"{NOW - timedelta(days=62):%Y_%m}"} - {old}
+    sent(project, 400)
+    assert old in months() and names(project) == ["1 days", "400 days"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_month_that_is_written_to_is_left_for_the_next_time() -> None:
+    project = make_project()
+    sent(project, 400)
+    set_retention(project=project, days=30, by=admin_of(project))
+    enforce(NOW)
+    writer = connection.copy()
+    try:
+        with writer.cursor() as cursor:
+            writer.set_autocommit(False)
+            cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [partitions.IN_USE])
+            assert partitions.drop_empty(NOW) == []
+            writer.rollback()
+    finally:
+        writer.close()
+    assert partitions.drop_empty(NOW)
