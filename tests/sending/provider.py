@@ -110,6 +110,23 @@ def response(asked: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
+def chunks(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A completion as a stream gives it: who speaks, what is said in pieces, why it ended, and at last the usage."""
+    head = {name: whole[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    message = whole["choices"][0]["message"]
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None if "tool_calls" in message else ""}]
+    for index, call in enumerate(message.get("tool_calls", ())):
+        text = call["function"]["arguments"]
+        deltas.append({"tool_calls": [call | {"index": index, "function": call["function"] | {"arguments": ""}}]})
+        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": part}}]} for part in (text[:5], text[5:])]
+    text = message["content"] or ""
+    deltas += [{"content": text[at : at + 7]} for at in range(0, len(text), 7)]
+    ends = [None] * len(deltas) + [whole["choices"][0]["finish_reason"]]
+    for delta, end in zip([*deltas, {}], ends, strict=True):
+        yield head | {"choices": [{"index": 0, "delta": delta, "finish_reason": end, "logprobs": None}], "usage": None}
+    yield head | {"choices": [], "usage": whole["usage"]}
+
+
 ANSWERS = {"/v1/chat/completions": chat_completion, "/v1/responses": response}
 
 
@@ -119,14 +136,26 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         try:
-            if self.path not in ANSWERS or asked.get("stream"):
-                raise Refused(f"{self.path} and streams are not in the script")
+            if self.path not in ANSWERS or (asked.get("stream") and self.path != "/v1/chat/completions"):
+                raise Refused(f"{self.path}, or a stream of it, is not in the script")
             answer = ANSWERS[self.path](asked)
         except (Refused, KeyError, StopIteration) as error:
             return self.reply(400, {"error": {"message": repr(error), "type": "invalid_request_error"}})
         if answer is None:
             return self.reply(500, {"error": {"message": "The model is overloaded.", "type": "server_error"}})
-        return self.reply(200, answer)
+        return self.stream(answer) if asked.get("stream") else self.reply(200, answer)
+
+    def stream(self, answer: dict[str, Any]) -> None:
+        """Server-sent events; the end of the connection is the end of the stream."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for chunk in chunks(answer):
+            self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            self.wfile.flush()
+        self.wfile.write(b"data: [DONE]\n\n")
+        self.close_connection = True
 
     def reply(self, status: int, body: dict[str, Any]) -> None:
         raw = json.dumps(body).encode()

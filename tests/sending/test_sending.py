@@ -38,6 +38,7 @@ class Way:
 
 WAYS = {
     "openai": Way("OpenAI SDK", "openai_loop.py", sees_tools=False),
+    "openai-streamed": Way("OpenAI SDK", "openai_stream.py", sees_tools=False),
     "openai-decorated": Way("OpenAI SDK", "openai_decorated.py"),
     "pydantic-ai": Way("pydantic-ai", "pydantic_ai_agent.py"),
     "openai-agents": Way("OpenAI Agents SDK", "openai_agents.py", tells_question=False),
