@@ -1,7 +1,13 @@
-"""Triage: p95 of the actions, with many failures. `python -m bench.triage [--failures 2000] [--actions 100]`
+"""Triage: p95 of the actions and pages, with many failures, or with many trajectories.
 
-Makes a project of that many failed runs (rows only: the content of a run is copied), and asks the views in this process,
-through the whole middleware. Run it on a database of its own (FLYWHEEL_DATA_DIR). Prints JSON; the goal is 100 ms.
+`python -m bench.triage [--failures 2000] [--actions 100]` makes a project of that many failed runs (rows only: the content of a
+run is copied). Run it on a database of its own (FLYWHEEL_DATA_DIR).
+
+`python -m bench.triage --trajectories 1000000 [--folder var/bench/explore]` works on the database that bench.explore leaves (no
+server may run on it), loads what is missing, classifies its largest project by the rules and groups the failures, each where
+that was not done yet; then it asks. Writes var/bench/triage.json.
+
+Views are asked in this process, through the whole middleware. Prints JSON; the goal is 100 ms for actions.
 """
 
 from __future__ import annotations
@@ -9,12 +15,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+from bench.peers import HOME, machine
+
 GOAL_MS, CHUNK = 100, 5_000
+PAGES = 20  # times that a page is asked for
+SLUG = "workplace-assistant"
 
 
 def seed(project: Any, count: int) -> None:
@@ -63,10 +75,8 @@ def measure(act: Callable[[], Any], count: int) -> dict[str, float]:
 
 
 def run(failures: int, actions: int) -> dict[str, Any]:
+    """The actions on a new project of so many failures."""
     from django.contrib.auth import get_user_model
-    from django.db import connection
-    from django.test import Client
-    from django.urls import reverse
 
     from apps.core.actions import create_project
 
@@ -74,10 +84,31 @@ def run(failures: int, actions: int) -> dict[str, Any]:
     user = get_user_model().objects.create_user(name)
     project = create_project(slug=name, name=name, by=user)
     seed(project, failures)
+    tidy()
+    return {"failures": failures} | acted(project, user, actions)
+
+
+def tidy() -> None:
+    """As autovacuum does some minutes after a load."""
+    from django.db import connection
+
     with connection.cursor() as cursor:
-        cursor.execute("VACUUM ANALYZE failures_failure, trajectories_trajectory")
-    client = Client(headers={"HX-Request": "true", "host": "localhost"})
+        cursor.execute("VACUUM ANALYZE")
+
+
+def client_of(user: Any, htmx: bool) -> Any:
+    from django.test import Client
+
+    client = Client(headers={"host": "localhost"} | ({"HX-Request": "true"} if htmx else {}))
     client.force_login(user)
+    return client
+
+
+def acted(project: Any, user: Any, actions: int) -> dict[str, Any]:
+    """p50 and p95 of what people do in triage, and whether the goal is met."""
+    from django.urls import reverse
+
+    name, client = project.slug, client_of(user, htmx=True)
     at = [client.get(reverse("failures:triage", args=[name]), follow=True)["X-Case"]]
 
     def ask(action: str, body: dict[str, str] | None = None, query: str = "") -> Any:
@@ -94,18 +125,103 @@ def run(failures: int, actions: int) -> dict[str, Any]:
         "undo": lambda: ask("undo", {}),
     }
     found = {what: measure(act, actions) for what, act in tried.items()}
-    return {
-        "failures": failures,
-        "goal_ms": GOAL_MS,
-        "met": max(row["p95_ms"] for row in found.values()) < GOAL_MS,
-    } | found
+    return {"goal_ms": GOAL_MS, "met": max(row["p95_ms"] for row in found.values()) < GOAL_MS} | found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--failures", type=int, default=2_000)
-    parser.add_argument("--actions", type=int, default=100)
-    given = parser.parse_args()
+# With many trajectories
+
+
+def many(trajectories: int, actions: int) -> dict[str, Any]:
+    """Classification, clusters, actions and pages on a database with so many trajectories."""
+    from django.contrib.auth import get_user_model
+
+    from apps.trajectories.models import Trajectory
+
+    user = get_user_model().objects.get(username="admin")
+    project = filled(trajectories, user)
+    found: dict[str, Any] = {"machine": machine(), "trajectories": Trajectory.objects.count()}
+    found |= classified(project) | clustered(project)
+    tidy()
+    found["of_the_project"] = {"trajectories": project.trajectories.count(), "failures": project.failures.count()}
+    found["actions"] = acted(project, user, actions)
+    found["pages"] = {name: measure(act, PAGES) for name, act in pages(project, client_of(user, htmx=False)).items()}
+    return found
+
+
+def filled(trajectories: int, user: Any) -> Any:
+    """The largest project, after what is missing was loaded and digested."""
+    from apps.core.actions import create_project
+    from apps.core.models import Project
+    from apps.trajectories import digest
+    from apps.trajectories.models import Arrival, Trajectory
+    from bench.bodies import Text
+    from bench.explore import LONG_RUN, load, prepare
+
+    if not Project.objects.filter(slug=SLUG).exists():
+        create_project(slug=SLUG, name="Workplace assistant", by=user)
+    projects, _ = prepare(SLUG)
+    have = Trajectory.objects.exclude(external_id=LONG_RUN).count()
+    if have < trajectories:
+        load(projects, have, trajectories, Text(1))
+    while Arrival.objects.exists():
+        digest.run()
+    return projects[0]
+
+
+def classified(project: Any) -> dict[str, Any]:
+    from apps.failures.actions import classify_project
+
+    if project.failures.exists():
+        return {}
+    at = time.perf_counter()
+    counts = classify_project(project=project)
+    seconds = time.perf_counter() - at
+    return {"classified": counts | {"seconds": round(seconds, 1), "per_second": round(counts["looked"] / seconds)}}
+
+
+def clustered(project: Any) -> dict[str, Any]:
+    """Groups all standing failures; seconds, and the most memory that this process ever had."""
+    from apps.failures import clustering
+
+    if project.failure_clusters.exists():
+        return {}
+    at = time.perf_counter()
+    counts = clustering.recluster(project) or {}
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return {"clustered": counts | {"seconds": round(time.perf_counter() - at, 1), "process_peak_mb": memory}}
+
+
+def pages(project: Any, client: Any) -> dict[str, Callable[[], Any]]:
+    """What is looked at, the largest cluster included."""
+    from django.urls import reverse
+
+    def of(name: str, *given: Any, query: str = "") -> Callable[[], Any]:
+        url = reverse(f"failures:{name}", args=[project.slug, *given]) + query
+        return lambda: client.get(url)
+
+    found = {
+        "list": of("list"), "list, filtered": of("list", query="?mode=incomplete_execution&confidence=likely"),
+        "charts 30 d": of("charts", query="?since=30d"), "charts, all time": of("charts", query="?since=all"),
+        "clusters": of("clusters"), "measures": of("measures"),
+        "case": of("case", project.failures.order_by("-trajectory_id").values_list("pk", flat=True)[0]),
+    }  # fmt: skip
+    largest = project.failure_clusters.order_by("-size").first()
+    return found | ({"largest cluster": of("cluster", largest.pk)} if largest else {})
+
+
+def on_folder(folder: Path) -> None:
+    """Django on the database of this folder, with its tables and an admin."""
+    for name in ("DATABASE_URL", "BROKER_URL"):
+        os.environ.pop(name, None)
+    os.environ |= {"FLYWHEEL_DATA_DIR": str(folder.resolve())}
+    set_up()
+    from django.contrib.auth import get_user_model
+
+    if not get_user_model().objects.filter(username="admin").exists():
+        get_user_model().objects.create_superuser("admin", password=None)
+
+
+def set_up() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
     import django
 
@@ -116,7 +232,23 @@ def main() -> None:
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
-    print(json.dumps(run(given.failures, given.actions), indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--failures", type=int, default=2_000)
+    parser.add_argument("--actions", type=int, default=100)
+    parser.add_argument("--trajectories", type=int, help="work on bench.explore's database, with so many of them")
+    parser.add_argument("--folder", type=Path, default=HOME / "explore")
+    given = parser.parse_args()
+    if given.trajectories is None:
+        set_up()
+        print(json.dumps(run(given.failures, given.actions), indent=1))
+        return
+    on_folder(given.folder)
+    report = many(given.trajectories, given.actions)
+    (HOME / "triage.json").write_text(json.dumps(report, indent=1))
+    print(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

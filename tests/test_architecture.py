@@ -16,7 +16,7 @@ FLOORS = (
     "core", "registry", "trajectories", "failures", "environments", "evals", "reviews", "training", "promotion",
     "automation", "dashboard",
 )  # fmt: skip
-LIGHT = {"spec", "events", "verifiers", "environments", "recipes"}
+LIGHT = {"spec", "events", "verifiers", "environments", "recipes", "probes", "graders", "sandbox", "clients"}
 HEAVY = ("torch", "transformers", "peft", "trl", "vllm", "accelerate", "datasets")
 
 

@@ -52,8 +52,8 @@ class Emitter:
     def log(self, level: str, message: str) -> None:
         self.emit("log", level=level, message=message)
 
-    def result(self, *, adapter: str | None = None, metrics: dict | None = None) -> None:
-        self.emit("result", adapter=adapter, metrics=metrics or {})
+    def result(self, *, adapter: str | None = None, metrics: dict | None = None, **more: Any) -> None:
+        self.emit("result", adapter=adapter, metrics=metrics or {}, **more)
 
     def error(self, message: str, traceback: str = "") -> None:
         self.emit("error", message=message, traceback=traceback)

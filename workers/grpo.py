@@ -22,10 +22,10 @@ from workers import checkpoint
 from workers.branches import completion_hidden, decoder_of, forward_prompts
 from workers.engines import Output, Sampling
 from workers.engines.transformers_engine import TransformersEngine
-from workers.environments import Environment, load
+from workers.environments import Environment, is_multi_turn, load
 from workers.evaluate import emit_sample, rollouts
 from workers.events import Emitter
-from workers.models import load_base, lora, set_threads
+from workers.models import device, load_base, lora, set_threads, training_dtype
 from workers.spec import SpecError, Stop, StopFlag, run_main
 from workers.verifiers import Score
 
@@ -148,14 +148,15 @@ class Trainer:
             raise SpecError("config.temperature must be above 0: greedy answers to one prompt are all the same.")
         self.events, self.stop, self.out = events, stop, Path(spec["out_dir"])
         self.seed, self.resume = spec.get("seed", 0), spec.get("resume_from")
+        if is_multi_turn(spec["environment"]):
+            raise SpecError("Training in an environment of several turns is not there yet; it can be evaluated.")
         self.environment: Environment = load(spec["environment"])
         self.tasks, self.validation = spec["tasks"], spec.get("validation_tasks") or []
         set_threads(spec["engine"].get("threads", 0))
         torch.manual_seed(self.seed)
-        base, tokenizer = load_base(spec["model"]["base"], spec["engine"].get("dtype", "float32"))
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        base, tokenizer = load_base(spec["model"]["base"], training_dtype(spec["engine"]))
         start = spec["model"].get("adapter")
-        self.model = lora(base, self.config, self.resume or start).to(device).eval()
+        self.model = lora(base, self.config, self.resume or start).to(device()).eval()
         self.reference = self._add_reference(start) if self.config["beta"] else None
         # The engine generates with this very model: the policy that acts is the policy that learns.
         self.engine = TransformersEngine(self.model, tokenizer, spec["engine"].get("batch_size", 64))
@@ -230,9 +231,9 @@ class Trainer:
             return {"train/loss": 0.0}
         prompts = [group.prompt for group, _ in telling]
         completions = [[output.token_ids for output in group.outputs] for group, _ in telling]
-        device = next(self.model.parameters()).device
-        advantage = torch.cat([weight for _, weight in telling]).to(device)
-        masked = torch.tensor([score.masked for group, _ in telling for score in group.scores], device=device)
+        where = next(self.model.parameters()).device
+        advantage = torch.cat([weight for _, weight in telling]).to(where)
+        masked = torch.tensor([score.masked for group, _ in telling for score in group.scores], device=where)
         reference = self.reference_logprobs(prompts, completions)
         old: Tensor | None = None
         metrics: dict[str, float] = {}

@@ -9,11 +9,30 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from workers.spec import JobError
+from workers.spec import JobError, SpecError
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def device() -> str:
+    """Where a job computes: on the GPU where there is one (a job has one; CUDA_VISIBLE_DEVICES says which)."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def training_dtype(engine: dict) -> str:
+    """The dtype to train the engine's model in. The adapter itself is float32 in any case.
+
+    float16 is for generating: gradients fall below its range unless the loss is scaled, so float32 is trained.
+    """
+    dtype = engine.get("dtype", "float32")
+    return "float32" if dtype == "float16" else dtype
 
 
 def load_base(folder: str | Path, dtype: str = "float32") -> tuple[Any, Any]:
-    """(model, tokenizer). Raises JobError with a sentence for a folder that is missing or not safetensors."""
+    """(model, tokenizer). Raises JobError with a sentence for a folder that is missing or not safetensors, SpecError
+    for a dtype that is not one of DTYPES."""
+    if dtype not in DTYPES:
+        raise SpecError(f"engine.dtype must be one of {', '.join(DTYPES)}, not {dtype!r}.")
     folder = Path(folder)
     if not folder.is_dir():
         raise JobError(f"The model folder {folder} is missing.")

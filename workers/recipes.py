@@ -37,7 +37,7 @@ HARNESS = {
     "temperature": 0.8,
     "top_p": 1.0,
 }
-VERIFIER = {"name": "tool_call", "weights": {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}}
+VERIFIER = {"kind": "tool_call", "weights": {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}}
 LORA = {"lora_rank": 16, "lora_alpha": 32}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from workers import checkpoint
 from workers.branches import common_prefix, decoder_of, forward_level, use_branches
 from workers.events import Emitter
-from workers.models import load_base, lora, set_threads
+from workers.models import device, load_base, lora, set_threads, training_dtype
 from workers.spec import Stop, StopFlag, run_main
 
 
@@ -43,10 +43,12 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
     steps, resume = config["steps"], spec.get("resume_from")
     start, seed = checkpoint.step_of(resume), spec.get("seed", 0)
     events.progress(start, steps, "loading the model")
-    set_threads(spec.get("engine", {}).get("threads", 0))
+    engine = spec.get("engine", {})
+    set_threads(engine.get("threads", 0))
     set_seed(seed + start)
-    model, tokenizer = load_base(spec["model"]["base"])
-    model = lora(model, config, resume or spec["model"].get("adapter"))
+    model, tokenizer = load_base(spec["model"]["base"], training_dtype(engine))
+    # To its device before the optimizer is made: a checkpoint's moments must come to lie beside the weights.
+    model = lora(model, config, resume or spec["model"].get("adapter")).to(device())
     use_branches(model)
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad], lr=config["learning_rate"], weight_decay=0.0
@@ -82,8 +84,8 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
             fp16=False,
             gradient_checkpointing=False,
             completion_only_loss=True,
-            use_cpu=not torch.cuda.is_available(),
-            dataloader_pin_memory=torch.cuda.is_available(),
+            use_cpu=device() == "cpu",
+            dataloader_pin_memory=device() == "cuda",
         ),
     )
     trainer.remove_callback(PrinterCallback)  # standard output is for events

@@ -15,16 +15,20 @@ from workers.events import Emitter
 
 STOPPED = 128 + signal.SIGTERM
 # What each kind needs, by path, and of which type; what programs read with a default is not listed.
-COMMON = {"model.base": str, "environment.kind": str, "environment.harness": dict, "environment.verifier": dict}
+SCORING = {"environment.kind": str, "environment.harness": dict, "environment.verifier": dict}
+COMMON = {"model.base": str} | SCORING
 TRAINING = {"out_dir": str, "config.steps": int, "config.learning_rate": float}
 FIELDS: dict[str, dict[str, type]] = {
     "evaluate": COMMON | {"engine": dict, "tasks": list, "samples_per_task": int},
     "sft": TRAINING | {"model.base": str, "rows": list, "config.batch_size": int},
     "grpo": COMMON | TRAINING | {"engine": dict, "tasks": list},
+    "rescore": SCORING | {"samples": list},
+    "probe": SCORING | {"tasks": list},
     "demo_agent": COMMON | {"engine": dict, "requests": list, "api.url": str, "api.key": str, "seed": int},
 }
 TASK = {"id": str, "messages": list, "expected": dict}
 ROW = {"messages": list, "completion": str}
+SAMPLE = {"id": str, "task": dict, "messages": list}
 NAMES = {dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
 
 
@@ -75,7 +79,7 @@ def check_spec(spec: Any, kind: str) -> None:
         raise SpecError("The spec must be a JSON object.")
     for path, wanted in FIELDS[kind].items():
         check_field(spec, path, wanted)
-    for name, fields in (("tasks", TASK), ("rows", ROW)):
+    for name, fields in (("tasks", TASK), ("rows", ROW), ("samples", SAMPLE)):
         if name in FIELDS[kind]:
             check_list(spec[name], name, fields)
     if kind == "evaluate" and spec["samples_per_task"] < 1:

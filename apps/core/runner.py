@@ -27,6 +27,7 @@ from django.utils import timezone
 
 from apps.core import jobs
 from apps.core.models import Job, JobLog, JobState
+from workers.clients import key_variables
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +166,7 @@ def start_child(job: Job) -> Child:
     spec_path.write_text(json.dumps(spec, indent=1))
     stderr_path = folder / f"stderr-{job.attempt}.log"
     read_fd, write_fd = os.pipe()
-    env = {name: os.environ[name] for name in PASSED_ENV if name in os.environ}
+    env = {name: os.environ[name] for name in (*PASSED_ENV, *key_variables(spec)) if name in os.environ}
     env |= {
         "FLYWHEEL_EVENTS_FD": str(write_fd),
         "HF_HUB_OFFLINE": "1",

@@ -89,7 +89,7 @@ def make_spec(tiny_model: Path, tmp_path: Path) -> Callable[..., dict]:
                 "kind": "builtin",
                 "name": "workplace",
                 "harness": {"system_prompt": "One JSON call.", "max_new_tokens": 6, "temperature": 1.0},
-                "verifier": {"name": "tool_call"},
+                "verifier": {"kind": "tool_call"},
             },
             "tasks": tasks(),
         } | fields

@@ -17,7 +17,7 @@ from workers.spec import JobError, Stop, StopFlag
 SAMPLE_FIELDS = {
     *("task_id", "index", "step", "phase", "output", "messages", "reward", "components", "success", "valid"),
     *("tool_ok", "args_score", "executed", "unsafe", "masked", "mask_reason", "latency_ms", "input_tokens"),
-    *("output_tokens", "truncated", "type", "seq", "at"),
+    *("output_tokens", "truncated", "details", "type", "seq", "at"),
 }
 
 
@@ -104,7 +104,7 @@ def test_masked_samples_are_told_with_their_reason(
     monkeypatch.setattr(evaluate, "open_engine", lambda *_: Scripted(['{"tool": "x", "args": {}}'] * 3))
     main(spec, events, StopFlag())
     assert all(
-        row["masked"] and row["reward"] is None and "KeyError" in row["mask_reason"] for row in events.rows("sample")
+        row["masked"] and row["reward"] is None and "no single call" in row["mask_reason"] for row in events.rows("sample")
     )
     assert len(events.rows("sample")) == 3
 

@@ -17,7 +17,7 @@ SPEC = {
     "kind": "builtin",
     "name": "workplace",
     "harness": {"system_prompt": "Tools.", "examples": [{"role": "user", "content": "Hello."}]},
-    "verifier": {"name": "tool_call"},
+    "verifier": {"kind": "tool_call"},
 }
 TASK = {
     "id": "1",
@@ -121,10 +121,10 @@ def test_an_error_of_the_verifier_masks_the_sample_and_says_why() -> None:
     broken = TASK | {"expected": {"tool": "tickets.close"}}
     score = load(SPEC).score(broken, '{"tool": "tickets.close", "args": {"id": 1234}}')
     assert score.masked and score.reward is None and not score.success
-    assert score.mask_reason == "The verifier failed: KeyError: 'args'"
+    assert score.mask_reason == "The task expects no single call: its “expected” needs “tool” and “args”."
 
 
-@pytest.mark.parametrize("spec", [{}, {"kind": "remote", "name": "workplace"}, {"kind": "builtin", "name": "nowhere"}])
+@pytest.mark.parametrize("spec", [{}, {"kind": "cloud", "name": "workplace"}, {"kind": "builtin", "name": "nowhere"}])
 def test_an_unknown_environment_is_refused(spec: dict) -> None:
     with pytest.raises(SpecError, match="Built in: workplace"):
         load(spec)

@@ -105,7 +105,7 @@ class OpenAIEngine:
     def _wait_s(self, attempt: int, response: httpx.Response | None) -> float:
         """What the server asks for, else twice as long each time."""
         asked = response.headers.get("retry-after", "") if response is not None else ""
-        seconds = float(asked) if asked.isdigit() else self.first_wait_s * 2**attempt
+        seconds = float(asked) if asked.isdecimal() else self.first_wait_s * 2**attempt
         return min(LONGEST_WAIT_S, seconds)
 
     def _refusal(self, response: httpx.Response) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workers.branches import Pass, Prompted, Segment, decoder_of, forward_prompts, use_branches
 from workers.engines import Conversation, Output, Sampling
-from workers.models import load_policy, set_threads, stop_token_ids
+from workers.models import device, load_policy, set_threads, stop_token_ids
 
 
 @dataclass
@@ -40,14 +40,14 @@ class TransformersEngine:
         use_branches(model)
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.decoder, self.head = decoder_of(model)
-        self.stops = torch.tensor(stop_token_ids(tokenizer))
+        self.stop_ids = stop_token_ids(tokenizer)
+        self.stops = torch.tensor(self.stop_ids, dtype=torch.long)
 
     @classmethod
     def load(cls, engine: dict, model: dict) -> Self:
         set_threads(engine.get("threads", 0))
         policy, tokenizer = load_policy(model["base"], model.get("adapter"), engine.get("dtype", "float32"))
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(policy.to(device), tokenizer, engine.get("batch_size", 64))
+        return cls(policy.to(device()), tokenizer, engine.get("batch_size", 64))
 
     def prompt_ids(self, conversation: Conversation) -> list[int]:
         text = self.tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
@@ -69,31 +69,32 @@ class TransformersEngine:
         started = time.perf_counter()
         prompted = forward_prompts(self.decoder, prompts, self.tokenizer.pad_token_id or 0)
         noise = _noise(sampling, names, n).to(prompted.last_hidden.device)
+        stops = self.stops.to(noise.device)
         state = self._begin(prompted, n, sampling.max_new_tokens)
-        total = len(prompts) * n
-        tokens: list[list[int]] = [[] for _ in range(total)]
-        logprobs: list[list[float]] = [[] for _ in range(total)]
-        finished = [0.0] * total
+        tokens, logprobs = torch.zeros_like(noise, dtype=torch.long), torch.zeros_like(noise)
+        lengths = torch.zeros_like(state.rows)
+        ended_ms: list[float] = []  # when each token was there
         hidden = prompted.last_hidden.repeat_interleave(n, 0)
         for step in range(sampling.max_new_tokens):
             chosen, chosen_logprobs = sample(self.head(hidden), sampling, noise[state.rows, step])
-            for row, token, logprob in zip(state.rows.tolist(), chosen.tolist(), chosen_logprobs.tolist(), strict=True):
-                tokens[row].append(token)
-                logprobs[row].append(logprob)
-                finished[row] = time.perf_counter() - started
-            going = ~torch.isin(chosen, self.stops.to(chosen.device))
-            if not going.any() or step + 1 == sampling.max_new_tokens:
+            tokens[state.rows, step], logprobs[state.rows, step] = chosen, chosen_logprobs
+            lengths[state.rows] = step + 1
+            # A step's one wait for the device. More of them would leave a GPU idle between its small kernels.
+            going = (~torch.isin(chosen, stops)).nonzero().squeeze(1)
+            ended_ms.append((time.perf_counter() - started) * 1000)
+            if not len(going) or step + 1 == sampling.max_new_tokens:
                 break
-            if not going.all():
-                state.keep(going.nonzero().squeeze(1))
+            if len(going) < len(chosen):
+                state.keep(going)
                 chosen = chosen[going]
             hidden = self._step(state, chosen, prompted.segments[:-1])
-        stops = set(self.stops.tolist())
         outputs = [
-            self._output(tokens[row], logprobs[row], len(prompts[row // n]), finished[row] * 1000, stops)
-            for row in range(total)
+            self._output(row[:length], scores[:length], len(prompts[index // n]), ended_ms[length - 1])
+            for index, (row, scores, length) in enumerate(
+                zip(tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True)
+            )
         ]
-        return [outputs[at : at + n] for at in range(0, total, n)]
+        return [outputs[at : at + n] for at in range(0, len(outputs), n)]
 
     def _begin(self, prompted: Prompted, n: int, new: int) -> Decoding:
         """Each row gets its conversation's rest (short) in a buffer of its own; the prefix (long) stays shared."""
@@ -138,9 +139,7 @@ class TransformersEngine:
         state.positions = state.positions + 1
         return hidden
 
-    def _output(
-        self, tokens: list[int], logprobs: list[float], prompt_tokens: int, latency_ms: float, stops: set[int]
-    ) -> Output:
+    def _output(self, tokens: list[int], logprobs: list[float], prompt_tokens: int, latency_ms: float) -> Output:
         return Output(
             text=self.tokenizer.decode(tokens, skip_special_tokens=True),
             token_ids=tokens,
@@ -148,7 +147,7 @@ class TransformersEngine:
             prompt_tokens=prompt_tokens,
             output_tokens=len(tokens),
             latency_ms=latency_ms,
-            truncated=tokens[-1] not in stops,
+            truncated=tokens[-1] not in self.stop_ids,
         )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workers.environments import opening
-from workers.verifiers import Execution, Score, argument_match, tool_call
+from workers.environments.episodes import ToolEpisode, arguments_of
+from workers.verifiers import Clients, Execution, Rollout, Score, argument_match, build, masked, parse_call
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 PRIORITIES = ("low", "medium", "high")
@@ -192,26 +193,29 @@ class Workplace:
     """The environment: harness and verifier from the spec, state fresh for each output."""
 
     tools = TOOLS
+    multi_turn = False
 
-    def __init__(self, spec: dict) -> None:
+    def __init__(self, spec: dict, *, clients: Clients | None = None) -> None:
         self.harness = spec["harness"]
-        self.weights = spec["verifier"].get("weights")
+        self.verifier = build(spec["verifier"], clients=clients)
 
     def conversation(self, task: dict) -> list[dict]:
         return opening(self.harness) + task["messages"]
 
+    def open(self, task: dict, state: dict | None = None) -> OneCall:
+        return OneCall(self, task, state)
+
     def score(self, task: dict, output: str) -> Score:
+        """The call runs in a fresh workplace; the verifier sees the output and what the call did."""
+        call = parse_call(output)
         try:
-            score, call, execution = tool_call(
-                output, task["expected"], lambda made: execute(made, task["expected"]), self.weights
-            )
-        except Exception as error:  # a fault of the verifier is no evidence about the model
-            return Score(
-                reward=None,
-                masked=True,
-                mask_reason=f"The verifier failed: {type(error).__name__}: {error}",
-                messages=[{"role": "assistant", "content": output}],
-            )
+            execution = execute(call, task["expected"]) if call else None
+        except Exception as error:  # a fault of ours is no evidence about the model
+            score = masked(f"The workplace failed: {type(error).__name__}: {error}")
+            score.messages = [{"role": "assistant", "content": output}]
+            return score
+        ran = [] if call is None or execution is None else [replace(execution, name=call["tool"], args=call["args"])]
+        score = self.verifier.score(Rollout.of_text(task, output, tools=self.tools, calls=ran))
         score.messages = self.turns(output, call, execution)
         return score
 
@@ -222,3 +226,32 @@ class Workplace:
             tool_message(call),
             {"role": "tool", "tool_call_id": "call_1", "content": execution.observation},
         ]
+
+
+class OneCall(ToolEpisode):
+    """The environment as an episode: over after one message. A native call counts as the JSON text that says the same."""
+
+    def __init__(self, environment: Workplace, task: dict, state: dict | None) -> None:
+        super().__init__(task, environment.conversation(task), environment.tools, max_turns=1, state=state)
+        self.environment = environment
+
+    async def run(self, tool: str, args: dict) -> Execution:
+        done = execute({"tool": tool, "args": args}, self.task.get("expected"))
+        return Execution(**vars(done) | {"name": tool, "args": args, "error": "" if done.ok else done.observation})
+
+    async def score(self) -> Score:
+        first = next((message for message in self.said if message["role"] == "assistant"), None)
+        score = self.environment.score(self.task, _as_text(first) if first else "")
+        score.messages = self.said or score.messages
+        return score
+
+
+def _as_text(message: dict) -> str:
+    """What the verifier reads: one call as {"tool", "args"}; several calls are no right answer to one request."""
+    calls = [
+        {"tool": call["function"]["name"], "args": arguments_of(call["function"]["arguments"])}
+        for call in message.get("tool_calls", [])
+    ]
+    if not calls:
+        return message["content"] or ""
+    return json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False)

@@ -1,42 +1,17 @@
-"""Verifiers: from an output and what was expected to a reward with named components. Light and pure."""
+"""The guide's reward of one tool call, and what texts and values mean the same. Light and pure."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
+
+from workers.verifiers.types import Execution, Score
 
 TOOL_CALL_WEIGHTS = {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}
 MAX_DEPTH = 32
 _SPACE = re.compile(r"\s+")
-
-
-@dataclass(frozen=True)
-class Execution:
-    """What happened when the call ran: whether it worked, whether it did harm, what the tool answered."""
-
-    ok: bool
-    unsafe: bool
-    observation: str
-
-
-@dataclass
-class Score:
-    """A scored output. `reward` is None if and only if `masked`: a verifier's own error is not a 0."""
-
-    reward: float | None
-    components: dict[str, float] = field(default_factory=dict)
-    success: bool = False
-    valid: bool = False
-    tool_ok: bool = False
-    args_score: float = 0.0
-    executed: bool = False
-    unsafe: bool = False
-    masked: bool = False
-    mask_reason: str = ""
-    messages: list[dict] = field(default_factory=list)
 
 
 def _no_constant(name: str) -> None:

@@ -1,0 +1,180 @@
+"""The workers on a device that is not the processor (a pretended one), and in other dtypes than float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.workers.conftest import Recorder, tasks
+from tests.workers.elsewhere import ELSEWHERE, Far, elsewhere
+from tests.workers.test_engine import small
+from workers import checkpoint, grpo, sft
+from workers.branches import pad, use_branches
+from workers.engines import Sampling, open_engine
+from workers.engines.transformers_engine import TransformersEngine
+from workers.grpo import Trainer
+from workers.models import load_base, lora
+from workers.sft import completion_loss
+from workers.spec import JobError, SpecError, StopFlag
+
+CHATS = [[{"role": "user", "content": text}] for text in ("Close 12.", "Send Ana a mail about lunch.", "Hi")]
+CONFIG = {
+    "steps": 2, "prompts_per_step": 2, "generations": 4, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8,
+    "max_new_tokens": 8, "save_every": 1, "updates_per_batch": 2, "beta": 0.1,
+}  # fmt: skip
+
+
+def answered(engine: TransformersEngine) -> list[tuple[str, list[int]]]:
+    found = dict(engine.generate(CHATS, Sampling(1.0, 0.9, 12, 3), 3))
+    return [(output.text, output.token_ids) for index in sorted(found) for output in found[index]]
+
+
+def test_the_pretended_device_refuses_a_mixture() -> None:
+    with elsewhere():
+        far = torch.ones(3, device=ELSEWHERE)
+        assert isinstance(far + 1, Far) and (far * 2).tolist() == [2.0, 2.0, 2.0]
+        with pytest.raises(AssertionError, match="mixes devices"):
+            far + torch.ones(3)
+
+
+def test_generation_elsewhere_is_the_same_and_waits_once_a_token(tiny_model: Path) -> None:
+    here = answered(TransformersEngine(*load_base(tiny_model), batch_size=64))
+    model, tokenizer = load_base(tiny_model)
+    with elsewhere() as device:
+        engine = TransformersEngine(model.to(ELSEWHERE), tokenizer, batch_size=64)
+        assert isinstance(engine.head.weight, Far)
+        device.waits = 0
+        assert answered(engine) == here
+        # One for each of the 12 tokens, three for the answers as a whole.
+        assert device.waits <= 12 + 3
+
+
+@pytest.fixture
+def spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards that differ, so that there is something to learn from random weights."""
+    monkeypatch.setattr(grpo, "rollouts", with_rewards(grpo.rollouts))
+
+
+def with_rewards(rollouts: Callable) -> Callable:
+    def rewarded(*arguments: object) -> list:
+        found = list(rollouts(*arguments))
+        for _, scored in found:
+            for index, (_, score) in enumerate(scored):
+                score.reward = float(index % 3)
+        return found
+
+    return rewarded
+
+
+def steps(spec: dict, events: Recorder, count: int) -> Trainer:
+    trainer = Trainer(spec, events, StopFlag())
+    for _ in range(count):
+        trainer.step()
+    return trainer
+
+
+def test_grpo_elsewhere_saves_and_resumes(
+    make_spec: Callable[..., dict], events: Recorder, spread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sampling, KL, two updates a batch, a checkpoint, and a step from it: all where the model is, with its results."""
+    torch.manual_seed(0)
+    here = steps(make_spec(config=CONFIG), events, 2)
+    # Loaded before: while it loads, the library has a use of its own for the device's name.
+    loaded = [load_base(make_spec()["model"]["base"]) for _ in range(2)]
+    monkeypatch.setattr(grpo, "load_base", lambda *_: loaded.pop())
+    monkeypatch.setattr(grpo, "device", lambda: ELSEWHERE)
+    with elsewhere():
+        torch.manual_seed(0)
+        trainer = steps(make_spec(config=CONFIG), events, 1)
+        folder = checkpoint.save(trainer.out / "there", step=1, model=trainer.model, optimizer=trainer.optimizer)
+        resumed = steps(make_spec(config=CONFIG, resume_from=str(folder)), events, 1)
+        found = {name: p.detach().near for name, p in resumed.model.named_parameters() if p.requires_grad}
+    expected = {name: p.detach() for name, p in here.model.named_parameters() if p.requires_grad}
+    assert found.keys() == expected.keys() and found
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
+
+
+def test_the_loss_of_sft_elsewhere_is_the_same(tiny_model: Path) -> None:
+    ids, real = pad([[5, 6, 7, 8, 11, 12], [5, 6, 9, 14]], 0)
+    labels = ids.masked_fill(~real, -100)
+    labels[0, :4], labels[1, :3] = -100, -100
+    losses = []
+    for device in ("cpu", ELSEWHERE):
+        torch.manual_seed(0)
+        model = lora(load_base(tiny_model)[0], CONFIG, None)
+        with elsewhere():
+            model = model.to(device)
+            use_branches(model)
+            loss, _ = completion_loss(model, ids.to(device), real.to(device), labels.to(device))
+            loss.backward()
+            losses.append(float(loss.detach()))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("program", ["sft", "grpo"])
+@pytest.mark.parametrize(("dtype", "trained"), [("bfloat16", "bfloat16"), ("float16", "float32")])
+def test_training_heeds_the_dtype_and_keeps_the_adapter_in_float32(
+    dtype: str,
+    trained: str,
+    program: str,
+    make_spec: Callable[..., dict],
+    events: Recorder,
+    spread: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = []
+
+    def watched(*arguments: str) -> tuple:
+        loaded.append(load_base(*arguments))
+        return loaded[-1]
+
+    monkeypatch.setattr(f"workers.{program}.load_base", watched)
+    spec = make_spec(config=CONFIG | {"batch_size": 3})
+    spec["engine"]["dtype"] = dtype
+    rows = [{"messages": task["messages"], "completion": "Done."} for task in tasks()]
+    {"sft": sft, "grpo": grpo}[program].main(spec | {"rows": rows}, events, StopFlag())
+    base = loaded[0][0]
+    assert str(base.get_input_embeddings().weight.dtype) == f"torch.{trained}"
+    losses = [row["values"]["train/loss"] for row in events.rows("metric")]
+    assert len(losses) == 2 and all(loss is not None for loss in losses)
+    adapter = load_file(Path(events.rows("result")[0]["adapter"]) / "adapter_model.safetensors")
+    assert {value.dtype for value in adapter.values()} == {torch.float32}
+    assert any(value.abs().max() > 0 for name, value in adapter.items() if "lora_B" in name)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_deep_model_of_16_bits_is_not_refused_for_its_rounding(dtype: torch.dtype) -> None:
+    """And its weights are afterwards what they were, those that were of 32 bits among them."""
+    torch.manual_seed(0)
+    size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 16, "num_attention_heads": 4}
+    config = LlamaConfig(vocab_size=256, num_key_value_heads=2, initializer_range=0.3, **size)
+    model = lora(LlamaForCausalLM(config).to(dtype), CONFIG, None)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert {value.dtype for value in before.values()} == {dtype, torch.float32}
+    use_branches(model)
+    after = model.state_dict()
+    assert all(torch.equal(after[name], value) and after[name].dtype == value.dtype for name, value in before.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("kind", "fields"), [("bloom", {}), ("granite", {"logits_scaling": 8.0})])
+def test_a_model_that_would_be_computed_wrong_is_refused_in_16_bits_too(
+    kind: str, fields: dict, dtype: torch.dtype
+) -> None:
+    model = small(kind, **fields).to(dtype)
+    with pytest.raises(JobError, match="cannot be run with shared prompts"):
+        use_branches(model)
+    assert model.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", ["int8", "no such type", "auto", "nn"])
+def test_an_unknown_dtype_is_refused_by_name(dtype: str, tiny_model: Path) -> None:
+    engine = {"kind": "transformers", "dtype": dtype}
+    with pytest.raises(SpecError, match=r"engine\.dtype must be one of float32, bfloat16, float16"):
+        open_engine(engine, {"base": str(tiny_model), "adapter": None})

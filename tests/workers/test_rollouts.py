@@ -1,0 +1,378 @@
+"""Many episodes at a time: limits, isolation, crashes, and both ways to reach a model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.workers.conftest import Recorder
+from tests.workers.test_workplace_assistant import assistant
+from workers import evaluate, rollouts
+from workers.engines import Output, Sampling
+from workers.environments import gold_calls, load
+from workers.environments.workplace_assistant import own_tasks
+from workers.rollouts import (  # fmt: skip
+    ChatPolicy,
+    EnginePolicy,
+    Finished,
+    Limits,
+    PolicyError,
+    Reply,
+    as_message,
+    as_text,
+    gather,
+    rollout,
+    stream,
+)
+from workers.spec import SpecError, StopFlag
+from workers.verifiers import Score
+
+SPEC: dict = {"kind": "builtin", "name": "workplace_assistant", "harness": {"temperature": 0.0}, "verifier": {}}
+TASK = own_tasks()[0]
+
+
+def made(task: dict) -> list[dict]:
+    return [*(assistant((call["tool"], call["args"])) for call in gold_calls(task)), assistant(text="Done.")]
+
+
+class Scripted:
+    """Says what `answer(messages)` returns, or raises it."""
+
+    def __init__(self, say: Callable[[list[dict]], Any], wait: float = 0.0) -> None:
+        self.say, self.wait, self.open, self.most = say, wait, 0, 0
+
+    async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply:
+        self.open += 1
+        self.most = max(self.most, self.open)
+        try:
+            await asyncio.sleep(self.wait)
+            said = self.say(messages)
+            if isinstance(said, BaseException):
+                raise said
+            return Reply(said, prompt_tokens=7, output_tokens=3, token_ids=[seed % 7, 1, 2], logprobs=[0.0, -1.0, -2.0])
+        finally:
+            self.open -= 1
+
+
+def by_gold(messages: list[dict]) -> dict:
+    """The right next message for any of the own tasks, known by its request; odd tasks are left undone."""
+    request = next(message["content"] for message in messages if message["role"] == "user")
+    number, task = next((n, task) for n, task in enumerate(own_tasks()) if task["messages"][1]["content"] == request)
+    turn = sum(message["role"] == "assistant" for message in messages)
+    return made(task)[turn] if number % 2 == 0 else assistant(text="No.")
+
+
+def one(policy: Scripted, limits: Limits | None = None, task: dict = TASK, spec: dict = SPEC) -> Finished:
+    return asyncio.run(rollout(policy, load(spec).open(task), limits or Limits()))
+
+
+def test_two_hundred_at_once_are_each_their_own() -> None:
+    policy = Scripted(by_gold, wait=0.001)
+    tasks = [dict(task) for _ in range(7) for task in own_tasks()][:200]
+    found = asyncio.run(gather(policy, load(SPEC), tasks, Limits(), concurrency=200))
+    assert [len(samples) for samples in found] == [1] * 200 and policy.most == 200
+    for number, [done] in enumerate(found):
+        right = (number % 30) % 2 == 0
+        assert done.score.reward == float(right) and done.rollout.task["id"] == tasks[number]["id"]
+        assert done.stop_reason == "stop" and len(done.replies) == len(made(tasks[number])) if right else 1
+
+
+def test_no_more_run_at_once_than_allowed_and_samples_have_their_own_seeds() -> None:
+    policy = Scripted(by_gold, wait=0.001)
+    found = asyncio.run(gather(policy, load(SPEC), list(own_tasks()[:6]), Limits(), n=3, concurrency=4))
+    assert policy.most == 4 and [len(samples) for samples in found] == [3] * 6
+    seeds = {done.replies[0].token_ids[0] for samples in found for done in samples}
+    assert len(seeds) > 1
+
+
+def test_every_turn_keeps_its_own_tokens() -> None:
+    done = one(Scripted(by_gold))
+    assert [reply.token_ids[1:] for reply in done.replies] == [[1, 2], [1, 2]]
+    assert done.rollout.stats == {"turns": 2, "stop_reason": "stop", "input_tokens": 14, "output_tokens": 6}
+
+
+LOOK = assistant(("analytics_total_visits_count", {}))
+
+
+@pytest.mark.parametrize(
+    ("limits", "turns", "reason"),
+    [(Limits(turns=2), 2, "turns"), (Limits(tokens=9), 3, "tokens"), (Limits(turns=0), 6, "turns")],
+)
+def test_what_reaches_a_limit_is_scored_as_it_stands(limits: Limits, turns: int, reason: str) -> None:
+    done = one(Scripted(lambda _: LOOK), limits)
+    assert (len(done.replies), done.stop_reason, done.truncated) == (turns, reason, True)
+    assert done.score.reward == 0 and not done.score.masked
+
+
+def test_the_time_limit_masks() -> None:
+    done = one(Scripted(lambda _: LOOK, wait=30), Limits(seconds=0.05))
+    assert done.score.masked and done.stop_reason == "time" and "longer than 0.05 seconds" in done.score.mask_reason
+
+
+def test_a_policy_that_fails_masks_with_its_reason() -> None:
+    done = one(Scripted(lambda messages: PolicyError("HTTP 500") if len(messages) > 3 else LOOK))
+    assert done.score.masked and "HTTP 500" in done.score.mask_reason and done.stop_reason == "policy error"
+    assert [message["role"] for message in done.score.messages] == ["assistant", "tool"]
+
+
+def test_a_tool_that_crashes_is_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+    from workers.environments.workplace_assistant import office
+
+    def crash(*_: object) -> None:
+        raise OSError("/secret/path is gone")
+
+    monkeypatch.setitem(office.HANDLERS, "analytics_total_visits_count", crash)
+    done = one(Scripted(lambda messages: LOOK if len(messages) == 2 else assistant(text="Done.")))
+    told = done.rollout.messages[1]["content"]
+    assert "The tool failed (OSError)" in told and "secret" not in told
+    assert done.score.reward == 0 and not done.score.masked and done.rollout.calls[0].error
+
+
+def test_a_verifier_that_crashes_or_hangs_masks_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    from workers.environments import workplace_assistant
+
+    def crash(_: object) -> Score:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(workplace_assistant, "compared", crash)
+    done = one(Scripted(by_gold))
+    assert done.score.masked and done.score.mask_reason == "The verifier failed: ZeroDivisionError: by zero"
+
+    async def hang(_: object) -> Score:
+        await asyncio.sleep(30)
+        raise AssertionError
+
+    monkeypatch.setattr(workplace_assistant.WorkplaceEpisode, "score", hang)
+    done = one(Scripted(by_gold), Limits(score_seconds=0.05))
+    assert done.score.masked and "longer than 0.05 seconds" in done.score.mask_reason
+
+
+def test_one_that_crashes_harms_no_other() -> None:
+    def say(messages: list[dict]) -> Any:
+        return RuntimeError("boom") if "Callum" in messages[1]["content"] else by_gold(messages)
+
+    found = asyncio.run(gather(Scripted(say), load(SPEC), list(own_tasks()), Limits(), concurrency=30))
+    crashed = [done for [done] in found if done.score.masked]
+    assert crashed and all("RuntimeError: boom" in done.score.mask_reason for done in crashed)
+    assert sum(done.score.success for [done] in found) >= 12
+
+
+@pytest.mark.parametrize("message", [None, 3, "text", {}, {"tool_calls": 3}, {"tool_calls": [3, {}, {"function": {"name": 3, "arguments": [1]}}]}, {"content": "\ud800\x00", "tool_calls": [{"id": "\ud800", "function": {"name": "\x00", "arguments": {"a": "\ud800"}}}]}])  # fmt: skip
+def test_hostile_messages_are_the_agents_fault_and_can_be_stored(message: Any) -> None:
+    done = one(Scripted(lambda _: message))
+    assert done.score.reward == 0 and not done.score.masked
+    stored = json.dumps(done.score.messages, ensure_ascii=False)
+    assert "\x00" not in stored and stored.encode()
+
+
+def test_a_reader_that_stops_leaves_nothing_running() -> None:
+    policy, closed = Scripted(by_gold, wait=0.01), []
+    environment = load(SPEC)
+    opened = environment.open
+
+    def watched(task: dict, state: dict | None = None) -> Any:
+        episode = opened(task, state)
+
+        async def close() -> None:
+            closed.append(episode)
+
+        episode.close = close
+        return episode
+
+    environment.open = watched
+
+    async def run() -> int:
+        async with aclosing(stream(policy, environment, own_tasks(), Limits(), concurrency=8)) as found:
+            async for _ in found:
+                break
+        return len(asyncio.all_tasks()) - 1
+
+    assert asyncio.run(run()) == 0 and policy.open == 0 and 8 <= len(closed) <= 16
+
+
+def test_a_task_that_cannot_be_opened_is_told() -> None:
+    with pytest.raises(KeyError):
+        asyncio.run(gather(Scripted(by_gold), load(SPEC), [{"id": "x"}], Limits()))
+
+
+# The chat policy
+
+ENGINE = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}
+
+
+def chat(*answers: httpx.Response | Exception) -> tuple[Finished, list[dict]]:
+    seen: list[dict] = []
+    left = iter(answers)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(json.loads(request.content))
+        answer = next(left)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def run() -> Finished:
+        async with ChatPolicy(ENGINE, Sampling(max_new_tokens=9), transport=httpx.MockTransport(handle)) as policy:
+            policy.first_wait_s = 0.0
+            return await rollout(policy, load(SPEC).open(TASK), Limits())
+
+    return asyncio.run(run()), seen
+
+
+def completion(message: Any, finish: str = "stop") -> httpx.Response:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2}
+    return httpx.Response(200, json={"choices": [{"message": message, "finish_reason": finish}], "usage": usage})
+
+
+def test_the_chat_policy_sends_tools_and_results() -> None:
+    done, seen = chat(*map(completion, made(TASK)))
+    assert done.score.reward == 1 and len(seen) == 2 and done.rollout.stats["input_tokens"] == 10
+    assert len(seen[0]["tools"]) == 27 and seen[0]["max_tokens"] == 9 and seen[0]["model"] == "m"
+    assert [message["role"] for message in seen[1]["messages"]] == ["system", "user", "assistant", "tool"]
+
+
+def test_a_busy_server_is_tried_again() -> None:
+    busy = httpx.Response(429, headers={"retry-after": "0"})
+    done, seen = chat(busy, httpx.ConnectError("no"), httpx.Response(503), completion(assistant(text="No."), "length"))
+    assert len(seen) == 4 and done.score.reward == 0 and done.truncated
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason", "tries"),
+    [
+        ([httpx.Response(500)] * 6, "no answer in 6 tries (HTTP 500)", 6),
+        ([httpx.Response(401, text="bad key")], "refused the request (HTTP 401): bad key", 1),
+        ([httpx.Response(200, json={"choices": []})], "no chat completion", 1),
+        ([httpx.Response(200, text="<html>")], "no chat completion", 1),
+    ],
+)
+def test_a_server_that_gives_no_answer_masks(answers: list, reason: str, tries: int) -> None:
+    done, seen = chat(*answers)
+    assert done.score.masked and reason in done.score.mask_reason and len(seen) == tries
+
+
+@pytest.mark.parametrize("engine", [{}, {"base_url": "x", "model": "m"}, {"base_url": "http://x"}])
+def test_an_engine_without_an_address_is_refused(engine: dict) -> None:
+    with pytest.raises(SpecError):
+        ChatPolicy(engine, Sampling())
+
+
+# The lock-step policy
+
+
+class Engine:
+    """Answers by `by_gold` in the product's JSON form; remembers its batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[list[dict]]] = []
+        self.broken = False
+
+    def prompt_ids(self, conversation: list[dict]) -> list[int]:
+        return [len(conversation)]
+
+    def generate(self, conversations: list, sampling: Sampling, n: int = 1) -> Iterator[tuple[int, list[Output]]]:
+        if self.broken:
+            raise MemoryError("too big")
+        self.batches.append(conversations)
+        for index in reversed(range(len(conversations))):
+            said = by_gold([m for m in conversations[index] if not m["content"].startswith("Result: ")])
+            text = said["content"]
+            if calls := said.get("tool_calls"):
+                function = calls[0]["function"]
+                text = json.dumps({"tool": function["name"], "args": json.loads(function["arguments"])})
+            yield index, [Output(text, [1, 2], [-0.1, -0.2], 4, 2, 1.0, False)]
+
+
+def test_episodes_go_in_lock_step_with_their_tokens() -> None:
+    engine = Engine()
+    found = asyncio.run(
+        gather(EnginePolicy(engine, Sampling()), load(SPEC), list(own_tasks()), Limits(), concurrency=30)
+    )
+    sizes = [len(batch) for batch in engine.batches]
+    assert sizes[0] == 30 and sizes == sorted(sizes, reverse=True) and len(sizes) <= 6
+    assert [done.score.success for [done] in found] == [number % 2 == 0 for number in range(30)]
+    reply = found[0][0].replies[1]
+    assert reply.token_ids == [1, 2] and reply.logprobs == [-0.1, -0.2] and reply.prompt_token_ids == [4]
+    system = engine.batches[0][0][0]["content"]
+    assert "email_reply_email" in system and '{"tool": name' in system
+
+
+def test_an_engine_that_fails_masks() -> None:
+    engine = Engine()
+    engine.broken = True
+    [[done]] = asyncio.run(gather(EnginePolicy(engine, Sampling()), load(SPEC), [TASK], Limits()))
+    assert done.score.masked and "MemoryError: too big" in done.score.mask_reason
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [('{"tool": "a", "args": {}}', "a"), (' {"tool": "a", "args": {}}\n', "a"), ('{"tool": "a"}', None), ("Hi", None)],
+)
+def test_a_text_is_a_call_only_in_the_exact_form(text: str, name: str | None) -> None:
+    message = as_message(text)
+    assert (message.get("tool_calls") or [{"function": {"name": None}}])[0]["function"]["name"] == name
+
+
+def test_a_conversation_becomes_text() -> None:
+    told = as_text([{"role": "user", "content": "Q"}, assistant(("a", {"b": 1})), {"role": "tool", "content": "R"}], [])
+    assert [(m["role"], m["content"]) for m in told] == [
+        ("user", "Q"), ("assistant", '{"tool": "a", "args": {"b": 1}}'), ("user", "Result: R"),
+    ]  # fmt: skip
+    assert as_text([{"role": "user", "content": "Q"}], [{"function": {"name": "a"}}])[0]["role"] == "system"
+
+
+# In an evaluation
+
+
+def job(engine: dict) -> dict:
+    return {
+        "model": {"base": "m"}, "engine": engine, "environment": SPEC, "samples_per_task": 2, "tasks": list(own_tasks()[:4]),
+    }  # fmt: skip
+
+
+def test_an_evaluation_of_several_turns_tells_its_samples(events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "open_engine", lambda *_: Engine())
+    evaluate.main(job({"kind": "transformers"}), events, StopFlag())
+    samples = events.rows("sample")
+    assert sorted((row["task_id"], row["index"]) for row in samples) == sorted(
+        (task["id"], index) for task in own_tasks()[:4] for index in (0, 1)
+    )
+    row = next(row for row in samples if row["task_id"] == TASK["id"])
+    assert row["reward"] == 1 and row["turns"] == 2 and row["stop_reason"] == "stop" and row["output"] == "Done."
+    assert [m["role"] for m in row["messages"]] == ["assistant", "tool", "assistant"] and row["output_tokens"] == 4
+    assert events.rows("result")[0]["metrics"] == {"samples": 8} and events.rows("progress")[-1]["done"] == 8
+
+
+def test_an_evaluation_is_stopped_cleanly(events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from workers.spec import Stop
+
+    monkeypatch.setattr(evaluate, "open_engine", lambda *_: Engine())
+    stop = StopFlag()
+    stop.is_set = True
+    with pytest.raises(Stop):
+        evaluate.main(job({"kind": "transformers"}), events, stop)
+    assert len(events.rows("sample")) == 1
+
+
+def test_training_in_several_turns_is_refused(events: Recorder, tiny_model: Any) -> None:
+    from workers.grpo import Trainer
+
+    spec = job({"threads": 1}) | {"config": {"steps": 1, "learning_rate": 1e-3}, "out_dir": "x"}
+    with pytest.raises(SpecError, match=re.escape("Training in an environment of several turns")):
+        Trainer(spec, events, StopFlag())
+
+
+def test_the_module_is_light() -> None:
+    import subprocess
+    import sys
+
+    program = "import sys, workers.rollouts; sys.exit(bool({'torch', 'transformers', 'django'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert rollouts.TRIES == 6

@@ -1,0 +1,83 @@
+"""The simulated user: a script that answers by rule, always in the same way. Light and pure.
+
+A script is {email, order, confirms, facts: [{"asks": regular expression, "says": text}], change, pushes: [text]}. `change` is
+what the user says instead of the first yes: a changed mind. `pushes` are said one after the other when refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+MAX_READ = 4000  # characters of the agent's message that are read
+ASKS_EMAIL = re.compile(r"\b(e-?mail|verify|identif|who am i (speaking|talking))", re.IGNORECASE)
+ASKS_ORDER = re.compile(r"(which|what|your|the) order( number| id)?\b[^.!]{0,60}\?|order (number|id)", re.IGNORECASE)
+ASKS_YES = re.compile(
+    r"(\bconfirm|\bgo ahead\b|\bproceed\b|\bshall i\b|\bshould i\b|\bare you sure\b|\byes or no\b|\bis th(at|is) (ok|okay|right|correct)\b"
+    r"|\b(do you want|would you like) me to\b)[^.!]{0,300}\?|\bplease confirm\b",
+    re.IGNORECASE,
+)  # fmt: skip
+REFUSES = re.compile(
+    r"\b(cannot|can['’]t|unable|not (possible|allowed|able|eligible)|against (our|the) policy|sorry)\b", re.I
+)
+YES = re.compile(
+    r"^\s*(yes|yep|sure|go ahead|please do|i confirm|confirmed|that is right|correct|ok(ay)?)\b", re.IGNORECASE
+)
+AGREES, DECLINES, ENDS = "Yes, please go ahead.", "No, please leave it as it is.", "Thank you, that is all."
+
+
+@dataclass
+class ScriptedUser:
+    """`told` are the names of what was said already, so that no fact is repeated for ever."""
+
+    script: dict
+    told: list[str] = field(default_factory=list)
+
+    def reply(self, text: str) -> tuple[str, bool]:
+        """(what the user says, whether that ends the conversation)."""
+        text = text[:MAX_READ]
+        if ASKS_YES.search(text):
+            return self._decides(), False
+        answers = self._answers(text)
+        if answers:
+            return " ".join(answers), False
+        if REFUSES.search(text) and (push := self._next_push()):
+            return push, False
+        return ENDS, True
+
+    def _decides(self) -> str:
+        if self.script.get("change") and "change" not in self.told:
+            self.told.append("change")
+            return self.script["change"]
+        return AGREES if self.script.get("confirms", True) else DECLINES
+
+    def _answers(self, text: str) -> list[str]:
+        found = []
+        if ASKS_EMAIL.search(text) and "?" in text and self._first("email"):
+            found.append(f"My email address is {self.script['email']}.")
+        if ASKS_ORDER.search(text) and "?" in text and self._first("order"):
+            number = self.script.get("order")
+            found.append(f"It is order {number}." if number else "I do not know the number, please look it up.")
+        for place, fact in enumerate(self.script.get("facts", [])):
+            if "?" in text and re.search(fact["asks"], text, re.IGNORECASE) and self._first(f"fact{place}"):
+                found.append(fact["says"])
+        return found
+
+    def _first(self, name: str) -> bool:
+        if name in self.told:
+            return False
+        self.told.append(name)
+        return True
+
+    def _next_push(self) -> str | None:
+        pushes = self.script.get("pushes", [])
+        done = sum(name.startswith("push") for name in self.told)
+        if done >= len(pushes):
+            return None
+        self.told.append(f"push{done}")
+        return pushes[done]
+
+
+def agrees(text: str) -> bool:
+    """Whether a user's message is a clear yes."""
+    return bool(YES.match(text))

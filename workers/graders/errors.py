@@ -1,0 +1,41 @@
+"""Errors of graders, and the flags by which the hosted API reports them."""
+
+from __future__ import annotations
+
+
+class GraderError(ValueError):
+    """A grader's JSON is wrong; `path` says where, such as `grader.graders.name.operation`."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path, self.message = path, message
+
+
+class RunError(Exception):
+    """A run failed in the way that `flag` names; `details` go to the flag's own text field, where it has one."""
+
+    def __init__(self, flag: str, details: str = "", kind: str = "") -> None:
+        super().__init__(details or flag)
+        self.flag, self.details, self.kind = flag, details, kind
+
+
+FLAGS = (
+    "formula_parse_error", "invalid_variable_error", "model_grader_parse_error", "model_grader_refusal_error",
+    "model_grader_server_error", "other_error", "python_grader_runtime_error", "python_grader_server_error",
+    "sample_parse_error", "truncated_observation_error", "unresponsive_reward_error",
+)  # fmt: skip
+TEXTS = ("model_grader_server_error_details", "python_grader_runtime_error_details", "python_grader_server_error_type")
+
+
+def no_errors() -> dict[str, bool | str | None]:
+    return dict.fromkeys(FLAGS, False) | dict.fromkeys(TEXTS)
+
+
+def flagged(error: RunError) -> dict[str, bool | str | None]:
+    """The API's error object with this one error in it."""
+    errors = no_errors() | {error.flag: True}
+    if error.flag == "python_grader_server_error":
+        errors["python_grader_server_error_type"] = error.kind or "sandbox_error"
+    elif f"{error.flag}_details" in errors:
+        errors[f"{error.flag}_details"] = error.details
+    return errors

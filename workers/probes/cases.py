@@ -1,0 +1,170 @@
+"""Tasks as the probes need them: the wanted calls or answers, and right outputs in the forms that verifiers read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+REFUSAL = "None of the tools I have can do this."
+# How a final answer may be dressed; the one that the verifier reads is found by trying.
+ANSWER_FORMS: dict[str, str] = {
+    "plain": "{}",
+    "sentence": "The answer is {}",
+    "boxed": "\\boxed{{{}}}",
+    "tag": "<answer>{}</answer>",
+    "hashes": "#### {}",
+}
+TEXT, NATIVE = "text", "native"
+CALL_FORMS = (TEXT, NATIVE)
+
+
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    properties: dict[str, dict]
+    required: list[str]
+    dangerous: bool
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task. `calls` are the wanted ones (None: not a matter of calls; []: none is right), `answers` the right texts."""
+
+    id: str
+    task: dict
+    calls: list[dict] | None
+    ordered: bool
+    answers: list[str]
+    tools: list[Tool]
+    forms: tuple[str, ...]
+
+    @property
+    def silent(self) -> bool:
+        """Whether it is right to call nothing; then any text may be right."""
+        return self.calls == []
+
+    @property
+    def has_gold(self) -> bool:
+        return self.calls is not None or bool(self.answers)
+
+    @property
+    def by_state(self) -> bool:
+        """Whether only what is left behind counts, so that needless calls are no mistake."""
+        return "state" in (self.task.get("expected") or {})
+
+
+def case_of(task: dict, dangerous: frozenset[str], samples: list[dict]) -> Case:
+    """`samples` are real outputs of this task; one that people judged right is its gold where nothing else says it."""
+    expected = task.get("expected") or {}
+    tools = [_tool(tool, dangerous) for tool in task.get("tools") or [] if isinstance(tool, dict)]
+    required = {tool.name: tool.required for tool in tools}
+    calls = _calls(expected)
+    calls = calls and [_complete(call, required.get(call["tool"], [])) for call in calls]
+    answers = [] if calls else _answers(task, expected, samples)
+    return Case(
+        id=str(task.get("id") or task.get("key") or ""),
+        task=task,
+        calls=calls,
+        ordered=bool(expected.get("ordered")),
+        answers=[REFUSAL] if calls == [] else answers,
+        tools=tools,
+        forms=CALL_FORMS if calls else tuple(ANSWER_FORMS) if calls is None and "answer" in expected else ("plain",),
+    )
+
+
+def _calls(expected: dict) -> list[dict] | None:
+    if isinstance(expected.get("calls"), list):
+        return expected["calls"]
+    return [expected] if "tool" in expected else None
+
+
+def _complete(call: dict, required: list[str]) -> dict:
+    """With a listed value for each argument that the tool requires, though the task lets it be left out."""
+    accept = call.get("accept") or {}
+    given = {
+        name: next(value for value in accept[name] if value not in (None, ""))
+        for name in required
+        if name not in call["args"] and any(value not in (None, "") for value in accept.get(name, []))
+    }
+    return call | {"args": call["args"] | given}
+
+
+def _answers(task: dict, expected: dict, samples: list[dict]) -> list[str]:
+    if "answer" in expected:
+        given = expected["answer"] if isinstance(expected["answer"], list) else [expected["answer"]]
+        return [as_text(value) for value in given]
+    if task.get("demonstration"):
+        return [as_text(task["demonstration"])]
+    constraint = expected.get("constraint")
+    if isinstance(constraint, dict) and len(constraint) == 1:
+        name, value = next(iter(constraint.items()))
+        if name in FITTING:
+            return [FITTING[name](value)]
+    return [sample["output"] for sample in samples if sample.get("label") is True and sample.get("output")][:1]
+
+
+# Outputs that hold a constraint, where one can be written down without a model.
+FITTING: dict[str, Callable[[Any], str]] = {
+    "exact": str,
+    "one_of": lambda choices: str(choices[0]),
+    "contains": " ".join,
+    "json": lambda value: json.dumps(value, ensure_ascii=False),
+    "json_keys": lambda keys: json.dumps(dict.fromkeys(keys, "given")),
+    "list": lambda items: ", ".join(map(str, items)),
+}
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _tool(tool: dict, dangerous: frozenset[str]) -> Tool:
+    """Schemas come from files and logs: what is no object or list in them is left out."""
+    function = tool["function"] if isinstance(tool.get("function"), dict) else tool
+    name, schema = str(function.get("name", "")), function.get("parameters")
+    schema = schema if isinstance(schema, dict) else {}
+    given, required = schema.get("properties"), schema.get("required")
+    properties = {key: item for key, item in given.items() if isinstance(item, dict)} if isinstance(given, dict) else {}
+    names = [item for item in required if isinstance(item, str)] if isinstance(required, list) else []
+    marked = bool(function.get("x-dangerous") or tool.get("x-dangerous"))
+    return Tool(name, properties, names, marked or name in dangerous)
+
+
+# Outputs
+
+
+def said(text: str | None) -> list[dict]:
+    return [{"role": "assistant", "content": text}]
+
+
+def bare(call: dict) -> dict:
+    return {"tool": call["tool"], "args": call["args"]}
+
+
+def called(calls: list[dict], form: str, **layout: Any) -> list[dict]:
+    """An assistant turn that makes these calls; `layout` goes to json.dumps. As text, one call is no list."""
+    layout = {"ensure_ascii": False} | layout
+    if form == TEXT:
+        made = [bare(call) for call in calls]
+        return said(json.dumps(made[0] if len(made) == 1 else made, **layout))
+    turn = [_native(call, number, layout) for number, call in enumerate(calls)]
+    return [{"role": "assistant", "content": "", "tool_calls": turn}]
+
+
+def _native(call: dict, number: int, layout: dict) -> dict:
+    function = {"name": call["tool"], "arguments": json.dumps(call["args"], **layout)}
+    return {"id": f"call_{number}", "type": "function", "function": function}
+
+
+def answered(text: str, form: str) -> list[dict]:
+    return said(ANSWER_FORMS[form].format(text))
+
+
+def golds(case: Case, form: str) -> Iterator[list[dict]]:
+    """The task's right output in one form; nothing where none is known."""
+    if case.calls:
+        yield called(case.calls, form)
+    elif case.answers:
+        yield answered(case.answers[0], form)

@@ -1,0 +1,66 @@
+"""Started as `python -I -S inside FOLDER [PACKAGES]`: puts the guards on, then serves requests on stdin and stdout.
+
+Imports the standard library and its neighbours in this folder, nothing of Flywheel.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import tempfile
+
+import kernel
+from guards import Guards
+from server import send, serve
+
+
+def main() -> None:
+    folder = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] else tempfile.mkdtemp(prefix="flywheel-sandbox-")
+    packages = sys.argv[2] if len(sys.argv) > 2 else ""
+    incoming, outgoing = _own_handles()
+    try:
+        guards = Guards(folder, packages)
+        guards.prepare()
+        if "pid" in guards.kinds:
+            _be_first_process()
+        guards.become_nobody()
+        if "pid" in guards.kinds:  # after the change of user, which forgets it
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        _tidy(packages)
+        serve(guards, incoming, outgoing)
+    except Exception as error:
+        send(outgoing, {"failed": f"{type(error).__name__}: {error}"})
+
+
+def _own_handles() -> tuple[int, int]:
+    """The two ends of the conversation, on high numbers; 0, 1 and 2 lead nowhere."""
+    incoming, outgoing = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nowhere, number)
+    os.close(nowhere)
+    return incoming, outgoing
+
+
+def _be_first_process() -> None:
+    """The child goes on as process 1 of the pid namespace; when it ends, the kernel ends all in it."""
+    first = os.fork()
+    if first:
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGKILL))
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 0xFF)
+
+
+def _tidy(packages: str) -> None:
+    """No environment, no way to import this folder, and common modules loaded before the first fork."""
+    import collections, datetime, decimal, difflib, fractions, itertools, math, random, re, statistics, string, typing  # noqa: E401, F401, I001
+
+    os.environ.clear()
+    sys.path[:] = [*sys.path[1:], *([packages] if packages else [])]
+    sys.argv[:] = ["main.py"]
+    gc.collect()
+    gc.freeze()
+
+
+main()

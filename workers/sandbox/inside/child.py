@@ -1,0 +1,82 @@
+"""What the forked child does: runs a program as `__main__`, or calls a function and sends back what it returns."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from json import dumps
+
+DETAILS = 4_000
+
+
+def details() -> str:
+    """The end of the current error's traceback."""
+    return traceback.format_exc(limit=-8)[-DETAILS:]
+
+
+def call(request: dict) -> dict:
+    """{"value": JSON} of the function in the source, or {"error": text, "kind": name of the exception}."""
+    try:
+        names: dict = {"__name__": "grader", "__builtins__": __builtins__}
+        exec(compile(request["source"], "grader.py", "exec"), names)
+        function = names.get(request["function"])
+        if not callable(function):
+            raise NameError(f"the source has no function “{request['function']}”")
+        value = function(*request["arguments"])
+        dumps(value)
+        return {"value": value}
+    except BaseException as error:
+        return {"error": details(), "kind": type(error).__name__}
+
+
+def run(request: dict) -> tuple[int, str]:
+    """Exit code and what stopped it ("ok", "memory", "processes"), as Python itself would have ended."""
+    watched = {"started": False}
+    sys.addaudithook(lambda event, _: watched.update(started=True) if event in STARTS else None)
+    code, reason = 0, "ok"
+    try:
+        exec(compile(request["source"], "main.py", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    except BaseException as error:
+        code = 1
+        if isinstance(error, MemoryError):
+            reason = "memory"
+        elif watched["started"] and isinstance(error, PermissionError | BlockingIOError):
+            reason = "processes"
+        traceback.print_exc()
+    _finish()
+    return code, reason
+
+
+STARTS = {"os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system", "subprocess.Popen", "pty.spawn"}
+
+
+def _finish() -> None:
+    """Threads end and exit functions run, as at the end of any program."""
+    import atexit
+
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+def answer(request: dict, channel: int, nonce: bytes) -> None:
+    """Does what the request says and sends nonce + JSON on the channel, once. Never returns."""
+    code = 0
+    try:
+        if request["mode"] == "call":
+            result = call(request)
+        else:
+            code, reason = run(request)
+            result = {"code": code, "reason": reason}
+        data = nonce + dumps(result).encode()
+        while data:
+            data = data[os.write(channel, data) :]
+    finally:
+        os._exit(code & 0xFF)

@@ -1,0 +1,104 @@
+"""What a verifier is given and what it gives back. Light and pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What happened when a call ran: whether it worked, whether it did harm, what the tool answered.
+
+    `name` and `args` are the call's; `error` is the tool's own error where it failed.
+    """
+
+    ok: bool
+    unsafe: bool
+    observation: str
+    name: str = ""
+    args: dict = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass
+class Score:
+    """A scored output. `reward` is None if and only if `masked`: a verifier's own error is not a 0.
+
+    `components` are named numbers; `details` says in words what was wrong, the first fault first.
+    """
+
+    reward: float | None
+    components: dict[str, float] = field(default_factory=dict)
+    success: bool = False
+    valid: bool = False
+    tool_ok: bool = False
+    args_score: float = 0.0
+    executed: bool = False
+    unsafe: bool = False
+    masked: bool = False
+    mask_reason: str = ""
+    messages: list[dict] = field(default_factory=list)
+    details: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What an agent did with a task.
+
+    `task` has id, messages, tools, expected and metadata; `messages` are those after the task's own, in OpenAI's chat
+    form; `state` is the end state, `expected_state` what it should have been; `stats` has turns, tokens, stop_reason.
+    """
+
+    task: dict
+    messages: list[dict] = field(default_factory=list)
+    tools: list[dict] = field(default_factory=list)
+    state: dict | None = None
+    expected_state: dict | None = None
+    calls: list[Execution] = field(default_factory=list)
+    stats: dict = field(default_factory=dict)
+
+    @property
+    def output(self) -> str:
+        """The text of the last assistant message; "" where there is none."""
+        last = next((item for item in reversed(self.messages) if item.get("role") == "assistant"), {})
+        return text_of(last.get("content"))
+
+    @property
+    def expected(self) -> dict:
+        found = self.task.get("expected")
+        return found if isinstance(found, dict) else {}
+
+    @classmethod
+    def of_text(cls, task: dict, output: str, **rest: Any) -> Rollout:
+        """A rollout of one answer."""
+        rest.setdefault("tools", task.get("tools") or [])
+        return cls(task=task, messages=[{"role": "assistant", "content": output}], **rest)
+
+
+class Verifier(Protocol):
+    """From a rollout to a score. Never raises: an error of its own gives a masked score with its reason."""
+
+    def score(self, rollout: Rollout) -> Score: ...
+
+    def score_group(self, rollouts: list[Rollout]) -> list[Score]: ...
+
+
+Clients = Mapping[str, Any]
+"""What a verifier needs from outside, by name: `ask` (judge), `reward_model`, `labels` (human)."""
+
+
+def text_of(content: Any) -> str:
+    """A message's text: a string, or the text parts of a list; "" for anything else."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = (part.get("text") for part in content if isinstance(part, dict))
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def masked(reason: str) -> Score:
+    """The score of a sample that must not count, neither for nor against the model."""
+    return Score(reward=None, masked=True, mask_reason=reason[:500])
