@@ -4,14 +4,16 @@ PY := $(VENV)/bin/python
 # The first that works: a name may be a shim of a version that is not there, or lack the venv module.
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3; do $$name -c '$(FITS)' 2>/dev/null && echo $$name && break; done)
-REQUIREMENTS := $(filter-out requirements-sdks.txt,$(wildcard requirements*.txt))
+REQUIREMENTS := $(filter-out requirements-sdks.txt requirements-verifiers.txt,$(wildcard requirements*.txt))
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d' ' -f1)
 TORCH := $(shell grep '^torch==' requirements.txt)
 SDKS := .venv-sdks
 SDKS_STAMP := $(SDKS)/.installed-$(shell cksum < requirements-sdks.txt | cut -d' ' -f1)
+VERIFIERS := .venv-verifiers
+VERIFIERS_STAMP := $(VERIFIERS)/.installed-$(shell cksum < requirements-verifiers.txt | cut -d' ' -f1)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup sdks demo up test lint proof clean
+.PHONY: setup sdks verifiers demo up test lint proof clean
 
 setup: $(STAMP)
 
@@ -37,6 +39,17 @@ $(SDKS_STAMP):
 	@rm -f $(SDKS)/.installed-*
 	@touch $@
 
+# vf-eval, apart from ours: `make proof` runs exported tasks under it.
+verifiers: $(VERIFIERS_STAMP)
+
+$(VERIFIERS_STAMP):
+	@test -n "$(PYTHON)" || { echo "verifiers needs Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -x $(VERIFIERS)/bin/python || $(PYTHON) -m venv $(VERIFIERS)
+	@echo '*' > $(VERIFIERS)/.gitignore
+	@$(VERIFIERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-verifiers.txt
+	@rm -f $(VERIFIERS)/.installed-*
+	@touch $@
+
 demo: setup
 	$(PY) manage.py demo $(ARGS)
 
@@ -51,10 +64,10 @@ lint: setup
 test: setup lint
 	$(PY) -m pytest -q -n 2 --dist loadfile $(ARGS)
 
-# Minutes long: the whole demo with kills in the middle, on the real model.
-proof: setup
+# Minutes long: the whole demo with kills in the middle, on the real model, and exported tasks under vf-eval.
+proof: setup verifiers
 	$(PY) -m pytest -q -m proof $(ARGS)
 
 # What can be made again. var/ is kept: it has the database and the models.
 clean:
-	rm -rf $(VENV) $(SDKS) var/test .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SDKS) $(VERIFIERS) var/test .pytest_cache .ruff_cache .hypothesis

@@ -188,11 +188,13 @@ CELERY_BEAT_SCHEDULE = {
     "digest": {"task": "trajectories.digest", "schedule": 10.0},
     "partitions": {"task": "trajectories.partitions", "schedule": 43_200.0},
     "resend_uploads": {"task": "trajectories.resend_uploads", "schedule": 60.0},
+    "resend_imports": {"task": "evals.resend_imports", "schedule": 60.0},
     "recluster": {"task": "failures.recluster_due", "schedule": 900.0},
     "resend_reclassifications": {"task": "failures.resend_reclassifications", "schedule": 60.0},
     "retention": {"task": "trajectories.enforce_retention", "schedule": 3600.0},
     "forget_spans": {"task": "trajectories.forget_spans", "schedule": 3600.0},
     "judge": {"task": "failures.judge_new", "schedule": 180.0},
+    "forget_sessions": {"task": "environments.forget_sessions", "schedule": 600.0},
 }
 CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}
 QUEUES = ("default", "ingest", "eval", "train")
@@ -200,6 +202,9 @@ QUEUES = ("default", "ingest", "eval", "train")
 FLYWHEEL_DTYPE = os.environ.get("FLYWHEEL_DTYPE", "float32")
 if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
     raise ImproperlyConfigured(f"FLYWHEEL_DTYPE must be float32, bfloat16 or float16, not {FLYWHEEL_DTYPE!r}.")
+
+# A session of an environment that nobody has called for so long (seconds) is forgotten.
+FLYWHEEL_ENVIRONMENT_SESSION_S = int(os.environ.get("FLYWHEEL_ENVIRONMENT_SESSION_S", "3600"))
 
 # Addresses that people type in (a judge's server) may be inside this network: usual on one machine, not on a shared one.
 FLYWHEEL_ALLOW_PRIVATE_URLS = env_bool("FLYWHEEL_ALLOW_PRIVATE_URLS", not os.environ.get("DATABASE_URL"))

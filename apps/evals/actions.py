@@ -19,6 +19,7 @@ from apps.evals import leaks, neardup
 from apps.evals.canonical import canonical_hash, set_digest
 from apps.evals.models import WAITING, EvalRun, EvalSet, EvalSetState, HoldoutLook, Origin, Split, Task
 from apps.evals.splits import choose_holdout
+from apps.failures.actions_clusters import in_evals
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Outcome, Trajectory
 from apps.trajectories.schema import is_example
@@ -192,6 +193,7 @@ def store_tasks(*, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str)
     leaking = {leak.key for leak in found}
     good = [task for task in allowed if task.key not in leaking]
     _insert(good)
+    in_evals(trajectories=[task.trajectory_id for task in good if task.trajectory_id], by=by)
     counts = {"made": len(good), "duplicates": duplicates, "guarded": guarded, "leaks": len(found)}
     audit(
         "eval_set.tasks_added",

@@ -8,6 +8,7 @@ from django import forms
 from apps.core.models import Project
 from apps.evals import importing
 from apps.evals.formats import FORMATS
+from apps.evals.formats.checks import assertions_in
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.models import EvalSet, EvalSetState, Split
 from apps.evals.rewrites import KINDS
@@ -15,12 +16,19 @@ from apps.evals.rewrites import KINDS
 FROM_FAILURE = [(value, label) for value, label in Split.choices if value != Split.GENERAL]
 
 
-class EvalSetForm(forms.Form):
+class PlainForm(forms.Form):
+    """Labels without a colon."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"label_suffix": ""} | kwargs)
+
+
+class EvalSetForm(PlainForm):
     slug = forms.SlugField(max_length=80, label="Name", help_text="Letters, digits, dashes")
     description = forms.CharField(required=False)
 
 
-class TaskForm(forms.Form):
+class TaskForm(PlainForm):
     key = forms.SlugField(max_length=120)
     request = forms.CharField(widget=forms.Textarea, max_length=20_000)
     expected = forms.CharField(widget=forms.Textarea, help_text='{"tool": "…", "args": {…}}')
@@ -41,13 +49,13 @@ class TaskForm(forms.Form):
         return {"tool": value["tool"], "args": value["args"]}
 
 
-class SplitForm(forms.Form):
+class SplitForm(PlainForm):
     holdout_size = forms.IntegerField(min_value=1, initial=60)
     validation_size = forms.IntegerField(min_value=0, initial=0)
     seed = forms.IntegerField(initial=0)
 
 
-class EvalRunForm(forms.Form):
+class EvalRunForm(PlainForm):
     """What to evaluate, in one project: everything offered is the project's own."""
 
     model_version = forms.ModelChoiceField(None)
@@ -71,7 +79,7 @@ def drafts_of(project: Project) -> Any:
     return EvalSet.objects.filter(project=project, state=EvalSetState.DRAFT)
 
 
-class FailureTaskForm(forms.Form):
+class FailureTaskForm(PlainForm):
     """The task of one failure. What is right is checked against the forms of `formats.checks`."""
 
     expected = forms.CharField(
@@ -88,7 +96,7 @@ class FailureTaskForm(forms.Form):
     replayable = forms.BooleanField(required=False, label="Replayable: serve the recorded tool results")
     state = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 2, "class": "mono"}), required=False, label="State afterwards",
-        help_text='Optional: [{"path": "tickets.12.status", "equals": "closed"}]',
+        help_text='Optional: [{"path": "tickets.12.status", "equals": "closed"}, {"path": "calls.email.send.count", "equals": 0}]',
     )  # fmt: skip
 
     def __init__(self, project: Project, groups: list[tuple[str, str]], *args: Any, **kwargs: Any) -> None:
@@ -104,10 +112,8 @@ class FailureTaskForm(forms.Form):
 
     def clean_state(self) -> list[dict]:
         value = _json(self.cleaned_data["state"] or "[]")
-        if not isinstance(value, list) or not all(
-            isinstance(item, dict) and {"path", "equals"} == set(item) for item in value
-        ):
-            raise forms.ValidationError('A list of {"path": "…", "equals": …} is needed.')
+        if assertions_in({"state": value}) != value:
+            raise forms.ValidationError('A list of {"path": "…", "equals": …} is needed, the paths as text.')
         return value
 
     def clean_split(self) -> Split:
@@ -125,7 +131,7 @@ def _json(text: str) -> Any:
         raise forms.ValidationError(f"Not JSON: {error}") from error
 
 
-class ImportForm(forms.Form):
+class ImportForm(PlainForm):
     """A file to look at."""
 
     file = forms.FileField(
@@ -151,7 +157,7 @@ def _not_too_large(given: Any) -> Any:
     return given
 
 
-class ImportChoiceForm(forms.Form):
+class ImportChoiceForm(PlainForm):
     """How the rows of a file become tasks."""
 
     split = forms.ChoiceField(choices=Split.choices, initial=Split.TRAIN, label="Split of rows that name none")
@@ -166,7 +172,7 @@ class ImportChoiceForm(forms.Form):
         ]  # fmt: skip
 
 
-class VariantsForm(forms.Form):
+class VariantsForm(PlainForm):
     kinds = forms.MultipleChoiceField(
         choices=list(KINDS.items()), initial=list(KINDS), widget=forms.CheckboxSelectMultiple, label="What is varied"
     )

@@ -256,7 +256,7 @@ def paths_of(identity: str) -> tuple[Path, Path | None]:
 
 
 def submit(*, identity: str, eval_set: EvalSet, name: str, choice: Choice, by: Any) -> None:
-    """Leaves the import to a worker. A broker that is away loses nothing: whoever looks at the import sends it again."""
+    """Leaves the import to a worker. A broker that is away loses nothing: `resend_lost` sends it again."""
     job = {
         "state": "queued",
         "set": str(eval_set.pk),
@@ -276,14 +276,27 @@ def state_of(identity: str) -> dict | None:
         return None
 
 
-def resend_if_lost(identity: str, job: dict) -> None:
-    """Sends an import again that nobody works on."""
-    if job["state"] in ("queued", "running") and time.time() - job["at"] > RESENT_AFTER_S:
-        with transaction.atomic():
-            free = _locked(identity)
-        if free:
-            _write(identity, job)
-            _send(identity)
+def resend_if_lost(identity: str, job: dict) -> bool:
+    """Sends an import again that nobody works on; says whether it did."""
+    if job["state"] not in ("queued", "running") or time.time() - job["at"] <= RESENT_AFTER_S:
+        return False
+    with transaction.atomic():
+        free = _locked(identity)
+    if free:
+        _write(identity, job)
+        _send(identity)
+    return free
+
+
+def resend_lost() -> int:
+    """Sends again every import that nobody works on, whether or not somebody looks at it. Returns how many."""
+    homes = folder().iterdir() if folder().is_dir() else ()
+    jobs = [(home.name, job) for home in homes if _is_identity(home.name) and (job := state_of(home.name))]
+    return sum(resend_if_lost(identity, job) for identity, job in jobs)
+
+
+def _is_identity(name: str) -> bool:
+    return len(name) == 32 and all(character in "0123456789abcdef" for character in name)
 
 
 def run(identity: str) -> None:

@@ -180,7 +180,14 @@ class Task(models.Model):
         super().save(*args, **kwargs)
 
     def as_spec(self) -> dict:
-        return {"id": str(self.pk), "messages": self.messages, "expected": self.expected}
+        """What workers are given of it: an environment may need the tools and what was recorded of them."""
+        return {
+            "id": str(self.pk),
+            "messages": self.messages,
+            "tools": self.tools,
+            "expected": self.expected,
+            "metadata": self.metadata,
+        }
 
 
 class HoldoutLook(models.Model):
@@ -250,6 +257,9 @@ class SampleFields(models.Model):
     input_tokens = models.PositiveIntegerField(null=True)
     output_tokens = models.PositiveIntegerField(null=True)
     truncated = models.BooleanField(default=False)
+    turns = models.PositiveSmallIntegerField(default=1, help_text="Messages of the agent in the episode")
+    stop_reason = models.CharField(max_length=40, blank=True, help_text="Why the episode ended: stop, turns, time…")
+    details = models.JSONField(default=list, help_text="What the verifier found wrong, in words")
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -8,3 +8,8 @@ from apps.evals import importing
 @shared_task(name=importing.TASK)
 def import_tasks(identity: str) -> None:
     importing.run(identity)
+
+
+@shared_task(name="evals.resend_imports", expires=60)
+def resend_imports() -> int:
+    return importing.resend_lost()

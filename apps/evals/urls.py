@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.evals.pages import failures, files, sets, versions
+from apps.evals.pages import environment, failures, files, learnability, sets, versions
 
 app_name = "evals"
 urlpatterns = [
@@ -14,6 +14,7 @@ urlpatterns = [
     path("<uuid:pk>/freeze/", sets.freeze, name="freeze"),
     path("<uuid:pk>/version/", sets.new_version, name="new_version"),
     path("<uuid:pk>/evaluate/", sets.new_run, name="new_run"),
+    path("<uuid:pk>/environment/", environment.for_set, name="environment"),
     path("<uuid:pk>/successes/", failures.from_successes, name="from_successes"),
     path("<uuid:pk>/import/", files.import_file, name="import"),
     path("<uuid:pk>/import/start/", files.import_start, name="import_start"),
@@ -32,5 +33,6 @@ urlpatterns = [
     path("tasks/<uuid:pk>/remove/", sets.remove_task, name="remove_task"),
     path("runs/<uuid:pk>/", sets.run, name="run"),
     path("runs/<uuid:pk>/status/", sets.run_status, name="run_status"),
+    path("runs/<uuid:pk>/learnability/", learnability.learnability, name="learnability"),
     path("runs/<uuid:pk>/cancel/", sets.cancel, name="cancel"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import transaction
@@ -10,6 +11,7 @@ from apps.core.actions import audit
 from apps.core.models import Project
 from apps.failures.actions_people import Refused, assign, decide, mark_failure, reserve, split, undo
 from apps.failures.classify import Diagnosis, classify
+from apps.failures.judge.policy import RULE, Word, joined, rules_mode
 from apps.failures.models import Failure, FailureMode, FailureState, Severity, Source
 from apps.trajectories.models import Trajectory, in_chunks
 
@@ -71,26 +73,28 @@ def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
 
 @transaction.atomic
 def _store(project: Project, modes: dict[str, FailureMode], chunk: list[Trajectory]) -> int:
-    """What the rules say of a chunk. What a person or the judge has spoken of keeps its mode; `rule_mode` is kept of all."""
+    """What the rules say of a chunk, beside what the judge said. What a person, or the judge alone, decided keeps its mode;
+    `rule_mode` is kept of all."""
     diagnoses = {row.pk: classify(as_input(row)) for row in chunk}
     known = Failure.objects.select_for_update().filter(trajectory_id__in=diagnoses).order_by("pk")
-    is_open = {
-        pk: source == Source.RULE and state == FailureState.OPEN
-        for pk, source, state in known.values_list("trajectory_id", "source", "state")
-    }
-    found = {pk: diagnosis for pk, diagnosis in diagnoses.items() if diagnosis is not None}
-    rows = {pk: _failure(project, modes[diagnosis.mode], pk, diagnosis) for pk, diagnosis in found.items()}
+    is_open, said = {}, {}
+    for pk, source, state, evidence in known.values_list("trajectory_id", "source", "state", "evidence"):
+        is_open[pk] = source == Source.RULE and state == FailureState.OPEN
+        said[pk] = evidence if is_open[pk] else ()
+    words = {pk: word_with(diagnosis, said.get(pk, ())) for pk, diagnosis in diagnoses.items()}
+    found = {pk: word for pk, word in words.items() if word.mode in modes}
+    rows = {pk: _failure(project, modes[word.mode], pk, word) for pk, word in found.items()}
     # What is new: a person who marks the same run just now comes first. What is open: its row is locked above.
     Failure.objects.bulk_create([row for pk, row in rows.items() if pk not in is_open], ignore_conflicts=True)
     Failure.objects.bulk_create(
         [row for pk, row in rows.items() if is_open.get(pk)],
         update_conflicts=True,
         unique_fields=["trajectory"],
-        update_fields=["mode", "blamed_message", "evidence", "rule_mode"],
+        update_fields=["mode", "blamed_message", "evidence", "rule_mode", "source"],
     )
     healthy = [pk for pk in is_open if is_open[pk] and pk not in found]
     Failure.objects.filter(trajectory_id__in=healthy).exclude(pk__in=_split_off(healthy)).delete()
-    _note_rules({pk: found[pk].mode if pk in found else "" for pk in is_open})
+    _note_rules({pk: rules_mode(found[pk].evidence) if pk in found else "" for pk in is_open})
     return sum(is_open.get(pk, True) for pk in found)
 
 
@@ -107,16 +111,27 @@ def _note_rules(said: dict[Any, str]) -> None:
         Failure.objects.filter(trajectory_id__in=pks).exclude(rule_mode=mode).update(rule_mode=mode)
 
 
-def _failure(project: Project, mode: FailureMode, trajectory: Any, diagnosis: Diagnosis) -> Failure:
+def _failure(project: Project, mode: FailureMode, trajectory: Any, word: Word) -> Failure:
     return Failure(
         project=project,
         trajectory_id=trajectory,
         mode=mode,
-        rule_mode=mode.slug,
-        source=Source.RULE,
-        blamed_message=diagnosis.blamed_message,
-        evidence=[item.as_dict() for item in diagnosis.evidence],
+        rule_mode=rules_mode(word.evidence),
+        source=source_of(word.evidence),
+        blamed_message=word.blamed,
+        evidence=word.evidence,
     )
+
+
+def word_with(diagnosis: Diagnosis | None, evidence: Iterable[dict]) -> Word:
+    """What the rules say now, together with what the judge said before, which a failure's `evidence` keeps."""
+    items = [item.as_dict() for item in diagnosis.evidence] if diagnosis else []
+    return joined(Word(diagnosis.mode, diagnosis.blamed_message, items) if diagnosis else Word(), evidence)
+
+
+def source_of(evidence: list[dict]) -> Source:
+    """Who decided: the first of the evidence says it."""
+    return Source.JUDGE if evidence and evidence[0].get("rule") == RULE else Source.RULE
 
 
 def as_input(row: Trajectory) -> dict:

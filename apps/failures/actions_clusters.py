@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import transaction
@@ -11,7 +12,7 @@ from apps.core.actions import audit
 from apps.failures.actions_bulk import LIMIT, Change, assign_many, decide_many
 from apps.failures.actions_people import Refused
 from apps.failures.clustering import LONGEST_VERSION, refresh
-from apps.failures.clusters.life import IllegalMove, moved
+from apps.failures.clusters.life import LEGAL, IllegalMove, moved
 from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState
 
 State = FailureCluster.State
@@ -48,6 +49,20 @@ def move(*, cluster: FailureCluster, to: str, by: Any, version: str = "") -> Fai
     detail = {"before": before, "after": cluster.state, "version": version}
     audit("cluster.moved", project=cluster.project, by=by, target=cluster, **detail)
     return cluster
+
+
+@transaction.atomic
+def in_evals(*, trajectories: Iterable[Any], by: Any) -> int:
+    """The clusters of these runs' standing failures are in evals, where their life allows it. Returns how many moved."""
+    found = Failure.objects.filter(trajectory__in=list(trajectories), cluster__isnull=False).standing()
+    before = [state for state in State.values if State.IN_EVALS in LEGAL[state]]  # type: ignore[index]
+    rows = FailureCluster.objects.filter(pk__in=found.values("cluster"), state__in=before).order_by("pk")
+    moved_now = list(rows.select_for_update(of=("self",)).select_related("project"))
+    for cluster in moved_now:
+        detail = {"before": cluster.state, "after": State.IN_EVALS, "version": "", "why": "a task was made of it"}
+        FailureCluster.objects.filter(pk=cluster.pk).update(state=State.IN_EVALS)
+        audit("cluster.moved", project=cluster.project, by=by, target=cluster, **detail)
+    return len(moved_now)
 
 
 def decide_all(*, cluster: FailureCluster, by: Any, state: FailureState, mode: FailureMode | None = None) -> Change:

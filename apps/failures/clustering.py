@@ -11,12 +11,15 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import reduce
+from itertools import chain, islice
 from math import log as ln
+from operator import or_
 from typing import Any
 
 from celery import current_app
 from django.db import connection, transaction
-from django.db.models import Count, Max, Min
+from django.db.models import Count, Max, Min, Q
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerError
 
@@ -30,7 +33,8 @@ from apps.failures.clusters.life import Fix, after_news, newest_against
 from apps.failures.clusters.records import case_of
 from apps.failures.clusters.signatures import Signature
 from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureMode
-from apps.trajectories.models import Trajectory, with_content
+from apps.trajectories.ids import floor_of
+from apps.trajectories.models import Arrival, HourlyCount, Trajectory, with_content
 
 log = logging.getLogger(__name__)
 TASK = "failures.recluster"
@@ -43,6 +47,8 @@ WORDS = 12
 LEAST_SHARE = 0.3  # of a group's members that say a distinguishing word
 FORGOTTEN_AFTER = timedelta(days=30)
 LONGEST_VERSION = 120
+HOUR = timedelta(hours=1)
+NOT_COUNTED = 5_000  # runs read that the roll-ups do not have yet
 State = FailureCluster.State
 
 
@@ -309,9 +315,30 @@ def _reopen(project: Project, groups: Mapping[str, FailureCluster], members: Map
 
 
 def first_seen(project: Project) -> dict[str, datetime]:
-    """Version → when its first run began, the oldest first."""
-    rows = project.trajectories.order_by().values("agent_name", "agent_version").annotate(first=Min("started_at"))
-    return {version_of(row): row["first"] for row in sorted(rows, key=lambda row: row["first"]) if row["agent_version"]}
+    """Version → when its first run began, the oldest first.
+
+    From the roll-ups, which know the hour; runs are only read of hours in which several versions began, and of what is not
+    counted yet.
+    """
+    keys = ("agent_name", "agent_version")
+    counts = HourlyCount.objects.filter(project=project, trajectories__gt=0).exclude(agent_version="").order_by()
+    hours = {tuple(row[:2]): row[2] for row in counts.values_list(*keys).annotate(first=Min("hour"))}
+    shared = [hour for hour, n in Counter(hours.values()).items() if n > 1]
+    new = chain.from_iterable(Arrival.objects.filter(project=project).values_list("trajectories", flat=True))
+    wanted = reduce(or_, map(_within, shared), Q(pk__in=list(islice(new, NOT_COUNTED))))
+    exact = project.trajectories.filter(wanted).exclude(agent_version="").order_by().values_list(*keys)
+    began = dict(hours)
+    for *key, first in exact.annotate(first=Min("started_at")):
+        hour = hours.get((key[0], key[1]))
+        if hour is None or first < hour + HOUR:
+            began[key[0], key[1]] = first
+    named = ((version_of({"agent_name": name, "agent_version": version}), at) for (name, version), at in began.items())
+    return dict(sorted(named, key=lambda item: item[1]))
+
+
+def _within(hour: datetime) -> Q:
+    """The runs that began in an hour: ids begin with their time."""
+    return Q(pk__gte=floor_of(hour), pk__lt=floor_of(hour + HOUR))
 
 
 # Words

@@ -17,10 +17,11 @@ from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Sum
 from apps.core.intervals import wilson
 from apps.core.models import Project
 from apps.failures.clustering import LONGEST_VERSION
-from apps.failures.models import Failure, FailureState, JudgeVerdict, Source
+from apps.failures.models import Failure, FailureDecision, FailureState, JudgeVerdict, Source
 from apps.trajectories.models import HourlyCount
 
 NONE = ""  # no failure
+DECIDING = ("decided", "marked")  # kinds of decisions that say which mode it is
 LAYERS = ("rules", "judge")
 MOST_VERSIONS = 40
 
@@ -90,17 +91,17 @@ def confusion(words: Mapping[Word, int]) -> dict[str, dict[str, int]]:
 
 
 def decided(project: Project) -> QuerySet[Failure]:
-    """What people have decided."""
+    """What people have decided, or marked by themselves: a split or an assignment alone is no word on the mode."""
     rows = Failure.objects.filter(project=project, source=Source.PERSON).exclude(state=FailureState.OPEN)
-    return rows.order_by()
+    decision = FailureDecision.objects.filter(failure=OuterRef("pk"), after__kind__in=DECIDING)
+    return rows.filter(Exists(decision)).order_by()
 
 
 def words_of(project: Project, layer: str) -> Counter[Word]:
     """The layer's word and people's, counted. Of the judge only those that it was asked about."""
     rows, column = decided(project), "rule_mode" if layer == "rules" else "judge_mode"
     if layer == "judge":
-        verdict = JudgeVerdict.objects.filter(trajectory=OuterRef("trajectory"), error="")
-        rows = rows.filter(Exists(verdict) | ~Q(judge_mode=NONE))
+        rows = rows.filter(asked() | ~Q(judge_mode=NONE))
     words: Counter[Word] = Counter()
     plain = rows.filter(also=None).values(column, "mode__slug", "state").annotate(n=Count("pk"))
     for row in plain:
@@ -109,6 +110,12 @@ def words_of(project: Project, layer: str) -> Counter[Word]:
         also = [mode.slug for mode in failure.also.all()]
         words[_word(getattr(failure, column), failure.mode.slug, failure.state, also)] += 1
     return words
+
+
+def asked() -> Exists:
+    """Whether the judge has answered on a failure's run as it is now: an empty `judge_mode` is then its word."""
+    same = {"rubric__project": OuterRef("project"), "content_digest": OuterRef("trajectory__content_digest")}
+    return Exists(JudgeVerdict.objects.filter(error="", **same))
 
 
 def _word(said: str, mode: str, state: str, also: Iterable[str]) -> Word:

@@ -141,7 +141,7 @@ def _dots(rows: Iterable[Rate], title: str) -> dict:
     shown = list(rows)[::-1]
     low, high = zip(*(row.interval for row in shown), strict=True)
     figure = intervals(
-        [_short(row.name) for row in shown], [row.rate for row in shown], low, high, title, height=70 + 24 * len(shown)
+        [short(row.name) for row in shown], [row.rate for row in shown], low, high, title, height=70 + 24 * len(shown)
     )
     figure["data"][0] |= {
         "customdata": [f"{row.failed:,} of {row.n:,}" for row in shown],
@@ -152,7 +152,7 @@ def _dots(rows: Iterable[Rate], title: str) -> dict:
     return figure
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     """Names come from agents: short, and without what plotly reads as markup."""
     return name.replace("<", "‹").replace(">", "›")[:28]
 

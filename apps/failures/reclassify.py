@@ -3,7 +3,8 @@
 Both halves go through trajectories in the order of their ids, a chunk in each transaction, on condition that `after` is
 still what it was: a killed worker's job goes on where it stopped, and of two workers one stores a chunk.
 An applied row whose `ended_at` is empty is being applied; then `total`, `looked` and `after` count changes.
-People's decisions, and the judge's, are never changed: their rows only say what the rules would have said.
+People's decisions, and the judge's, are never changed: their rows only say what the rules would have said. What the judge said
+beside the rules' word stays beside their new one, and decides where that has become weak.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from kombu.exceptions import OperationalError as BrokerError
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.failures import clustering
-from apps.failures.actions import as_input, ensure_modes
+from apps.failures.actions import as_input, ensure_modes, source_of, word_with
 from apps.failures.classify import Diagnosis, classify
+from apps.failures.judge.policy import Word, rules_mode
 from apps.failures.models import Failure, FailureState, Reclassification, ReclassificationChange, Source
 from apps.trajectories.models import Trajectory, with_content
 
@@ -123,24 +125,22 @@ def _look(job: Reclassification) -> bool:
 def _changes(job: Reclassification, diagnoses: dict[Any, Diagnosis | None]) -> list[ReclassificationChange]:
     stored = Failure.objects.filter(trajectory_id__in=diagnoses).select_related("mode")
     failures = {failure.trajectory_id: failure for failure in stored}
-    made = []
-    for pk, diagnosis in diagnoses.items():
-        failure = failures.get(pk)
-        if _differs(failure, diagnosis):
-            made.append(_change(job, pk, failure, diagnosis))
-    return made
+    words = {pk: _word(diagnosis, failures.get(pk)) for pk, diagnosis in diagnoses.items()}
+    return [_change(job, pk, failures.get(pk), word) for pk, word in words.items() if _differs(failures.get(pk), word)]
 
 
-def _change(
-    job: Reclassification, pk: Any, failure: Failure | None, diagnosis: Diagnosis | None
-) -> ReclassificationChange:
+def _word(diagnosis: Diagnosis | None, failure: Failure | None) -> Word:
+    return word_with(diagnosis, failure.evidence if failure and _is_open(failure) else ())
+
+
+def _change(job: Reclassification, pk: Any, failure: Failure | None, word: Word) -> ReclassificationChange:
     return ReclassificationChange(
         reclassification=job,
         trajectory_id=pk,
         before=word_of(failure),
-        after=diagnosis.mode if diagnosis else "",
-        blamed_message=diagnosis.blamed_message if diagnosis else None,
-        evidence=[item.as_dict() for item in diagnosis.evidence] if diagnosis else [],
+        after=word.mode,
+        blamed_message=word.blamed,
+        evidence=word.evidence,
     )
 
 
@@ -153,14 +153,11 @@ def word_of(failure: Failure | None) -> str:
     return "" if failure is None or failure.state == FailureState.DISMISSED else failure.mode.slug
 
 
-def _differs(failure: Failure | None, diagnosis: Diagnosis | None) -> bool:
-    after = diagnosis.mode if diagnosis else ""
+def _differs(failure: Failure | None, word: Word) -> bool:
     if not _is_open(failure):
         assert failure is not None
-        return after != word_of(failure) or after != failure.rule_mode
-    return word_of(failure) != after or bool(
-        failure and diagnosis and failure.blamed_message != diagnosis.blamed_message
-    )
+        return word.mode != word_of(failure) or word.mode != failure.rule_mode
+    return word_of(failure) != word.mode or bool(failure and word.mode and failure.blamed_message != word.blamed)
 
 
 # Applying
@@ -216,18 +213,19 @@ def _make(project: Project, chunk: list[ReclassificationChange]) -> None:
         failure = failures.get(change.trajectory_id)
         if not _is_open(failure):
             Failure.objects.filter(pk=failure.pk).update(rule_mode=change.after)
-        elif word_of(failure) != change.before:
-            continue  # classified again since
+        elif word_of(failure) != change.before or change.after not in {"", *modes}:
+            continue  # classified again since, or the mode is gone
         elif not change.after:
             gone.append(failure)
         else:
-            row = failure or Failure(project=project, trajectory_id=change.trajectory_id, source=Source.RULE)
-            row.mode, row.rule_mode = modes[change.after], change.after
+            row = failure or Failure(project=project, trajectory_id=change.trajectory_id)
+            row.mode, row.rule_mode = modes[change.after], rules_mode(change.evidence)
+            row.source = source_of(change.evidence)
             row.blamed_message, row.evidence, row.cluster = change.blamed_message, change.evidence, None
             (changed if failure else made).append(row)
     # A second mode, split off by a person, is a word of theirs that stays.
     Failure.objects.filter(pk__in=[failure.pk for failure in gone if failure], also=None).delete()
-    Failure.objects.bulk_update(changed, ["mode", "rule_mode", "blamed_message", "evidence", "cluster"])
+    Failure.objects.bulk_update(changed, ["mode", "rule_mode", "source", "blamed_message", "evidence", "cluster"])
     Failure.objects.bulk_create(made, ignore_conflicts=True)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import escape
 
-from apps.core.models import Project
+from apps.core.models import AuditEvent, Project
 from apps.evals import actions
 from apps.evals.from_failures import (
     PERSON,
@@ -26,9 +27,9 @@ from apps.evals.from_failures import (
 )  # fmt: skip
 from apps.evals.models import EvalSet, Origin, Split, Task
 from apps.failures.actions import classify_project
-from apps.failures.models import Failure, FailureState
+from apps.failures.models import Failure, FailureCluster, FailureState
 from apps.trajectories.models import Trajectory
-from tests.factories import admin_of, make_eval_set, make_failed, make_project, make_trajectory
+from tests.factories import admin_of, make_cluster, make_eval_set, make_failed, make_project, make_trajectory
 from workers.environments.workplace import tool_message
 
 pytestmark = pytest.mark.django_db
@@ -222,3 +223,17 @@ def test_successes_that_match_become_regression_tasks(world: dict[str, Any]) -> 
     world["client"].post(f"{url}?tag=a", {"split": "regression"})
     assert {task.split for task in draft.tasks.all()} == {"regression"} and draft.tasks.count() == 2
     assert {task.origin for task in draft.tasks.all()} == {Origin.SUCCESS}
+
+
+@pytest.mark.parametrize(
+    ("state", "then"), [("new", "in_evals"), ("triaged", "in_evals"), ("reopened", "in_evals"), ("fixed", "fixed")]
+)
+def test_a_cluster_is_in_evals_when_a_task_is_made_of_it(world: dict[str, Any], state: str, then: str) -> None:
+    cluster = make_cluster(world["failure"])
+    FailureCluster.objects.filter(pk=cluster.pk).update(state=state, fixed_at=timezone.now(), fixed_version="2")
+    world["client"].post(world["url"], given(world["draft"], group=group_of(world["failure"])))
+    assert world["draft"].tasks.count() == 1
+    cluster.refresh_from_db()
+    assert cluster.state == then
+    moves = AuditEvent.objects.filter(action="cluster.moved")
+    assert [event.detail["before"] for event in moves] == ([] if then == state else [state])

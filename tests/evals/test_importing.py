@@ -216,6 +216,23 @@ def test_a_lost_import_is_sent_again_and_a_frozen_set_is_told(
     assert draft.tasks.count() == 2
 
 
+def test_a_lost_import_that_nobody_looks_at_is_sent_again(draft: EvalSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(importing, "_send", sent.append)
+    (importing.folder() / "something else").mkdir(parents=True, exist_ok=True)
+    identity = importing.keep([rows(2)])
+    importing.submit(identity=identity, eval_set=draft, name="a", choice=Choice("flywheel"), by=None)
+    importing.resend_lost()
+    assert identity.replace("-", "") not in sent  # its message may still be on the way
+    monkeypatch.setattr(importing, "RESENT_AFTER_S", -1)
+    importing.resend_lost()
+    assert identity.replace("-", "") in sent
+    importing.run(identity)
+    sent.clear()
+    importing.resend_lost()
+    assert draft.tasks.count() == 2 and identity.replace("-", "") not in sent
+
+
 def test_the_command(draft: EvalSet, file: Path, capsys: pytest.CaptureFixture) -> None:
     file.write_bytes(rows(3))
     call_command("import_tasks", "files", str(file), "--split", "validation")

@@ -16,6 +16,7 @@ from apps.failures.actions import ensure_modes
 from apps.failures.actions_people import Refused, undo
 from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureDecision, FailureState
 from apps.failures.tasks import recluster_due
+from apps.trajectories import digest
 from apps.trajectories.models import Trajectory
 from tests.factories import make_member, make_project, make_trajectory
 
@@ -293,3 +294,18 @@ def test_another_projects_cluster_is_not_there(project: Project) -> None:
     client = browser(project)
     assert client.get(reverse("failures:cluster", args=[project.slug, payments.pk])).status_code == 404
     assert client.post(reverse("failures:cluster_move", args=[project.slug, payments.pk])).status_code == 404
+
+
+def test_when_versions_began_is_told_from_the_roll_ups_and_what_is_not_counted_yet(project: Project) -> None:
+    """Within an hour too, where the roll-ups cannot tell; an old version's later runs do not make it new."""
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0) - 5 * HOUR
+    began = {"2": hour + timedelta(minutes=40), "1": hour + timedelta(minutes=5), "0": hour - 3 * HOUR}
+    for version, at in began.items():
+        fail(project, PAYMENT, version, at)
+    fail(project, PAYMENT, "0", hour + timedelta(minutes=1))
+    digest.run()
+    fail(project, PAYMENT, "3", hour + HOUR)
+    found = clustering.first_seen(project)
+    assert list(found) == ["a 0", "a 1", "a 2", "a 3"]
+    assert (found["a 1"], found["a 2"], found["a 3"]) == (began["1"], began["2"], hour + HOUR)
+    assert found["a 0"] == hour - 3 * HOUR

@@ -14,6 +14,7 @@ from apps.failures.actions import classify_project, decide, ensure_modes, mark_f
 from apps.failures.measures import Score, Share
 from apps.failures.models import Failure, FailureState, JudgeVerdict, Rubric
 from apps.trajectories.digest import run as digest
+from apps.trajectories.models import Trajectory
 from tests.factories import make_failed, make_member, make_project, make_trajectory
 
 A, B, NONE = frozenset("a"), frozenset("b"), frozenset[str]()
@@ -83,13 +84,38 @@ def test_the_judge_is_measured_where_it_was_asked(project: Project) -> None:
     Failure.objects.filter(pk=first.pk).update(judge_mode="format_error")
     rubric = Rubric.objects.create(project=project, text="t", base_url="http://localhost/v1", model="m")
     for failure, error in ((second, ""), (third, "It timed out.")):
-        JudgeVerdict.objects.create(
-            rubric=rubric, content_digest=str(failure.pk), trajectory=failure.trajectory, error=error
-        )
+        digest = str(failure.pk)
+        Trajectory.objects.filter(pk=failure.trajectory_id).update(content_digest=digest)
+        JudgeVerdict.objects.create(rubric=rubric, content_digest=digest, trajectory=failure.trajectory, error=error)
     assert measures.words_of(project, "judge") == {
         ("format_error", "format_error", frozenset({"format_error"})): 1,
         ("", "format_error", frozenset({"format_error"})): 1,
     }
+
+
+def test_the_case_says_what_the_judge_said_and_nothing_where_it_was_not_asked(project: Project) -> None:
+    client = Client()
+    client.force_login(make_member(project))
+    failure = Failure.objects.select_related("trajectory").first()
+    url = reverse("failures:case", args=[project.slug, failure.pk])
+    assert b"The judge says" not in client.get(url).content
+    rubric = Rubric.objects.create(project=project, text="t", base_url="http://localhost/v1", model="m")
+    digest = failure.trajectory.content_digest
+    JudgeVerdict.objects.create(rubric=rubric, content_digest=digest, trajectory=failure.trajectory)
+    assert b"The judge says: no failure" in client.get(url).content
+    Failure.objects.filter(pk=failure.pk).update(judge_mode="bad_planning")
+    assert "The judge says: “Bad planning”" in client.get(url).content.decode()
+
+
+def test_what_nobody_decided_is_not_counted(project: Project) -> None:
+    """A row that says it is a person's, without their decision: what an undo, or another tool, leaves."""
+    by, failure = make_member(project), Failure.objects.first()
+    split(failure=failure, by=by, mode=ensure_modes(project)["bad_planning"])
+    Failure.objects.filter(pk=failure.pk).update(source="person", state=FailureState.CONFIRMED)
+    assert not measures.decided(project).exists()
+    Failure.objects.filter(pk=failure.pk).update(source="rule", state=FailureState.OPEN)
+    decide(failure=failure, by=by)
+    assert measures.decided(project).count() == 1
 
 
 def test_rates_are_by_version_the_oldest_first(project: Project) -> None:

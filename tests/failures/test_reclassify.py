@@ -272,3 +272,39 @@ def test_people_who_see_it_otherwise_are_listed(project: Project, client: Client
     finished(project)
     page = client.get(reverse("failures:reclassify", args=[project.slug]), {"show": "people"})
     assert len(page.context["page"]) == 1 and b"Where people see it otherwise" in page.content
+
+
+SAID = {"rule": "judge", "message_index": 1, "text": "It went in circles.", "quote": "again", "mode": "bad_planning",
+        "confidence": "likely"}  # fmt: skip
+
+
+def judged(project: Project) -> tuple[Failure, Failure]:
+    """Two undecided failures that the judge spoke of beside the rules: the rules find the first one today, not the second."""
+    rows = list(Failure.objects.filter(project=project).order_by("trajectory_id"))
+    for failure in (rows[0], rows[-1]):
+        Failure.objects.filter(pk=failure.pk).update(
+            evidence=[*failure.evidence, SAID], judge_mode="bad_planning", mode=rows[0].mode, rule_mode="bad_planning"
+        )
+    return rows[0], rows[-1]
+
+
+def test_what_the_judge_said_stays_beside_the_rules(project: Project, sent: list) -> None:
+    """The surer word of the rules decides, and the judge's is kept; where they find nothing now, the judge's decides."""
+    sure, unsure = judged(project)
+    job = finished(project)
+    assert reclassify.apply(job=job, by=make_member(project, Role.ADMIN))
+    reclassify.run(str(job.pk))
+    for failure in (sure, unsure):
+        failure.refresh_from_db()
+        assert [item for item in failure.evidence if item["rule"] == "judge"] == [SAID]
+    assert (sure.mode.slug, sure.source, sure.rule_mode) == ("format_error", Source.RULE, "format_error")
+    assert (unsure.mode.slug, unsure.source, unsure.rule_mode) == ("bad_planning", Source.JUDGE, "")
+    assert not cells(finished(project))
+
+
+def test_classifying_again_keeps_what_the_judge_said(project: Project) -> None:
+    sure, unsure = judged(project)
+    classify_project(project=project)
+    for failure, expected in ((sure, ("format_error", Source.RULE)), (unsure, ("bad_planning", Source.JUDGE))):
+        failure.refresh_from_db()
+        assert (failure.mode.slug, failure.source) == expected and SAID in failure.evidence

@@ -7,6 +7,8 @@
 - {"calls": [such calls]}: exactly these, in any order unless "ordered" is true; an empty list says that none is right.
 - {"answer": value or list of values}: one of these, as text or number.
 - {"constraint": {name: value}}: all of CONSTRAINTS that are named hold for the text.
+
+A task may also say what must hold afterwards, [{"path", "equals"}], of the state as `state_after` has it.
 """
 
 from __future__ import annotations
@@ -150,6 +152,88 @@ def _assigned(scores: list[list[float]], columns: int) -> list[tuple[int, int]]:
         if i not in pairs and j not in pairs.values():
             pairs[i] = j
     return sorted(pairs.items())
+
+
+# State
+
+
+def assertions_in(metadata: dict) -> list[dict]:
+    """A task's assertions, [{"path", "equals"}]; none where a field of that name, of whatever file, is something else."""
+    found = metadata.get("state")
+    return found if isinstance(found, list) and all(map(_is_assertion, found)) else []
+
+
+def _is_assertion(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"path", "equals"} and isinstance(value["path"], str)
+
+
+def answered_calls(messages: list[dict]) -> list[dict]:
+    """[{"tool", "args", "content"}] of the native calls in messages; the content is None where none came before the
+    agent's next turn: models give the same ids in each turn."""
+    made: list[dict] = []
+    waiting: dict[Any, dict] = {}
+    for message in messages:
+        if message["role"] == "assistant":
+            read = [(call.get("id"), _native(call)) for call in message.get("tool_calls") or []]
+            waiting = {name: call | {"content": None} for name, call in read if call}
+            made += waiting.values()
+        elif message["role"] == "tool" and isinstance(message.get("content"), str):
+            waiting.pop(message.get("tool_call_id"), {})["content"] = message["content"]
+    return made
+
+
+def state_after(calls: list[dict]) -> dict:
+    """What calls [{"tool", "args", "content"}] tell of the state afterwards: the objects that tools answered with, merged in
+    their order, and below "calls" of each tool its "count" and the "args" and "result" of its last call."""
+    state: dict = {}
+    last: dict[str, dict] = {}
+    for call in calls:
+        text = call["content"] or ""
+        result = _json(text)
+        if isinstance(result, dict):
+            state = _merged(state, result)
+        count = last[call["tool"]]["count"] + 1 if call["tool"] in last else 1
+        last[call["tool"]] = {"count": count, "args": call["args"], "result": text if result is None else result}
+    return state | {"calls": last}
+
+
+def _merged(old: dict, new: dict) -> dict:
+    both = {name: _merged(old[name], new[name]) for name in old.keys() & new.keys() if _are_objects(old, new, name)}
+    return old | new | both
+
+
+def _are_objects(old: dict, new: dict, name: str) -> bool:
+    return isinstance(old[name], dict) and isinstance(new[name], dict)
+
+
+def state_share(assertions: list[dict], state: dict) -> float:
+    """Share of the assertions that hold, in [0, 1]; what the state does not tell holds only for a count of no calls."""
+    held = [normalise(item["equals"]) == normalise(_at(state, item["path"])) for item in assertions]
+    return sum(held) / len(held) if held else 1.0
+
+
+_NOTHING = object()
+
+
+def _at(state: dict, path: str) -> Any:
+    """The value at “tickets.12.status”, “items.0.name” or “calls.tickets.close.count”; a name may have dots in it."""
+    parts = path.split(".")
+    found = _walk(state, parts) if len(parts) <= MAX_DEPTH else _NOTHING
+    is_count = len(parts) > 2 and parts[0] == "calls" and parts[-1] == "count"
+    return 0 if found is _NOTHING and is_count else found
+
+
+def _walk(value: Any, parts: list[str]) -> Any:
+    if not parts:
+        return value
+    if isinstance(value, list):
+        inside = parts[0].isascii() and parts[0].isdigit() and len(parts[0]) < 10 and int(parts[0]) < len(value)
+        return _walk(value[int(parts[0])], parts[1:]) if inside else _NOTHING
+    for end in range(len(parts), 0, -1) if isinstance(value, dict) else ():
+        name = ".".join(parts[:end])
+        if name in value and (found := _walk(value[name], parts[end:])) is not _NOTHING:
+            return found
+    return _NOTHING
 
 
 # Text

@@ -43,9 +43,12 @@ README = """\
     export MODEL_API_KEY=…
     vf-eval @ eval.toml --client.base-url http://localhost:8000/v1 --model MODEL --no-push --no-rich
 
-The reward `correct` is 1 where all expected calls (or the answer) are right and nothing is too much, else 0. `tools` and
-`arguments` are metrics: the shares that are right. A tool that is called is answered with its recorded result; where
-there is none, the rollout ends with that call.
+The reward `correct` is 1 where all expected calls (or the answer) are right, nothing is too much and the state that the task
+asks for holds afterwards, else 0. `tools`, `arguments` and `state` are metrics: the shares that are right. A tool that is
+called is answered with its recorded result; where there is none, the rollout ends with that call.
+
+The state is what the tools' answers say: JSON objects, merged in the order of the calls, those in the task's messages first.
+Below `calls` it has of each tool the `count` and the `args` and `result` of the last call. What no answer tells does not hold.
 """
 
 EVAL = """\
@@ -85,7 +88,7 @@ from typing import Any
 import verifiers.v1 as vf
 from verifiers.v1.dialects.chat import parse_message
 
-from {name}.checks import argument_match, score
+from {name}.checks import answered_calls, argument_match, assertions_in, calls_in, score, state_after, state_share
 
 TASKS = Path(__file__).with_name("tasks.jsonl")
 
@@ -95,6 +98,7 @@ class ExportedData(vf.TaskData):
     tools: list[dict[str, Any]] = []
     expected: dict[str, Any]
     recorded: list[dict[str, Any]] = []
+    assertions: list[dict[str, Any]] = []
 
 
 class ExportedTask(vf.Task[ExportedData]):
@@ -103,17 +107,20 @@ class ExportedTask(vf.Task[ExportedData]):
         return self.data.id or self.hash
 
     def scores(self, trace: vf.Trace) -> dict[str, float]:
-        """Of the last reply; where calls are expected, of all calls that the rollout made."""
-        replies = trace.assistant_messages
+        """Of the last reply; where calls are expected, of all calls that the rollout made; of the state after them."""
+        replies = [as_chat(reply) for reply in trace.assistant_messages]
         if not replies:
             return {{"success": 0.0}}
-        made = [call for reply in replies for call in reply.tool_calls or []]
-        calls = [{{"function": {{"name": call.name, "arguments": call.arguments}}}} for call in made]
-        return score(self.data.expected, {{"role": "assistant", "content": replies[-1].content or "", "tool_calls": calls}})
+        made = [call for reply in replies for call in reply["tool_calls"]]
+        found = score(self.data.expected, replies[-1] | {{"tool_calls": made}})
+        if self.data.assertions:
+            found["state"] = state_share(self.data.assertions, state_after(all_calls(self.data, replies)))
+        return found
 
     @vf.reward(weight=1.0)
     async def correct(self, trace: vf.Trace) -> float:
-        return self.scores(trace)["success"]
+        found = self.scores(trace)
+        return float(found["success"] == found.get("state", 1.0) == 1.0)
 
     @vf.metric
     async def shares(self, trace: vf.Trace) -> dict[str, float]:
@@ -142,7 +149,17 @@ def data_of(row: dict[str, Any]) -> ExportedData:
         tools=row.get("tools", []),
         expected=row["expected"],
         recorded=row.get("metadata", {{}}).get("{recorded}", []),
+        assertions=assertions_in(row.get("metadata", {{}})),
     )
+
+
+def as_chat(reply: vf.AssistantMessage) -> dict[str, Any]:
+    """A reply of the trace as a message of OpenAI's chat."""
+    calls = [
+        {{"id": call.id, "type": "function", "function": {{"name": call.name, "arguments": call.arguments}}}}
+        for call in reply.tool_calls or []
+    ]
+    return {{"role": "assistant", "content": reply.content or "", "tool_calls": calls}}
 
 
 def without_developer(message: dict[str, Any]) -> dict[str, Any]:
@@ -158,6 +175,25 @@ def recorded_result(data: ExportedData, tool: str, args: dict[str, Any], used: s
             used.add(index)
             return result["content"]
     return None
+
+
+def served(data: ExportedData, reply: dict[str, Any], used: set[int]) -> list[dict[str, Any]]:
+    """Tool messages for all calls of a reply; empty where it makes none or one has no recorded result."""
+    calls = (calls_in(reply) or []) if reply.get("tool_calls") else []
+    results = [recorded_result(data, call["tool"], call["args"], used) for call in calls]
+    if not calls or None in results:
+        return []
+    return [
+        {{"role": "tool", "tool_call_id": call["id"], "content": content}}
+        for call, content in zip(reply["tool_calls"], results, strict=True)
+    ]
+
+
+def all_calls(data: ExportedData, replies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """[{{"tool", "args", "content"}}] of the task's messages, then of the rollout, with the results that it was served."""
+    used: set[int] = set()
+    rollout = [message for reply in replies for message in (reply, *served(data, reply, used))]
+    return answered_calls(data.messages) + answered_calls(rollout)
 '''
 
 HARNESS = '''\
@@ -166,8 +202,7 @@ HARNESS = '''\
 import httpx
 import verifiers.v1 as vf
 
-from {name}.checks import calls_in
-from {name}.taskset import data_of, recorded_result
+from {name}.taskset import served
 
 
 class RecordedConfig(vf.HarnessConfig):
@@ -200,19 +235,7 @@ class RecordedHarness(vf.Harness[RecordedConfig]):
                     break
                 messages += [reply, *results]
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
-
-
-def served(data, reply: dict, used: set[int]) -> list[dict]:
-    """Tool messages for all calls of a reply; empty where it makes none or one has no recorded result."""
-    calls = (calls_in(reply) or []) if reply.get("tool_calls") else []
-    results = [recorded_result(data, call["tool"], call["args"], used) for call in calls]
-    if not calls or None in results:
-        return []
-    return [
-        {{"role": "tool", "tool_call_id": call["id"], "content": content}}
-        for call, content in zip(reply["tool_calls"], results, strict=True)
-    ]
-'''.replace("from {name}.taskset import data_of, recorded_result", "from {name}.taskset import recorded_result")
+'''
 
 
 def package(rows: Iterable[TaskRow], name: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,20 @@ def choose(rules: Word, verdict: Verdict) -> Word:
     if not is_weak(rules):
         return Word(rules.mode, rules.blamed, [*rules.evidence, said])
     return Word(verdict.mode, verdict.message_index, [said, *rules.evidence], by_judge=True)
+
+
+def joined(rules: Word, evidence: Iterable[dict[str, Any]]) -> Word:
+    """A new word of the rules with what the judge said before, as `evidence` of the failure keeps it."""
+    said = next((item for item in evidence if item.get("rule") == RULE and item.get("mode")), None)
+    if said is None:
+        return rules
+    reason, quote = str(said.get("text") or ""), str(said.get("quote") or "")
+    return choose(rules, Verdict(str(said["mode"]), said.get("message_index"), quote, reason))
+
+
+def rules_mode(evidence: Iterable[dict[str, Any]]) -> str:
+    """The mode that the rules gave, by the evidence of a word; empty where they found nothing."""
+    return next((str(item.get("mode") or "") for item in evidence if item.get("rule") != RULE), "")
 
 
 def is_weak(rules: Word) -> bool:

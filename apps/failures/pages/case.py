@@ -18,6 +18,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
 from apps.failures import actions_people as people
+from apps.failures import measures
 from apps.failures.models import Failure, FailureState
 from apps.failures.queue import CONFIDENCES, Place, Queue, similar_to, uuid_of
 from apps.trajectories.models import Facet
@@ -249,7 +250,16 @@ def _case(request: HttpRequest, queue: Queue, failure: Failure) -> dict[str, Any
         "people": triagers(request, failure.project) if may else [],
         "make_task": task_address(failure),
         "may_write": may,
+        "judge": _judge(failure),
     }
+
+
+def _judge(failure: Failure) -> str:
+    """What the judge says of a case; empty where it was not asked."""
+    if failure.judge_mode:
+        mode = failure.project.failure_modes.filter(slug=failure.judge_mode).first()
+        return f"“{mode or failure.judge_mode}”"
+    return "no failure" if Failure.objects.filter(measures.asked(), pk=failure.pk).exists() else ""
 
 
 def triagers(request: HttpRequest, project: Project) -> list[tuple[int | str, Any]]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
 from django.contrib import messages
 from django.contrib.auth import get_user_model
 from django.http import HttpRequest, HttpResponse, QueryDict
@@ -15,6 +19,7 @@ from apps.core.paging import page_of
 from apps.failures import actions, actions_bulk, rates
 from apps.failures.actions_bulk import LIMIT, Change
 from apps.failures.actions_people import Refused
+from apps.failures.changes import changes, marked
 from apps.failures.models import Failure, FailureDecision, FailureQuerySet, FailureState
 from apps.failures.pages.case import triagers
 from apps.failures.queue import CONFIDENCES, FILTERS, narrowed, uuid_of
@@ -80,13 +85,19 @@ def last_change(request: HttpRequest, project: Project) -> dict | None:
 @project_view()
 def charts(request: HttpRequest, project: Project) -> HttpResponse:
     since = request.GET.get("since", "30d")
-    try:
-        with patience(CHARTS_MS):
-            found = list(rates.figures(project, rates.since_of(since)))
-    except TooLong:
-        found = None
-    context = {"figures": found, "since": since, "spans": rates.SINCE}
+    context: dict[str, Any] = {"figures": None, "since": since, "spans": rates.SINCE}
+    with suppress(TooLong), patience(CHARTS_MS):
+        context |= _charts(project, rates.since_of(since))
     return render(request, "failures/_case_charts.html", context)
+
+
+def _charts(project: Project, since: datetime | None) -> dict[str, Any]:
+    """The charts, the one over time with marks where a version or a model began, and what each of these did."""
+    shown = changes(project, since)
+    figures = [
+        (id, marked(figure, shown) if id == "rate-by-time" else figure) for id, figure in rates.figures(project, since)
+    ]
+    return {"figures": figures, "changes": shown}
 
 
 @require_POST

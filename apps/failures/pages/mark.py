@@ -26,7 +26,7 @@ class MarkForm(forms.Form):
     )
 
     def __init__(self, *args: object, project: Project, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, label_suffix="", **kwargs)
         self.fields["mode"].queryset = project.failure_modes.all()
 
 

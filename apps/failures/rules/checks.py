@@ -104,7 +104,7 @@ def tool_is_not_there(run: Run) -> Findings:
 def arguments_break_the_schema(run: Run) -> Findings:
     for call in run.calls:
         if call.args is not None and call.tool in run.offer.names:
-            for problem in run.offer.checker.problems(call.tool, call.args)[:1]:
+            for problem in run.offer.problems(call)[:1]:
                 text = f"The arguments of {call.tool} break its schema: {problem}"
                 yield Finding("wrong_arguments", call.index, call.index, text, cut(call.raw))
 
@@ -354,13 +354,6 @@ def user_repeated(run: Run) -> Findings:
         ):
             yield Finding("bad_planning", blamed, index, "The user asks for the same thing again.", cut(words))
         asked.append(now)
-
-
-def _same_request(now: frozenset[str], before: frozenset[str]) -> bool:
-    """Alike, and no number or id is another: the next of several orders is no repetition."""
-    if similarity(now, before) < SAME_REQUEST:
-        return False
-    return not any(character.isdigit() for word in now ^ before for character in word)
 
 
 def failed_without_a_finish(run: Run) -> Findings:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from apps.failures.rules.fits import Fits, fits_of
 from apps.failures.rules.words import is_error, word_set
 from apps.trajectories.pages.arguments import Checker, offered
 from apps.trajectories.schema import is_example
@@ -61,9 +62,15 @@ class Offer:
     """The tools an agent was given, ready to check calls against."""
 
     checker: Checker
+    fits: dict[str, Fits | None]
     names: frozenset[str]
     dangerous: frozenset[str]
     read_only: frozenset[str]
+
+    def problems(self, call: Call) -> list[str]:
+        """What is wrong with the arguments of a call, by the schema of its tool."""
+        fits = self.fits.get(call.tool)
+        return [] if fits is not None and fits(call.args) else self.checker.problems(call.tool, call.args)
 
 
 @dataclass
@@ -261,7 +268,8 @@ def _offer(tools: list) -> Offer:
     functions = dict(offered(tools))
     read_only = {name for name, function in functions.items() if _says_read_only(function)}
     checker = Checker(tools)
-    return Offer(checker, frozenset(functions), frozenset(checker.dangerous), frozenset(read_only))
+    fits = {name: fits_of(function.get("parameters")) for name, function in functions.items()}
+    return Offer(checker, fits, frozenset(functions), frozenset(checker.dangerous), frozenset(read_only))
 
 
 def _says_read_only(function: dict) -> bool:

@@ -1,0 +1,225 @@
+"""The page that says what RL would learn from the tasks of an evaluation, and which of them to train on."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, stdev
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import get_object_or_404, render
+
+from apps.core.access import project_view
+from apps.core.charts import BAD, GOOD, PALETTE, bars, lines
+from apps.core.intervals import LEVEL, wilson
+from apps.core.models import Project
+from apps.core.paging import page_of
+from apps.evals.learnability import Learnability, TaskView, signal_chance
+from apps.evals.models import EvalRun, Sample
+from apps.evals.stats import Estimate, pass_at_k
+from apps.evals.teaching import Teaching
+
+GROUP_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+MOST_BINS = 16
+KINDS = {"mixed": "Mixed", "all_pass": "All pass", "all_fail": "All fail", "flat": "No spread"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task of the table. `signal`: the chance that a group of it has both outcomes; `why`: why it is not picked."""
+
+    view: TaskView
+    key: str
+    signal: float
+    picked: bool = False
+    why: str = ""
+
+
+SORTS: dict[str, Callable[[Row], object]] = {
+    "task": lambda row: row.key,
+    "rate": lambda row: row.view.rate,
+    "reward": lambda row: row.view.mean_reward,
+    "spread": lambda row: row.view.spread,
+    "signal": lambda row: row.signal,
+    "group": lambda row: row.view.group,
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the URL asks for; nonsense in it is the default."""
+
+    group_size: int
+    per_group: int | None
+    kind: str
+    sort: str
+    task: UUID | None
+
+    @classmethod
+    def of(cls, query: QueryDict) -> Options:
+        kind, sort = query.get("kind", ""), query.get("sort", "")
+        return cls(
+            group_size=whole(query.get("g", ""), 2, 64) or 8,
+            per_group=whole(query.get("cap", ""), 1, 100_000),
+            kind=kind if kind in KINDS else "",
+            sort=sort if sort.removeprefix("-") in SORTS else "-signal",
+            task=_uuid(query.get("task", "")),
+        )
+
+
+def whole(text: str, low: int, high: int) -> int | None:
+    """A whole number of the range, or None."""
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else low - 1
+    return value if low <= value <= high else None
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+@project_view()
+def learnability(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    run = get_object_or_404(EvalRun.objects.select_related("eval_set", "model_version"), project=project, pk=pk)
+    options = Options.of(request.GET)
+    teaching = Teaching(run, options.group_size)
+    rows = rows_of(teaching, options.per_group)
+    shown = [row for row in rows if _is(row, options.kind)]
+    return render(
+        request,
+        "evals/learnability.html",
+        {"run": run, "options": options, "why_not": teaching.why_not(), "page": page_of(request, ordered(shown, options.sort))}
+        | _summary(teaching.found, rows)
+        | _samples(run, options.task),
+    )  # fmt: skip
+
+
+def rows_of(teaching: Teaching, per_group: int | None) -> list[Row]:
+    """Every task with a scored sample, and what the pick says of it."""
+    made = None if teaching.why_not() else teaching.pick(per_group)
+    chosen, left_out = (set(made.chosen), made.left_out) if made else (set(), {})
+    size = teaching.group_size
+    return [
+        Row(
+            view=item,
+            key=teaching.names[item.task][0],
+            signal=signal_chance(item.passed, item.n, size),
+            picked=item.task in chosen,
+            why=left_out.get(item.task, ""),
+        )
+        for item in teaching.found.tasks
+    ]
+
+
+def _is(row: Row, kind: str) -> bool:
+    return not kind or (not row.view.has_signal if kind == "flat" else row.view.kind == kind)
+
+
+def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
+    """By one column, downwards with a dash before its name; what is equal there goes by key."""
+    by_key = sorted(rows, key=lambda row: row.key)
+    return sorted(by_key, key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))  # type: ignore[arg-type]
+
+
+def _summary(found: Learnability, rows: Sequence[Row]) -> dict:
+    flat = sum(not item.has_signal for item in found.tasks)
+    counts = found.counts | {"flat": flat}
+    single = bool(found.tasks) and all(item.n < 2 for item in found.tasks)
+    return {
+        "found": found,
+        "single": single,
+        "learns": len(found.tasks) - flat,
+        "picked": sum(row.picked for row in rows),
+        "kinds": [(value, label, counts[value]) for value, label in KINDS.items()],
+        "columns": COLUMNS,
+        "passes": passes(found) if found.tasks else [],
+        "figures": {"rates": rate_figure(found.tasks), "signal": signal_figure(found.tasks)} if found.tasks else None,
+    }
+
+
+COLUMNS = (
+    ("task", "Task", False),
+    ("rate", "Passed", True),
+    ("reward", "Mean reward", True),
+    ("spread", "Spread", True),
+    ("signal", "Signal", True),
+    ("group", "Group", False),
+)
+
+
+def _samples(run: EvalRun, task: UUID | None) -> dict:
+    """The samples of the one task that the URL names, where it names one of this evaluation."""
+    samples: list[Sample] = list(run.samples.filter(task=task).select_related("task")) if task else []
+    return {"samples": samples, "task": samples[0].task if samples else None}
+
+
+def passes(found: Learnability) -> list[tuple[int, Estimate]]:
+    """pass@k with its interval over tasks, for each k that every task has samples for."""
+    return [(k, interval([pass_at_k(item.n, item.passed, k) for item in found.tasks])) for k in found.pass_at]
+
+
+def interval(shares: Sequence[float]) -> Estimate:
+    """Mean of shares with Student's t interval, cut to [0, 1]; Wilson's where all are equal; [0, 1] of one share."""
+    n, mean = len(shares), fmean(shares)
+    if n == 1:
+        return Estimate(mean, 0.0, 1.0, 1)
+    error = stdev(shares) / math.sqrt(n)
+    if error == 0:
+        return Estimate(mean, *wilson(round(mean * n), n), n)
+    half = student(n - 1) * error
+    return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half), n)
+
+
+def student(df: int) -> float:
+    """Two-sided quantile of Student's t at LEVEL, to 0.2%: exact for df = 1, 2, else the expansion of
+    Abramowitz & Stegun 26.7.5. It spares the web process scipy."""
+    p = (1 + LEVEL) / 2
+    if df == 1:
+        return math.tan(math.pi * (p - 0.5))
+    if df == 2:
+        return (2 * p - 1) / math.sqrt(2 * p * (1 - p))
+    z = NormalDist().inv_cdf(p)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / df**power for power, term in enumerate(terms, 1))
+
+
+def rate_figure(tasks: Sequence[TaskView]) -> dict:
+    """How many tasks pass in which share of their samples; the first and the last bar hold only 0% and 100%."""
+    bins = min(MOST_BINS, max(item.n for item in tasks))
+    counts = Counter((item.kind, _bin(item, bins)) for item in tasks)
+    xs = [100 * place / bins for place in range(bins + 1)]
+    kinds = (("all_fail", "all fail", BAD), ("mixed", "mixed", PALETTE[0]), ("all_pass", "all pass", GOOD))
+    series = {label: (xs, [counts[kind, place] for place in range(bins + 1)]) for kind, label, _ in kinds}
+    colours = {label: colour for _, label, colour in kinds}
+    title = "Tasks by the share of their samples that pass"
+    return bars(series, title, x="samples that pass, %", y="tasks", stacked=True, colours=colours)
+
+
+def _bin(item: TaskView, bins: int) -> int:
+    if item.kind != "mixed":
+        return bins if item.kind == "all_pass" else 0
+    return min(max(round(item.rate * bins), 1), bins - 1)
+
+
+def signal_figure(tasks: Sequence[TaskView]) -> dict:
+    """The expected share of groups with both outcomes, against their size; tasks seen alike are summed once."""
+    alike = Counter((item.passed, item.n) for item in tasks)
+    shares = [
+        sum(times * signal_chance(passed, n, size) for (passed, n), times in alike.items()) / len(tasks)
+        for size in GROUP_SIZES
+    ]
+    values = [100 * share for share in shares]
+    title = "Groups with both outcomes, expected"
+    figure = lines({"groups": (GROUP_SIZES, values)}, title, x="samples in a group (G)", y="%", height=250)
+    figure["layout"]["yaxis"]["range"] = [0, 100]
+    return figure

@@ -1,0 +1,64 @@
+"""What a finished evaluation says about learning from its tasks: its samples read, its tasks picked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from apps.core.models import JobState
+from apps.evals.learnability import Learnability, Pick, learnability, pick
+from apps.evals.models import EvalRun, Split
+from apps.evals.stats import SampleRow
+
+NO_ANSWER = "no sample of it was scored"
+
+
+class CannotPick(Exception):
+    """An evaluation that no training task can be picked by; the message is a sentence for the screen."""
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """One evaluation, read once. `group_size`: samples of a task in one GRPO step (G, at least 2)."""
+
+    run: EvalRun
+    group_size: int = 8
+
+    @cached_property
+    def names(self) -> dict[str, tuple[str, str]]:
+        """{task id: (key, group)} of the split that was evaluated."""
+        rows = self.run.eval_set.tasks.filter(split=self.run.split).values_list("pk", "key", "group")
+        return {str(pk): (key, group) for pk, key, group in rows}
+
+    @cached_property
+    def found(self) -> Learnability:
+        groups = {task: group for task, (_, group) in self.names.items()}
+        return learnability(samples_of(self.run), group_size=self.group_size, groups=groups)
+
+    def why_not(self) -> str:
+        """Why no task of this evaluation can be picked for training; empty where they can."""
+        if self.run.split == Split.HOLDOUT:
+            return "Its tasks are held out: they can never be picked for training. This page is for information."
+        if self.run.split != Split.TRAIN:
+            return f"Its tasks are of the {self.run.get_split_display().lower()} split, which does not train."
+        if self.run.state != JobState.SUCCEEDED:
+            return "Only a finished evaluation picks tasks."
+        return ""
+
+    def pick(self, per_group: int | None = None) -> Pick:
+        """The tasks that teach; every other task of the split has its reason.
+
+        Raises CannotPick where nothing of this evaluation may train.
+        """
+        if why := self.why_not():
+            raise CannotPick(why)
+        made = pick(self.found.tasks, per_group=per_group)
+        unscored = self.names.keys() - {item.task for item in self.found.tasks}
+        left_out = made.left_out | dict.fromkeys(unscored, NO_ANSWER)
+        return Pick(made.chosen, left_out)
+
+
+def samples_of(run: EvalRun) -> list[SampleRow]:
+    """Only what learnability needs: outputs and messages stay in the database."""
+    rows = run.samples.order_by().values_list("task_id", "reward", "success", "masked")
+    return [SampleRow(str(task), reward, success=good, masked=masked) for task, reward, good, masked in rows]
