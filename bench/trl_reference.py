@@ -36,7 +36,7 @@ def trl_trainer(
             learning_rate=config["learning_rate"],
             gradient_checkpointing=False,
             bf16=False,
-            use_cpu=True,
+            use_cpu=not torch.cuda.is_available(),
             report_to="none",
             save_strategy="no",
             disable_tqdm=True,

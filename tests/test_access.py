@@ -19,6 +19,8 @@ from apps.failures.actions import classify_project
 from apps.failures.reclassify import start as start_reclassification
 from apps.promotion import actions as promotion
 from apps.reviews.actions import open_review, override_lock
+from apps.reviews.policy import DEFAULTS
+from apps.reviews.rescoring import submit_probe, submit_rescore
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
 from apps.trajectories.actions_people import save_view
@@ -41,9 +43,9 @@ from tests.factories import (
 
 pytestmark = pytest.mark.django_db
 
-OPEN = {"core:login", "core:logout", "core:projects", "healthz", "api:schema", "api:docs"}
+OPEN = {"core:login", "core:logout", "core:projects", "healthz", "api:schema", "api:docs", "protocol:nothing"}
 ADMIN_ONLY = {
-    "core:settings", "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "reviews:override",
+    "core:settings", "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "reviews:override", "reviews:policy_save",
     "trajectories:retention", "trajectories:redaction_switch", "trajectories:redaction_add",
     "trajectories:redaction_edit", "trajectories:redaction_delete", "failures:rubric_save", "failures:rubric_switch",
 }  # fmt: skip
@@ -54,18 +56,21 @@ WRITES = {
     "failures:undo", "failures:bulk", "failures:split", "failures:assign", "failures:mode_add", "failures:mode_save",
     "failures:mode_delete", "evals:create", "evals:look", "evals:add_trajectories", "evals:add_task", "evals:split",
     "evals:import_start", "evals:export_holdout", "evals:versions_look", "evals:general", "evals:make_variants",
-    "evals:end_batch", "evals:confirm_task", "evals:judge_variant", "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:open", "reviews:judge",
+    "evals:end_batch", "evals:confirm_task", "evals:judge_variant", "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:judge",
+    "reviews:answer", "reviews:rule", "reviews:policy_save", "reviews:verifier_create", "reviews:verifier_check",
+    "reviews:verifier_save", "reviews:verifier_try", "reviews:probe_run", "reviews:probe_cancel",
     "reviews:undo", "reviews:override", "training:cancel", "promotion:make_report", "promotion:promote",
     "promotion:rollback", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
     "trajectories:bulk_keep", "trajectories:save_view", "trajectories:delete_view", "trajectories:feedback",
     "trajectories:import_start", "trajectories:import_retry", "trajectories:retention",
     "trajectories:redaction_switch", "trajectories:redaction_add", "trajectories:redaction_edit",
     "trajectories:redaction_delete", "failures:rubric_save", "failures:rubric_switch", "failures:rubric_try",
-    "failures:rubric_try_one", "failures:judge_run",
+    "failures:rubric_try_one", "failures:judge_run", "environments:test_connection",
 }  # fmt: skip
 MEMBER_PAGES = {
-    "failures:mark",
+    "failures:mark", "environments:new", "environments:connect", "environments:import_grader", "evals:environment",
     "evals:new_run", "evals:task_from_failure", "evals:from_successes", "evals:import", "evals:import_status", "training:new", "trajectories:import", "trajectories:import_detail", "trajectories:import_status",
+    "reviews:open", "reviews:queue", "reviews:item", "reviews:step", "reviews:adjudicate",
 }  # fmt: skip
 
 
@@ -82,8 +87,16 @@ def world(data_dir: Path) -> dict[str, Any]:
     classify_project(project=project)
     before = make_eval_run(eval_set, base, environment, success=0.25)
     after = make_eval_run(eval_set, adapter, environment, success=1.0)
-    review = open_review(run=before, by=by)
+    review = open_review(runs=[before], by=by)
     override_lock(verifier=environment.verifier, reason="test", by=by)
+    probe = submit_probe(environment=environment, eval_set=eval_set, by=by)
+    rescore = submit_rescore(
+        verifier=environment.verifier,
+        candidate={"kind": "calls"},
+        environment=environment,
+        samples=before.samples.all(),
+        by=by,
+    )
     training = submit_training(
         project=project, method=Method.SFT, parent=base, dataset=freeze_dataset(eval_set=eval_set, by=by),
         environment=environment, config={"steps": 2}, by=by,
@@ -98,6 +111,9 @@ def world(data_dir: Path) -> dict[str, Any]:
         "project": project,
         "bodies": {
             "failures:split": {"mode": "bad_planning"},
+            "reviews:policy_save": DEFAULTS,
+            "reviews:verifier_create": {"name": "new", "spec": '{"kind": "calls"}'},
+            "reviews:verifier_save": {"spec": '{"kind": "calls"}'},
             "promotion:make_report": {"baseline": before.pk, "candidate": after.pk},
         },
         "pks": {
@@ -125,7 +141,9 @@ def world(data_dir: Path) -> dict[str, Any]:
             "failures:split": trajectory.failure.pk,
             "failures:mark": trajectory.pk,
             **dict.fromkeys(("failures:mode_save", "failures:mode_delete"), project.failure_modes.last().pk),
-            **dict.fromkeys(("evals:detail", "evals:look", "evals:new_run", "evals:new_version"), eval_set.pk),
+            **dict.fromkeys(
+                ("evals:detail", "evals:look", "evals:new_run", "evals:new_version", "evals:environment"), eval_set.pk
+            ),
             **dict.fromkeys(("evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze"), draft.pk),
             "evals:remove_task": draft.tasks.first().pk,
             "evals:task_from_failure": trajectory.failure.pk,
@@ -136,11 +154,21 @@ def world(data_dir: Path) -> dict[str, Any]:
             **dict.fromkeys(("evals:variants", "evals:make_variants", "evals:end_batch"), draft.pk),
             **dict.fromkeys(("evals:confirm_task", "evals:judge_variant"), draft.tasks.trainable().last().pk),
             "evals:import_status": (draft.pk, task_import(draft, by)),
-            **dict.fromkeys(("evals:run", "evals:run_status", "evals:cancel", "reviews:open"), before.pk),
+            **dict.fromkeys(("evals:run", "evals:run_status", "evals:learnability", "evals:cancel"), before.pk),
             "environments:detail": environment.pk,
-            **dict.fromkeys(("reviews:detail", "reviews:undo"), review.pk),
-            "reviews:judge": review.items.first().pk,
-            "reviews:override": environment.verifier.pk,
+            **dict.fromkeys(
+                [f"reviews:{name}" for name in ("detail", "undo", "queue", "adjudicate", "export")], review.pk
+            ),
+            **dict.fromkeys(
+                [f"reviews:{name}" for name in ("item", "step", "judge", "answer", "rule")], review.items.first().pk
+            ),
+            **dict.fromkeys(("reviews:open", "reviews:override", "reviews:effect"), environment.verifier.pk),
+            **dict.fromkeys(
+                [f"reviews:verifier{name}" for name in ("", "_edit", "_save", "_try")] + ["reviews:probe_run"],
+                environment.verifier.pk,
+            ),
+            **dict.fromkeys([f"reviews:probe{name}" for name in ("", "_status", "_cancel")], probe.pk),
+            "reviews:rescore": rescore.pk,
             **dict.fromkeys(("training:detail", "training:status", "training:cancel"), training.pk),
             "promotion:model": adapter.pk,
             **dict.fromkeys(("promotion:report", "promotion:promote"), report.pk),
@@ -171,7 +199,7 @@ def routes() -> list[str]:
     return found
 
 
-WITH_A_KEY = ("api:", "evals_api:", "promotion_api:", "otlp:")
+WITH_A_KEY = ("api:", "evals_api:", "environments_api:", "hosted:", "promotion_api:", "otlp:", "protocol:")
 PAGES = [name for name in routes() if name not in OPEN and not name.startswith(WITH_A_KEY)]
 API = [name for name in routes() if name.startswith(WITH_A_KEY) and name not in OPEN]
 
@@ -221,11 +249,19 @@ def test_every_page(world: dict[str, Any]) -> None:
         assert ask(admin, name, world) in (200, 302), name
 
 
+def key_args(name: str) -> list:
+    """Of a route that wants a key: something of the right form, which need not exist."""
+    if name.startswith("protocol:") or name == "environments_api:environment":
+        return ["x", 1, *(["tool"] if name == "protocol:tool" else [])]
+    bare = ("api:trajectories", "api:batch", "evals_api:sets")
+    if name in bare or name.startswith(("otlp:", "hosted:", "environments_api:")):
+        return []
+    return [UUID(int=1)] if name.startswith("evals_api:") else ["x"]
+
+
 def test_every_api_route_wants_a_key(world: dict[str, Any]) -> None:
     for name in API:
-        bare = name in ("api:trajectories", "api:batch", "evals_api:sets") or name.startswith("otlp:")
-        args = [] if bare else [UUID(int=1)] if name.startswith("evals_api:") else ["x"]
-        url = reverse(name, args=args)
+        url = reverse(name, args=key_args(name))
         for method in ("get", "post"):
             for headers in ({}, {"HTTP_AUTHORIZATION": "Bearer fw_wrong"}):
                 response = getattr(Client(), method)(url, **headers)

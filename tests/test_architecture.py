@@ -16,7 +16,18 @@ FLOORS = (
     "core", "registry", "trajectories", "failures", "environments", "evals", "reviews", "training", "promotion",
     "automation", "dashboard",
 )  # fmt: skip
-LIGHT = {"spec", "events", "verifiers", "environments", "recipes", "probes", "graders", "sandbox", "clients"}
+LIGHT = {
+    "spec",
+    "events",
+    "verifiers",
+    "environments",
+    "recipes",
+    "probes",
+    "graders",
+    "sandbox",
+    "clients",
+    "outgoing",
+}
 HEAVY = ("torch", "transformers", "peft", "trl", "vllm", "accelerate", "datasets")
 
 

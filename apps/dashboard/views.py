@@ -10,7 +10,7 @@ from apps.dashboard.next_steps import Wheel, next_steps
 from apps.evals.models import EvalRun, EvalSetState
 from apps.failures.models import Failure, FailureState
 from apps.promotion.models import Channel, Promotion, Verdict
-from apps.reviews.actions import lock_state
+from apps.reviews.actions import lock_states
 from apps.training.models import TrainingRun
 from apps.trajectories.pages import totals
 
@@ -50,7 +50,7 @@ def read_wheel(project: Project, channel: Channel | None, running: int) -> Wheel
         eval_sets=project.eval_sets.count(),
         frozen_sets=project.eval_sets.filter(state=EvalSetState.FROZEN).count(),
         evaluations=EvalRun.objects.filter(project=project, state="succeeded").count(),
-        locked_verifiers=sum(lock_state(verifier).locked for verifier in verifiers),
+        locked_verifiers=sum(lock.locked for lock in lock_states(verifiers).values()),
         adapters=project.model_versions.adapters().count(),
         running=running,
         waiting_reports=project.gate_reports.filter(

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib import import_module
 from typing import Any, TypeVar
 
+from django.conf import settings
 from django.db import models, transaction
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.environments.models import Environment, Verifier
+from apps.environments.models import Environment, EnvironmentKind, Verifier
+from workers.environments import BUILTIN, load
+from workers.outgoing import check_url
+from workers.spec import SpecError
+from workers.verifiers import build
 
 Versioned = TypeVar("Versioned", Verifier, Environment)
+REMOTE_VERIFIER = {"kind": "remote"}
+FACTS = {"name": str, "digest": str, "tasks": int}
 
 
 def content_hash(value: object) -> str:
@@ -20,19 +28,68 @@ def content_hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def own_kinds() -> dict[str, str]:
+    """{built-in environment: the kind of the verifier that is part of it}."""
+    modules = {name: import_module(where.partition(":")[0]) for name, where in BUILTIN.items()}
+    return {name: getattr(module, "OWN", "tool_call") for name, module in modules.items()}
+
+
+def check_verifier(spec: dict) -> None:
+    """Raises SpecError naming the path of what is wrong. Verifiers that are part of an environment have no options."""
+    if spec.get("kind") not in own_kinds().values() or spec.keys() != {"kind"}:
+        build(spec)
+
+
 @transaction.atomic
-def save_verifier(*, project: Project, name: str, spec: dict, by: Any) -> Verifier:
-    """The version with this spec: the one there is, or a new one."""
-    return _save(Verifier, project, {"name": name}, content_hash(spec), by, spec=spec)
+def save_verifier(*, project: Project, name: str, spec: dict, by: Any, note: str = "") -> Verifier:
+    """The version with this spec: the one there is, or a new one. Raises SpecError naming the path of what is wrong."""
+    check_verifier(spec)
+    return _save(Verifier, project, {"name": name}, content_hash(spec), by, spec=spec, note=note[:300])
 
 
 @transaction.atomic
 def save_environment(
-    *, project: Project, slug: str, builtin: str, harness: dict, verifier: Verifier, by: Any
-) -> Environment:
-    """The version with this content: the one there is, or a new one. The verifier's hash is part of the content."""
-    digest = content_hash({"builtin": builtin, "harness": harness, "verifier": verifier.hash})
-    return _save(Environment, project, {"slug": slug}, digest, by, builtin=builtin, harness=harness, verifier=verifier)
+    *, project: Project, slug: str, harness: dict, verifier: Verifier, by: Any, builtin: str = "",
+    kind: str = EnvironmentKind.BUILTIN, config: dict | None = None, dataset: dict | None = None,
+) -> Environment:  # fmt: skip
+    """The version with this content: the one there is, or a new one. The verifier's hash is part of the content.
+
+    `dataset` is {name, digest, tasks} of a frozen eval set. Raises SpecError where the environment cannot be loaded.
+    """
+    config = config or {}
+    _check_dataset(dataset)
+    load({"kind": kind, "name": builtin, "config": config, "harness": harness, "verifier": verifier.spec})
+    content = {"kind": kind, "builtin": builtin, "config": config, "dataset": dataset, "harness": harness}
+    digest = content_hash(content | {"verifier": verifier.hash})
+    return _save(Environment, project, {"slug": slug}, digest, by, verifier=verifier, **content)
+
+
+def _check_dataset(dataset: dict | None) -> None:
+    for name, kind in FACTS.items() if dataset is not None else ():
+        if not isinstance(dataset, dict) or not isinstance(dataset.get(name), kind):
+            raise SpecError(f"“environment.dataset.{name}” is missing or of the wrong type.")
+
+
+@transaction.atomic
+def connect_remote(
+    *, project: Project, slug: str, url: str, by: Any, harness: dict | None = None, timeout_s: float = 60.0,
+    success_at: float = 1.0, dataset: dict | None = None,
+) -> Environment:  # fmt: skip
+    """An environment that another server runs and scores. Raises RefusedAddress, SpecError."""
+    allow = settings.FLYWHEEL_ALLOW_PRIVATE_URLS
+    config = {
+        "url": str(check_url(url, allow_private=allow)).rstrip("/"),
+        "timeout_s": timeout_s,
+        "success_at": success_at,
+    }
+    verifier = _save(
+        Verifier, project, {"name": f"{slug}-remote"}, content_hash(REMOTE_VERIFIER | {"url": config["url"]}), by,
+        spec=REMOTE_VERIFIER | {"url": config["url"]}, note="Scored by the remote server",
+    )  # fmt: skip
+    return save_environment(
+        project=project, slug=slug, kind=EnvironmentKind.REMOTE, harness=harness or {}, verifier=verifier, by=by,
+        config=config, dataset=dataset,
+    )  # fmt: skip
 
 
 def _save(

@@ -10,13 +10,14 @@ from workers.environments import opening
 
 
 class Verifier(models.Model):
-    """One immutable version of a reward: its spec and the hash of it. A changed spec is a new row."""
+    """One immutable version of a reward: its spec (docs/verifiers.md) and the hash of it. A changed spec is a new row."""
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="verifiers")
     name = models.SlugField(max_length=80)
     version = models.PositiveIntegerField()
     spec = models.JSONField()
     hash = models.CharField(max_length=64)
+    note = models.CharField(max_length=300, blank=True, help_text="What changed, in a person's words")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -33,17 +34,26 @@ class Verifier(models.Model):
 
 class EnvironmentKind(models.TextChoices):
     BUILTIN = "builtin", "Built in"
+    SINGLE_TURN = "single_turn", "Single turn"
+    REPLAY = "replay", "Replay of recorded tools"
+    REMOTE = "remote", "Remote"
 
 
 class Environment(models.Model):
-    """One immutable version: which built-in environment, the agent's harness, and the verifier."""
+    """One immutable version: what it runs in, the agent's harness, the verifier, and the tasks it was made for.
+
+    `dataset` holds facts of a frozen eval set ({name, digest, tasks}); the set itself stands a floor above. A remote
+    environment scores by itself: its verifier's spec says where.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="environments")
     slug = models.SlugField(max_length=80)
     version = models.PositiveIntegerField()
     kind = models.CharField(max_length=12, choices=EnvironmentKind, default=EnvironmentKind.BUILTIN)
-    builtin = models.SlugField(max_length=80, help_text="Name of the module in workers.environments")
-    harness = models.JSONField(help_text="system_prompt, max_turns, max_new_tokens, temperature, top_p")
+    builtin = models.SlugField(max_length=80, blank=True, help_text="Name of the module in workers.environments")
+    harness = models.JSONField(help_text="system_prompt, tools, max_turns, max_new_tokens, temperature, top_p")
+    config = models.JSONField(default=dict, help_text="What the kind needs: a remote one's url, a replay's strictness")
+    dataset = models.JSONField(null=True, help_text="name, digest and tasks of a frozen eval set")
     verifier = models.ForeignKey(Verifier, models.PROTECT, related_name="environments")
     hash = models.CharField(max_length=64)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
@@ -66,12 +76,38 @@ class Environment(models.Model):
 
     def as_spec(self) -> dict:
         """The `environment` part of a job's spec (docs/jobs.md)."""
+        from apps.environments.clients import client_specs
+
         return {
             "slug": self.slug,
             "version": self.version,
             "hash": self.hash,
             "kind": self.kind,
             "name": self.builtin,
+            "config": self.config,
             "harness": self.harness,
             "verifier": self.verifier.spec,
+            "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
+            "clients": client_specs(self),
         }
+
+
+class EnvironmentSession(models.Model):
+    """An episode that a caller of the protocol has open. Its state lies here, since any web process may answer next.
+
+    The caller knows the session by a random token in a cookie or header; only its SHA-256 is stored.
+    """
+
+    token_hash = models.CharField(max_length=64, unique=True)
+    environment = models.ForeignKey(Environment, models.CASCADE, related_name="sessions")
+    task = models.JSONField()
+    state = models.JSONField(null=True)
+    calls = models.PositiveIntegerField(default=0)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return f"Session {self.pk} of {self.environment}"

@@ -1,37 +1,122 @@
 from __future__ import annotations
 
+from itertools import groupby
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, render
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.models import Project
+from apps.core.models import Project, Role
+from apps.environments import remote
+from apps.environments.actions import save_verifier
+from apps.environments.clients import load_for
+from apps.environments.forms import EnvironmentForm, GraderForm, RemoteForm, builtins, initial_of
 from apps.environments.models import Environment
-from workers.environments import load
+from apps.environments.versions import changes
+from workers.outgoing import RefusedAddress
+from workers.spec import SpecError
 
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    return render(
-        request,
-        "environments/list.html",
-        {
-            "environments": project.environments.select_related("verifier", "created_by"),
-            "verifiers": project.verifiers.all(),
-        },
-    )
+    rows = project.environments.select_related("verifier").order_by("slug", "-version")
+    groups = [list(versions) for _, versions in groupby(rows, key=lambda row: row.slug)]
+    context = {"groups": groups, "verifiers": project.verifiers.all()[:200]}
+    return render(request, "environments/list.html", context)
 
 
 @project_view()
 def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    environment = get_object_or_404(
-        Environment.objects.select_related("verifier", "created_by"), project=project, pk=pk
-    )
-    return render(
-        request,
-        "environments/detail.html",
-        {
-            "environment": environment,
-            "tools": load(environment.as_spec()).tools,
-            "opening": environment.opening,
-        },
-    )
+    rows = project.environments.select_related("verifier", "created_by", "project")
+    environment = get_object_or_404(rows, pk=pk)
+    versions = list(rows.filter(slug=environment.slug).order_by("-version"))
+    against = request.GET.get("against", "")
+    other = next((row for row in versions if str(row.version) == against), None)
+    other = other or next((row for row in versions if row.version < environment.version), None)
+    context = {
+        "environment": environment,
+        "versions": versions,
+        "other": other,
+        "changes": list(changes(other, environment)) if other else [],
+        "url": request.build_absolute_uri(f"/env/{environment}"),
+        **_loaded(environment),
+    }
+    return render(request, "environments/detail.html", context)
+
+
+def _loaded(environment: Environment) -> dict[str, Any]:
+    """Its tools; the problem where it cannot be loaded any more."""
+    try:
+        return {"tools": load_for(environment).tools, "opening": environment.opening}
+    except SpecError as error:
+        return {"tools": [], "opening": environment.opening, "problem": str(error)}
+
+
+@project_view(Role.MEMBER)
+def new(request: HttpRequest, project: Project) -> HttpResponse:
+    """`?from=<pk>` begins with what that environment has."""
+    start = project.environments.filter(pk=_number(request.GET.get("from"))).first()
+    form = EnvironmentForm(project, request.POST or None, initial=initial_of(start) if start else None)
+    if request.method == "POST" and form.is_valid():
+        made = made_by(form, by=request.user)
+        if made is not None:
+            return redirect("environments:detail", project.slug, made.pk)
+    return render(request, "environments/new.html", {"form": form, "builtins": builtins(), "start": start})
+
+
+def made_by(form: EnvironmentForm, *, by: Any, dataset: dict | None = None) -> Environment | None:
+    """None where it cannot be made; the form says why then."""
+    try:
+        return form.save(by=by, dataset=dataset)
+    except SpecError as error:
+        form.add_error(None, str(error))
+        return None
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 18 else 0
+
+
+@project_view(Role.MEMBER)
+def connect(request: HttpRequest, project: Project) -> HttpResponse:
+    form = RemoteForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        found = remote.test(form.cleaned_data["url"], allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
+        if not found.ok:
+            form.add_error("url", found.sentence)
+        else:
+            try:
+                made = form.save(project=project, by=request.user)
+                return redirect("environments:detail", project.slug, made.pk)
+            except (RefusedAddress, SpecError) as error:
+                form.add_error(None, str(error))
+    return render(request, "environments/connect.html", {"form": form})
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def test_connection(request: HttpRequest, project: Project) -> HttpResponse:
+    url = request.POST.get("url", "")[:500]
+    found = remote.test(url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
+    return render(request, "environments/_connection.html", {"found": found})
+
+
+@project_view(Role.MEMBER)
+def import_grader(request: HttpRequest, project: Project) -> HttpResponse:
+    """An OpenAI grader becomes a verifier as it is."""
+    form = GraderForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        spec = {"kind": "openai_grader", "grader": form.cleaned_data["grader"]}
+        try:
+            made = save_verifier(
+                project=project, name=form.cleaned_data["name"], spec=spec, note="Imported", by=request.user
+            )
+            messages.success(request, f"{made} is saved. Make an environment with it, and review its rewards.")
+            return redirect("environments:list", project.slug)
+        except SpecError as error:
+            form.add_error("grader", str(error))
+    return render(request, "environments/import_grader.html", {"form": form})

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from django.db.models import Avg, Count, Q, StdDev
+
 from apps.core.models import JobState
-from apps.evals.learnability import Learnability, Pick, learnability, pick
+from apps.evals.learnability import Learnability, Pick, TaskView, learnability, pick
 from apps.evals.models import EvalRun, Split
 from apps.evals.stats import SampleRow
 
@@ -52,10 +54,26 @@ class Teaching:
         """
         if why := self.why_not():
             raise CannotPick(why)
-        made = pick(self.found.tasks, per_group=per_group)
-        unscored = self.names.keys() - {item.task for item in self.found.tasks}
+        tasks = tasks_of(self.run, self.names)
+        made = pick(tasks, per_group=per_group)
+        unscored = self.names.keys() - {item.task for item in tasks}
         left_out = made.left_out | dict.fromkeys(unscored, NO_ANSWER)
         return Pick(made.chosen, left_out)
+
+
+def tasks_of(run: EvalRun, names: dict[str, tuple[str, str]]) -> list[TaskView]:
+    """The tasks with an unmasked sample, summed in the database: a form reads many evaluations. `names` as in Teaching.
+
+    Spreads are rounded, since sums in another order differ in their last digits and the pick's order may not.
+    """
+    rows = run.samples.filter(masked=False).order_by().values_list("task_id")
+    sums = rows.annotate(
+        n=Count("pk"), passed=Count("pk", filter=Q(success=True)), mean=Avg("reward"), spread=StdDev("reward")
+    )
+    return [
+        TaskView(str(task), n, passed, mean, round(spread, 12), names[str(task)][1])
+        for task, n, passed, mean, spread in sums
+    ]
 
 
 def samples_of(run: EvalRun) -> list[SampleRow]:

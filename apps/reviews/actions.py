@@ -1,92 +1,173 @@
-"""Writes of floor 7, and the lock that every training run asks."""
+"""Writes of floor 7: opening a review, judging, ruling, taking back, overriding. The lock itself is in `lock`."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import transaction
+from django.db.models.functions import Coalesce
+from django.utils import timezone
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.models import JobState, Role
 from apps.environments.models import Verifier
-from apps.evals.models import EvalRun, Sample
-from apps.reviews.agreement import DEFAULT_POLICY, Agreement, assess
+from apps.evals.actions import look
+from apps.evals.models import EvalRun, HoldoutLook, Split
+from apps.reviews.lock import Lock, ReviewError, TrainingLocked, lock_state, lock_states, require_unlocked
 from apps.reviews.models import Judgement, LockOverride, ReviewItem, RewardReview
+from apps.reviews.policy import policy_of
+from apps.reviews.queue import holder_of, needed_of
+from apps.reviews.sampling import LARGEST, SMALLEST, choose
+from apps.reviews.scores import Scored, scores_of
 
+__all__ = [
+    "Lock", "ReviewError", "TrainingLocked", "answer", "judge", "lock_state", "lock_states", "open_review",
+    "override_lock", "require_unlocked", "rule", "undo",
+]  # fmt: skip
 
-class ReviewError(Exception):
-    """Something that may not be done to a review; the message is a sentence for the screen."""
-
-
-class TrainingLocked(ReviewError):
-    """The verifier may not train yet; the message says why and what opens the lock."""
-
-
-@dataclass(frozen=True)
-class Lock:
-    """Whether a verifier version may train, and why."""
-
-    locked: bool
-    why: str
-    review: RewardReview | None = None
-    agreement: Agreement | None = None
-    override: LockOverride | None = None
-
-
-def stratified(samples: list[Sample], size: int, seed: int) -> list[Sample]:
-    """Up to `size` samples, drawn evenly from those the verifier passes, part-credits and fails; shuffled."""
-    rng = random.Random(seed)
-    strata: dict[tuple[bool, bool], list[Sample]] = {}
-    for sample in samples:
-        strata.setdefault((sample.success, (sample.reward or 0) > 0), []).append(sample)
-    for stratum in strata.values():
-        rng.shuffle(stratum)
-    chosen: list[Sample] = []
-    while len(chosen) < size and any(strata.values()):
-        chosen += [stratum.pop() for stratum in strata.values() if stratum]
-    chosen = chosen[:size]
-    rng.shuffle(chosen)
-    return chosen
+SIZE = 60
 
 
 @transaction.atomic
-def open_review(*, run: EvalRun, by: Any, size: int = 60, seed: int = 0) -> RewardReview:
-    """A blind queue of scored samples of an evaluation. Raises ReviewError where there are none."""
-    if run.state != JobState.SUCCEEDED:
-        raise ReviewError("This evaluation has not finished. Its samples can be reviewed once it has.")
-    samples = stratified(list(run.samples.filter(masked=False).order_by("pk")), size, seed)
-    if not samples:
-        raise ReviewError("This evaluation has no scored samples to review.")
+def open_review(
+    *, runs: Sequence[EvalRun], by: Any, verifier: Verifier | None = None, size: int = SIZE, seed: int = 0
+) -> RewardReview:
+    """A blind queue of samples of finished evaluations, stratified over score, bucket and model; the project's policy is
+    frozen in it. `verifier` is that of the runs where it is not given. Raises ReviewError."""
+    scored = _scored(runs, verifier, size)
+    verifier = verifier or runs[0].environment.verifier
+    drawn = choose((one.candidate for one in scored), size, seed=seed)
+    known = {str(one.sample.pk): one for one in scored}
     review = RewardReview.objects.create(
-        project=run.project, verifier=run.environment.verifier, run=run, policy=DEFAULT_POLICY, created_by=by
-    )
-    ReviewItem.objects.bulk_create(
-        ReviewItem(review=review, sample=sample, position=position) for position, sample in enumerate(samples)
-    )
-    audit("review.opened", project=run.project, by=by, target=review, verifier=str(review.verifier), n=len(samples))
+        project=verifier.project, verifier=verifier, policy=policy_of(verifier.project), seed=seed, created_by=by,
+        thin=drawn.notes,
+    )  # fmt: skip
+    review.runs.set(runs)
+    ReviewItem.objects.bulk_create(_item(review, place, known[pk]) for place, pk in enumerate(drawn.ids))
+    for eval_set in {run.eval_set for run in runs if run.split == Split.HOLDOUT}:
+        look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=by, detail=f"reward review of {verifier}")
+    audit(
+        "review.opened", project=review.project, by=by, target=review, verifier=str(verifier), hash=verifier.hash,
+        n=len(drawn.ids), runs=[str(run.pk) for run in runs],
+    )  # fmt: skip
     return review
+
+
+def _scored(runs: Sequence[EvalRun], verifier: Verifier | None, size: int) -> list[Scored]:
+    if not runs:
+        raise ReviewError("Choose at least one evaluation whose samples are to be reviewed.")
+    if not SMALLEST <= size <= LARGEST:
+        raise ReviewError(f"A review has {SMALLEST} to {LARGEST} samples; {size} were asked for.")
+    verifier = verifier or runs[0].environment.verifier
+    for run in runs:
+        if run.project_id != verifier.project_id:
+            raise ReviewError("This evaluation belongs to another project.")
+        if run.state != JobState.SUCCEEDED:
+            raise ReviewError(f"“{run.name}” has not finished. Its samples can be reviewed once it has.")
+    found = [scored for run in runs for scored in scores_of(run, verifier)]
+    if not found:
+        raise ReviewError("These evaluations have no scored samples to review.")
+    return found
+
+
+def _item(review: RewardReview, position: int, one: Scored) -> ReviewItem:
+    return ReviewItem(
+        review=review,
+        sample=one.sample,
+        position=position,
+        stratum=one.stratum,
+        reward=one.reward,
+        components=one.components,
+        success=one.success,
+    )
 
 
 @transaction.atomic
 def judge(*, item: ReviewItem, success: bool, by: Any, note: str = "") -> Judgement:
-    """A person's word on an item. Saying it again replaces it."""
-    judgement, _ = Judgement.objects.update_or_create(item=item, by=by, defaults={"success": success, "note": note})
+    """A person's blind word on an item: once. To say otherwise they take it back first. Raises ReviewError."""
+    item = _locked(item)
+    said = {judgement.by_id: judgement for judgement in item.judgements.all()}
+    if mine := said.get(by.pk):
+        if mine.success != success:
+            raise ReviewError("You have judged this sample already. Undo (u) to judge it again.")
+        return mine
+    if other := holder_of(item, by):
+        raise ReviewError(f"{other} has this sample on the screen. Nothing was changed.")
+    if len(said) >= needed_of(item.review) or item.ruling is not None:
+        raise ReviewError("This sample has all the judgements it needs. Nothing was changed.")
+    judgement = Judgement.objects.create(item=item, by=by, success=success, note=note.strip())
     audit("review.judged", project=item.review.project, by=by, target=item, success=success)
     return judgement
 
 
 @transaction.atomic
+def answer(*, item: ReviewItem, agrees: bool, by: Any, reason: str = "") -> Judgement:
+    """Whether the score, now shown, is right in the eyes of someone who has judged the item. Raises ReviewError."""
+    item = _locked(item)
+    mine = item.judgements.filter(by=by).first()
+    if mine is None:
+        raise ReviewError("Judge the output first; its score is shown then.")
+    if not agrees and not reason.strip():
+        raise ReviewError("Say what is wrong with the score: a disagreement needs a reason.")
+    if mine.agrees is not None and mine.agrees != agrees:
+        raise ReviewError("You have answered already. Undo (u) to answer again.")
+    mine.agrees, mine.reason, mine.agreed_at = agrees, reason.strip(), timezone.now()
+    mine.save(update_fields=["agrees", "reason", "agreed_at"])
+    _off_the_screen(item, by)
+    audit("review.answered", project=item.review.project, by=by, target=item, agrees=agrees, reason=mine.reason)
+    return mine
+
+
+@transaction.atomic
 def undo(*, review: RewardReview, by: Any) -> ReviewItem | None:
-    """Takes back the person's last judgement; returns its item, or None where there is none."""
-    last = Judgement.objects.filter(item__review=review, by=by).select_related("item").first()
+    """Takes back the person's last step: the answer on the score, or the judgement itself. Returns its item, or None where
+    there is nothing to take back. Raises ReviewError where the item has been ruled on."""
+    rows = Judgement.objects.select_for_update(of=("self",)).select_related("item__review__project")
+    last = rows.filter(item__review=review, by=by).order_by(Coalesce("agreed_at", "at").desc(), "-pk").first()
     if last is None:
         return None
-    audit("review.undone", project=review.project, by=by, target=last.item, success=last.success)
-    last.delete()
+    if last.item.ruling is not None:
+        raise ReviewError("Your last judgement has been ruled on since, so it stays.")
+    audit(
+        "review.undone", project=review.project, by=by, target=last.item, success=last.success, agrees=last.agrees,
+        step="judgement" if last.agrees is None else "answer",
+    )  # fmt: skip
+    if last.agrees is None:
+        last.delete()
+    else:
+        last.agrees, last.reason, last.agreed_at = None, "", None
+        last.save(update_fields=["agrees", "reason", "agreed_at"])
     return last.item
+
+
+@transaction.atomic
+def rule(*, item: ReviewItem, success: bool, reason: str, by: Any) -> ReviewItem:
+    """Settles an item whose reviewers differ; this counts as the people's word. By a member who has not judged it, or an
+    admin. Ruling again replaces it. Raises ReviewError, and PermissionDenied below the role member."""
+    item = _locked(item)
+    membership = get_membership(by, item.review.project.slug, Role.MEMBER)
+    said = list(item.judgements.all())
+    if len({judgement.success for judgement in said}) < 2 or len(said) < needed_of(item.review):
+        raise ReviewError("There is nothing to rule on: the reviewers of this sample do not differ.")
+    if any(judgement.by_id == by.pk for judgement in said) and not membership.may(Role.ADMIN):
+        raise ReviewError("You have judged this sample yourself. Somebody else, or an admin, rules on it.")
+    if not reason.strip():
+        raise ReviewError("Say why: a ruling needs a reason.")
+    item.ruling, item.ruled_by, item.ruled_at, item.ruling_reason = success, by, timezone.now(), reason.strip()
+    item.save(update_fields=["ruling", "ruled_by", "ruled_at", "ruling_reason"])
+    audit("review.ruled", project=item.review.project, by=by, target=item, success=success, reason=item.ruling_reason)
+    return item
+
+
+def _locked(item: ReviewItem) -> ReviewItem:
+    rows = ReviewItem.objects.select_for_update(of=("self",)).select_related("review__project", "reserved_by")
+    return rows.prefetch_related("judgements").get(pk=item.pk)
+
+
+def _off_the_screen(item: ReviewItem, by: Any) -> None:
+    ReviewItem.objects.filter(pk=item.pk, reserved_by=by).update(reserved_by=None, reserved_until=None)
 
 
 @transaction.atomic
@@ -106,38 +187,3 @@ def override_lock(*, verifier: Verifier, reason: str, by: Any) -> LockOverride:
         reason=override.reason,
     )
     return override
-
-
-def agreement_of(review: RewardReview) -> Agreement:
-    """Each item counts once: the majority of its judgements, the latest where they are even."""
-    pairs = []
-    for item in review.items.select_related("sample").prefetch_related("judgements"):
-        words = [judgement.success for judgement in item.judgements.all()]  # newest first
-        if words:
-            yes = sum(words)
-            person = words[0] if 2 * yes == len(words) else 2 * yes > len(words)
-            pairs.append((person, item.sample.success))
-    return assess(pairs, review.policy)
-
-
-def lock_state(verifier: Verifier) -> Lock:
-    review = verifier.reviews.first()
-    agreement = agreement_of(review) if review else None
-    if agreement and agreement.passed:
-        return Lock(False, f"Passed its review: κ {agreement.kappa:.2f} on {agreement.n} samples.", review, agreement)
-    override = verifier.overrides.select_related("by").first()
-    if override:
-        return Lock(False, f"Overridden by {override.by}: {override.reason}", review, agreement, override)
-    why = " ".join(agreement.reasons) if agreement else "No one has reviewed its scores yet."
-    return Lock(True, why, review, agreement)
-
-
-def require_unlocked(verifier: Verifier) -> Lock:
-    """Raises TrainingLocked where the verifier may not train."""
-    lock = lock_state(verifier)
-    if lock.locked:
-        raise TrainingLocked(
-            f"Training with {verifier} is locked. {lock.why} Judge its samples under Reward review, "
-            "or let an admin override the lock with a reason."
-        )
-    return lock

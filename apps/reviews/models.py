@@ -1,4 +1,4 @@
-"""Floor 7: people judge scored outputs; agreement decides whether the reward may train."""
+"""Floor 7: the reward is attacked by probes and judged by people before it may train."""
 
 from __future__ import annotations
 
@@ -7,18 +7,54 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from apps.core.models import Project
-from apps.environments.models import Verifier
-from apps.evals.models import EvalRun, Sample
+from apps.core.models import Job, Project
+from apps.environments.models import Environment, Verifier
+from apps.evals.models import EvalRun, EvalSet, Sample
+
+
+class KappaRule(models.TextChoices):
+    """Which number of κ must reach the minimum."""
+
+    POINT = "point", "the estimate"
+    LOWER = "lower", "the lower bound of its 95% interval"
+
+
+class ReviewPolicy(models.Model):
+    """What a project asks of a verifier before it may train. Without a row the defaults hold."""
+
+    project = models.OneToOneField(Project, models.CASCADE, related_name="review_policy")
+    min_samples = models.PositiveIntegerField(default=50)
+    min_kappa = models.FloatField(default=0.6)
+    kappa_rule = models.CharField(max_length=8, choices=KappaRule, default=KappaRule.POINT)
+    max_false_positive_rate = models.FloatField(default=0.05)
+    reviewers_per_sample = models.PositiveSmallIntegerField(default=1)
+    probes_must_pass = models.BooleanField(default=True)
+    updated_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="review_policy_in_range",
+                condition=Q(min_samples__gte=1, reviewers_per_sample__gte=1)
+                & Q(min_kappa__gte=-1, min_kappa__lte=1)
+                & Q(max_false_positive_rate__gte=0, max_false_positive_rate__lte=1),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"Review policy of {self.project}"
 
 
 class RewardReview(models.Model):
-    """A queue of samples of one verifier version, judged blind. `policy` is frozen when the review is made."""
+    """A queue of samples, scored by one verifier version and judged blind. `policy` is frozen when it is opened."""
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="reward_reviews")
     verifier = models.ForeignKey(Verifier, models.PROTECT, related_name="reviews")
-    run = models.ForeignKey(EvalRun, models.PROTECT, related_name="reviews")
-    policy = models.JSONField(help_text="min_samples, min_kappa, max_false_positive_rate")
+    runs = models.ManyToManyField(EvalRun, related_name="reviews")
+    policy = models.JSONField(help_text="The fields of ReviewPolicy, as they were")
+    seed = models.PositiveIntegerField(default=0)
+    thin = models.JSONField(default=list, help_text="Strata that had too few samples, in words")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -30,17 +66,36 @@ class RewardReview(models.Model):
 
 
 class ReviewItem(models.Model):
-    """One sample in a review's queue, in the (shuffled) order it is shown."""
+    """One sample in a review's queue, in the (shuffled) order it is shown.
+
+    The score is the one that the review's verifier gives, kept here: the sample may have been scored by another
+    version. `ruling` settles what reviewers could not agree on.
+    """
 
     review = models.ForeignKey(RewardReview, models.CASCADE, related_name="items")
     sample = models.ForeignKey(Sample, models.PROTECT, related_name="review_items")
     position = models.PositiveIntegerField()
+    stratum = models.CharField(max_length=200, blank=True)
+    reward = models.FloatField()
+    components = models.JSONField(default=dict)
+    success = models.BooleanField()
+    reserved_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    reserved_until = models.DateTimeField(null=True)
+    ruling = models.BooleanField(null=True, help_text="An adjudicator's word: did the output do the task?")
+    ruled_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    ruled_at = models.DateTimeField(null=True)
+    ruling_reason = models.TextField(blank=True)
 
     class Meta:
         ordering = ("position",)
         constraints = [
             models.UniqueConstraint(fields=["review", "sample"], name="one_item_per_sample"),
             models.UniqueConstraint(fields=["review", "position"], name="one_item_per_position"),
+            models.CheckConstraint(
+                name="ruling_has_time",
+                condition=Q(ruling__isnull=True, ruled_at__isnull=True)
+                | Q(ruling__isnull=False, ruled_at__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -48,13 +103,16 @@ class ReviewItem(models.Model):
 
 
 class Judgement(models.Model):
-    """A person's blind word on one item: did the output do the task?"""
+    """A person's word on one item: blind, whether the output did the task; then, the score shown, whether it is right."""
 
     item = models.ForeignKey(ReviewItem, models.CASCADE, related_name="judgements")
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="judgements")
     success = models.BooleanField()
     note = models.TextField(blank=True)
     at = models.DateTimeField(default=timezone.now)
+    agrees = models.BooleanField(null=True, help_text="With the score, once it was shown; null: not asked yet")
+    reason = models.TextField(blank=True)
+    agreed_at = models.DateTimeField(null=True)
 
     class Meta:
         ordering = ("-at",)
@@ -78,3 +136,54 @@ class LockOverride(models.Model):
 
     def __str__(self) -> str:
         return f"{self.verifier} unlocked by {self.by}"
+
+
+class ProbeRun(Job):
+    """The attacks on a verifier, with tasks of an eval set as their matter. `result` is the report."""
+
+    QUEUE = "default"  # someone waits for it, and evaluations take long
+    WORKER = "probe"
+
+    verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="probe_runs")
+    environment = models.ForeignKey(Environment, models.CASCADE, related_name="probe_runs")
+    eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="probe_runs")
+    failed = models.PositiveIntegerField(null=True, help_text="Findings of high severity; null until it has ended")
+
+    def child_spec(self) -> dict:
+        from apps.reviews import rescoring
+
+        return rescoring.probe_spec(self)
+
+    def absorb(self, events: list[dict]) -> None:
+        """The report comes whole, as the result."""
+
+    def complete(self, result: dict) -> dict:
+        from apps.reviews import rescoring
+
+        return rescoring.probed(self, result)
+
+
+class Rescore(Job):
+    """Stored samples scored again by a candidate spec, before it is saved: what would change. Nothing is generated."""
+
+    QUEUE = "default"
+    WORKER = "rescore"
+
+    verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="rescores", help_text="The version it changes")
+    environment = models.ForeignKey(Environment, models.CASCADE, related_name="rescores")
+    candidate = models.JSONField(help_text="A verifier's spec")
+    candidate_hash = models.CharField(max_length=64)
+    samples = models.ManyToManyField(Sample, related_name="rescores")
+
+    def child_spec(self) -> dict:
+        from apps.reviews import rescoring
+
+        return rescoring.rescore_spec(self)
+
+    def absorb(self, events: list[dict]) -> None:
+        """The scores come together, as the result."""
+
+    def complete(self, result: dict) -> dict:
+        from apps.reviews import rescoring
+
+        return rescoring.rescored(self, result)

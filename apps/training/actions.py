@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 
@@ -12,7 +14,7 @@ from apps.core.models import Project
 from apps.environments.models import Environment
 from apps.evals import leaks
 from apps.evals.canonical import digest_of
-from apps.evals.models import EvalSet, Split
+from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.registry.models import ModelVersion
 from apps.reviews.actions import require_unlocked
 from apps.training.models import Dataset, DatasetRow, Method, TrainingRun
@@ -23,13 +25,22 @@ class TrainingError(Exception):
 
 
 @transaction.atomic
-def freeze_dataset(*, eval_set: EvalSet, by: Any) -> Dataset:
-    """The training tasks of a frozen set, as they are. The same set twice is one dataset. Raises TrainingError."""
+def freeze_dataset(
+    *, eval_set: EvalSet, by: Any, keys: Collection[str | UUID] | None = None, picked_by: EvalRun | None = None
+) -> Dataset:
+    """The training tasks of a frozen set, as they are; with `keys` (ids of tasks) only those, in the set's order.
+
+    `picked_by`: the evaluation of these tasks that chose the keys. The same tasks twice are one dataset.
+    Raises TrainingError, also for a key that is not a training task of this set.
+    """
     if not eval_set.is_frozen:
         raise TrainingError(f"{eval_set} is a draft. Freeze it before anything trains on it.")
-    tasks = list(eval_set.tasks.trainable())
-    if not tasks:
+    every = list(eval_set.tasks.trainable())
+    if not every:
         raise TrainingError(f"{eval_set} has no tasks in its train split.")
+    if picked_by is not None and (picked_by.eval_set_id, picked_by.split) != (eval_set.pk, Split.TRAIN):
+        raise TrainingError(f"“{picked_by}” did not evaluate the train split of {eval_set}.")
+    tasks = every if keys is None else _chosen(eval_set, every, keys)
     if leak := next(leaks.of_rows(eval_set.project, leaks.rows_of(tasks)), None):
         raise TrainingError(str(leak))
     digest = digest_of([eval_set.digest, [[task.key, task.canonical_hash] for task in tasks]])
@@ -43,8 +54,26 @@ def freeze_dataset(*, eval_set: EvalSet, by: Any) -> Dataset:
             DatasetRow(dataset=dataset, task=task, split=task.split, position=position)
             for position, task in enumerate(tasks)
         )
-        audit("dataset.frozen", project=eval_set.project, by=by, target=dataset, digest=digest, size=len(tasks))
+        audit(
+            "dataset.frozen",
+            project=eval_set.project,
+            by=by,
+            target=dataset,
+            digest=digest,
+            size=len(tasks),
+            **({} if keys is None else {"of": len(every), "picked_by": picked_by and str(picked_by.pk)}),
+        )
     return dataset
+
+
+def _chosen(eval_set: EvalSet, tasks: list[Task], keys: Collection[str | UUID]) -> list[Task]:
+    wanted = {str(key) for key in keys}
+    chosen = [task for task in tasks if str(task.pk) in wanted]
+    if not wanted:
+        raise TrainingError("No task is chosen to train on.")
+    if strange := len(wanted) - len(chosen):
+        raise TrainingError(f"{strange} of the {len(wanted)} chosen are not training tasks of {eval_set}.")
+    return chosen
 
 
 @transaction.atomic
@@ -59,8 +88,9 @@ def submit_training(
     by: Any,
     seed: int = 0,
     name: str = "",
+    picked_by: EvalRun | None = None,
 ) -> TrainingRun:
-    """Queues a run. Raises TrainingLocked where the reward is not reviewed, TrainingError for what cannot train."""
+    """Queues a run; `picked_by` is the evaluation that chose its tasks. Raises TrainingLocked where the reward is not reviewed, TrainingError for what cannot train."""
     require_unlocked(environment.verifier)
     steps = config.get("steps")
     if not isinstance(steps, int) or steps < 1:
@@ -87,6 +117,14 @@ def submit_training(
             "verifier_hash": environment.verifier.hash,
             "parent_digest": parent.digest,
             "validation": dataset.eval_set.tasks.filter(split=Split.VALIDATION).count(),
+            **_picked(dataset, picked_by),
         },
     )
     return jobs.submit(run, by=by)
+
+
+def _picked(dataset: Dataset, by: EvalRun | None) -> dict[str, Any]:
+    """Which evaluation chose the tasks of a run, and how many of how many; nothing where all of them train."""
+    if by is None:
+        return {}
+    return {"picked_by": str(by.pk), "picked": dataset.size, "picked_of": dataset.eval_set.tasks.trainable().count()}

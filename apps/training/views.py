@@ -13,12 +13,12 @@ from apps.core.access import project_view
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
 from apps.evals.models import EvalRun
-from apps.reviews.actions import TrainingLocked, lock_state
+from apps.reviews.actions import TrainingLocked, lock_states
 from apps.training import actions
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.charts import curves
-from apps.training.forms import TrainingForm
 from apps.training.models import Method, Rollout, TrainingRun
+from apps.training.picks import PickForm
 
 
 @project_view()
@@ -38,7 +38,7 @@ def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
 
 @project_view(Role.MEMBER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
-    form = TrainingForm(project, request.POST or None)
+    form = PickForm(project, request.POST or None, request.GET)
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
         try:
@@ -47,7 +47,8 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
                 method=Method(data["method"]),
                 parent=data["parent"],
                 environment=data["environment"],
-                dataset=actions.freeze_dataset(eval_set=data["eval_set"], by=request.user),
+                dataset=actions.freeze_dataset(eval_set=data["eval_set"], by=request.user, **form.selection()),
+                picked_by=data.get("picked_by"),
                 config=form.config(),
                 seed=data["seed"],
                 by=request.user,
@@ -56,10 +57,9 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
             form.add_error(None, str(error))
         else:
             return redirect("training:detail", project.slug, run.pk)
-    locks = [
-        (environment, lock_state(environment.verifier))
-        for environment in project.environments.select_related("verifier")
-    ]
+    environments = list(project.environments.select_related("verifier"))
+    states = lock_states({environment.verifier_id: environment.verifier for environment in environments}.values())
+    locks = [(environment, states[environment.verifier_id]) for environment in environments]
     return render(request, "training/new.html", {"form": form, "advice": advice_for(project), "locks": locks})
 
 

@@ -23,7 +23,7 @@ from apps.trajectories import actions
 from apps.trajectories.importers import ImportError_, Reading, batches, read
 from apps.trajectories.importers.batches import MAX_ERRORS, Summary
 from apps.trajectories.models import Upload, UploadState
-from apps.trajectories.schema import RowError, parse, plain
+from apps.trajectories.schema import RowError, parse_row, plain
 
 log = logging.getLogger(__name__)
 MAX_UNPACKED = 1024 * 1024 * 1024
@@ -56,20 +56,25 @@ def keep(chunks: Iterable[bytes]) -> Path:
 def preview(path: Path, name: str, format: str) -> dict[str, Any]:
     """What the first `PREVIEW_BYTES` of a file hold. Raises ImportError_.
 
-    {format, unit, rows: the first good ones, good, bad, errors, whole: was that all, total: rows, 0 where not whole}
+    {format, unit, rows: the first good ones, good, bad, errors, warnings: of rows that are stored all the same, warned:
+    how many in all, whole: was that all, total: rows, 0 where not whole}
     """
     rows: list[dict] = []
     errors: list[dict] = []
-    good, bad, last = 0, 0, 0
+    warnings: list[dict] = []
+    good, bad, last, warned = 0, 0, 0, 0
     with path.open("rb") as file:
         reading = read(file, name, format, PREVIEW_BYTES, stop=True)
         for position, raw in reading.rows:
             try:
                 if isinstance(raw, RowError):
                     raise raw
-                row = parse(raw)
+                parsed = parse_row(raw)
                 good += 1
-                rows += [plain(row)] if len(rows) < PREVIEW_ROWS else []
+                rows += [plain(parsed.row)] if len(rows) < PREVIEW_ROWS else []
+                warned += len(parsed.warnings)
+                room = MAX_ERRORS - len(warnings)
+                warnings += [{"position": position} | warning for warning in parsed.warnings[:room]]
             except RowError as error:
                 bad += 1
                 last = max(last, position)
@@ -78,6 +83,7 @@ def preview(path: Path, name: str, format: str) -> dict[str, Any]:
             errors.pop()  # cut off by us
             bad -= 1
     whole = not reading.source.stopped
+    shown = [*reading.source.mended, *warnings][:MAX_ERRORS]
     return {
         "format": reading.format,
         "unit": reading.unit,
@@ -86,6 +92,9 @@ def preview(path: Path, name: str, format: str) -> dict[str, Any]:
         "bad": bad,
         "errors": errors[:MAX_ERRORS],
         "more": max(0, bad - MAX_ERRORS),
+        "warnings": shown,
+        "warned": warned + reading.source.mendings,
+        "more_warned": warned + reading.source.mendings - len(shown),
         "whole": whole,
         "total": good + bad if whole else 0,
     }

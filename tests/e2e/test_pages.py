@@ -18,7 +18,7 @@ from tests.e2e.conftest import log_in
 from tests.e2e.seed import World, say
 
 STATIONS = (
-    "dashboard:home", "trajectories:list", "failures:list", "evals:list", "environments:list", "reviews:list",
+    "dashboard:home", "trajectories:list", "failures:list", "evals:list", "environments:list", "reviews:list", "reviews:policy",
     "training:list", "training:new", "promotion:models", "promotion:compare", "automation:list", "core:settings",
 )  # fmt: skip
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -26,12 +26,14 @@ OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clie
 
 def addresses(world: World, by: Any) -> list[str]:
     slug = world.project.slug
-    review = open_review(run=world.sft, by=by)
+    review = open_review(runs=[world.sft, world.grpo], by=by)
     rows = [
         ("trajectories:detail", world.project.trajectories.failed().first().pk),
         ("failures:case", Failure.objects.filter(project=world.project).first().pk),
         ("evals:detail", world.eval_set.pk), ("evals:new_run", world.eval_set.pk), ("evals:run", world.grpo.pk),
         ("environments:detail", world.environment.pk), ("reviews:detail", review.pk),
+        ("reviews:item", review.items.first().pk), ("reviews:adjudicate", review.pk),
+        ("reviews:open", world.environment.verifier_id), ("reviews:effect", world.environment.verifier_id),
         ("training:detail", world.training.pk), ("promotion:model", world.grpo.model_version_id),
         ("promotion:report", world.report.pk),
     ]  # fmt: skip

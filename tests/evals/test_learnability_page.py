@@ -12,7 +12,7 @@ from apps.core.models import Role
 from apps.evals.models import EvalRun, Sample, Split
 from apps.evals.pages.learnability import Options, interval, student, whole
 from apps.evals.stats import mean_interval
-from apps.evals.teaching import CannotPick, Teaching
+from apps.evals.teaching import CannotPick, Teaching, tasks_of
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, make_eval_set, make_member, make_project, make_user
 
@@ -116,6 +116,18 @@ def test_a_stranger_and_another_project_see_nothing(client: Client, run: EvalRun
 def test_a_cap_takes_that_many_of_a_group(db: None, data_dir: Path) -> None:
     run = evaluated(frozen_set(group="one"), PASSED, data_dir)
     assert len(Teaching(run).pick().chosen) == 2 and len(Teaching(run).pick(per_group=1).chosen) == 1
+
+
+def test_the_database_sums_as_the_page_does(run: EvalRun) -> None:
+    for sample in run.samples.filter(index__gt=1):
+        Sample.objects.filter(pk=sample.pk).update(reward=sample.reward * 0.3 + 0.1)
+    read = Teaching(run)
+    summed = {item.task: item for item in tasks_of(run, read.names)}
+    assert summed.keys() == {item.task for item in read.found.tasks}
+    for item in read.found.tasks:
+        other = summed[item.task]
+        assert (other.n, other.passed, other.group, other.kind) == (item.n, item.passed, item.group, item.kind)
+        assert (other.mean_reward, other.spread) == pytest.approx((item.mean_reward, item.spread), abs=1e-9)
 
 
 def test_a_task_without_a_scored_sample_has_its_reason(run: EvalRun) -> None:

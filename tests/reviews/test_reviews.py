@@ -1,85 +1,149 @@
+"""The lock: what opens it, what shuts it again, and who may pass it by."""
+
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.exceptions import PermissionDenied
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from apps.core.models import AuditEvent
+from apps.environments.actions import save_verifier
 from apps.reviews import actions
-from apps.reviews.agreement import assess, cohen_kappa
+from apps.reviews.lock import lock_states
+from apps.reviews.models import ProbeRun
+from apps.reviews.policy import set_policy
 from apps.training.actions import freeze_dataset, submit_training
-from apps.training.models import Method
-from tests.factories import (
-    admin_of,
-    make_base,
-    make_environment,
-    make_eval_run,
-    make_eval_set,
-    make_member,
-    make_project,
-)
+from apps.training.models import Method, TrainingRun
+from tests.factories import admin_of, make_environment, make_member, make_project
+from tests.reviews.made import Made, judge_all, pass_probes
+
+pytestmark = pytest.mark.django_db
 
 
-@pytest.mark.parametrize(
-    ("table", "kappa"),
-    [  # (both yes, person only, verifier only, both no)
-        ((20, 5, 10, 15), 0.4),  # the example of Cohen's kappa on Wikipedia
-        ((25, 0, 0, 25), 1.0),
-        ((0, 25, 25, 0), -1.0),
-        ((10, 10, 10, 10), 0.0),
-        ((50, 0, 0, 0), None),
-    ],
-)
-def test_kappa(table: tuple[int, int, int, int], kappa: float | None) -> None:
-    both, person_only, verifier_only, neither = table
-    person = [True] * (both + person_only) + [False] * (verifier_only + neither)
-    verifier = [True] * both + [False] * person_only + [True] * verifier_only + [False] * neither
-    found = cohen_kappa(person, verifier)
-    assert found is None if kappa is None else found == pytest.approx(kappa)
+@pytest.fixture
+def made(data_dir: Path) -> Made:
+    return Made(data_dir)
 
 
-@pytest.mark.parametrize(
-    ("pairs", "reason"),
-    [
-        ([(True, True)] * 30 + [(False, False)] * 30, None),
-        ([(True, True)] * 20 + [(False, False)] * 20, "at least 50"),
-        ([(True, True)] * 60, "not defined"),
-        ([(True, True)] * 40 + [(False, False)] * 27 + [(False, True)] * 3, "passes 10% of what people fail"),
-        ([(True, True)] * 30 + [(True, False)] * 30 + [(False, False)] * 10, "κ is"),
-    ],
-)
-def test_the_policy(pairs: list[tuple[bool, bool]], reason: str | None) -> None:
-    found = assess(pairs)
-    assert found.passed == (reason is None)
-    if reason:
-        assert any(reason in sentence for sentence in found.reasons)
-
-
-@pytest.mark.django_db
-def test_training_is_locked_until_people_agree(data_dir: Path) -> None:
-    project = make_project()
-    by = admin_of(project)
-    environment, base = make_environment(project), make_base(project, data_dir)
-    eval_set = make_eval_set(project, holdout=16)
-    run = make_eval_run(eval_set, base, environment, success=0.5)
-    wanted = {
-        "project": project, "method": Method.SFT, "parent": base, "dataset": freeze_dataset(eval_set=eval_set, by=by),
-        "environment": environment, "config": {"steps": 1}, "by": by,
+def wanted(made: Made) -> dict[str, Any]:
+    dataset = freeze_dataset(eval_set=made.eval_set, by=made.admin)
+    return {
+        "project": made.project, "method": Method.SFT, "parent": made.base, "dataset": dataset,
+        "environment": made.environment, "config": {"steps": 1}, "by": made.admin,
     }  # fmt: skip
-    with pytest.raises(actions.TrainingLocked):
-        submit_training(**wanted)
-    review = actions.open_review(run=run, by=by, size=60)
-    items = list(review.items.select_related("sample"))
-    assert len(items) == 60 and 25 <= sum(item.sample.success for item in items) <= 35
-    for item in items[:-1]:
-        actions.judge(item=item, success=item.sample.success, by=by)
-    assert not actions.lock_state(environment.verifier).locked
-    actions.undo(review=review, by=by)
-    submit_training(**wanted)
 
 
-@pytest.mark.django_db
+def why(made: Made) -> str:
+    lock = actions.lock_state(made.verifier)
+    assert lock.locked
+    return lock.why
+
+
+def test_training_is_locked_until_people_agree_and_the_probes_pass(made: Made) -> None:
+    with pytest.raises(actions.TrainingLocked, match="No one has reviewed"):
+        submit_training(**wanted(made))
+    review = made.review()
+    assert "0 of at least 50 samples are judged" in why(made)
+    judge_all(review, made.admin)
+    assert why(made) == "The hack probes have not been run on this verifier."
+    pass_probes(made.environment)
+    assert actions.lock_state(made.verifier).why.startswith("Passed its review: κ 1.00 on 60 samples")
+    submit_training(**wanted(made))
+
+
+def test_the_form_refuses_and_says_why(made: Made) -> None:
+    client = Client()
+    client.force_login(made.admin)
+    body = {
+        "method": "sft", "parent": made.base.pk, "environment": made.environment.pk, "eval_set": made.eval_set.pk,
+        "seed": 0, "steps": 2, "learning_rate": 0.001, "batch_size": 8, "prompts_per_step": 4, "generations": 4, "beta": 0,
+    }  # fmt: skip
+    answer = client.post(reverse("training:new", args=[made.project.slug]), body)
+    assert answer.status_code == 200 and "is locked. No one has reviewed" in answer.content.decode()
+    assert not TrainingRun.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [(2, None), (4, "The verifier passes"), (30, "κ is")],
+    ids=["two of sixty", "four of sixty", "thirty of sixty"],
+)
+def test_disagreement_keeps_it_locked(made: Made, wrong: int, says: str | None) -> None:
+    review = made.review()
+    pass_probes(made.environment)
+    fails = [item for item in review.items.all() if item.success][:wrong]
+    for item in review.items.all():
+        actions.judge(item=item, success=item.success and item not in fails, by=made.admin)
+    lock = actions.lock_state(made.verifier)
+    if says is None:
+        # Two rewarded failures are 6% of what people fail: over the default of 5%.
+        set_policy(project=made.project, by=made.admin, max_false_positive_rate=0.1)
+        assert lock.locked and not actions.lock_state(made.verifier).locked
+    else:
+        assert says in lock.why
+
+
+def test_a_hole_found_by_the_newest_probes_locks(made: Made) -> None:
+    judge_all(made.review(), made.admin)
+    pass_probes(made.environment)
+    assert not actions.lock_state(made.verifier).locked
+    pass_probes(made.environment, failed=2)
+    assert why(made) == "Its probes found 2 holes: empty answer."
+    set_policy(project=made.project, by=made.admin, probes_must_pass=False)
+    assert not actions.lock_state(made.verifier).locked
+
+
+def test_a_probe_that_has_not_ended_changes_nothing(made: Made) -> None:
+    judge_all(made.review(), made.admin)
+    done = pass_probes(made.environment)
+    ProbeRun.objects.create(
+        project=made.project, name="new", verifier=made.verifier, environment=made.environment, eval_set=done.eval_set
+    )
+    assert not actions.lock_state(made.verifier).locked
+
+
+def test_a_changed_verifier_is_locked_again(made: Made) -> None:
+    judge_all(made.review(), made.admin)
+    pass_probes(made.environment)
+    changed = save_verifier(project=made.project, name=made.verifier.name, spec={"kind": "exact"}, by=made.admin)
+    assert changed.hash != made.verifier.hash
+    assert not actions.lock_state(made.verifier).locked and actions.lock_state(changed).locked
+
+
+def test_the_policy_of_today_decides_not_that_of_the_opening(made: Made) -> None:
+    judge_all(made.review(), made.admin)
+    pass_probes(made.environment)
+    set_policy(project=made.project, by=made.admin, min_samples=61)
+    assert "60 of at least 61" in why(made)
+    set_policy(project=made.project, by=made.admin, min_samples=50, reviewers_per_sample=2)
+    assert "this review was opened with 1. Open a new one." in why(made)
+
+
+def test_a_new_review_decides_from_its_opening(made: Made) -> None:
+    judge_all(made.review(), made.admin)
+    pass_probes(made.environment)
+    made.review()
+    assert "0 of at least 50" in why(made)
+
+
+def test_what_differs_counts_only_once_it_is_ruled(made: Made) -> None:
+    review, other = made.review(reviewers_per_sample=2), make_member(made.project)
+    pass_probes(made.environment)
+    judge_all(review, made.admin)
+    assert "0 of at least 50" in why(made)
+    judge_all(review, other, wrong=1)
+    assert why(made) == "1 sample waits for a ruling: the reviewers differ."
+    item = review.items.first()
+    actions.rule(item=item, success=item.success, reason="Read the request again.", by=make_member(made.project))
+    assert not actions.lock_state(made.verifier).locked
+
+
 def test_overriding_needs_an_admin_and_a_reason() -> None:
     project = make_project()
     verifier = make_environment(project).verifier
@@ -87,7 +151,31 @@ def test_overriding_needs_an_admin_and_a_reason() -> None:
         actions.override_lock(verifier=verifier, reason="please", by=make_member(project))
     with pytest.raises(actions.ReviewError):
         actions.override_lock(verifier=verifier, reason="  ", by=admin_of(project))
-    assert actions.lock_state(verifier).locked
+    assert actions.lock_state(verifier).state == "locked"
     actions.override_lock(verifier=verifier, reason="a demo", by=admin_of(project))
-    assert not actions.lock_state(verifier).locked
+    lock = actions.lock_state(verifier)
+    assert lock.state == "override" and not lock.locked and lock.reasons
     assert AuditEvent.objects.get(action="review.lock_overridden").detail["reason"] == "a demo"
+
+
+def test_many_verifiers_take_as_many_queries_as_one(made: Made) -> None:
+    made.review()
+    pass_probes(made.environment)
+
+    def count() -> int:
+        with CaptureQueriesContext(connection) as found:
+            assert len(lock_states(made.project.verifiers.all())) == made.project.verifiers.count()
+        return len(found) - 1
+
+    before = count()
+    for number in range(6):
+        verifier = save_verifier(project=made.project, name=f"v{number}", spec={"kind": "exact"}, by=made.admin)
+        actions.override_lock(verifier=verifier, reason="test", by=made.admin)
+    assert count() == before
+
+
+def test_there_is_no_door_past_the_action() -> None:
+    """Training is started in one place, so nothing else has to ask for the lock: no API route makes a run."""
+    from tests.test_access import routes
+
+    assert not [name for name in routes() if "training" in name and name.split(":")[0].endswith("api")]

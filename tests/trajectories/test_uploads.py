@@ -92,6 +92,19 @@ def test_the_whole_way(
     assert Upload.objects.count() == 1 and b"no longer here" in again.content
 
 
+def test_the_preview_says_what_is_mended_and_what_is_odd(project: Project, member: Client) -> None:
+    hostile = {"a\x00<i>": "x\ud800", "n": "\x00"}
+    given = [row(), row(request="one \x00 two"), row(metadata=hostile), row(ended_at="2001-01-01T00:00:00Z")]
+    page = send(member, project, lines(*given))
+    seen, html = page.context["preview"], page.content.decode()
+    assert (seen["good"], seen["bad"]) == (4, 0) and {item["position"] for item in seen["warnings"]} >= {2, 3}
+    assert seen["warned"] == len(seen["warnings"]) >= 4 and "was replaced" in html and "Imported all the same" in html
+    assert "a\ufffd&lt;i&gt;" in html and "a\ufffd<i>" not in html
+    assert "Imported all the same" not in send(member, project, lines(row())).content.decode()
+    many = send(member, project, lines(*[row(request="\x00") for _ in range(30)])).context["preview"]
+    assert len(many["warnings"]) == uploads.MAX_ERRORS and many["more_warned"] == many["warned"] - uploads.MAX_ERRORS
+
+
 def test_problems(project: Project, member: Client, sent: list, monkeypatch: pytest.MonkeyPatch) -> None:
     assert send(member, project, b"").status_code == 400
     assert member.post(url("import", project), {}).status_code == 400

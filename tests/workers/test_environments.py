@@ -22,7 +22,7 @@ EXACT = {"kind": "exact"}
 
 def test_a_kind_says_whether_it_has_several_turns() -> None:
     for name in ("workplace", "workplace_assistant", "customer_service"):
-        spec = {"kind": "builtin", "name": name, "harness": {}, "verifier": {}}
+        spec = {"kind": "builtin", "name": name, "harness": {}, "verifier": {"kind": "tool_call"}}
         assert load(spec).multi_turn is is_multi_turn(spec) is (name != "workplace")
     for kind, verifier in (("single_turn", {"kind": "no_call"}), ("replay", {"kind": "calls"})):
         assert load({"kind": kind, "harness": {}, "verifier": verifier}).multi_turn is (kind == "replay")

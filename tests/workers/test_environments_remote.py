@@ -95,7 +95,7 @@ def server() -> Iterator[Server]:
 
 
 def spec(server: Server, **config: Any) -> dict:
-    return {"kind": "remote", "config": {"url": server.url} | config, "harness": {}, "verifier": {}}
+    return {"kind": "remote", "config": {"url": server.url} | config, "harness": {}, "verifier": {}, "allow_private": True}
 
 
 def play(server: Server, *messages: dict, **config: Any) -> tuple[list[str], Score]:
@@ -212,3 +212,10 @@ def test_a_slow_server_is_not_waited_for(server: Server) -> None:
 def test_a_wrong_config_is_refused(config: dict) -> None:
     with pytest.raises(SpecError, match=r"environment\.config"):
         load({"kind": "remote", "config": config, "harness": {}, "verifier": {}})
+
+
+def test_addresses_inside_ones_network_need_leave(server: Any) -> None:
+    """Each tool call and each verification is refused at the connection, whatever name leads there."""
+    spec = {"kind": "remote", "config": {"url": server.url}, "harness": {}, "verifier": {}}
+    score = asyncio.run(load(spec).open(TASK).score())
+    assert score.masked and "FLYWHEEL_ALLOW_PRIVATE_URLS" in score.mask_reason

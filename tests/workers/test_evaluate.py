@@ -104,7 +104,8 @@ def test_masked_samples_are_told_with_their_reason(
     monkeypatch.setattr(evaluate, "open_engine", lambda *_: Scripted(['{"tool": "x", "args": {}}'] * 3))
     main(spec, events, StopFlag())
     assert all(
-        row["masked"] and row["reward"] is None and "no single call" in row["mask_reason"] for row in events.rows("sample")
+        row["masked"] and row["reward"] is None and "no single call" in row["mask_reason"]
+        for row in events.rows("sample")
     )
     assert len(events.rows("sample")) == 3
 

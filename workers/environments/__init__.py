@@ -82,8 +82,13 @@ def opening(harness: dict) -> list[dict]:
 def load(spec: dict, *, clients: Clients | None = None) -> Environment:
     """From the `environment` part of a job's spec. Raises SpecError for a kind or name there is not.
 
-    `clients` is what verifiers and simulated users need from outside (workers.verifiers.build).
+    `clients` is what verifiers and simulated users need from outside (workers.verifiers.build); without it, what the
+    spec's own `clients` name.
     """
+    if clients is None and spec.get("clients"):
+        from workers.clients import clients_of
+
+        clients = clients_of(spec["clients"])
     kind, name = spec.get("kind"), spec.get("name")
     if kind in KINDS:
         return _class(KINDS[kind])(spec, clients=clients)

@@ -1,6 +1,6 @@
 """An environment behind NeMo Gym's resources-server REST: sessions, tools and verification are the server's. Light.
 
-Whether the address may be called at all is for the caller to check before (it knows the project's rules).
+Addresses inside one's own network are called only where the spec says `allow_private`, which the caller's rules decide.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import ssl
-from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +16,7 @@ import httpx
 from workers.environments import opening
 from workers.environments.episodes import ToolEpisode, tool_names
 from workers.environments.responses import chat_tool, response_of, row_of
+from workers.outgoing import RefusedAddress, async_client
 from workers.spec import SpecError
 from workers.verifiers import Clients, Execution, Score, masked
 
@@ -48,6 +47,7 @@ class Remote:
         self.harness: dict = spec.get("harness") or {}
         self.headers, self.timeout_s = config.get("headers", {}), float(config.get("timeout_s", 60))
         self.success_at = float(config.get("success_at", 1.0))
+        self.allow_private = bool(spec.get("allow_private"))
         self.tools = [chat_tool(tool) for tool in config.get("tools") or self.harness.get("tools") or []]
 
     def conversation(self, task: dict) -> list[dict]:
@@ -55,11 +55,6 @@ class Remote:
 
     def open(self, task: dict, state: dict | None = None) -> RemoteEpisode:
         return RemoteEpisode(self, task, state)
-
-
-@lru_cache
-def _tls() -> ssl.SSLContext:
-    return httpx.create_ssl_context()  # takes long to make, so that it is shared
 
 
 class RemoteEpisode(ToolEpisode):
@@ -71,12 +66,12 @@ class RemoteEpisode(ToolEpisode):
         super().__init__(task, environment.conversation(task), tools, max_turns=turns, state=state)
         self.environment, self.row = environment, row_of(task | {"messages": self.before}, tools)
         self.seeded = bool((state or {}).get("seeded"))
-        self.client = httpx.AsyncClient(
+        self.client = async_client(
+            allow_private=environment.allow_private,
             base_url=environment.url,
             headers=environment.headers,
             cookies=(state or {}).get("cookies") or {},
             timeout=httpx.Timeout(environment.timeout_s, connect=10.0),
-            verify=_tls(),
         )
 
     def world(self) -> dict:
@@ -93,7 +88,7 @@ class RemoteEpisode(ToolEpisode):
         try:
             await self._begin()
             answer = await self._post(quote(tool, safe=""), args)
-        except (RemoteError, httpx.HTTPError, TimeoutError) as error:
+        except (RemoteError, RefusedAddress, httpx.HTTPError, TimeoutError) as error:
             return self.refusal(tool, args, f"The tool did not answer ({_said(error)}).")
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         return Execution(True, False, text, name=tool, args=args)
@@ -105,7 +100,7 @@ class RemoteEpisode(ToolEpisode):
             response = response_of(self.said, name=name, tools=self.tools)
             answer = await self._post("verify", self.row | {"response": response})
             score = self._read(answer, response)
-        except (RemoteError, httpx.HTTPError, TimeoutError) as error:
+        except (RemoteError, RefusedAddress, httpx.HTTPError, TimeoutError) as error:
             score = masked(f"The remote verifier failed: {_said(error)}")
         score.messages = self.said
         return score
@@ -166,7 +161,7 @@ class RemoteEpisode(ToolEpisode):
         try:
             if self.seeded:
                 await self._once("close_session", {})
-        except (RemoteError, httpx.HTTPError, TimeoutError):
+        except (RemoteError, RefusedAddress, httpx.HTTPError, TimeoutError):
             pass  # not every server has it, and the session expires anyway
         finally:
             await self.client.aclose()
@@ -181,4 +176,4 @@ def _pairs(given: Any) -> Any:
 
 
 def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, RemoteError) else type(error).__name__
+    return str(error) if isinstance(error, RemoteError | RefusedAddress) else type(error).__name__

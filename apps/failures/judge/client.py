@@ -18,9 +18,9 @@ from typing import Any
 
 import httpx
 
-from apps.core.outgoing import RefusedAddress, check_url
-from apps.core.outgoing import client as guarded
 from apps.failures.judge.prompt import clean
+from workers.outgoing import RefusedAddress, check_url
+from workers.outgoing import client as guarded
 
 MAX_OUTPUT = 800  # tokens of an answer
 MAX_BYTES = 2 * 1024 * 1024  # of a response

@@ -16,7 +16,6 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.charts import bars
 from apps.core.models import Project, Role
-from apps.core.outgoing import RefusedAddress, check_url
 from apps.core.paging import page_of
 from apps.failures.actions import as_input, ensure_modes
 from apps.failures.judge import judging, rubrics
@@ -27,6 +26,7 @@ from apps.failures.models import Failure, JudgeVerdict, Rubric
 from apps.failures.tasks_judge import judge_project
 from apps.trajectories.actions import find
 from apps.trajectories.models import Trajectory
+from workers.outgoing import RefusedAddress, check_url
 
 MAX_TEXT, MAX_SAMPLES, OFFERED = 20_000, 5, 8
 MANY = 200  # waiting runs that are counted

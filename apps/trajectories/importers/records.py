@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from apps.trajectories.schema import RowError, clean
+from apps.trajectories.schema import Cleaner, RowError
 
 SAMPLE = 256 * 1024
+MAX_MENDED = 20  # replaced characters of a file that are told one by one
 CHUNK = 1024 * 1024
 MAX_RECORD = 64 * 1024 * 1024
 SPACE = re.compile(r"\s*")
@@ -53,10 +54,13 @@ class Source:
 
     `taken` is how many bytes of the (packed) file were read. Raises ImportError_ where the file cannot be read, its gzip
     is broken, or more than `limit` bytes come out of it; with `stop` it ends there instead, and says so in `stopped`.
+    `mended` has the first of its characters that were replaced, [{position, path, warning}]; `mendings` counts them all.
     """
 
     def __init__(self, file: Readable, name: str, limit: int | None = None, stop: bool = False) -> None:
         self.name, self.stopped, self._limit, self._stop, self._out = name, False, limit, stop, 0
+        self.mended: list[dict] = []
+        self.mendings = 0
         self._raw: Any = _Counted(file)
         self._file: Any = self._raw
         if self._guard(lambda: self._raw.peek(2)) == b"\x1f\x8b":
@@ -69,6 +73,10 @@ class Source:
     @property
     def taken(self) -> int:
         return self._raw.count
+
+    def note(self, position: int, warnings: list[dict]) -> None:
+        self.mendings += len(warnings)
+        self.mended += [{"position": position} | warning for warning in warnings[: MAX_MENDED - len(self.mended)]]
 
     @property
     def read_bytes(self) -> int:
@@ -108,12 +116,12 @@ def records(source: Source) -> tuple[str, Iterator[Record]]:
     if not sample:
         raise ImportError_(f"{source.name} is empty.")
     if sample[:1] == b"[":
-        return "item", _cleaned(_documents(source, array=True))
+        return "item", _cleaned(_documents(source, array=True), source)
     if sample[:1] != b"{":
         raise ImportError_(f"{source.name} is not JSON or JSON Lines (it begins with {sample[:20]!r}).")
     if _is_lines(sample):
-        return "line", _cleaned(_lines(source))
-    return "item", _cleaned(_documents(source, array=False))
+        return "line", _cleaned(_lines(source), source)
+    return "item", _cleaned(_documents(source, array=False), source)
 
 
 def _is_lines(sample: bytes) -> bool:
@@ -128,12 +136,15 @@ def _is_lines(sample: bytes) -> bool:
     return True
 
 
-def _cleaned(found: Iterator[Record]) -> Iterator[Record]:
+def _cleaned(found: Iterator[Record], source: Source) -> Iterator[Record]:
     for position, value in found:
+        cleaner = Cleaner()
         try:
-            yield position, value if isinstance(value, RowError) else clean(value)
+            value = value if isinstance(value, RowError) else cleaner.clean(value)
         except RowError as error:
-            yield position, error
+            value = error
+        source.note(position, cleaner.warnings)
+        yield position, value
 
 
 def _lines(source: Source) -> Iterator[Record]:

@@ -1,14 +1,17 @@
 """Requests to addresses that people type in: http and https only, and nothing inside our network unless it is allowed.
 
 What counts is the address a name resolves to at the moment of the connection, so a name that changes its mind between
-the check and the call gains nothing. Pure: no Django.
+the check and the call gains nothing. Light: no Django, no torch.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
+import ssl
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import httpcore
@@ -68,6 +71,20 @@ def embedded(address: Address) -> Address:
     return address.ipv4_mapped or address.sixtofour or address
 
 
+def allowed(found: list[tuple], host: str, allow_private: bool) -> list[str]:
+    """The addresses of a lookup (socket.getaddrinfo), each checked. Raises RefusedAddress, httpcore.ConnectError."""
+    addresses = list(dict.fromkeys(str(item[4][0]).partition("%")[0] for item in found))
+    for address in addresses:
+        check_address(ipaddress.ip_address(address), host, allow_private)
+    if not addresses:
+        raise httpcore.ConnectError(f"{host} has no address.")
+    return addresses
+
+
+def _unknown(host: str, error: OSError) -> httpcore.ConnectError:
+    return httpcore.ConnectError(f"{host} cannot be found: {error.strerror or error}")
+
+
 class _Guarded(httpcore.SyncBackend):
     """Looks a name up, checks every address it has, and connects to the first that answers."""
 
@@ -85,28 +102,69 @@ class _Guarded(httpcore.SyncBackend):
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise httpcore.ConnectError(f"{host} cannot be found: {error.strerror or error}") from error
-        addresses = list(dict.fromkeys(str(item[4][0]).partition("%")[0] for item in found))
-        for address in addresses:
-            check_address(ipaddress.ip_address(address), host, self.allow_private)
-        for place, address in enumerate(addresses):
+            raise _unknown(host, error) from error
+        *others, last = allowed(found, host, self.allow_private)
+        for address in others:
             try:
                 return super().connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
-                if place + 1 == len(addresses):
-                    raise
-        raise httpcore.ConnectError(f"{host} has no address.")
+                continue
+        return super().connect_tcp(last, port, timeout, local_address, socket_options)
+
+
+class _AsyncGuarded(httpcore.AnyIOBackend):
+    """The same for asyncio."""
+
+    def __init__(self, allow_private: bool) -> None:
+        self.allow_private = allow_private
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise _unknown(host, error) from error
+        *others, last = allowed(found, host, self.allow_private)
+        for address in others:
+            try:
+                return await super().connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                continue
+        return await super().connect_tcp(last, port, timeout, local_address, socket_options)
+
+
+@lru_cache
+def _tls() -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=False)  # takes long to make, so that it is shared
 
 
 class _Transport(httpx.HTTPTransport):
     def __init__(self, allow_private: bool) -> None:
-        super().__init__(trust_env=False)
+        super().__init__(verify=_tls(), trust_env=False)
         # httpx has no argument for the network backend; its pool does.
-        self._pool = httpcore.ConnectionPool(
-            ssl_context=httpx.create_ssl_context(trust_env=False), network_backend=_Guarded(allow_private)
-        )
+        self._pool = httpcore.ConnectionPool(ssl_context=_tls(), network_backend=_Guarded(allow_private))
+
+
+class _AsyncTransport(httpx.AsyncHTTPTransport):
+    def __init__(self, allow_private: bool) -> None:
+        super().__init__(verify=_tls(), trust_env=False)
+        self._pool = httpcore.AsyncConnectionPool(ssl_context=_tls(), network_backend=_AsyncGuarded(allow_private))
+
+
+OPTIONS: dict[str, Any] = {"trust_env": False, "follow_redirects": False}
 
 
 def client(*, allow_private: bool, **options: Any) -> httpx.Client:
     """An httpx client that follows no redirects, uses no proxy and keeps to allowed addresses (RefusedAddress)."""
-    return httpx.Client(transport=_Transport(allow_private), trust_env=False, follow_redirects=False, **options)
+    return httpx.Client(transport=_Transport(allow_private), **OPTIONS, **options)
+
+
+def async_client(*, allow_private: bool, **options: Any) -> httpx.AsyncClient:
+    """The same for asyncio."""
+    return httpx.AsyncClient(transport=_AsyncTransport(allow_private), **OPTIONS, **options)

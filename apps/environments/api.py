@@ -1,0 +1,192 @@
+"""Environments and verifiers over REST. The key decides the project."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.environments import actions
+from apps.environments.clients import load_for
+from apps.environments.models import Environment, EnvironmentKind, Verifier
+from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
+from apps.trajectories.api import TooLarge, number_of
+from apps.trajectories.openapi import responses
+from workers.spec import SpecError
+
+JSON = "application/json"
+PAGE, MAX_PAGE = 100, 1000
+SLUG = re.compile(r"[-a-zA-Z0-9_]{1,80}")
+NEXT = {"type": ["integer", "null"]}
+ENVIRONMENT = {
+    "type": "object",
+    "required": ["slug", "version", "kind", "hash", "tasks", "tools", "verifier", "url"],
+    "properties": {
+        "slug": {"type": "string"},
+        "version": {"type": "integer"},
+        "kind": {"enum": EnvironmentKind.values},
+        "hash": {"type": "string"},
+        "tasks": {"type": ["integer", "null"], "description": "How many the set has that it was made for"},
+        "dataset": {"type": ["object", "null"]},
+        "tools": {"type": "array", "items": {"type": "string"}},
+        "verifier": {"type": "object", "required": ["name", "version", "kind", "hash"]},
+        "url": {"type": "string", "description": "Where it is served as a NeMo Gym resources server"},
+    },
+}
+VERIFIER = {
+    "type": "object",
+    "required": ["name", "version", "kind", "hash", "note"],
+    "properties": {
+        "name": {"type": "string"},
+        "version": {"type": "integer"},
+        "kind": {"type": "string"},
+        "hash": {"type": "string"},
+        "note": {"type": "string"},
+    },
+}
+NEW_VERIFIER = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {
+        "name": {"type": "string", "pattern": "^[-a-zA-Z0-9_]{1,80}$"},
+        "spec": {"type": "object", "description": "docs/verifiers.md"},
+        "grader": {"type": "object", "description": "An OpenAI grader, in place of “spec”"},
+        "note": {"type": "string", "maxLength": 300},
+    },
+}
+
+
+def _page(item: dict) -> dict:
+    properties = {"results": {"type": "array", "items": item}, "next": NEXT}
+    return {"type": "object", "required": ["results", "next"], "properties": properties}
+
+
+def described(good: dict[int, dict], *bad: int) -> dict[Any, Any]:
+    told = {(status, JSON): schema for status, schema in good.items()}
+    return told | {(status, JSON): value for status, value in responses({}, *bad).items()}
+
+
+PAGING = [
+    OpenApiParameter("offset", int),
+    OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
+]
+
+
+def page_of(request: Request, rows: QuerySet) -> tuple[list, int | None]:
+    """The rows asked for, and the offset of the next ones. Raises ValidationError."""
+    limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 10**9)
+    found = list(rows[offset : offset + limit + 1])
+    return found[:limit], offset + limit if len(found) > limit else None
+
+
+@extend_schema(
+    operation_id="v1_environments_list",
+    responses=described({200: _page(ENVIRONMENT)}, 400),
+    parameters=PAGING,
+    description="Every version of every environment, the newest of each first.",
+)
+@api_view(["GET"])
+def collection(request: Request) -> Response:
+    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
+    page, after = page_of(request, rows)
+    return Response({"results": [as_json(request, row) for row in page], "next": after})
+
+
+@extend_schema(operation_id="v1_environments_read", responses=described({200: ENVIRONMENT}, 404))
+@api_view(["GET"])
+def item(request: Request, slug: str, version: int) -> Response:
+    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
+    environment = rows.filter(slug=slug, version=version).first()
+    if environment is None:
+        raise NotFound("No environment of this project has this name and version.")
+    return Response(as_json(request, environment))
+
+
+def as_json(request: Request, environment: Environment) -> dict[str, Any]:
+    return {
+        "slug": environment.slug,
+        "version": environment.version,
+        "kind": environment.kind,
+        "hash": environment.hash,
+        "tasks": (environment.dataset or {}).get("tasks"),
+        "dataset": environment.dataset,
+        "tools": tool_names(environment),
+        "verifier": verifier_json(environment.verifier),
+        "url": request.build_absolute_uri(f"/env/{environment}/"),
+    }
+
+
+def tool_names(environment: Environment) -> list[str]:
+    """None of one that cannot be loaded any more: a list must not break by one row."""
+    try:
+        return [tool["function"]["name"] for tool in load_for(environment).tools]
+    except SpecError:
+        return []
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_verifiers_list", responses=described({200: _page(VERIFIER)}, 400),
+    parameters=PAGING, description="Every version of every verifier, the newest of each first.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_verifiers_save", request={JSON: NEW_VERIFIER},
+    responses=described({200: VERIFIER, 201: VERIFIER}, 400, 413),
+    description="A version with this spec, or with this OpenAI grader: 201 for a new one, 200 for one there is.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def verifiers(request: Request) -> Response:
+    rows = Verifier.objects.filter(project=request.auth.project)
+    if request.method == "POST":
+        return _save(request, rows)
+    page, after = page_of(request, rows)
+    return Response({"results": [verifier_json(row) for row in page], "next": after})
+
+
+def _save(request: Request, rows: QuerySet[Verifier]) -> Response:
+    body = body_of(request)
+    name, note = body.get("name"), body.get("note", "")
+    if not isinstance(name, str) or not SLUG.fullmatch(name):
+        raise ValidationError({"path": "name", "error": "1 to 80 letters, digits, dashes and underscores"})
+    if not isinstance(note, str) or len(note) > 300:
+        raise ValidationError({"path": "note", "error": "text of at most 300 characters"})
+    newest = rows.order_by("-pk").values_list("pk", flat=True).first() or 0
+    try:
+        made = actions.save_verifier(
+            project=request.auth.project, name=name, spec=spec_in(body), note=note, by=request.auth.created_by
+        )
+    except SpecError as error:
+        raise ValidationError({"path": "spec", "error": str(error)}) from error
+    return Response(verifier_json(made), status=201 if made.pk > newest else 200)
+
+
+def spec_in(body: dict) -> dict:
+    """Raises ValidationError."""
+    spec = {"kind": "openai_grader", "grader": body["grader"]} if "grader" in body else body.get("spec")
+    if not isinstance(spec, dict) or ("grader" in body) == ("spec" in body):
+        raise ValidationError({"path": "spec", "error": "give “spec” or “grader”, a JSON object"})
+    return spec
+
+
+def body_of(request: Request) -> dict:
+    """Raises ValidationError, TooLarge."""
+    try:
+        return object_of(read(request._request, MAX_TOOL), "The body")
+    except Refusal as refusal:
+        kind = TooLarge if refusal.status == 413 else ValidationError
+        raise kind({"path": "", "error": refusal.sentence}) from refusal
+
+
+def verifier_json(verifier: Verifier) -> dict[str, Any]:
+    return {
+        "name": verifier.name,
+        "version": verifier.version,
+        "kind": str(verifier.spec.get("kind", "")),
+        "hash": verifier.hash,
+        "note": verifier.note,
+    }

@@ -1,0 +1,12 @@
+from django.urls import path
+
+from apps.environments import api, graders_api
+
+app_name = "environments_api"
+urlpatterns = [
+    path("environments/", api.collection, name="environments"),
+    path("environments/<slug:slug>@<int:version>/", api.item, name="environment"),
+    path("verifiers/", api.verifiers, name="verifiers"),
+    path("graders/run", graders_api.run_grader, name="grader_run"),
+    path("graders/validate", graders_api.validate_grader, name="grader_validate"),
+]

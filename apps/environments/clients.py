@@ -1,0 +1,96 @@
+"""What environments need from outside, for one project: a judge model to ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from apps.core.models import Project
+from apps.environments.models import Environment
+from apps.failures.judge.client import Server, complete, key_of
+from apps.failures.judge.rubrics import server_of
+from workers.environments import Environment as Loaded
+from workers.environments import load
+from workers.outgoing import check_url
+
+JUDGED = ("judge", "score_model", "label_model")
+MAX_LOADED = 128
+NO_JUDGE = "No judge model is set up. Choose one under Failures → Judge, and switch it on."
+
+_loaded: dict[tuple[int, str], Loaded] = {}
+
+
+def load_for(environment: Environment) -> Loaded:
+    """The environment with its project's clients. Raises SpecError. Versions never change, so they are kept."""
+    if needs_judge(environment.as_spec()):
+        return load(environment.as_spec(), clients=clients_of(environment.project))
+    key = (environment.pk, environment.hash)
+    if key not in _loaded:
+        if len(_loaded) >= MAX_LOADED:
+            _loaded.clear()
+        _loaded[key] = load(environment.as_spec())
+    return _loaded[key]
+
+
+def needs_judge(value: Any) -> bool:
+    """Whether a spec names, at any depth, something that asks a model."""
+    if isinstance(value, dict):
+        named = value.get("kind") in JUDGED or value.get("type") in JUDGED or value.get("user") == "llm"
+        return named or any(needs_judge(item) for item in value.values())
+    return isinstance(value, list) and any(needs_judge(item) for item in value)
+
+
+def client_specs(environment: Environment) -> dict[str, Any]:
+    """For a job's process: where the judge is that the environment asks (workers.clients); {} where it asks none."""
+    if not needs_judge([environment.verifier.spec, environment.config, environment.harness]):
+        return {}
+    server = judge_of(environment.project)
+    if server is None:
+        return {}
+    key_of(server, check_url(server.base_url, allow_private=server.allow_private).host)  # may the key go there?
+    return {"judge": {"base_url": server.base_url, "model": server.model, "api_key_env": server.key_variable}}
+
+
+def clients_of(project: Project) -> dict[str, Any]:
+    """`ask` (messages → text) and `complete` (a completion's request → its response) of the project's judge.
+
+    {} where none is switched on.
+    """
+    server = judge_of(project)
+    return {"ask": asker(server), "complete": completer(server)} if server else {}
+
+
+def judge_of(project: Project) -> Server | None:
+    rubric = project.rubrics.filter(is_on=True).first()
+    return server_of(rubric) if rubric else None
+
+
+def asker(server: Server) -> Callable[[list[dict]], str]:
+    """Touches no database, so that it may be called in another thread. Raises ServerError where no answer comes."""
+
+    def ask(messages: list[dict]) -> str:
+        return complete(server, [_plain(message) for message in messages]).text
+
+    return ask
+
+
+def completer(server: Server) -> Callable[[dict], dict]:
+    """For graders: the judge's model answers, whichever the grader names. Raises ServerError."""
+
+    def ask(body: dict) -> dict:
+        done = complete(server, [_plain(message) for message in body["messages"]])
+        used, made = done.usage.input_tokens, done.usage.output_tokens
+        return {
+            "model": server.model,
+            "choices": [{"message": {"role": "assistant", "content": done.text}}],
+            "usage": {"prompt_tokens": used, "completion_tokens": made, "total_tokens": used + made},
+        }
+
+    return ask
+
+
+def _plain(message: dict) -> dict[str, str]:
+    content = message.get("content")
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    return {"role": str(message.get("role") or "user"), "content": text}

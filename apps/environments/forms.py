@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import Any
+
+from django import forms
+from django.db import transaction
+
+from apps.core.models import Project
+from apps.environments.actions import connect_remote, own_kinds, save_environment, save_verifier
+from apps.environments.models import Environment, EnvironmentKind, Verifier
+from workers.environments import BUILTIN
+
+MADE_HERE = [choice for choice in EnvironmentKind.choices if choice[0] != EnvironmentKind.REMOTE]
+CODE = {"rows": 5, "class": "mono", "spellcheck": "false"}
+
+
+def builtins() -> dict[str, str]:
+    """{name: what it is, in its module's own first sentence}."""
+    docs = {name: import_module(where.partition(":")[0]).__doc__ or "" for name, where in BUILTIN.items()}
+    return {name: doc.strip().split("\n")[0].removesuffix(" Light: no torch.") for name, doc in docs.items()}
+
+
+class ListOfObjects(forms.CharField):
+    """JSON text → list of objects; nothing is an empty list."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, max_length=500_000, widget=forms.Textarea(attrs=CODE), **options)
+
+    def clean(self, value: Any) -> list[dict]:
+        text = super().clean(value)
+        try:
+            found = json.loads(text) if text.strip() else []
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(f"Not JSON: {error}") from error
+        if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+            raise forms.ValidationError("A list of objects is needed: […].")
+        return found
+
+
+class EnvironmentForm(forms.Form):
+    """A new environment, or a new version of one. Everything offered is the project's own."""
+
+    slug = forms.SlugField(max_length=80, label="Name", help_text="The same name makes the next version")
+    kind = forms.ChoiceField(choices=MADE_HERE, initial=EnvironmentKind.SINGLE_TURN)
+    builtin = forms.ChoiceField(required=False, label="Built-in environment", help_text="For the kind “Built in” only")
+    verifier = forms.ModelChoiceField(None, required=False, empty_label="The built-in environment's own")
+    system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 5}))
+    examples = ListOfObjects(label="Few-shot messages", help_text='[{"role": "user", "content": "…"}, …]')
+    tools = ListOfObjects(
+        help_text='[{"type": "function", "function": {"name", "description", "parameters"}}]. A task\'s own tools go first'
+    )
+    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=1)
+    max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=512, label="New tokens at most")
+    temperature = forms.FloatField(min_value=0, max_value=2, initial=0.8)
+    top_p = forms.FloatField(min_value=0.01, max_value=1, initial=1.0, label="Top p")
+    nearest = forms.BooleanField(
+        required=False, label="Replay: answer other arguments with the nearest recorded call",
+        help_text="Else such a call is told that nothing is recorded",
+    )  # fmt: skip
+    HARNESS = ("system_prompt", "examples", "tools", "max_turns", "max_new_tokens", "temperature", "top_p")
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.project = project
+        self.fields["verifier"].queryset = project.verifiers.exclude(spec__kind="remote")
+        self.fields["builtin"].choices = [(name, name) for name in BUILTIN]
+
+    def clean_tools(self) -> list[dict]:
+        for index, tool in enumerate(self.cleaned_data["tools"]):
+            function = tool.get("function")
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                raise forms.ValidationError(f'Tool {index + 1} needs {{"function": {{"name": …}}}}.')
+        return self.cleaned_data["tools"]
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        if not data.get("verifier") and "verifier" not in self.errors and data.get("kind") != EnvironmentKind.BUILTIN:
+            self.add_error("verifier", "Choose a verifier: only built-in environments have one of their own.")
+        return data
+
+    def _verifier(self, by: Any) -> Verifier:
+        if chosen := self.cleaned_data["verifier"]:
+            return chosen
+        name = self.cleaned_data["builtin"]
+        spec = {"kind": own_kinds()[name]}
+        return save_verifier(project=self.project, name=name, spec=spec, note="The environment's own", by=by)
+
+    @transaction.atomic
+    def save(self, *, by: Any, dataset: dict | None = None) -> Environment:
+        """Raises SpecError."""
+        data = self.cleaned_data
+        kind = EnvironmentKind(data["kind"])
+        return save_environment(
+            project=self.project,
+            slug=data["slug"],
+            kind=kind,
+            builtin=data["builtin"] if kind == EnvironmentKind.BUILTIN else "",
+            harness={name: data[name] for name in self.HARNESS},
+            config={"nearest": data["nearest"]} if kind == EnvironmentKind.REPLAY else {},
+            verifier=self._verifier(by),
+            dataset=dataset,
+            by=by,
+        )
+
+
+def initial_of(environment: Environment) -> dict[str, Any]:
+    """The form's values for the next version of an environment."""
+    harness = dict(environment.harness)
+    texts = {
+        name: json.dumps(harness[name], ensure_ascii=False, indent=1)
+        for name in ("examples", "tools")
+        if harness.get(name)
+    }
+    named = {"slug": environment.slug, "kind": environment.kind, "builtin": environment.builtin}
+    nearest = bool(environment.config.get("nearest"))
+    return harness | texts | named | {"verifier": environment.verifier_id, "nearest": nearest}
+
+
+class RemoteForm(forms.Form):
+    slug = forms.SlugField(max_length=80, label="Name")
+    url = forms.CharField(
+        max_length=500, label="Address", help_text="Of a NeMo Gym resources server: https://host/path"
+    )
+    timeout_s = forms.FloatField(min_value=1, max_value=3600, initial=60, label="Seconds a call may take")
+    success_at = forms.FloatField(initial=1.0, label="Success from this reward on")
+    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=10)
+    max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=512, label="New tokens at most")
+    temperature = forms.FloatField(min_value=0, max_value=2, initial=0.8)
+    system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 4}))
+    HARNESS = ("system_prompt", "max_turns", "max_new_tokens", "temperature")
+
+    def save(self, *, project: Project, by: Any) -> Environment:
+        """Raises RefusedAddress, SpecError."""
+        data = self.cleaned_data
+        rest = {name: data[name] for name in ("slug", "url", "timeout_s", "success_at")}
+        harness = {name: data[name] for name in self.HARNESS} | {"top_p": 1.0}
+        return connect_remote(project=project, harness=harness, by=by, **rest)
+
+
+class GraderForm(forms.Form):
+    """An OpenAI grader's JSON, as it was exported or written for the hosted service."""
+
+    name = forms.SlugField(max_length=80)
+    grader = forms.CharField(
+        max_length=500_000, widget=forms.Textarea(attrs=CODE | {"rows": 14}), label="Grader's JSON",
+        help_text="string_check, text_similarity, score_model, label_model, python or multi",
+    )  # fmt: skip
+
+    def clean_grader(self) -> dict:
+        try:
+            found = json.loads(self.cleaned_data["grader"])
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(f"Not JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise forms.ValidationError("A JSON object is needed: {…}.")
+        inner = found.get("grader")
+        return inner if isinstance(inner, dict) and "type" not in found else found

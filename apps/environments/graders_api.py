@@ -1,0 +1,142 @@
+"""OpenAI's graders endpoints, at our own paths and at the hosted ones: the same requests, answers and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.models import Project
+from apps.environments.api import JSON
+from apps.environments.clients import NO_JUDGE, completer, judge_of
+from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
+from apps.trajectories.openapi import reference
+from workers.graders import GraderError, run, sample_of, validate
+
+MODEL_GRADERS = ("score_model", "label_model")
+GRADER = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {"type": {"type": "string"}, "name": {"type": "string"}},
+}
+VALIDATE = {"type": "object", "required": ["grader"], "properties": {"grader": GRADER}}
+RUN = {
+    "type": "object",
+    "required": ["grader", "model_sample"],
+    "properties": {
+        "grader": GRADER,
+        "model_sample": {"type": "string", "description": "The model's answer: `{{sample.output_text}}`"},
+        "item": {"type": "object", "description": "The row: `{{item.*}}`"},
+    },
+}
+RAN = {
+    "type": "object",
+    "required": ["reward", "metadata", "sub_rewards", "model_grader_token_usage_per_model"],
+    "properties": {
+        "reward": {"type": "number"},
+        "metadata": {"type": "object", "required": ["name", "type", "errors", "execution_time", "scores"]},
+        "sub_rewards": {"type": "object"},
+        "model_grader_token_usage_per_model": {"type": "object"},
+    },
+}
+ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+class Wrong(Exception):
+    """A request that is refused in the hosted shape."""
+
+    def __init__(self, message: str, param: str | None, status: int = 400, code: str | None = None) -> None:
+        super().__init__(message)
+        self.body = {
+            "error": {
+                "message": message,
+                "type": "invalid_request_error",
+                "param": param,
+                "code": code or "invalid_value",
+            }
+        }
+        self.status = status
+
+
+def _told(good: dict) -> dict[Any, Any]:
+    told = {(200, JSON): good} | {(status, JSON): ERROR for status in (400, 413)}
+    return told | {(401, JSON): reference("Error")}
+
+
+@extend_schema(
+    operation_id="v1_graders_validate", request={JSON: VALIDATE}, responses=_told(VALIDATE),
+    description="The grader, made whole with its defaults. The same as the hosted `graders/validate`, which ended with "
+    "November 2026, and also at its path below /v1/fine_tuning/alpha.",
+)  # fmt: skip
+@api_view(["POST"])
+def validate_grader(request: Request) -> Response:
+    try:
+        return Response({"grader": _grader(_body(request))})
+    except Wrong as wrong:
+        return Response(wrong.body, status=wrong.status)
+
+
+@extend_schema(
+    operation_id="v1_graders_run", request={JSON: RUN}, responses=_told(RAN),
+    description="The reward of one answer. What fails in the run gives reward 0 and a flag in `metadata.errors`, as the "
+    "hosted `graders/run` did; also at its path below /v1/fine_tuning/alpha.",
+)  # fmt: skip
+@api_view(["POST"])
+def run_grader(request: Request) -> Response:
+    try:
+        body = _body(request)
+        grader, item, sample = _grader(body), body.get("item", {}), body.get("model_sample")
+        if not isinstance(sample, str):
+            raise Wrong("“model_sample” must be the model's answer, a text.", "model_sample")
+        if not isinstance(item, dict):
+            raise Wrong("“item” must be an object.", "item")
+        result = dict(run(grader, item, sample_of(sample), ask=_ask(request.auth.project, grader)))
+    except Wrong as wrong:
+        return Response(wrong.body, status=wrong.status)
+    result.pop("details", None)
+    return Response(result)
+
+
+def _body(request: Request) -> dict:
+    try:
+        return object_of(read(request._request, MAX_TOOL), "The body")
+    except Refusal as refusal:
+        raise Wrong(refusal.sentence, None, status=413 if refusal.status == 413 else 400) from refusal
+
+
+def _grader(body: dict) -> dict:
+    if "grader" not in body:
+        raise Wrong("Missing required parameter: 'grader'.", "grader", code="missing_required_parameter")
+    try:
+        return validate(body["grader"])
+    except GraderError as error:
+        raise Wrong(str(error), error.path) from error
+
+
+def _ask(project: Project, grader: dict) -> Any:
+    """Raises Wrong where the grader asks a model and the project has no judge."""
+    parts = grader.get("graders", {}).values() if grader["type"] == "multi" else [grader]
+    if not any(part["type"] in MODEL_GRADERS for part in parts):
+        return None
+    server = judge_of(project)
+    if server is None:
+        raise Wrong(NO_JUDGE, "grader.model", code="model_not_found")
+    return completer(server)

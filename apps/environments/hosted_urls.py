@@ -1,0 +1,11 @@
+"""OpenAI's own paths for graders, so that their clients work with another base URL."""
+
+from django.urls import path
+
+from apps.environments import graders_api
+
+app_name = "hosted"
+urlpatterns = [
+    path("fine_tuning/alpha/graders/run", graders_api.run_grader, name="grader_run"),
+    path("fine_tuning/alpha/graders/validate", graders_api.validate_grader, name="grader_validate"),
+]

@@ -1,0 +1,1 @@
+"""Environments served as NeMo Gym resources servers (docs/environments-protocol.md)."""

@@ -1,0 +1,106 @@
+"""What callers send and are told: JSON of bounded size and depth. Nothing they send may become a 500."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+
+MiB = 2**20
+MAX_TOOL, MAX_ROW, MAX_METRICS = 1 * MiB, 16 * MiB, 64 * MiB
+MAX_DEPTH = 64
+LARGEST_INTEGER = 10**300  # what a float can hold; more would break sums and PostgreSQL's JSON in places of its own
+
+
+class Refusal(Exception):
+    """What the caller did wrong, and what to do: an HTTP status and a sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence = status, sentence
+
+
+def read(request: HttpRequest, most: int) -> bytes:
+    """The body. Raises Refusal (413) before more than `most` bytes are held."""
+    if int(request.META.get("CONTENT_LENGTH") or 0) > most:
+        raise _too_large(most)
+    chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
+    # Django reads nothing where no length is given.
+    stream = request.META["wsgi.input"] if chunked else request
+    body = bytearray()
+    while len(body) <= most and (piece := stream.read(min(MiB, most + 1 - len(body)))):
+        body += piece
+    if len(body) > most:
+        raise _too_large(most)
+    return bytes(body)
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal(413, f"The body is larger than {most // MiB} MiB.")
+
+
+def parts(body: bytes) -> dict[str, msgspec.Raw]:
+    """The members of a JSON object, undecoded, so that they can be given back byte for byte. Raises Refusal."""
+    return _decoded(body, dict[str, msgspec.Raw])
+
+
+def value_of(body: bytes | msgspec.Raw) -> Any:
+    """The JSON value, without NUL characters (PostgreSQL stores none). Raises Refusal."""
+    found = _decoded(body, Any)
+    _check(found)
+    return _without_nul(found) if b"\\u0000" in bytes(body) else found
+
+
+def object_of(body: bytes, what: str) -> dict:
+    """Raises Refusal where the body is no JSON object; an empty body is an empty one."""
+    found = value_of(body) if body.strip() else {}
+    if not isinstance(found, dict):
+        raise Refusal(422, f"{what} must be a JSON object.")
+    return found
+
+
+def _decoded(body: bytes | msgspec.Raw, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise Refusal(422, f"The body must be a JSON object: {error}.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refusal(400, f"The body is no JSON: {error}.") from error
+    except RecursionError as error:
+        raise _too_deep() from error
+
+
+def _too_deep() -> Refusal:
+    return Refusal(422, f"The body is nested deeper than {MAX_DEPTH} levels.")
+
+
+def _check(value: Any) -> None:
+    """Level by level, so that no depth is too much for it. Raises Refusal."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        if any(isinstance(item, int) and abs(item) > LARGEST_INTEGER for item in level):
+            raise Refusal(422, "A number in the body has more than 300 digits.")
+        level = [inner for item in level if isinstance(item, dict | list) for inner in _inside(item)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _inside(item: dict | list) -> Any:
+    return item.values() if isinstance(item, dict) else item
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd")
+    if isinstance(value, list):
+        return [_without_nul(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_nul(name): _without_nul(item) for name, item in value.items()}
+    return value
+
+
+def answer(value: Any, status: int = 200) -> HttpResponse:
+    """JSON; `msgspec.Raw` members stand in it as they came, and no number in it is NaN."""
+    return HttpResponse(msgspec.json.encode(value), content_type="application/json", status=status)

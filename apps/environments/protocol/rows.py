@@ -1,0 +1,121 @@
+"""NeMo Gym's rows as tasks, and its responses as what an agent said. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from apps.environments.protocol.bodies import Refusal
+from workers.environments.responses import chat_tool, to_messages
+
+ASKED, TRUTH, ANSWER = "responses_create_params", "ground_truth", "expected_answer"
+OURS = {"messages": list, "expected": dict, "tools": list, "metadata": dict}
+
+
+def task_of(row: dict) -> dict:
+    """{id, messages, tools, expected, metadata}. Raises Refusal naming the path of what is wrong.
+
+    A row that Flywheel exported carries the whole task below `verifier_metadata.flywheel`, and that counts.
+    """
+    asked = row.get(ASKED)
+    if not isinstance(asked, dict):
+        raise _wrong(ASKED, "must be the request, an object with “input”")
+    kept = _kept(row)
+    if kept is not None:
+        return {"id": str(kept.get("key") or row.get("id") or "task")} | {name: kept[name] for name in OURS}
+    return {
+        "id": str(row.get("id", row.get("_ng_task_index", "task"))),
+        "messages": _messages(asked),
+        "tools": _tools(asked.get("tools")),
+        "expected": _expected(row),
+        "metadata": {"nemo_gym": {name: value for name, value in row.items() if name not in (ASKED, TRUTH, ANSWER)}},
+    }
+
+
+def _kept(row: dict) -> dict | None:
+    """Raises Refusal where there is one of ours that is not whole: it must not be scored as another task."""
+    metadata = row.get("verifier_metadata")
+    kept = metadata.get("flywheel") if isinstance(metadata, dict) else None
+    if kept is None:
+        return None
+    for name, kind in OURS.items():
+        if not isinstance(kept, dict) or not isinstance(kept.get(name), kind):
+            raise _wrong(
+                f"verifier_metadata.flywheel.{name}", "is missing; export the row again, or leave the block out"
+            )
+    _check_objects(kept["messages"], "verifier_metadata.flywheel.messages")
+    _check_tools(kept["tools"], "verifier_metadata.flywheel.tools")
+    return kept
+
+
+def _messages(asked: dict) -> list[dict]:
+    try:
+        found = to_messages(asked.get("input"))
+    except ValueError as error:
+        raise _wrong(f"{ASKED}.input", f"must be text or a list of Responses items ({error})") from error
+    system = asked.get("instructions")
+    return ([{"role": "system", "content": system}] if isinstance(system, str) else []) + found
+
+
+def _tools(given: Any) -> list[dict]:
+    given = [] if given is None else given
+    _check_objects(given, f"{ASKED}.tools")
+    tools = [chat_tool(tool) for tool in given if tool.get("type", "function") == "function"]
+    _check_tools(tools, f"{ASKED}.tools")
+    return tools
+
+
+def _check_objects(given: Any, path: str) -> None:
+    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
+        raise _wrong(path, "must be a list of objects")
+
+
+def _check_tools(tools: Any, path: str) -> None:
+    _check_objects(tools, path)
+    for index, tool in enumerate(tools):
+        function = tool.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise _wrong(f"{path}[{index}]", "must be a function with a name")
+
+
+def _expected(row: dict) -> dict:
+    """{} where the row says nothing of what is right: not every verifier wants it."""
+    for holder in (row, row.get("verifier_metadata"), row.get("task_data")):
+        if isinstance(holder, dict) and isinstance(holder.get(TRUTH), list):
+            return _calls(holder[TRUTH])
+        if isinstance(holder, dict) and ANSWER in holder:
+            return {"answer": holder[ANSWER]}
+    return {}
+
+
+def _calls(truth: list) -> dict:
+    calls = [_call(call, f"{TRUTH}[{index}]") for index, call in enumerate(truth)]
+    return calls[0] if len(calls) == 1 else {"calls": calls}
+
+
+def _call(call: Any, path: str) -> dict:
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        raise _wrong(path, 'must be {"name", "arguments"}')
+    arguments = call.get("arguments", {})
+    try:
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise _wrong(f"{path}.arguments", "must be a JSON object, or the text of one")
+    return {"tool": call["name"], "args": arguments}
+
+
+def said_in(response: Any) -> list[dict]:
+    """The messages that a Responses object's output stands for. Raises Refusal."""
+    output = response.get("output") if isinstance(response, dict) else None
+    if not isinstance(output, list):
+        raise _wrong("response.output", "must be the list of items of an OpenAI Responses object")
+    try:
+        return to_messages(output)
+    except ValueError as error:
+        raise _wrong("response.output", str(error)) from error
+
+
+def _wrong(path: str, what: str) -> Refusal:
+    return Refusal(422, f"“{path}” {what}.")

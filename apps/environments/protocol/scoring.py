@@ -1,0 +1,97 @@
+"""One call of a tool, and the score of a response: in the open session, or in a fresh episode. No database."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from workers.environments import Environment, Episode
+from workers.environments.rerun import replay
+from workers.verifiers import Score, masked
+
+CALL_S, SCORE_S = 60.0, 240.0
+
+
+@dataclass(frozen=True)
+class Called:
+    """What a tool answered, and the episode's state after it."""
+
+    observation: str
+    state: dict
+
+
+def call(environment: Environment, task: dict, state: dict | None, tool: str, args: Any) -> Called:
+    """Never raises for what the caller sent: a tool's error is what it answers."""
+
+    async def run() -> Called:
+        episode = environment.open(task, state)
+        try:
+            async with asyncio.timeout(CALL_S):
+                done = await episode.call(tool, args)
+            return Called(done.observation, episode.state)
+        except TimeoutError:
+            return Called(f"Error: the tool gave no answer within {CALL_S:g} s.", state or episode.state)
+        finally:
+            await put_away(episode)
+
+    return asyncio.run(run())
+
+
+def score(environment: Environment, task: dict, said: list[dict], state: dict | None = None) -> Score:
+    """Of a session's `state` in which calls ran, else of the turns taken again in a fresh episode.
+
+    Never raises: whatever fails is the environment's fault and masks the sample.
+    """
+
+    async def run() -> Score:
+        async with asyncio.timeout(SCORE_S):
+            if state is None or not environment.multi_turn:
+                return await replay(environment, task, said)
+            return await _heard(environment, task, said, state)
+
+    try:
+        return asyncio.run(run())
+    except TimeoutError:
+        return masked(f"The verifier gave no score within {SCORE_S:g} s.")
+    except Exception as error:
+        return masked(f"The verifier failed: {type(error).__name__}: {error}")
+
+
+async def _heard(environment: Environment, task: dict, said: list[dict], state: dict) -> Score:
+    episode = environment.open(task, state)
+    try:
+        episode.hear(said)
+        return await episode.score()
+    finally:
+        await episode.close()
+
+
+async def put_away(episode: Episode) -> None:
+    """Lets go of connections, and leaves the session at the other end open."""
+    client = getattr(episode, "client", None)
+    if client is not None:
+        await client.aclose()
+
+
+def as_members(score: Score) -> dict[str, Any]:
+    """What /verify adds to the two echoed fields. Nothing in it tells what would have been right."""
+    reward = score.reward
+    if score.masked or reward is None or not math.isfinite(reward):
+        reason = score.mask_reason or "The verifier gave no finite number."
+        return {
+            "reward": 0.0, "mask_sample": True, "failure_kind": "verifier_error", "failure_reason": reason,
+            "reward_components": {},
+        }  # fmt: skip
+    components = {name: value for name, value in score.components.items() if math.isfinite(value)}
+    return {
+        "reward": float(reward),
+        "mask_sample": False,
+        "failure_kind": None,
+        "failure_reason": None,
+        "reward_components": components,
+        **{f"component_{name}": value for name, value in components.items()},
+        "success": float(score.success),
+        "unsafe": float(score.unsafe),
+    }

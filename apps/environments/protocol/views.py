@@ -1,0 +1,172 @@
+"""The routes below /env/<slug>@<version>/. The key decides the project; what the caller did wrong is JSON."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework.exceptions import AuthenticationFailed
+
+from apps.core.api import key_of
+from apps.environments.clients import load_for
+from apps.environments.models import Environment
+from apps.environments.protocol import sessions
+from apps.environments.protocol.aggregate import aggregate
+from apps.environments.protocol.bodies import (
+    MAX_METRICS,
+    MAX_ROW,
+    MAX_TOOL,
+    Refusal,
+    answer,
+    object_of,
+    parts,
+    read,
+    value_of,
+)
+from apps.environments.protocol.rows import ASKED, said_in, task_of
+from apps.environments.protocol.scoring import as_members, call, score
+from workers.environments.responses import flat_tool, to_items
+from workers.spec import SpecError
+
+log = logging.getLogger(__name__)
+NO_KEY = "Send an API key of the project as “Authorization: Bearer <key>”, or as the password in the URL."
+NAMED = "resources_session_id"  # a session's name given by the caller, as nemo-gym's environment servers do
+MAX_NAME = 200
+
+
+def served(method: str) -> Callable:
+    """Decorates `view(request, environment, …)`: key, method and environment are right; refusals are told as JSON."""
+
+    def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        @csrf_exempt
+        @wraps(view)
+        def wrapper(request: HttpRequest, slug: str, version: int, **kwargs: Any) -> HttpResponse:
+            try:
+                key = key_of(request.META.get("HTTP_AUTHORIZATION", ""))
+                if key is None:
+                    return _unknown_caller(NO_KEY)
+                environment = sessions.of_project(key.project, slug, version)
+                if request.method != method:
+                    raise Refusal(405, f"This route takes {method}.")
+                return view(request, environment, **kwargs)
+            except AuthenticationFailed as error:
+                return _unknown_caller(str(error.detail))
+            except Refusal as refusal:
+                return answer({"detail": refusal.sentence}, refusal.status)
+            except SpecError as error:
+                return answer({"detail": f"{slug}@{version} cannot be loaded: {error}"}, 409)
+
+        return wrapper
+
+    return decorate
+
+
+def _unknown_caller(sentence: str) -> HttpResponse:
+    response = answer({"detail": sentence}, 401)
+    response["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+@csrf_exempt
+def nothing(request: HttpRequest, rest: str = "") -> HttpResponse:
+    return answer({"detail": "There is nothing here. Environments are at /env/<slug>@<version>/."}, 404)
+
+
+@served("GET")
+def describe(request: HttpRequest, environment: Environment) -> HttpResponse:
+    loaded = load_for(environment)
+    return answer(
+        {
+            "name": environment.slug,
+            "version": environment.version,
+            "hash": environment.hash,
+            "kind": environment.kind,
+            "tools": [flat_tool(tool) for tool in loaded.tools],
+            "input": to_items(environment.opening),
+            "limits": {name: environment.harness.get(name) for name in ("max_turns", "max_new_tokens")},
+            "session_header": sessions.HEADER,
+        }
+    )
+
+
+@served("POST")
+def seed_session(request: HttpRequest, environment: Environment) -> HttpResponse:
+    row = object_of(read(request, MAX_ROW), "The task's row")
+    name = row.get(NAMED)
+    if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME):
+        raise Refusal(422, f"“{NAMED}” must be text of 1 to {MAX_NAME} characters.")
+    task = task_of(_data(row))
+    load_for(environment).open(task)  # what it cannot open is told now
+    token = sessions.start(environment, task, name or "")
+    response = answer({NAMED: name} if name else {})
+    response[sessions.HEADER] = token
+    response.set_cookie(
+        sessions.COOKIE, token, path=f"/env/{environment}/", httponly=True, samesite="Lax", secure=request.is_secure()
+    )
+    return response
+
+
+def _data(row: dict) -> dict:
+    """The task's row, which nemo-gym's environment servers put below `task_data`."""
+    inner = row.get("task_data")
+    return inner if NAMED in row and isinstance(inner, dict) else row
+
+
+@served("POST")
+def tool(request: HttpRequest, environment: Environment, tool: str) -> HttpResponse:
+    args = value_of(read(request, MAX_TOOL) or b"{}")
+    with sessions.held(environment, sessions.token_of(request)) as session:
+        done = call(load_for(environment), session.task, session.state, tool, args)
+        session.state, session.calls = done.state, session.calls + 1
+    return answer({"output": done.observation})
+
+
+@served("POST")
+def verify(request: HttpRequest, environment: Environment) -> HttpResponse:
+    """The two echoed fields are given back byte for byte."""
+    given = parts(read(request, MAX_ROW))
+    for name in (ASKED, "response"):
+        if name not in given:
+            raise Refusal(422, f"“{name}” is missing: send the task's row and the model's response.")
+    row = {name: value_of(raw) for name, raw in given.items()}
+    said = said_in(row.pop("response"))
+    token = sessions.token_of(request)
+    session = sessions.found(environment, token)
+    task = session.task if session else task_of(row)
+    found = score(load_for(environment), task, said, session.state if session and session.calls else None)
+    sessions.close(environment, token)
+    if found.masked:
+        log.warning("%s masked a sample: %s", environment, found.mask_reason)
+    kept = {name: raw for name, raw in given.items() if name.startswith("_ng_")}
+    return answer(kept | {ASKED: given[ASKED], "response": given["response"]} | as_members(found))
+
+
+@served("POST")
+def aggregate_metrics(request: HttpRequest, environment: Environment) -> HttpResponse:
+    body = object_of(read(request, MAX_METRICS), "The body")
+    return answer(aggregate(body.get("verify_responses")))
+
+
+@served("POST")
+def close_session(request: HttpRequest, environment: Environment) -> HttpResponse:
+    body = object_of(read(request, MAX_TOOL), "The body")
+    name = body.get(NAMED)
+    sessions.close(environment, name if isinstance(name, str) else sessions.token_of(request))
+    response = answer({NAMED: name} if isinstance(name, str) else {})
+    response.delete_cookie(sessions.COOKIE, path=f"/env/{environment}/")
+    return response
+
+
+@served("GET")
+def reverify_mode(request: HttpRequest, environment: Environment) -> HttpResponse:
+    """nemo-gym asks whether stored responses may be verified again: they may, by replaying them."""
+    return answer("stateless")
+
+
+ROUTES: dict[str, Callable[..., HttpResponse]] = {
+    view.__name__: view for view in (seed_session, verify, aggregate_metrics, close_session, reverify_mode)
+}

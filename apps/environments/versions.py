@@ -1,0 +1,31 @@
+"""What differs between two versions of an environment. Pure but for the rows it is given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from difflib import unified_diff
+
+from apps.environments.models import Environment
+
+CONTEXT = 2
+
+
+def content_of(environment: Environment) -> str:
+    """All that the hash is of, as JSON lines."""
+    shown = {
+        "kind": environment.kind,
+        "builtin": environment.builtin,
+        "verifier": {"name": str(environment.verifier), "spec": environment.verifier.spec},
+        "harness": environment.harness,
+        "config": environment.config,
+        "dataset": environment.dataset,
+    }
+    return json.dumps(shown, ensure_ascii=False, indent=2, sort_keys=True)
+
+
+def changes(older: Environment, newer: Environment) -> Iterator[tuple[str, str]]:
+    """("+", "-" or " ", line) of what changed, with a little around it."""
+    lines = unified_diff(content_of(older).split("\n"), content_of(newer).split("\n"), n=CONTEXT, lineterm="")
+    for line in list(lines)[2:]:
+        yield ("…", "") if line.startswith("@@") else (line[:1], line[1:])

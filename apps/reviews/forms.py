@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django import forms
+
+from apps.core.models import JobState
+from apps.environments.models import Verifier
+from apps.evals.models import EvalRun
+from apps.reviews.actions import SIZE
+from apps.reviews.models import KappaRule
+from apps.reviews.sampling import LARGEST, SMALLEST
+
+RUNS = 100
+
+
+class RunField(forms.ModelMultipleChoiceField):
+    def label_from_instance(self, run: EvalRun) -> str:
+        return f"{run.model_version} on {run.eval_set}, {run.get_split_display().lower()} · {run.created_at:%Y-%m-%d %H:%M}"
+
+
+class OpenForm(forms.Form):
+    """A review of one verifier version: of finished evaluations that it scored."""
+
+    runs = RunField(None, widget=forms.CheckboxSelectMultiple, label="Evaluations")
+    size = forms.IntegerField(
+        min_value=SMALLEST, max_value=LARGEST, initial=SIZE, label="Samples", help_text=f"{SMALLEST} to {LARGEST}"
+    )
+    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, initial=0, help_text="Another seed draws other samples")
+
+    def __init__(self, verifier: Verifier, *args: Any, chosen: Sequence[str] = (), **kwargs: Any) -> None:
+        earlier = verifier.reviews.count()
+        super().__init__(*args, label_suffix="", initial={"runs": chosen, "seed": earlier}, **kwargs)
+        runs = EvalRun.objects.filter(
+            project=verifier.project_id, state=JobState.SUCCEEDED, environment__verifier__hash=verifier.hash
+        ).select_related("model_version", "eval_set")
+        self.fields["runs"].queryset = runs.order_by("-created_at")
+        self.has_runs = runs.exists()
+
+
+class PolicyForm(forms.Form):
+    min_samples = forms.IntegerField(min_value=1, max_value=LARGEST, label="Samples judged, at least")
+    min_kappa = forms.FloatField(
+        min_value=-1, max_value=1, label="Cohen's κ, at least", widget=forms.NumberInput(attrs={"step": "0.01"})
+    )
+    kappa_rule = forms.ChoiceField(choices=KappaRule.choices, label="What of κ must reach it")
+    max_false_positive_rate = forms.FloatField(
+        min_value=0,
+        max_value=1,
+        label="False-positive rate, at most",
+        help_text="Share of what people fail that the verifier passes: 0.05 is 5%",
+        widget=forms.NumberInput(attrs={"step": "0.01"}),
+    )
+    reviewers_per_sample = forms.IntegerField(
+        min_value=1, max_value=9, label="Reviewers of each sample", help_text="Reviews that are open keep theirs"
+    )
+    probes_must_pass = forms.BooleanField(required=False, label="Its hack probes must have run, and found no hole")

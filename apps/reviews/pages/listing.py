@@ -1,0 +1,67 @@
+"""The verifiers with their locks, the reviews, and opening one."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.environments.models import Verifier
+from apps.reviews import actions
+from apps.reviews.forms import OpenForm
+from apps.reviews.policy import policy_of
+from apps.reviews.queue import progress_of
+
+RECENT = 20
+
+
+@project_view()
+def listing(request: HttpRequest, project: Project) -> HttpResponse:
+    page = page_of(request, project.verifiers.order_by("-created_at", "-pk"), 20)
+    locks = actions.lock_states(page.object_list)
+    page.object_list = [(verifier, locks[verifier.pk]) for verifier in page.object_list]
+    reviews = list(project.reward_reviews.select_related("verifier", "created_by")[:RECENT])
+    progress = progress_of(reviews)
+    context = {
+        "page": page,
+        "policy": policy_of(project),
+        "reviews": [(review, *progress[review.pk]) for review in reviews],
+    }
+    return render(request, "reviews/list.html", context)
+
+
+@project_view(Role.MEMBER)
+def open_review(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """Which evaluations of a verifier version to review, and how many of their samples."""
+    verifier = get_object_or_404(Verifier.objects.select_related("project"), project=project, pk=pk)
+    form = OpenForm(verifier, request.POST or None, chosen=request.GET.getlist("run"))
+    if request.method == "POST" and form.is_valid():
+        try:
+            review = actions.open_review(
+                runs=list(form.cleaned_data["runs"]),
+                verifier=verifier,
+                size=form.cleaned_data["size"],
+                seed=form.cleaned_data["seed"],
+                by=request.user,
+            )
+        except actions.ReviewError as error:
+            form.add_error(None, str(error))
+        else:
+            return redirect("reviews:detail", project.slug, review.pk)
+    context = {"verifier": verifier, "form": form, "policy": policy_of(project), "earlier": verifier.reviews.count()}
+    return render(request, "reviews/open.html", context)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def override(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    verifier = get_object_or_404(Verifier.objects.select_related("project"), project=project, pk=pk)
+    try:
+        actions.override_lock(verifier=verifier, reason=request.POST.get("reason", ""), by=request.user)
+    except actions.ReviewError as error:
+        messages.error(request, str(error))
+    return redirect("reviews:list", project.slug)

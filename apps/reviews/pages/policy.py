@@ -1,0 +1,42 @@
+"""What the project asks of a verifier before it may train."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.reviews.forms import PolicyForm
+from apps.reviews.models import ReviewPolicy
+from apps.reviews.policy import PolicyError, policy_of, set_policy
+
+
+@project_view()
+def policy(request: HttpRequest, project: Project) -> HttpResponse:
+    return _page(request, project, PolicyForm(initial=policy_of(project), label_suffix=""))
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def policy_save(request: HttpRequest, project: Project) -> HttpResponse:
+    form = PolicyForm(request.POST, label_suffix="")
+    if form.is_valid():
+        try:
+            set_policy(project=project, by=request.user, **form.cleaned_data)
+        except PolicyError as error:
+            form.add_error(None, str(error))
+        else:
+            messages.success(request, "Saved. It holds from now on for every verifier of the project.")
+            return redirect("reviews:policy", project.slug)
+    return _page(request, project, form, status=400)
+
+
+def _page(request: HttpRequest, project: Project, form: PolicyForm, status: int = 200) -> HttpResponse:
+    row = ReviewPolicy.objects.filter(project=project).select_related("updated_by").first()
+    changes = project.audit_events.filter(action="review.policy_changed").select_related("actor")[:10]
+    may_write = request.membership.may(Role.ADMIN)
+    context = {"form": form, "row": row, "may_write": may_write, "policy": policy_of(project), "changes": changes}
+    return render(request, "reviews/policy.html", context, status=status)

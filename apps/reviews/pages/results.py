@@ -1,0 +1,174 @@
+"""A review's results, its labels as a file, and the rulings on what its reviewers saw otherwise."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.reviews import actions, results
+from apps.reviews.agreement import rates
+from apps.reviews.case import case_of, shown_of
+from apps.reviews.labels import Label, labels_of
+from apps.reviews.lock import verdict
+from apps.reviews.models import ReviewItem, RewardReview
+from apps.reviews.pages.queue import find
+from apps.reviews.policy import policy_of
+from apps.reviews.queue import Queue, needed_of
+
+COLUMNS = (
+    "item", "task", "model", "stratum", "reward", "success", "person", "ruling", "ruling_reason", "reviewer",
+    "judged", "note", "agrees", "reason", "at", "output",
+)  # fmt: skip
+
+
+def find_review(project: Project, pk: int) -> RewardReview:
+    rows = RewardReview.objects.select_related("verifier", "created_by", "project").prefetch_related(
+        "runs__model_version"
+    )
+    return get_object_or_404(rows, project=project, pk=pk)
+
+
+def open_items(request: HttpRequest, review: RewardReview, labels: list[Label]) -> set[int]:
+    """The items whose scores and judgements this person may see: nobody is told of what they have yet to judge."""
+    needed, judges = needed_of(review), request.membership.may(Role.MEMBER)
+    return {label.item for label in labels if results.open_to(label, request.user, needed, judges)}
+
+
+@project_view()
+def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    review = find_review(project, pk)
+    labels, policy, needed = labels_of([pk])[pk], policy_of(project), needed_of(review)
+    bins, error, low, high = results.calibration_of(labels, needed)
+    may_see, wrong = open_items(request, review, labels), results.disagreements_of(labels, needed)
+    seen = [item for item in wrong if item in may_see]
+    context = {
+        "review": review,
+        "policy": policy,
+        "verdict": verdict(review, labels, policy),
+        "lock": actions.lock_state(review.verifier),
+        "is_newest": review == review.verifier.reviews.first(),
+        "rates": rates(results.pairs_of(labels, needed)),
+        "alpha": results.alpha_of(labels),
+        "spearman": results.rank_correlation(labels, needed),
+        "calibration_error": error,
+        "figure": results.calibration_figure(bins, low, high),
+        "reviewers": results.reviewers_of(review, labels),
+        "strata": results.strata_of(labels, needed),
+        "total": len(labels),
+        "complete": sum(label.is_complete(needed) for label in labels),
+        "waiting": sum(label.differs(needed) for label in labels),
+        "left": Queue(review, request.user).left() if request.membership.may(Role.MEMBER) else 0,
+        "disagreements": disagreements(seen, page=request),
+        "hidden": len(wrong) - len(seen),
+    }
+    return render(request, "reviews/detail.html", context)
+
+
+def disagreements(pks: list[int], page: HttpRequest) -> Any:
+    """A page of them, in their order, with the judgements."""
+    found = page_of(page, pks, 20)
+    rows = with_words(ReviewItem.objects.filter(pk__in=list(found.object_list))).in_bulk()
+    found.object_list = [rows[pk] for pk in found.object_list]
+    return found
+
+
+def with_words(items: QuerySet[ReviewItem]) -> QuerySet[ReviewItem]:
+    rows = items.select_related("sample__task", "sample__run__model_version", "ruled_by")
+    return rows.prefetch_related("judgements__by")
+
+
+@project_view(Role.MEMBER)
+def adjudicate(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """What the reviewers saw otherwise, side by side: what waits for a ruling first, then what was ruled."""
+    review = find_review(project, pk)
+    needed = needed_of(review)
+    labels = [label for label in labels_of([pk])[pk] if label.ruling is not None or label.differs(needed)]
+    order = [label.item for label in sorted(labels, key=lambda label: label.ruling is not None)]
+    page = page_of(request, order, 10)
+    rows = with_words(review.items.filter(pk__in=list(page.object_list))).select_related(
+        "review__verifier", "sample__task", "sample__run__environment__verifier", "sample__run__model_version", "ruled_by"
+    )  # fmt: skip
+    found = rows.in_bulk()
+    page.object_list = [_ruled(request, found[item]) for item in page.object_list]
+    waiting = sum(label.ruling is None for label in labels)
+    context = {"review": review, "page": page, "waiting": waiting, "ruled": len(labels) - waiting}
+    return render(request, "reviews/adjudicate.html", context)
+
+
+def _ruled(request: HttpRequest, item: ReviewItem) -> dict[str, Any]:
+    said = sorted(item.judgements.all(), key=lambda judgement: judgement.at)
+    theirs = any(judgement.by_id == request.user.pk for judgement in said)
+    return {
+        "item": item,
+        "case": case_of(item),
+        "shown": shown_of(item),
+        "judgements": said,
+        "may_rule": not theirs or request.membership.may(Role.ADMIN),
+    }
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def rule(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    item, given = find(project, pk), request.POST
+    try:
+        if given.get("success") not in ("1", "0"):
+            raise actions.ReviewError("Say whether the output did the task: success or failure.")
+        actions.rule(item=item, success=given["success"] == "1", reason=given.get("reason", ""), by=request.user)
+    except actions.ReviewError as error:
+        messages.error(request, str(error))
+    else:
+        messages.success(
+            request, f"Ruled: sample {item.position + 1} is a {'success' if given['success'] == '1' else 'failure'}."
+        )
+    return redirect("reviews:adjudicate", project.slug, item.review_id)
+
+
+@project_view()
+def export(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """The labels, one row a judgement: those of samples that this person may see."""
+    review = find_review(project, pk)
+    labels = labels_of([pk])[pk]
+    persons = {label.item: label.person(needed_of(review)) for label in labels}
+    rows = rows_of(review, open_items(request, review, labels), persons)
+    as_csv = request.GET.get("format") != "jsonl"
+    name = f"review-{review.pk}.{'csv' if as_csv else 'jsonl'}"
+    text = "".join(csv_of(rows) if as_csv else (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    kind = "text/csv; charset=utf-8" if as_csv else "application/jsonl"
+    return HttpResponse(text, content_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+
+
+def rows_of(review: RewardReview, pks: set[int], persons: dict[int, bool | None]) -> Iterator[dict[str, Any]]:
+    for item in with_words(review.items.filter(pk__in=pks)).order_by("position"):
+        for said in sorted(item.judgements.all(), key=lambda judgement: judgement.at):
+            values = (
+                item.pk, item.sample.task.key, str(item.sample.run.model_version), item.stratum, item.reward,
+                item.success, persons[item.pk], item.ruling, item.ruling_reason, said.by.get_username(),
+                said.success, said.note, said.agrees, said.reason, said.at.isoformat(), item.sample.output,
+            )  # fmt: skip
+            yield dict(zip(COLUMNS, values, strict=True))
+
+
+def csv_of(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
+    """With a header. What a spreadsheet would run as a formula is made text by an apostrophe."""
+    held = io.StringIO()
+    writer = csv.DictWriter(held, COLUMNS)
+    writer.writeheader()
+    writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
+    yield held.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -1,0 +1,106 @@
+"""A verifier's page: its spec, versions, probes, reviews, and where it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.jobs import cancel
+from apps.core.models import Project, Role
+from apps.environments.models import Verifier
+from apps.evals.models import EvalSet, Split
+from apps.reviews import rescoring, specs
+from apps.reviews.actions import lock_state
+from apps.reviews.models import ProbeRun
+
+
+@project_view()
+def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    verifier = get_object_or_404(Verifier.objects.select_related("created_by"), project=project, pk=pk)
+    versions = list(project.verifiers.filter(name=verifier.name).select_related("created_by").order_by("-version"))
+    before = next((row for row in versions if row.version < verifier.version), None)
+    rest, code, field = specs.split_code(verifier.spec)
+    return render(
+        request,
+        "reviews/verifier.html",
+        {
+            "verifier": verifier,
+            "versions": versions,
+            "before": before,
+            "lines": list(specs.diff(before.spec, verifier.spec)) if before else [],
+            "spec": specs.shown(rest),
+            "code": code,
+            "field": field,
+            "lock": lock_state(verifier),
+            "environments": verifier.environments.all(),
+            "sets": probed_sets(project),
+            "probe": verifier.probe_runs.first(),
+            "reviews": verifier.reviews.select_related("created_by"),
+        },
+    )
+
+
+def probed_sets(project: Project) -> list[EvalSet]:
+    """Sets that have tasks for probes, which leave hold-outs alone."""
+    teaching = [split for split in Split if split != Split.HOLDOUT]
+    return list(project.eval_sets.filter(tasks__split__in=teaching).distinct().order_by("-pk")[:50])
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def run_probe(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    verifier = get_object_or_404(Verifier, project=project, pk=pk)
+    environment = verifier.environments.filter(pk=_number(request.POST.get("environment"))).first()
+    eval_set = project.eval_sets.filter(pk=_number(request.POST.get("eval_set"))).first()
+    if environment is None or eval_set is None:
+        messages.error(request, "Choose an environment that uses this verifier, and a set whose tasks the probes use.")
+        return redirect("reviews:verifier", project.slug, pk)
+    try:
+        run = rescoring.submit_probe(environment=environment, eval_set=eval_set, by=request.user)
+    except rescoring.RescoringError as error:
+        messages.error(request, str(error))
+        return redirect("reviews:verifier", project.slug, pk)
+    return redirect("reviews:probe", project.slug, run.pk)
+
+
+@project_view()
+def probe(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    run = get_object_or_404(
+        ProbeRun.objects.select_related("verifier", "environment", "eval_set"), project=project, pk=pk
+    )
+    return render(request, "reviews/probe.html", {"run": run, "report": run.result, "findings": grouped(run.result)})
+
+
+def grouped(report: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """A report's findings by probe, in the order of the worst of each."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for finding in report.get("failed", []):
+        found.setdefault(finding["probe"], []).append(finding)
+    return list(found.items())
+
+
+@project_view()
+def probe_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    run = get_object_or_404(ProbeRun, project=project, pk=pk)
+    response = render(request, "reviews/_probe_status.html", {"run": run})
+    if not run.is_active:
+        response["HX-Refresh"] = "true"
+    return response
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def cancel_probe(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    run = get_object_or_404(ProbeRun, project=project, pk=pk)
+    if not cancel(run, by=request.user):
+        messages.info(request, "These probes had ended already.")
+    return redirect("reviews:probe", project.slug, pk)
+
+
+def _number(value: str | None) -> int:
+    return int(value) if value and value.isascii() and value.isdigit() and len(value) < 10 else 0

@@ -1,0 +1,64 @@
+"""What a project asks of a verifier before it may train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.db import transaction
+
+from apps.core.access import get_membership
+from apps.core.actions import audit
+from apps.core.models import Project, Role
+from apps.reviews.models import KappaRule, ReviewPolicy
+
+FIELDS = (
+    "min_samples", "min_kappa", "kappa_rule", "max_false_positive_rate", "reviewers_per_sample", "probes_must_pass",
+)  # fmt: skip
+
+
+class PolicyError(Exception):
+    """A policy that cannot be; the message is a sentence for the screen."""
+
+
+def as_dict(policy: ReviewPolicy) -> dict[str, Any]:
+    values = {name: getattr(policy, name) for name in FIELDS}
+    return values | {"kappa_rule": str(values["kappa_rule"])}
+
+
+DEFAULTS = as_dict(ReviewPolicy())
+
+
+def policies_of(projects: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """{project: its policy}; the defaults where it has no row."""
+    wanted = set(projects)
+    rows = {row.project_id: as_dict(row) for row in ReviewPolicy.objects.filter(project__in=wanted)}
+    return {pk: rows.get(pk, DEFAULTS) for pk in wanted}
+
+
+def policy_of(project: Project) -> dict[str, Any]:
+    return policies_of([project.pk])[project.pk]
+
+
+@transaction.atomic
+def set_policy(*, project: Project, by: Any, **fields: Any) -> ReviewPolicy:
+    """Changes the project's policy; the audit log has it before and after. Needs the role admin. Raises PolicyError."""
+    get_membership(by, project.slug, Role.ADMIN)
+    before = policy_of(project)
+    after = before | fields
+    _check(after)
+    policy, _ = ReviewPolicy.objects.update_or_create(project=project, defaults=after | {"updated_by": by})
+    if after != before:
+        audit("review.policy_changed", project=project, by=by, target=policy, before=before, after=after)
+    return policy
+
+
+def _check(fields: dict[str, Any]) -> None:
+    if unknown := fields.keys() - set(FIELDS):
+        raise PolicyError(f"A policy has no “{min(unknown)}”.")
+    if fields["min_samples"] < 1 or not 1 <= fields["reviewers_per_sample"] <= 9:
+        raise PolicyError("A policy needs at least one sample, and one to nine reviewers for each.")
+    if not -1 <= fields["min_kappa"] <= 1 or not 0 <= fields["max_false_positive_rate"] <= 1:
+        raise PolicyError("κ lies between −1 and 1, a rate between 0 and 100%.")
+    if fields["kappa_rule"] not in KappaRule.values:
+        raise PolicyError("The rule for κ is “point” or “lower”.")

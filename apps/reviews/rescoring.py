@@ -1,0 +1,182 @@
+"""Jobs that ask a verifier again: probes that attack it, and stored samples scored by a changed spec."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q
+
+from apps.core import jobs
+from apps.environments.actions import check_verifier, content_hash
+from apps.environments.models import Environment, Verifier
+from apps.evals.models import EvalSet, Sample, Split, Task
+from apps.reviews.models import ProbeRun, Rescore
+from workers.probes import promises_of
+from workers.spec import SpecError
+
+PROBED_TASKS = 40
+RESCORED_SAMPLES = 200
+DIGITS = 6  # rewards that differ by less are the same
+
+
+class RescoringError(Exception):
+    """A probe or a rescoring that may not start; the message is a sentence for the screen."""
+
+
+# Probes.
+
+
+@transaction.atomic
+def submit_probe(*, environment: Environment, eval_set: EvalSet, by: Any, tasks: int = PROBED_TASKS) -> ProbeRun:
+    """Queues the attacks on an environment's verifier, with tasks of a set. Raises RescoringError."""
+    chosen = _spread(eval_set.tasks.exclude(split=Split.HOLDOUT), tasks)
+    if not chosen:
+        raise RescoringError(
+            f"{eval_set} has only hold-out tasks, which probes leave alone. Choose a set with tasks in another split."
+        )
+    run = ProbeRun(
+        project=environment.project,
+        name=f"Probes of {environment.verifier}",
+        verifier=environment.verifier,
+        environment=environment,
+        eval_set=eval_set,
+        spec={
+            "verifier_hash": environment.verifier.hash,
+            "environment_hash": environment.hash,
+            "eval_set": str(eval_set),
+            "tasks": [str(task.pk) for task in chosen],
+        },
+    )
+    return jobs.submit(run, by=by)
+
+
+def _spread(tasks: Any, count: int) -> list[Task]:
+    """`count` tasks, the same ones each time, from all over the set: in the order of a digest of their keys."""
+    keys = dict(tasks.values_list("pk", "key"))
+    first = sorted(keys, key=lambda pk: hashlib.sha256(keys[pk].encode()).digest())[:count]
+    return list(tasks.filter(pk__in=first).order_by("key"))
+
+
+def probe_spec(run: ProbeRun) -> dict:
+    return {
+        "kind": "probe",
+        "seed": 0,
+        "environment": run.environment.as_spec(),
+        "tasks": [task.as_spec() for task in Task.objects.filter(pk__in=run.spec["tasks"]).order_by("key")],
+        "options": {
+            "multi_turn": run.environment.harness.get("max_turns", 1) > 1,
+            "promises": sorted(promises_of(run.verifier.spec)),
+        },
+    }
+
+
+def probed(run: ProbeRun, result: dict) -> dict:
+    """Keeps the report. Only findings of high severity hold the lock."""
+    report = result["report"]
+    failed = sum(finding["severity"] == "high" for finding in report["failed"])
+    ProbeRun.objects.filter(pk=run.pk).update(failed=failed)
+    return report
+
+
+# Rescoring.
+
+
+@transaction.atomic
+def submit_rescore(
+    *, verifier: Verifier, candidate: dict, environment: Environment, samples: Iterable[Sample], by: Any
+) -> Rescore:
+    """Queues the samples to be scored by a spec that is not saved. Raises RescoringError for a spec that is wrong."""
+    try:
+        check_verifier(candidate)
+    except SpecError as error:
+        raise RescoringError(str(error)) from error
+    chosen = list(samples)[:RESCORED_SAMPLES]
+    if not chosen:
+        raise RescoringError("There are no samples to score yet. Evaluate a model in this environment first.")
+    job = Rescore(
+        project=verifier.project,
+        name=f"Samples scored again by a change of {verifier}",
+        verifier=verifier,
+        environment=environment,
+        candidate=candidate,
+        candidate_hash=content_hash(candidate),
+        total=len(chosen),
+        spec={"verifier_hash": verifier.hash, "samples": len(chosen)},
+    )
+    jobs.submit(job, by=by)
+    job.samples.set(chosen)
+    return job
+
+
+def samples_of(verifier: Verifier, count: int = RESCORED_SAMPLES) -> list[Sample]:
+    """The latest stored samples that any version of the verifier scored: as many that passed as that did not."""
+    scored = Sample.objects.filter(
+        run__project=verifier.project, run__environment__verifier__name=verifier.name
+    ).select_related("task", "run__environment")
+    passed = list(scored.filter(success=True).order_by("-created_at")[:count])
+    others = list(scored.filter(success=False).order_by("-created_at")[:count])
+    half = count // 2
+    return passed[: max(half, count - len(others))] + others[: max(half, count - len(passed))]
+
+
+def rescore_spec(job: Rescore) -> dict:
+    return {
+        "kind": "rescore",
+        "seed": 0,
+        "environment": job.environment.as_spec() | {"verifier": job.candidate},
+        "samples": [
+            {
+                "id": str(sample.pk),
+                "task": sample.task.as_spec(),
+                "messages": sample.messages,
+                "output": sample.output,
+            }
+            for sample in job.samples.select_related("task").order_by("pk")
+        ],
+    }
+
+
+def rescored(job: Rescore, result: dict) -> dict:
+    return {"scores": {row.pop("id"): row for row in result["scores"]}}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A stored sample beside the score that the candidate gives it."""
+
+    sample: Sample
+    score: dict[str, Any]
+
+    @property
+    def delta(self) -> float | None:
+        """New reward less old; None where either is masked."""
+        new = self.score["reward"]
+        return None if new is None or self.sample.reward is None else round(new - self.sample.reward, DIGITS)
+
+    @property
+    def flipped(self) -> bool:
+        return self.score["success"] != self.sample.success
+
+    @property
+    def same(self) -> bool:
+        return (self.delta == 0 and not self.flipped) or (self.score["masked"] and self.sample.masked)
+
+
+def changes(job: Rescore) -> list[Change]:
+    """What a finished rescoring changes, what flips first, then by how far the reward moves."""
+    scores = job.result.get("scores", {})
+    found = [
+        Change(sample, scores[str(sample.pk)])
+        for sample in job.samples.select_related("task", "run__model_version")
+        if str(sample.pk) in scores
+    ]
+    return sorted(found, key=lambda one: (not one.flipped, -abs(one.delta or 0.0), one.sample.pk))
+
+
+def latest_probe(verifier: Verifier) -> ProbeRun | None:
+    """The newest probe that has ended well."""
+    return verifier.probe_runs.filter(Q(failed__isnull=False)).order_by("-created_at").first()

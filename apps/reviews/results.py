@@ -1,0 +1,187 @@
+"""What a review has shown: agreement with intervals, calibration, strata, reviewers, and what people and score see otherwise."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from django.contrib.auth import get_user_model
+
+from apps.core import charts
+from apps.core.models import AuditEvent
+from apps.reviews import agreement
+from apps.reviews.agreement import Bin, Correlation, Judged, Rate
+from apps.reviews.labels import Label, Word
+from apps.reviews.models import ReviewItem, RewardReview
+
+BREAK = timedelta(minutes=5)  # a longer pause between two judgements is not work on them
+
+
+@dataclass(frozen=True)
+class Reviewer:
+    """One person's part: how often their blind word is the score's and the others', how long they took."""
+
+    user: Any
+    n: int
+    with_verifier: Rate
+    with_others: Rate
+    finds_right: Rate
+    taken_back: int
+    minutes: float
+
+
+@dataclass(frozen=True)
+class Alpha:
+    """Krippendorff's α of the reviewers, with its 95% bootstrap interval, over `n` samples that several judged."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Stratum:
+    name: str
+    n: int
+    judged: int
+    people_pass: Rate
+    verifier_pass: Rate
+    agreement: Rate
+
+
+def pairs_of(labels: Iterable[Label], needed: int) -> list[tuple[bool, bool]]:
+    return agreement.pairs_of([label.settled(needed) for label in labels])
+
+
+def alpha_of(labels: list[Label]) -> Alpha:
+    units = [[word.success for word in label.words] for label in labels if len(label.words) > 1]
+    interval = agreement.alpha_interval(units) or (None, None)
+    return Alpha(agreement.krippendorff_alpha(units), *interval, len(units))
+
+
+def rank_correlation(labels: list[Label], needed: int) -> Correlation:
+    """Spearman's ρ between the reward and the people's word."""
+    known = [(label.reward, person) for label in labels if (person := label.person(needed)) is not None]
+    return agreement.spearman([reward for reward, _ in known], [float(person) for _, person in known])
+
+
+def calibration_of(labels: list[Label], needed: int, bins: int = 5) -> tuple[list[Bin], float | None, float, float]:
+    """Bins over the rewards from the least to the greatest there may be, the expected calibration error, and those bounds."""
+    known = [(label.reward, person) for label in labels if (person := label.person(needed)) is not None]
+    rewards = [label.reward for label in labels]
+    low, high = min([0.0, *rewards]), max([1.0, *rewards])
+    found, error = agreement.calibration(
+        [reward for reward, _ in known], [person for _, person in known], bins, (low, high)
+    )
+    return found, error, low, high
+
+
+def calibration_figure(bins: list[Bin], low: float, high: float) -> dict:
+    """The share that people call a success over the mean reward of each bin; the diagonal is a reward that means it."""
+    full = [item for item in bins if item.mean_score is not None]
+    reward = [low + item.mean_score * (high - low) for item in full]
+    figure = charts.lines(
+        {
+            "as the reward says": ([low, high], [0, 1]),
+            "people": (reward, [item.judged.value for item in full]),
+        },
+        "What people call a success, by reward",
+        x="mean reward",
+        y="share",
+        height=250,
+    )
+    figure["data"][0] |= {"mode": "lines", "line": {"dash": "dot", "width": 1.2, "color": charts.UNKNOWN}}
+    figure["data"][1] |= {
+        "mode": "markers",
+        "marker": {"size": 8, "color": charts.PALETTE[0]},
+        "text": [f"n = {item.judged.n}" for item in full],
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [item.judged.high - item.judged.value for item in full],
+            "arrayminus": [item.judged.value - item.judged.low for item in full],
+            "thickness": 1.4,
+        },
+    }
+    figure["layout"]["yaxis"] |= {"range": [-0.04, 1.04], "tickformat": ".0%"}
+    return figure
+
+
+def reviewers_of(review: RewardReview, labels: list[Label]) -> list[Reviewer]:
+    """Those who have judged, the busiest first."""
+    said: dict[int, list[tuple[Label, Word]]] = defaultdict(list)
+    for label in labels:
+        for word in label.words:
+            said[word.by].append((label, word))
+    users = get_user_model().objects.in_bulk(list(said))
+    undone = _taken_back(review)
+    found = [_reviewer(users[pk], rows, undone[pk]) for pk, rows in said.items()]
+    return sorted(found, key=lambda one: (-one.n, str(one.user)))
+
+
+def _reviewer(user: Any, rows: list[tuple[Label, Word]], taken_back: int) -> Reviewer:
+    others = [other.success == word.success for label, word in rows for other in label.words if other.by != word.by]
+    answers = [word.agrees for _, word in rows if word.agrees is not None]
+    return Reviewer(
+        user=user,
+        n=len(rows),
+        with_verifier=agreement.rate(sum(label.success == word.success for label, word in rows), len(rows)),
+        with_others=agreement.rate(sum(others), len(others)),
+        finds_right=agreement.rate(sum(answers), len(answers)),
+        taken_back=taken_back,
+        minutes=minutes_of([word.agreed_at or word.at for _, word in rows]),
+    )
+
+
+def minutes_of(times: Iterable[datetime]) -> float:
+    """Minutes between the first and the last, without pauses longer than BREAK."""
+    ordered = sorted(times)
+    gaps = [later - earlier for earlier, later in pairwise(ordered)]
+    return sum((gap for gap in gaps if gap <= BREAK), timedelta()) / timedelta(minutes=1)
+
+
+def _taken_back(review: RewardReview) -> Counter:
+    """{user: how many judgements they took back}: each had seen the score by then."""
+    rows = AuditEvent.objects.filter(
+        project=review.project_id,
+        action="review.undone",
+        target_type=ReviewItem._meta.label_lower,
+        target_id__in=[str(pk) for pk in review.items.values_list("pk", flat=True)],
+        detail__step="judgement",
+    )
+    return Counter(rows.order_by().values_list("actor", flat=True))
+
+
+def strata_of(labels: list[Label], needed: int) -> list[Stratum]:
+    groups: dict[str, list[Label]] = defaultdict(list)
+    for label in labels:
+        groups[label.stratum or "all"].append(label)
+    return [_stratum(name, groups[name], needed) for name in sorted(groups)]
+
+
+def _stratum(name: str, labels: list[Label], needed: int) -> Stratum:
+    pairs = pairs_of(labels, needed)
+    return Stratum(
+        name=name,
+        n=len(labels),
+        judged=len(pairs),
+        people_pass=agreement.rate(sum(person for person, _ in pairs), len(pairs)),
+        verifier_pass=agreement.rate(sum(label.success for label in labels), len(labels)),
+        agreement=agreement.rate(sum(person == verifier for person, verifier in pairs), len(pairs)),
+    )
+
+
+def disagreements_of(labels: list[Label], needed: int) -> list[int]:
+    """pks of the items that people and the verifier see otherwise: reward for bad behaviour first, by reward."""
+    settled: list[Judged] = [label.settled(needed) for label in labels]
+    return [int(found.item) for found in agreement.disagreements(settled)]
+
+
+def open_to(label: Label, user: Any, needed: int, judges: bool) -> bool:
+    """Whether the person may see the score and what others said: their own word stands, or is not wanted any more."""
+    return not judges or label.by(user.pk) is not None or label.ruling is not None or label.is_complete(needed)

@@ -1,0 +1,128 @@
+"""Which scored outputs people judge: stratified over score, bucket and model. Pure: no Django."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+SMALLEST, LARGEST = 50, 100
+Stratum = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A scored output. `bucket` is its failure mode or category, "" where it has none."""
+
+    id: str
+    task: str
+    output: str
+    reward: float
+    success: bool
+    bucket: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class Share:
+    """One stratum: what there was, what was chosen. Thin: it has fewer than the minimum."""
+
+    score: str
+    bucket: str
+    model: str
+    available: int
+    chosen: int
+    thin: bool
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The chosen ids in a shuffled order, the strata by name, and in words what the choice could not do."""
+
+    ids: list[str]
+    strata: list[Share]
+    duplicates: int
+    notes: list[str]
+
+
+def score_band(candidate: Candidate) -> str:
+    """passed; partial: some reward and no success; failed: nothing; penalised: less than nothing."""
+    if candidate.success:
+        return "passed"
+    if candidate.reward > 0:
+        return "partial"
+    return "failed" if candidate.reward == 0 else "penalised"
+
+
+def choose(candidates: Iterable[Candidate], size: int = 60, *, minimum: int = 2, seed: int = 0) -> Sampling:
+    """Up to `size` (50 to 100) candidates, from each stratum `minimum` where it has them, the rest in proportion.
+
+    The same output to the same task is chosen once. The choice depends on seed and ids, not on the order given.
+    Raises ValueError for a size out of range or a minimum below 0.
+    """
+    if not SMALLEST <= size <= LARGEST or minimum < 0:
+        raise ValueError(f"a review has {SMALLEST} to {LARGEST} samples and a minimum of 0 or more")
+    given = sorted(candidates, key=lambda item: item.id)
+    distinct = _distinct(given)
+    strata = _strata(distinct, seed)
+    quota = allot({name: len(group) for name, group in strata.items()}, size, minimum)
+    ids = [item.id for name, group in strata.items() for item in group[: quota[name]]]
+    random.Random(seed).shuffle(ids)
+    shares = [Share(*name, len(group), quota[name], len(group) < minimum) for name, group in strata.items()]
+    return Sampling(ids, shares, len(given) - len(distinct), _notes(shares, len(ids), size, minimum))
+
+
+def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+    first: dict[tuple[str, str], Candidate] = {}
+    for item in candidates:
+        first.setdefault((item.task, item.output.strip()), item)
+    return list(first.values())
+
+
+def _strata(candidates: Sequence[Candidate], seed: int) -> dict[Stratum, list[Candidate]]:
+    """By name; within one in an order that depends only on seed and id."""
+    groups: dict[Stratum, list[Candidate]] = defaultdict(list)
+    for item in candidates:
+        groups[score_band(item), item.bucket, item.model].append(item)
+    return {name: sorted(groups[name], key=lambda item: _lot(item.id, seed)) for name in sorted(groups)}
+
+
+def _lot(identity: str, seed: int) -> bytes:
+    return hashlib.sha256(f"{seed}\0{identity}".encode("utf-8", "surrogatepass")).digest()
+
+
+def allot(available: dict[Stratum, int], size: int, minimum: int) -> dict[Stratum, int]:
+    """How many of each stratum: the minimum in rounds, then the rest by largest remainder of what is left."""
+    quota = dict.fromkeys(available, 0)
+    for _ in range(minimum):
+        for name in sorted(available, key=lambda name: (-available[name], name)):
+            if sum(quota.values()) < size and quota[name] < available[name]:
+                quota[name] += 1
+    left = {name: available[name] - quota[name] for name in available}
+    rest = min(size - sum(quota.values()), sum(left.values()))
+    exact = {name: rest * count / (sum(left.values()) or 1) for name, count in left.items()}
+    extra = {name: int(share) for name, share in exact.items()}
+    order = sorted(exact, key=lambda name: (-(exact[name] - extra[name]), name))
+    for name in order[: rest - sum(extra.values())]:
+        extra[name] += 1
+    return {name: quota[name] + extra[name] for name in available}
+
+
+def _notes(shares: Sequence[Share], chosen: int, size: int, minimum: int) -> list[str]:
+    notes = []
+    if chosen < size:
+        notes.append(f"There are only {chosen} different outputs; {size} were wanted.")
+    for item in shares:
+        if item.thin:
+            name = " · ".join(part for part in (item.score, item.bucket, item.model) if part)
+            notes.append(f"{name}: {item.available} of at least {minimum}.")
+    missed = sum(item.chosen < min(minimum, item.available) for item in shares)
+    if missed:
+        notes.append(f"{missed} strata got less than the minimum: there are more strata than places.")
+    bands = {item.score for item in shares}
+    for band, what in (("passed", "passes"), ("failed", "fails")):
+        if not bands & ({band} if band == "passed" else {"failed", "penalised", "partial"}):
+            notes.append(f"There is nothing that the verifier {what}: κ cannot be known from these samples.")
+    return notes

@@ -1,0 +1,68 @@
+"""The scores that a verifier gives a run's samples, and the kind of thing that each sample is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from apps.environments.models import Verifier
+from apps.evals.models import EvalRun, Sample
+from apps.reviews.lock import ReviewError
+from apps.reviews.sampling import Candidate, score_band
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A sample beside the score that the review's verifier gives it."""
+
+    sample: Sample
+    reward: float
+    success: bool
+    components: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def candidate(self) -> Candidate:
+        sample = self.sample
+        return Candidate(
+            id=str(sample.pk),
+            task=str(sample.task_id),
+            output=sample.output,
+            reward=self.reward,
+            success=self.success,
+            bucket=bucket_of(sample),
+            model=str(sample.run.model_version),
+        )
+
+    @property
+    def stratum(self) -> str:
+        """Score, bucket and model, as the strata of the sampling are named."""
+        found = self.candidate
+        return f"{score_band(found)} · {found.bucket} · {found.model}"[:200]
+
+
+def scores_of(run: EvalRun, verifier: Verifier) -> list[Scored]:
+    """The run's samples as `verifier` scores them; masked ones have no score and are left out.
+
+    Raises ReviewError where another verifier scored them.
+    """
+    theirs = run.environment.verifier
+    if theirs.hash != verifier.hash:
+        raise ReviewError(
+            f"“{run.name}” was scored by {theirs}, not by {verifier}. Evaluate again in an environment that uses "
+            f"{verifier}, or review {theirs}."
+        )
+    rows = run.samples.filter(masked=False).select_related("run__model_version").order_by("pk")
+    return [Scored(row, row.reward, row.success, row.components) for row in rows]
+
+
+def bucket_of(sample: Sample) -> str:
+    """How the output ended, the worst first."""
+    if sample.success:
+        return "success"
+    if sample.unsafe:
+        return "unsafe"
+    if not sample.valid:
+        return "invalid"
+    if not sample.tool_ok:
+        return "wrong tool"
+    return "wrong arguments" if sample.args_score < 1 else "failed"

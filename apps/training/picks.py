@@ -1,0 +1,104 @@
+"""The form of a run where evaluations of training tasks say which of them teach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.http import QueryDict
+
+from apps.core.models import JobState, Project
+from apps.evals.models import EvalRun, EvalSetState, Split
+from apps.evals.teaching import Teaching
+from apps.training.forms import TrainingForm
+from apps.training.models import Method
+
+OFFERED = 10  # evaluations, the newest; each is read for its count
+
+
+class PickForm(TrainingForm):
+    """Offers all training tasks, and for each evaluation of them those that it says teach; without one, only all."""
+
+    picked_by = forms.ModelChoiceField(
+        None,
+        required=False,
+        label="Tasks",
+        empty_label="All training tasks",
+        help_text="SFT learns from those with a demonstration",
+    )
+    per_group = forms.IntegerField(
+        min_value=1, required=False, label="At most of one group", help_text="Where an evaluation picks the tasks"
+    )
+    field_order = ("method", "parent", "eval_set", "picked_by", "per_group")
+
+    def __init__(self, project: Project, data: QueryDict | None = None, asked: QueryDict | None = None) -> None:
+        """`asked`: the query of the page, in which a link may name an evaluation and the cap."""
+        given = data if data is not None else asked or QueryDict()
+        named = given.get("picked_by", "")
+        self.labels = offers(project, _cap(given.get("per_group", "")), named)
+        super().__init__(project, data, initial=_initial(project, given, self.labels))
+        if not self.labels and (data is None or not named):
+            del self.fields["picked_by"], self.fields["per_group"]
+            return
+        field = self.fields["picked_by"]
+        field.queryset = EvalRun.objects.filter(pk__in=list(self.labels))
+        field.label_from_instance = lambda run: self.labels[str(run.pk)]
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or self.cleaned_data
+        run, eval_set = data.get("picked_by"), data.get("eval_set")
+        if run and eval_set and run.eval_set_id != eval_set.pk:
+            self.add_error("picked_by", f"It evaluated {run.eval_set}, not {eval_set}.")
+        return data
+
+    def selection(self) -> dict[str, Any]:
+        """What `freeze_dataset` takes of the choice: nothing where all tasks train."""
+        run = self.cleaned_data.get("picked_by")
+        if run is None:
+            return {}
+        return {"picked_by": run, "keys": Teaching(run).pick(self.cleaned_data.get("per_group")).chosen}
+
+
+def offers(project: Project, per_group: int | None = None, named: str = "") -> dict[str, str]:
+    """{evaluation: what it offers}, the newest first: finished, of the train split of a frozen set, with a task to teach.
+
+    `named` is offered however old it is.
+    """
+    runs = EvalRun.objects.filter(
+        project=project, split=Split.TRAIN, state=JobState.SUCCEEDED, eval_set__state=EvalSetState.FROZEN
+    ).select_related("eval_set")
+    newest = list(runs.order_by("-created_at")[:OFFERED])
+    known = {str(run.pk) for run in newest}
+    if named and named not in known and (old := _found(runs, named)):
+        newest.append(old)
+    return {str(run.pk): label for run in newest if (label := _label(run, per_group))}
+
+
+def _found(runs: Any, named: str) -> EvalRun | None:
+    try:
+        return runs.filter(pk=forms.UUIDField().clean(named)).first()
+    except forms.ValidationError:
+        return None
+
+
+def _label(run: EvalRun, per_group: int | None) -> str:
+    made = Teaching(run).pick(per_group)
+    total = len(made.chosen) + len(made.left_out)
+    return f"The {len(made.chosen)} of {total} in {run.eval_set} that “{run.name}” says teach" if made.chosen else ""
+
+
+def _cap(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and 0 < len(text) < 9 and int(text) else None
+
+
+def _initial(project: Project, given: QueryDict, labels: dict[str, str]) -> dict[str, Any]:
+    """The evaluation that a link named, its set, and the cap; what teaches RL is for GRPO."""
+    if given.get("picked_by", "") not in labels:
+        return {}
+    run = EvalRun.objects.only("eval_set").get(project=project, pk=given["picked_by"])
+    return {
+        "method": Method.GRPO,
+        "picked_by": run.pk,
+        "eval_set": run.eval_set_id,
+        "per_group": _cap(given.get("per_group", "")),
+    }

@@ -1,0 +1,70 @@
+"""The editor of verifiers in a real browser: typed code is checked, tried on stored samples, and saved."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connections
+from django.urls import reverse
+from playwright.sync_api import expect
+
+from apps.core import runner
+from apps.core.models import Job, JobState
+from apps.reviews.models import ProbeRun, Rescore
+from tests.e2e.seed import World
+
+TYPE = "(text) => document.querySelector('.CodeMirror').CodeMirror.setValue(text)"
+
+
+@contextmanager
+def worker(*kinds: type[Job]) -> Iterator[None]:
+    """Runs what is queued, each in its child process, as a Celery worker would."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.wait(0.2):
+            for kind in kinds:
+                for job in kind.objects.filter(state=JobState.QUEUED):
+                    runner.run(job)
+        connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_verifier_is_written_tried_and_saved(world: World, logged_in: Any) -> None:
+    page, project, verifier = logged_in, world.project, world.environment.verifier
+    page.goto(reverse("reviews:verifier", args=[project.slug, verifier.pk]))
+    page.keyboard.press("e")
+    expect(page.locator(".CodeMirror")).to_have_count(1)
+    expect(page.locator("#check")).to_contain_text("valid")
+
+    page.evaluate(TYPE, '{"kind": "tool_call", "weights": {"tol": 1}}')
+    expect(page.locator("#check")).to_contain_text("tol")
+    kinder = verifier.spec | {"weights": verifier.spec["weights"] | {"invalid": 0.0}}
+    page.evaluate(TYPE, json.dumps(kinder, indent=2))
+    expect(page.locator("#check")).to_contain_text("valid")
+
+    with worker(Rescore):
+        page.keyboard.press("c")
+        expect(page.locator("#tried h2")).to_contain_text("samples scored", timeout=30_000)
+    assert project.verifiers.filter(name=verifier.name).count() == 1
+
+    page.get_by_label("What changed, and why").fill("No JSON is no crime")
+    page.get_by_role("button", name="Save as a new version").click()
+    expect(page.locator(".note.success")).to_contain_text("Saved as")
+    expect(page.locator(".diff .gone")).to_contain_text("-1.0")
+    assert project.environments.filter(slug=world.environment.slug).count() == 2
+
+    with worker(ProbeRun):
+        page.get_by_role("button", name="Run the probes").click()
+        expect(page.get_by_role("heading", name="Probes", exact=True)).to_be_visible(timeout=60_000)

@@ -1,0 +1,64 @@
+"""Rows that tests of the reward review begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from apps.core.models import JobState, Project
+from apps.environments.models import Environment
+from apps.evals.models import EvalRun, EvalSet, Sample
+from apps.registry.models import ModelVersion
+from apps.reviews import actions
+from apps.reviews.models import ProbeRun, RewardReview
+from apps.reviews.policy import set_policy
+from tests.factories import admin_of, make_base, make_environment, make_eval_run, make_eval_set, make_project
+
+
+def make_run(eval_set: EvalSet, model: ModelVersion, environment: Environment, success: float = 0.5) -> EvalRun:
+    """A finished evaluation with four different outputs a task, each with a component of its own name."""
+    run = make_eval_run(eval_set, model, environment, success=success)
+    samples = list(run.samples.order_by("pk"))
+    for number, sample in enumerate(samples):
+        sample.output = f"output {number} of {model}"
+        sample.components = {"secretpart": sample.reward}
+        sample.details = ["secretdetail"]
+    Sample.objects.bulk_update(samples, ["output", "components", "details"])
+    return run
+
+
+def pass_probes(environment: Environment, failed: int = 0, eval_set: EvalSet | None = None) -> ProbeRun:
+    """A run of the probes that has ended, with that many holes found."""
+    verifier = environment.verifier
+    run = ProbeRun.objects.create(
+        project=verifier.project, name="probes", verifier=verifier, environment=environment,
+        eval_set=eval_set or make_eval_set(verifier.project),
+    )  # fmt: skip
+    assert run.claim("test")
+    report = {"failed": [{"probe": "empty_answer", "severity": "high"}] * failed}
+    assert run.finish(JobState.SUCCEEDED, result=report)
+    ProbeRun.objects.filter(pk=run.pk).update(failed=failed)
+    return run
+
+
+class Made:
+    """A project with an evaluation of 64 samples and, once asked for, a review of 60 of them."""
+
+    def __init__(self, folder: Path, project: Project | None = None) -> None:
+        self.project = project or make_project()
+        self.admin = admin_of(self.project)
+        self.environment = make_environment(self.project)
+        self.verifier = self.environment.verifier
+        self.base = make_base(self.project, folder)
+        self.eval_set = make_eval_set(self.project, holdout=16)
+        self.run = make_run(self.eval_set, self.base, self.environment)
+
+    def review(self, **policy: Any) -> RewardReview:
+        set_policy(project=self.project, by=self.admin, **policy)
+        return actions.open_review(runs=[self.run], by=self.admin)
+
+
+def judge_all(review: RewardReview, by: Any, wrong: int = 0) -> None:
+    """A person who says what the verifier says, but for the first `wrong` samples of the queue."""
+    for number, item in enumerate(review.items.all()):
+        actions.judge(item=item, success=item.success != (number < wrong), by=by)

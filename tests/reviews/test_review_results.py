@@ -1,0 +1,161 @@
+"""What the results page says, and the effect of an edit on labelled samples."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.core.models import JobState
+from apps.environments.actions import save_verifier
+from apps.environments.models import Verifier
+from apps.reviews import actions, results
+from apps.reviews.effect import effect_of
+from apps.reviews.labels import Label, Word, labels_of
+from apps.reviews.models import Rescore
+from tests.factories import make_member
+from tests.reviews.made import Made, judge_all
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def label(*words: bool, ruling: bool | None = None, success: bool = True, reward: float = 1.0, item: int = 1) -> Label:
+    said = tuple(Word(by, word, None, NOON) for by, word in enumerate(words))
+    return Label(item, "s", reward, success, ruling, said)
+
+
+@pytest.mark.parametrize(
+    ("words", "ruling", "needed", "person", "differs"),
+    [
+        ((), None, 1, None, False),
+        ((True,), None, 1, True, False),
+        ((True,), None, 2, None, False),
+        ((False, False), None, 2, False, False),
+        ((True, False), None, 2, None, True),
+        ((True, True, False), None, 3, None, True),
+        ((True, False), True, 2, True, False),
+    ],
+    ids=["none", "one", "one of two", "both", "split", "two to one", "ruled"],
+)
+def test_the_peoples_word(words: tuple, ruling: bool | None, needed: int, person: bool | None, differs: bool) -> None:
+    found = label(*words, ruling=ruling)
+    assert (found.person(needed), found.differs(needed)) == (person, differs)
+
+
+def test_minutes_leave_out_pauses() -> None:
+    at = [NOON + timedelta(minutes=minute) for minute in (0, 1, 3, 33, 34)]
+    assert results.minutes_of(reversed(at)) == 4 and results.minutes_of([]) == 0
+
+
+def test_disagreements_come_with_rewarded_failures_first() -> None:
+    found = [
+        label(True, success=True, item=1), label(True, success=False, reward=-1, item=2),
+        label(False, success=True, reward=0.7, item=3), label(False, success=True, item=4),
+    ]  # fmt: skip
+    assert results.disagreements_of(found, 1) == [4, 3, 2]
+
+
+def test_calibration_is_over_the_range_of_rewards() -> None:
+    found = [label(False, reward=-1.0)] * 5 + [label(True, reward=1.0)] * 5
+    bins, error, low, high = results.calibration_of(found, 1)
+    assert (low, high, error) == (-1.0, 1.0, 0.0)
+    figure = results.calibration_figure(bins, low, high)
+    assert figure["data"][1]["x"] == [-1.0, 1.0] and figure["data"][1]["y"] == [0.0, 1.0]
+
+
+@pytest.fixture
+def made(data_dir: Path) -> Made:
+    return Made(data_dir)
+
+
+@pytest.mark.django_db
+def test_the_page_has_every_figure_with_its_interval(made: Made) -> None:
+    review, other = made.review(reviewers_per_sample=2), make_member(made.project)
+    judge_all(review, made.admin)
+    judge_all(review, other, wrong=3)
+    rewarded = review.items.filter(success=True).last()
+    rewarded.judgements.all().delete()
+    for by in (made.admin, other):
+        actions.answer(item=actions.judge(item=rewarded, success=False, by=by).item, agrees=False, reason="hm", by=by)
+    client = Client()
+    client.force_login(made.admin)
+    text = client.get(reverse("reviews:detail", args=[made.project.slug, review.pk])).content.decode()
+    for part in (
+        "The review does not pass yet", "3 samples wait for a ruling", "60 / 60", "Cohen&#x27;s κ [", "Krippendorff&#x27;s α, 60 shared [",
+        "rewarded, yet a failure", "the score: hm", "Expected calibration error", "Adjudicate 3", "Policy then",
+    ):  # fmt: skip
+        assert part in text.replace("'", "&#x27;"), part
+    assert text.index("Disagreements") < text.index("Reviewers")
+
+
+@pytest.mark.django_db
+def test_reviewers_are_held_to_the_verifier_and_to_each_other(made: Made) -> None:
+    review, other = made.review(reviewers_per_sample=2), make_member(made.project)
+    judge_all(review, made.admin)
+    judge_all(review, other, wrong=6)
+    actions.undo(review=review, by=other)
+    first, second = results.reviewers_of(review, labels_of([review.pk])[review.pk])
+    assert (first.user, first.n, first.with_verifier.value, first.taken_back) == (made.admin, 60, 1.0, 0)
+    assert (second.user, second.n, second.taken_back) == (other, 59, 1)
+    assert second.with_verifier.count == 53 and first.with_others.count == 53 and first.with_others.n == 59
+
+
+# The effect of an edit
+
+
+def edited(made: Made) -> Verifier:
+    return save_verifier(project=made.project, name=made.verifier.name, spec={"kind": "exact"}, by=made.admin)
+
+
+def rescored(made: Made, verifier: Verifier, scores: dict) -> None:
+    job = Rescore.objects.create(
+        project=made.project, name="r", verifier=made.verifier, environment=made.environment, candidate=verifier.spec,
+        candidate_hash=verifier.hash,
+    )  # fmt: skip
+    job.samples.set(scores)
+    assert job.claim("test")
+    result = {
+        "scores": {str(pk): {"success": word, "masked": False, "reward": float(word)} for pk, word in scores.items()}
+    }
+    assert job.finish(JobState.SUCCEEDED, result=result)
+
+
+@pytest.mark.django_db
+def test_an_edit_that_people_agree_with_more_shows_its_gain(made: Made) -> None:
+    review, after = made.review(), edited(made)
+    judge_all(review, made.admin, wrong=12)
+    client, address = Client(), reverse("reviews:effect", args=[made.project.slug, after.pk])
+    client.force_login(made.admin)
+    assert "No labelled sample has both scores" in client.get(address).content.decode()
+    items = list(review.items.all())
+    rescored(made, after, {one.sample_id: one.success != (number < 12) for number, one in enumerate(items)})
+    found = effect_of(made.verifier, after)
+    assert (found.labelled, found.scored) == (60, 60)
+    assert found.effect.fitted["agreement"].n + found.effect.held_out["agreement"].n == 60
+    assert found.effect.fitted["agreement"].after == 1.0 and found.effect.fitted["agreement"].difference > 0
+    text = client.get(address).content.decode()
+    assert "held out" in text and "tool-call@1" in text and "1.00" in text
+
+
+@pytest.mark.django_db
+def test_a_first_version_has_nothing_to_be_compared_with(made: Made) -> None:
+    client = Client()
+    client.force_login(made.admin)
+    address = reverse("reviews:effect", args=[made.project.slug, made.verifier.pk])
+    assert "There is no earlier version" in client.get(address).content.decode()
+
+
+@pytest.mark.django_db
+def test_the_list_has_the_locks_and_how_far_reviews_are(made: Made) -> None:
+    review = made.review()
+    for item in review.items.all()[:7]:
+        actions.judge(item=item, success=item.success, by=made.admin)
+    client = Client()
+    client.force_login(made.admin)
+    text = client.get(reverse("reviews:list", args=[made.project.slug])).content.decode()
+    assert "7 of 60 judged" in text and "7 of at least 50 samples are judged." in text and "Override the lock" in text
+    client.force_login(make_member(made.project))
+    assert "Override the lock" not in client.get(reverse("reviews:list", args=[made.project.slug])).content.decode()
