@@ -75,9 +75,7 @@ class Environment(models.Model):
         return opening(self.harness)
 
     def as_spec(self) -> dict:
-        """The `environment` part of a job's spec (docs/jobs.md)."""
-        from apps.environments.clients import client_specs
-
+        """What `workers.environments.load` takes."""
         return {
             "slug": self.slug,
             "version": self.version,
@@ -88,8 +86,13 @@ class Environment(models.Model):
             "harness": self.harness,
             "verifier": self.verifier.spec,
             "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
-            "clients": client_specs(self),
         }
+
+    def job_spec(self) -> dict:
+        """The `environment` part of a job's spec (docs/jobs.md). Raises ServerError where the judge may not be asked."""
+        from apps.environments.clients import client_specs
+
+        return self.as_spec() | {"clients": client_specs(self)}
 
 
 class EnvironmentSession(models.Model):

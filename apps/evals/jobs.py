@@ -24,7 +24,7 @@ def child_spec(run: EvalRun) -> dict:
         "seed": run.spec["seed"],
         "model": model_spec(run.model_version),
         "engine": engine_spec(run.spec["batch_size"]),
-        "environment": run.environment.as_spec(),
+        "environment": run.environment.job_spec(),
         "samples_per_task": run.samples_per_task,
         "tasks": [task.as_spec() for task in run.eval_set.tasks.filter(split=run.split)],
     }

@@ -12,16 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from math import sqrt
-from typing import Any
-
-from django.db.models import Count, Min, Sum
 
 from apps.core.charts import UNKNOWN
 from apps.core.models import Project
 from apps.failures import rates
-from apps.failures.rates import Rate
+from apps.failures.rates import Kind, Rate
 
-KEYS = ("agent_name", "agent_version", "model")
 MOST = 8  # changes shown, the newest
 LABEL_WIDTH, TOP = 0.3, 44  # of the chart's width; pixels above the lines
 
@@ -89,30 +85,24 @@ class Agent:
     model: dict[str, Seen] = field(default_factory=lambda: defaultdict(Seen))
 
 
-def changes(project: Project, since: datetime | None) -> list[Change]:
-    """The newest `MOST` changes since then, the newest first. Rates are of the runs since then."""
-    agents = _agents(project, since)
+def changes(project: Project, since: datetime | None, known: Iterable[Kind] | None = None) -> list[Change]:
+    """The newest `MOST` changes since then, the newest first. Rates are of the runs since the day of then.
+
+    `known` are `rates.kinds` of the same project and time, where they were read.
+    """
+    agents = _agents(rates.kinds(project, since) if known is None else known)
     found = [change for name, agent in agents.items() for change in _of(agent, name if len(agents) > 1 else "")]
     shown = [change for change in found if since is None or change.at >= since]
     return sorted(shown, key=lambda change: (change.at, change.kind, change.name), reverse=True)[:MOST]
 
 
-def _agents(project: Project, since: datetime | None) -> Mapping[str, Agent]:
-    began = _by_key(rates.hours(project, None).values(*KEYS).annotate(value=Min("hour")).order_by())
-    runs = _by_key(rates.hours(project, since).values(*KEYS).annotate(value=Sum("trajectories")).order_by())
-    joined = {f"trajectory__{name}": name for name in KEYS}
-    counted = rates.failures(project, since).standing().order_by().values(*joined).annotate(value=Count("pk"))
-    failed = _by_key({joined.get(name, name): value for name, value in row.items()} for row in counted)
+def _agents(known: Iterable[Kind]) -> Mapping[str, Agent]:
     agents: dict[str, Agent] = defaultdict(Agent)
-    for (agent, version, model), first in began.items():
-        here = first, runs.get((agent, version, model), 0), failed.get((agent, version, model), 0)
-        agents[agent].version[version].add(*here)
-        agents[agent].model[model].add(*here)
+    for kind in known:
+        here = kind.first, kind.runs, kind.failed
+        agents[kind.agent].version[kind.version].add(*here)
+        agents[kind.agent].model[kind.model].add(*here)
     return agents
-
-
-def _by_key(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], Any]:
-    return {(row["agent_name"], row["agent_version"], row["model"]): row["value"] for row in rows}
 
 
 def _of(agent: Agent, name: str) -> Iterable[Change]:

@@ -32,9 +32,9 @@ from apps.failures.clusters.features import STOP_WORDS, Space
 from apps.failures.clusters.life import Fix, after_news, newest_against
 from apps.failures.clusters.records import case_of
 from apps.failures.clusters.signatures import Signature
-from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureMode
+from apps.failures.models import ClusterSpace, DailyRuns, Failure, FailureCluster, FailureMode
 from apps.trajectories.ids import floor_of
-from apps.trajectories.models import Arrival, HourlyCount, Trajectory, with_content
+from apps.trajectories.models import Arrival, Trajectory, with_content
 
 log = logging.getLogger(__name__)
 TASK = "failures.recluster"
@@ -239,9 +239,7 @@ def refresh(project: Project, ids: Iterable[Any]) -> None:
     ids = [str(id) for id in ids]
     rows = Failure.objects.filter(project=project, cluster__in=ids).standing().order_by()
     versions: dict[str, set[str]] = {id: set() for id in ids}
-    for group, name, version in rows.values_list(
-        "cluster", "trajectory__agent_name", "trajectory__agent_version"
-    ).distinct():
+    for group, name, version in rows.values_list("cluster", "agent_name", "agent_version").distinct():
         versions[str(group)].add(version_of({"agent_name": name, "agent_version": version}))
     times = {"first": Min("trajectory__started_at"), "last": Max("trajectory__started_at")}
     counted = {str(row["cluster"]): row for row in rows.values("cluster").annotate(n=Count("pk"), **times)}
@@ -321,8 +319,8 @@ def first_seen(project: Project) -> dict[str, datetime]:
     counted yet.
     """
     keys = ("agent_name", "agent_version")
-    counts = HourlyCount.objects.filter(project=project, trajectories__gt=0).exclude(agent_version="").order_by()
-    hours = {tuple(row[:2]): row[2] for row in counts.values_list(*keys).annotate(first=Min("hour"))}
+    counts = DailyRuns.objects.filter(project=project).exclude(agent_version="").order_by()
+    hours = {tuple(row[:2]): row[2] for row in counts.values_list(*keys).annotate(first=Min("first"))}
     shared = [hour for hour, n in Counter(hours.values()).items() if n > 1]
     new = chain.from_iterable(Arrival.objects.filter(project=project).values_list("trajectories", flat=True))
     wanted = reduce(or_, map(_within, shared), Q(pk__in=list(islice(new, NOT_COUNTED))))

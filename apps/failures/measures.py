@@ -17,8 +17,7 @@ from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Sum
 from apps.core.intervals import wilson
 from apps.core.models import Project
 from apps.failures.clustering import LONGEST_VERSION
-from apps.failures.models import Failure, FailureDecision, FailureState, JudgeVerdict, Source
-from apps.trajectories.models import HourlyCount
+from apps.failures.models import DailyRuns, Failure, FailureDecision, FailureState, JudgeVerdict, Source
 
 NONE = ""  # no failure
 DECIDING = ("decided", "marked")  # kinds of decisions that say which mode it is
@@ -138,10 +137,10 @@ def by_version(project: Project, mode: str = "") -> list[Rate]:
     """
     failures = Failure.objects.filter(project=project).standing().order_by()
     failures = failures.filter(mode__slug=mode) if mode else failures
-    key = ("trajectory__agent_name", "trajectory__agent_version")
-    failed = {tuple(row[name] for name in key): row["n"] for row in failures.values(*key).annotate(n=Count("pk"))}
-    runs = HourlyCount.objects.filter(project=project).order_by().values("agent_name", "agent_version")
-    rates = [_rate(row, failed) for row in runs.annotate(n=Sum("trajectories"), first=Min("hour")) if row["n"] > 0]
+    key = ("agent_name", "agent_version")
+    failed = {(name, version): n for name, version, n in failures.values_list(*key).annotate(n=Count("*"))}
+    runs = DailyRuns.objects.filter(project=project).order_by().values(*key)
+    rates = [_rate(row, failed) for row in runs.annotate(n=Sum("runs"), first=Min("first"))]
     return sorted(rates, key=lambda rate: (rate.first, rate.version))[-MOST_VERSIONS:]
 
 

@@ -127,8 +127,12 @@ class FailureQuerySet(models.QuerySet["Failure"]):
 class Failure(models.Model):
     """The diagnosis of one failed trajectory. A person's word is never overwritten by a layer."""
 
-    project = models.ForeignKey(Project, models.CASCADE, related_name="failures")
+    project = models.ForeignKey(Project, models.CASCADE, related_name="failures", db_index=False)
     trajectory = models.OneToOneField(Trajectory, models.CASCADE, related_name="failure")
+    # The run's, kept by triggers, so that failures are counted by an index alone.
+    agent_name = models.CharField(max_length=120, blank=True, editable=False)
+    agent_version = models.CharField(max_length=120, blank=True, editable=False)
+    model = models.CharField(max_length=200, blank=True, editable=False)
     mode = models.ForeignKey(FailureMode, models.PROTECT, related_name="failures")
     state = models.CharField(max_length=10, choices=FailureState, default=FailureState.OPEN)
     source = models.CharField(max_length=10, choices=Source, default=Source.RULE)
@@ -137,7 +141,7 @@ class Failure(models.Model):
     rule_mode = models.CharField(max_length=60, blank=True, help_text="What the rules say, whoever decided")
     judge_mode = models.CharField(max_length=60, blank=True, help_text="What the judge says, whoever decided")
     also = models.ManyToManyField(FailureMode, related_name="also_in", blank=True, help_text="Split off by a person")
-    cluster = models.ForeignKey(FailureCluster, models.SET_NULL, null=True, related_name="failures")
+    cluster = models.ForeignKey(FailureCluster, models.SET_NULL, null=True, related_name="failures", db_index=False)
     assigned_to = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     reserved_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     reserved_until = models.DateTimeField(null=True, help_text="On someone's screen until then")
@@ -150,13 +154,45 @@ class Failure(models.Model):
     class Meta:
         ordering = ("-trajectory_id",)
         indexes = [
-            models.Index(fields=["project", "mode", "state"], name="failure_by_mode"),
             models.Index(fields=["project", "state", "mode", "trajectory"], name="failure_inbox"),
-            models.Index(fields=["cluster", "state"], name="failure_by_cluster"),
+            models.Index(
+                fields=["project", "trajectory"],
+                include=["state", "mode", "agent_name", "agent_version", "model"],
+                name="failure_by_time",
+            ),
+            models.Index(
+                fields=["cluster", "state", "trajectory"],
+                include=["agent_name", "agent_version"],
+                name="failure_by_cluster",
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.mode} in {self.trajectory_id}"
+
+
+class DailyRuns(models.Model):
+    """Trajectories of one day (UTC) by version and model: `HourlyCount` added up by a trigger, for rates."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
+    day = models.DateField()
+    agent_name = models.CharField(max_length=120, blank=True)
+    agent_version = models.CharField(max_length=120, blank=True)
+    model = models.CharField(max_length=200, blank=True)
+    runs = models.BigIntegerField(help_text="Always above 0")
+    first = models.DateTimeField(help_text="The hour in which the first of them started")
+
+    class Meta:
+        verbose_name_plural = "daily runs"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "day", "agent_name", "agent_version", "model"],
+                name="one_count_of_runs_per_day_and_kind",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.runs} on {self.day}"
 
 
 class FailureDecision(models.Model):

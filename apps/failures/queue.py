@@ -11,12 +11,12 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from apps.core.models import Project
-from apps.failures.models import Failure, FailureMode, FailureQuerySet, Severity
+from apps.failures.models import Failure, FailureMode, FailureQuerySet, FailureState, Severity
 
 FILTERS = ("mode", "cluster", "version", "safety", "mine", "confidence")
 CONFIDENCES = ("certain", "likely", "hint")
 SEVERE_FIRST = (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
-COUNTED = 10_000
+COUNTED = 1_000
 
 Rank = tuple[bool, int]
 
@@ -52,7 +52,7 @@ def _narrowed(rows: FailureQuerySet, given: Mapping[str, str], user: Any) -> Fai
         pk = uuid_of(cluster)
         rows = rows.filter(cluster_id=pk) if pk else rows.none()
     if version := given.get("version"):
-        rows = rows.filter(trajectory__agent_version=version.replace("\x00", ""))
+        rows = rows.filter(agent_version=version.replace("\x00", ""))
     if given.get("mine"):
         rows = rows.filter(assigned_to=user)
     if confidence := given.get("confidence"):
@@ -98,7 +98,7 @@ class Queue:
 
     def count(self) -> str:
         """How many are open, whoever has them: exact up to COUNTED."""
-        n = self.rows().filter(mode__in=self.modes)[: COUNTED + 1].count()
+        n = self.rows().filter(mode__in=self.modes).order_by()[: COUNTED + 1].count()
         return f"{min(n, COUNTED):,}{'+' * (n > COUNTED)}"
 
     def next(self, after: Place | None = None, skip: int | None = None) -> int | None:
@@ -143,20 +143,17 @@ class Queue:
 
 def similar_to(failure: Failure, count: int = 6) -> list[Failure]:
     """Others of the same cluster, or else of the same mode: the newest."""
-    rows = Failure.objects.filter(project_id=failure.project_id).standing()
-    if failure.cluster_id:
-        # Some of them, in no order: a cluster may have tens of thousands.
-        some = rows.filter(cluster_id=failure.cluster_id).exclude(pk=failure.pk).order_by()
-        pks = sorted(some.values_list("trajectory_id", "pk")[:200], reverse=True)[:count]
-        wanted = [pk for _, pk in pks]
-    else:
-        wanted = []
-    if not wanted:
-        same = [
-            Failure.objects.filter(project_id=failure.project_id, mode_id=failure.mode_id, state=state)
-            .exclude(pk=failure.pk).order_by("-trajectory_id").values_list("trajectory_id", "pk")[: count]
-            for state in ("open", "confirmed")
-        ]  # fmt: skip
-        wanted = [pk for _, pk in sorted([*same[0], *same[1]], reverse=True)[:count]]
+    wanted = _newest(failure, {"cluster": failure.cluster_id}, count) if failure.cluster_id else []
+    wanted = wanted or _newest(failure, {"project": failure.project_id, "mode": failure.mode_id}, count)
     found = Failure.objects.filter(pk__in=wanted).select_related("trajectory").order_by("-trajectory_id")
     return list(found.only("state", "project", "cluster", "trajectory__preview", "trajectory__external_id"))
+
+
+def _newest(failure: Failure, alike: dict[str, Any], count: int) -> list[int]:
+    """The ids of standing failures, without this one: the end of an index for each state."""
+    rows = Failure.objects.filter(**alike).exclude(pk=failure.pk).order_by("-trajectory_id")
+    opened, confirmed = (
+        rows.filter(state=state).values_list("trajectory_id", "pk")[:count]
+        for state in (FailureState.OPEN, FailureState.CONFIRMED)
+    )
+    return [pk for _, pk in sorted(opened.union(confirmed, all=True), reverse=True)[:count]]

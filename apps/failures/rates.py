@@ -1,20 +1,22 @@
-"""How often what fails: failures counted by index, trajectories from the roll-ups. Intervals are Wilson's, 95%."""
+"""How often what fails: failures counted by indexes alone, runs from their daily roll-up. Intervals are Wilson's, 95%.
+
+Days are UTC's, and whole: a span of seven days is today and the seven before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, time, timedelta
 
-from django.db.models import Count, DateTimeField, F, Func, Max, Min, Sum
+from django.db.models import Count, DateTimeField, F, Func, Min, Q, QuerySet, Sum
 from django.db.models.functions import Trunc
 from django.utils import timezone
 
 from apps.core.charts import BAD, intervals, lines
 from apps.core.intervals import wilson
 from apps.core.models import Project
-from apps.failures.models import Failure, FailureMode, FailureQuerySet, FailureState
+from apps.failures.models import DailyRuns, Failure, FailureMode, FailureQuerySet, FailureState
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import HourlyCount
 from apps.trajectories.pages.totals import time_unit
@@ -56,29 +58,54 @@ class Bucket:
 def since_of(given: str) -> datetime | None:
     """The beginning of a span of SINCE; None for all time."""
     days = SINCE.get(given, 30)
-    return timezone.now() - timedelta(days=days) if days else None
+    return midnight(timezone.now() - timedelta(days=days)) if days else None
 
 
-def hours(project: Project, since: datetime | None) -> Any:
-    rows = HourlyCount.objects.filter(project=project, trajectories__gt=0)
-    return rows.filter(hour__gte=since.replace(minute=0, second=0, microsecond=0)) if since else rows
+def midnight(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def runs(project: Project, since: datetime | None) -> QuerySet[DailyRuns]:
+    """Those since the day of that time."""
+    rows = DailyRuns.objects.filter(project=project).order_by()
+    return rows.filter(day__gte=midnight(since).date()) if since else rows
 
 
 def failures(project: Project, since: datetime | None) -> FailureQuerySet:
-    """Those of runs that started since then: the run's id begins with its time, so no trajectory is read."""
-    rows = Failure.objects.filter(project=project)
-    if since is None:
-        return rows
-    return rows.filter(trajectory_id__gte=floor_of(since.replace(minute=0, second=0, microsecond=0)))
+    """Standing ones of runs since the day of that time: an id begins with the run's time, so no trajectory is read."""
+    rows = Failure.objects.filter(project=project).standing().order_by()
+    return rows.filter(trajectory_id__gte=floor_of(midnight(since))) if since else rows
 
 
 def total(project: Project, since: datetime | None = None) -> int:
-    return hours(project, since).aggregate(n=Sum("trajectories"))["n"] or 0
+    return runs(project, since).aggregate(n=Sum("runs"))["n"] or 0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The runs of one agent, version and model since some day, `failed` of them; `first` is the hour of the first ever."""
+
+    agent: str
+    version: str
+    model: str
+    first: datetime
+    runs: int
+    failed: int
+
+
+def kinds(project: Project, since: datetime | None) -> list[Kind]:
+    """All kinds of runs that the project ever had."""
+    names = ("agent_name", "agent_version", "model")
+    shown = Q(day__gte=midnight(since).date()) if since else Q()
+    known = runs(project, None).values_list(*names).annotate(first=Min("first"), n=Sum("runs", filter=shown, default=0))
+    counted = failures(project, since).values_list(*names).annotate(n=Count("*"))
+    failed = {tuple(key): n for *key, n in counted}
+    return [Kind(*key, first, n, failed.get(tuple(key), 0)) for *key, first, n in known]
 
 
 def buckets(project: Project) -> list[Bucket]:
     """Each mode of the project with its share of all trajectories: the most frequent first."""
-    counted = Failure.objects.filter(project=project).order_by().values_list("mode_id", "state").annotate(n=Count("pk"))
+    counted = Failure.objects.filter(project=project).order_by().values_list("mode_id", "state").annotate(n=Count("*"))
     counts = {(mode, state): n for mode, state, n in counted}
     everything = total(project)
     found = []
@@ -89,22 +116,28 @@ def buckets(project: Project) -> list[Bucket]:
 
 
 def by_mode(project: Project, since: datetime | None) -> list[Rate]:
-    rows = failures(project, since).standing().order_by().values_list("mode__name").annotate(n=Count("pk"))
+    counted = dict(failures(project, since).values_list("mode").annotate(n=Count("*")))
     everything = total(project, since)
-    return [Rate(name, n, everything) for name, n in rows.order_by("-n")[:MODES]]
+    named = [
+        Rate(mode.name, counted[mode.pk], everything) for mode in project.failure_modes.all() if mode.pk in counted
+    ]
+    return sorted(named, key=lambda rate: -rate.failed)[:MODES]
 
 
-def by_version(project: Project, since: datetime | None) -> list[Rate]:
-    """The newest versions, by when they were first seen."""
-    kind = ("agent_name", "agent_version")
-    totals = hours(project, since).values_list(*kind).annotate(n=Sum("trajectories"), first=Min("hour"))
-    newest = list(totals.order_by("-first", *kind)[:VERSIONS])
-    rows = failures(project, since).standing().order_by()
-    counted = rows.values_list("trajectory__agent_name", "trajectory__agent_version").annotate(n=Count("pk"))
-    failed = {(name, version): n for name, version, n in counted}
+def by_version(known: Iterable[Kind]) -> list[Rate]:
+    """The newest versions that ran, by when they were first seen."""
+    versions: dict[tuple[str, str], list[Kind]] = {}
+    for kind in known:
+        if kind.runs:
+            versions.setdefault((kind.agent, kind.version), []).append(kind)
+    first = {key: min(kind.first for kind in same) for key, same in versions.items()}
     return [
-        Rate(" ".join(filter(None, (name, version))) or "(no name)", failed.get((name, version), 0), n)
-        for name, version, n, _ in newest
+        Rate(
+            " ".join(filter(None, key)) or "(no name)",
+            sum(kind.failed for kind in versions[key]),
+            sum(kind.runs for kind in versions[key]),
+        )
+        for key in sorted(sorted(versions), key=first.__getitem__, reverse=True)[:VERSIONS]
     ]
 
 
@@ -117,23 +150,44 @@ class StartOfRun(Func):
 
 def by_time(project: Project, since: datetime | None) -> tuple[str, list[tuple[datetime, Rate]]]:
     """(unit, [(when, rate)]) of the hours, days or weeks that have trajectories."""
-    seen = hours(project, since).aggregate(first=Min("hour"), last=Max("hour"))
-    unit = time_unit(seen["first"], seen["last"])
-    totals = hours(project, since).annotate(at=Trunc("hour", unit)).values_list("at").annotate(n=Sum("trajectories"))
-    rows = failures(project, since).standing().order_by()
-    counted = rows.annotate(at=Trunc(StartOfRun(F("trajectory_id")), unit)).values_list("at").annotate(n=Count("pk"))
-    failed = dict(counted)
-    return unit, [(at, Rate(at.isoformat(), failed.get(at, 0), n)) for at, n in totals.order_by("at")]
+    unit = time_unit(*span(project, since))
+    at = Trunc(StartOfRun(F("trajectory_id")), unit, tzinfo=UTC)
+    failed = dict(failures(project, since).annotate(at=at).values_list("at").annotate(n=Count("*")))
+    totals = _hourly(project, since) if unit == "hour" else _by(unit, project, since)
+    return unit, [(at, Rate(at.isoformat(), failed.get(at, 0), n)) for at, n in totals]
 
 
-def figures(project: Project, since: datetime | None) -> Iterator[tuple[str, dict]]:
-    """The charts by their id; those that have something to show."""
+def span(project: Project, since: datetime | None) -> tuple[datetime | None, datetime | None]:
+    """The first and the last hour with runs."""
+    last = (
+        HourlyCount.objects.filter(project=project, trajectories__gt=0).order_by("-hour").values_list("hour", flat=True)
+    )
+    first = runs(project, since).aggregate(first=Min("first"))["first"]
+    return (first, last[0]) if first else (None, None)
+
+
+def _hourly(project: Project, since: datetime | None) -> Iterable[tuple[datetime, int]]:
+    rows = HourlyCount.objects.filter(project=project, trajectories__gt=0)
+    rows = rows.filter(hour__gte=midnight(since)) if since else rows
+    return rows.values_list("hour").annotate(n=Sum("trajectories")).order_by("hour")
+
+
+def _by(unit: str, project: Project, since: datetime | None) -> Iterable[tuple[datetime, int]]:
+    """By the day or the week."""
+    found = runs(project, since).annotate(at=Trunc("day", unit)).values_list("at").annotate(n=Sum("runs"))
+    return [(datetime.combine(day, time(), UTC), n) for day, n in found.order_by("at")]
+
+
+def figures(
+    project: Project, since: datetime | None, known: Iterable[Kind] | None = None
+) -> Iterator[tuple[str, dict]]:
+    """The charts by their id; those that have something to show. `known` are its `kinds`, where they were read."""
     unit, over_time = by_time(project, since)
     if len(over_time) > 1:
         yield "rate-by-time", _band(over_time, f"Failure rate by the {unit}")
     if rows := by_mode(project, since):
         yield "rate-by-mode", _dots(rows, "Failure rate by mode")
-    if rows := by_version(project, since):
+    if rows := by_version(kinds(project, since) if known is None else known):
         yield "rate-by-version", _dots(rows, "Failure rate by agent version, the newest on top")
 
 

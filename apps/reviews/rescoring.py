@@ -65,7 +65,7 @@ def probe_spec(run: ProbeRun) -> dict:
     return {
         "kind": "probe",
         "seed": 0,
-        "environment": run.environment.as_spec(),
+        "environment": run.environment.job_spec(),
         "tasks": [task.as_spec() for task in Task.objects.filter(pk__in=run.spec["tasks"]).order_by("key")],
         "options": {
             "multi_turn": run.environment.harness.get("max_turns", 1) > 1,
@@ -127,7 +127,7 @@ def rescore_spec(job: Rescore) -> dict:
     return {
         "kind": "rescore",
         "seed": 0,
-        "environment": job.environment.as_spec() | {"verifier": job.candidate},
+        "environment": job.environment.job_spec() | {"verifier": job.candidate},
         "samples": [
             {
                 "id": str(sample.pk),

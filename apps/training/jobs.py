@@ -24,7 +24,7 @@ def child_spec(run: TrainingRun) -> dict:
         "seed": run.spec["seed"],
         "model": model_spec(run.parent),
         "engine": engine_spec(64),
-        "environment": run.environment.as_spec(),
+        "environment": run.environment.job_spec(),
         "config": run.spec["config"],
         "resume_from": resume_folder(run),
     }

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import Case, Count, F, FloatField, Func, IntegerField, Max, Min, Q, QuerySet, Value, When
-from django.db.models.functions import Extract, Trunc
+from django.contrib.postgres.fields import ArrayField
+from django.db.models import Case, Count, F, Func, IntegerField, Max, Min, Q, QuerySet, UUIDField, Value, When
+from django.db.models.functions import Trunc
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
@@ -23,9 +24,11 @@ from apps.failures import actions_clusters, clustering
 from apps.failures.actions_people import Refused
 from apps.failures.clusters.life import LEGAL
 from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureState
+from apps.failures.rates import StartOfRun
 from apps.trajectories.ids import floor_of
 
 State = FailureCluster.State
+MEMBER = "failures__trajectory"  # in the index by cluster, which the failure's own key is not
 WEEK = timedelta(days=7)
 BINS = 24
 BAR_HEIGHT = 20
@@ -33,10 +36,11 @@ MOST_SERIES = 8
 ASKED_FOR = 600  # seconds that a page waits for the clustering it asked for
 SORTS = {"size": ("Size", "-n"), "recent": ("Last seen", "-last_seen"), "growth": ("Growth", "-growth")}
 STANDING = ~Q(failures__state=FailureState.DISMISSED)
+CAME_BACK = Case(When(state=State.REOPENED, then=0), default=1, output_field=IntegerField())  # these come first
 
 
 class WidthBucket(Func):
-    """PostgreSQL's width_bucket(operand, low, high, count): 1 … count inside the bounds."""
+    """PostgreSQL's width_bucket(operand, lower bounds): 1 for what is in the first bucket, 0 for what is below it."""
 
     function = "width_bucket"
     output_field = IntegerField()
@@ -48,7 +52,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     rows = counted(FailureCluster.objects.filter(project=project, gone=state == "gone").select_related("mode"))
     rows = rows.filter(state=state) if state in State.values else rows
     rows = rows.filter(mode__slug=mode) if mode else rows
-    page = page_of(request, rows.order_by("came_back", SORTS.get(sort, SORTS["size"])[1], "name", "pk"), 30)
+    page = page_of(request, rows.order_by(CAME_BACK, SORTS.get(sort, SORTS["size"])[1], "name", "pk"), 30)
     space = ClusterSpace.objects.filter(project=project).defer("space").first()
     return render(
         request,
@@ -76,21 +80,20 @@ def counted(rows: QuerySet[FailureCluster]) -> QuerySet[FailureCluster]:
     recent = Q(failures__trajectory__gte=last)
     earlier = Q(failures__trajectory__gte=before, failures__trajectory__lt=last)
     rows = rows.annotate(
-        n=Count("failures", filter=STANDING),
-        open=Count("failures", filter=Q(failures__state=FailureState.OPEN)),
-        week=Count("failures", filter=STANDING & recent),
-        before=Count("failures", filter=STANDING & earlier),
-        came_back=Case(When(state=State.REOPENED, then=0), default=1, output_field=IntegerField()),
+        n=Count(MEMBER, filter=STANDING),
+        open=Count(MEMBER, filter=Q(failures__state=FailureState.OPEN)),
+        week=Count(MEMBER, filter=STANDING & recent),
+        before=Count(MEMBER, filter=STANDING & earlier),
     )
     return rows.annotate(growth=F("week") - F("before"))
 
 
 def totals(project: Project) -> dict[str, int]:
     """{standing: failures, grouped: those of them in a cluster, clusters: all but the gone}"""
-    grouped = Q(cluster__isnull=False, cluster__gone=False)
-    counts = Failure.objects.filter(project=project).standing()
-    return counts.aggregate(standing=Count("pk"), grouped=Count("pk", filter=grouped)) | {
-        "clusters": FailureCluster.objects.filter(project=project, gone=False).count()
+    return {
+        "standing": Failure.objects.filter(project=project).standing().count(),
+        "grouped": Failure.objects.filter(cluster__project=project, cluster__gone=False).standing().count(),
+        "clusters": FailureCluster.objects.filter(project=project, gone=False).count(),
     }
 
 
@@ -110,19 +113,20 @@ def trends(clusters: Any) -> dict[uuid.UUID, list[dict[str, float]]]:
     if not rows:
         return {}
     first, last = min(row.first_seen for row in rows), max(row.last_seen for row in rows)
-    high = max(last.timestamp(), first.timestamp() + 1) + 0.001
-    at = Extract("trajectory__started_at", "epoch", output_field=FloatField())
+    width = max(last - first + timedelta(milliseconds=1), timedelta(seconds=1)) / BINS
+    begins = [floor_of(first + place * width) for place in range(BINS)]  # ids begin with their time
+    bins = Value(begins, output_field=ArrayField(UUIDField()))
     found = (
         Failure.objects.filter(cluster__in=[row.pk for row in rows])
         .standing()
         .order_by()
-        .annotate(bin=WidthBucket(at, Value(first.timestamp()), Value(high), Value(BINS)))
+        .annotate(bin=WidthBucket(F("trajectory_id"), bins))
         .values_list("cluster", "bin")
-        .annotate(n=Count("pk"))
+        .annotate(n=Count("*"))
     )
     counts: dict[uuid.UUID, dict[int, int]] = {row.pk: {} for row in rows}
     for pk, place, n in found:
-        counts[pk][place] = n
+        counts[pk][max(place, 1)] = counts[pk].get(max(place, 1), 0) + n
     return {pk: _spark(bins) for pk, bins in counts.items()}
 
 
@@ -179,16 +183,17 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
 def figure(cluster: FailureCluster) -> dict | None:
     """Standing failures by time and agent version, with a line where the cluster was said to be fixed."""
     standing = Failure.objects.filter(cluster=cluster).standing().order_by()
-    unit = time_unit(**standing.aggregate(first=Min("trajectory__started_at"), last=Max("trajectory__started_at")))
+    began = StartOfRun(F("trajectory_id"))
+    unit = time_unit(**standing.aggregate(first=Min(began), last=Max(began)))
     rows = (
-        standing.annotate(at=Trunc("trajectory__started_at", unit))
-        .values("at", "trajectory__agent_name", "trajectory__agent_version")
-        .annotate(n=Count("pk"))
+        standing.annotate(at=Trunc(began, unit))
+        .values("at", "agent_name", "agent_version")
+        .annotate(n=Count("*"))
         .order_by("at")
     )
     counts: dict[str, dict[datetime, int]] = {}
     for row in rows:
-        name = f"{row['trajectory__agent_name']} {row['trajectory__agent_version']}".strip() or "no version"
+        name = f"{row['agent_name']} {row['agent_version']}".strip() or "no version"
         counts.setdefault(name, {})[row["at"]] = row["n"]
     if not counts:
         return None

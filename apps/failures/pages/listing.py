@@ -93,9 +93,11 @@ def charts(request: HttpRequest, project: Project) -> HttpResponse:
 
 def _charts(project: Project, since: datetime | None) -> dict[str, Any]:
     """The charts, the one over time with marks where a version or a model began, and what each of these did."""
-    shown = changes(project, since)
+    known = rates.kinds(project, since)
+    shown = changes(project, since, known)
     figures = [
-        (id, marked(figure, shown) if id == "rate-by-time" else figure) for id, figure in rates.figures(project, since)
+        (id, marked(figure, shown) if id == "rate-by-time" else figure)
+        for id, figure in rates.figures(project, since, known)
     ]
     return {"figures": figures, "changes": shown}
 

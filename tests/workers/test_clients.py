@@ -1,0 +1,81 @@
+"""A judge asked from a job's process, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workers.test_engine_openai import Server, server  # noqa: F401
+from workers.clients import clients_of, key_variables
+
+TASK = {"id": "t", "messages": [{"role": "user", "content": "Say hello."}], "expected": {}}
+VERDICT = json.dumps({"choices": [{"message": {"content": '{"score": 8, "reason": "kind"}'}}]}).encode()
+
+
+def spec(url: str, **judge: Any) -> dict:
+    environment = {
+        "kind": "single_turn",
+        "harness": {},
+        "verifier": {"kind": "judge", "rubric": "Is it kind?", "low": 0, "high": 10},
+        "clients": {"judge": {"base_url": url, "model": "m"} | judge},
+    }
+    return {
+        "kind": "rescore",
+        "environment": environment,
+        "samples": [{"id": "s", "task": TASK, "messages": [], "output": "Hello!"}],
+    }
+
+
+def rescored(given: dict, folder: Path, **environ: str) -> dict:
+    """What the program itself says of the one sample."""
+    path = folder / "spec.json"
+    path.write_text(json.dumps(given))
+    done = subprocess.run(
+        [sys.executable, "-m", "workers.rescore", str(path)],
+        capture_output=True, text=True, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd())} | environ,
+        timeout=60, check=False,
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_judge_scores_in_the_process_of_a_job(server: Server, tmp_path: Path) -> None:  # noqa: F811
+    server.raw = VERDICT
+    (score,) = rescored(spec(server.url, api_key_env="JUDGE_KEY"), tmp_path, JUDGE_KEY="k")["scores"]
+    assert (score["reward"], score["success"], score["masked"]) == (0.8, True, False)
+    ((body, authorization, path),) = server.seen
+    assert authorization == "Bearer k" and path == "/v1/chat/completions"
+    assert "Is it kind?" in json.dumps(body["messages"]) and body["temperature"] == 0
+
+
+def test_a_judge_that_says_no_json_masks_the_sample(server: Server, tmp_path: Path) -> None:  # noqa: F811
+    (score,) = rescored(spec(server.url), tmp_path)["scores"]
+    assert score["masked"] and score["reward"] is None and score["mask_reason"]
+
+
+def test_a_key_that_is_not_set_ends_the_job_with_a_sentence(tmp_path: Path) -> None:
+    said = rescored(spec("http://127.0.0.1:9/v1", api_key_env="JUDGE_KEY"), tmp_path)
+    assert said["type"] == "error" and "JUDGE_KEY" in said["message"]
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({}, []),
+        ({"environment": {"clients": {}}}, []),
+        (spec("http://x/v1"), []),
+        (spec("http://x/v1", api_key_env="A"), ["A"]),
+    ],
+    ids=["nothing", "no client", "no key", "key"],
+)
+def test_a_job_is_given_the_variables_its_clients_name(given: dict, names: list[str]) -> None:
+    assert key_variables(given) == names
+
+
+def test_without_a_judge_there_is_no_client() -> None:
+    assert clients_of({}) == {}
