@@ -58,7 +58,7 @@ WRITES = {
     "evals:import_start", "evals:export_holdout", "evals:versions_look", "evals:general", "evals:make_variants",
     "evals:end_batch", "evals:confirm_task", "evals:judge_variant", "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:judge",
     "reviews:answer", "reviews:rule", "reviews:policy_save", "reviews:verifier_create", "reviews:verifier_check",
-    "reviews:verifier_save", "reviews:verifier_try", "reviews:probe_run", "reviews:probe_cancel",
+    "reviews:verifier_save", "reviews:verifier_try", "reviews:probe_run", "reviews:probe_cancel", "reviews:score_run",
     "reviews:undo", "reviews:override", "training:cancel", "promotion:make_report", "promotion:promote",
     "promotion:rollback", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
     "trajectories:bulk_keep", "trajectories:save_view", "trajectories:delete_view", "trajectories:feedback",
@@ -162,7 +162,9 @@ def world(data_dir: Path) -> dict[str, Any]:
             **dict.fromkeys(
                 [f"reviews:{name}" for name in ("item", "step", "judge", "answer", "rule")], review.items.first().pk
             ),
-            **dict.fromkeys(("reviews:open", "reviews:override", "reviews:effect"), environment.verifier.pk),
+            **dict.fromkeys(
+                ("reviews:open", "reviews:score_run", "reviews:override", "reviews:effect"), environment.verifier.pk
+            ),
             **dict.fromkeys(
                 [f"reviews:verifier{name}" for name in ("", "_edit", "_save", "_try")] + ["reviews:probe_run"],
                 environment.verifier.pk,

@@ -33,6 +33,7 @@ from apps.promotion.models import GateReport, Verdict
 from apps.registry.actions import model_spec, register_base
 from apps.registry.models import ModelVersion
 from apps.reviews.actions import override_lock
+from apps.reviews.rescoring import submit_probe
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.advisor import Evidence, advise
 from apps.training.models import Method, TrainingRun
@@ -77,12 +78,13 @@ class Demo:
         self.collect(trajectories)
         baseline = self.evaluate(self.base, "4 · Baseline")
         self.advise(baseline)
+        probes = self.probe()
         sft = self.train(Method.SFT, self.base, self.recipe.sft, "6 · SFT")
         sft_eval = self.evaluate(sft, "6 · SFT evaluated")
         self.advise(sft_eval)
         grpo = self.train(Method.GRPO, sft, self.recipe.grpo, "7 · GRPO")
         grpo_eval = self.evaluate(grpo, "7 · GRPO evaluated")
-        report = self.decide([baseline, sft_eval, grpo_eval])
+        report = self.decide([baseline, sft_eval, grpo_eval]) | {"probes": probes}
         report["seconds"] = self.seconds | {"total": time.monotonic() - began}
         return self.write(report)
 
@@ -270,6 +272,17 @@ class Demo:
         demonstrations = self.eval_set.tasks.trainable().exclude(demonstration="").count()
         for advice in advise(Evidence.from_metrics(run.result["metrics"], demonstrations=demonstrations)):
             self.found("5 · Advisor", f"{advice.title}. {advice.why}")
+
+    def probe(self) -> dict:
+        """The reward is attacked before it trains anything."""
+        with self.timed("probe"):
+            run = submit_probe(environment=self.environment, eval_set=self.eval_set, by=self.user)
+            self.wait(run, "5 · Probes")
+        run.refresh_from_db()
+        attacks = run.result["attacks"]
+        holes = f"{run.failed} holes" if run.failed else "no hole"
+        self.found("5 · Probes", f"{attacks['n']} attacks on {run.verifier} found {holes}")
+        return {"attacks": attacks["n"], "failed": run.failed, "highest_reward": attacks["high"]}
 
     # 8
 

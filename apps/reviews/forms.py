@@ -9,7 +9,7 @@ from apps.core.models import JobState
 from apps.environments.models import Verifier
 from apps.evals.models import EvalRun
 from apps.reviews.actions import SIZE
-from apps.reviews.models import KappaRule
+from apps.reviews.models import KappaRule, Rescore
 from apps.reviews.sampling import LARGEST, SMALLEST
 
 RUNS = 100
@@ -32,11 +32,32 @@ class OpenForm(forms.Form):
     def __init__(self, verifier: Verifier, *args: Any, chosen: Sequence[str] = (), **kwargs: Any) -> None:
         earlier = verifier.reviews.count()
         super().__init__(*args, label_suffix="", initial={"runs": chosen, "seed": earlier}, **kwargs)
-        runs = EvalRun.objects.filter(
-            project=verifier.project_id, state=JobState.SUCCEEDED, environment__verifier__hash=verifier.hash
-        ).select_related("model_version", "eval_set")
-        self.fields["runs"].queryset = runs.order_by("-created_at")
+        finished = EvalRun.objects.filter(project=verifier.project_id, state=JobState.SUCCEEDED)
+        runs = finished.filter(pk__in=[*scored_by(verifier), *rescored_by(verifier)])
+        self.fields["runs"].queryset = runs.select_related("model_version", "eval_set").order_by("-created_at")
         self.has_runs = runs.exists()
+
+
+def scored_by(verifier: Verifier) -> Any:
+    """Evaluations that this very content scored."""
+    runs = EvalRun.objects.filter(project=verifier.project_id, environment__verifier__hash=verifier.hash)
+    return runs.values_list("pk", flat=True)
+
+
+def rescored_by(verifier: Verifier) -> Any:
+    """Evaluations whose samples it scored later."""
+    jobs = Rescore.objects.filter(project=verifier.project_id, candidate_hash=verifier.hash, state=JobState.SUCCEEDED)
+    return EvalRun.objects.filter(samples__rescores__in=jobs).distinct().values_list("pk", flat=True)
+
+
+def scorable(verifier: Verifier) -> list[EvalRun]:
+    """Finished evaluations by other versions of the verifier, whose samples it has not scored yet; the newest first."""
+    runs = EvalRun.objects.filter(
+        project=verifier.project_id, state=JobState.SUCCEEDED, environment__verifier__name=verifier.name
+    ).exclude(pk__in=[*scored_by(verifier), *rescored_by(verifier)])
+    return list(
+        runs.select_related("model_version", "eval_set", "environment__verifier").order_by("-created_at")[:RUNS]
+    )
 
 
 class PolicyForm(forms.Form):

@@ -13,7 +13,7 @@ from django.db.models import Q
 from apps.core import jobs
 from apps.environments.actions import check_verifier, content_hash
 from apps.environments.models import Environment, Verifier
-from apps.evals.models import EvalSet, Sample, Split, Task
+from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
 from apps.reviews.models import ProbeRun, Rescore
 from workers.probes import promises_of
 from workers.spec import SpecError
@@ -121,6 +121,11 @@ def samples_of(verifier: Verifier, count: int = RESCORED_SAMPLES) -> list[Sample
     others = list(scored.filter(success=False).order_by("-created_at")[:count])
     half = count // 2
     return passed[: max(half, count - len(others))] + others[: max(half, count - len(passed))]
+
+
+def spread_of(run: EvalRun, count: int = RESCORED_SAMPLES) -> list[Sample]:
+    """Samples of a run from all its tasks: the first answer to each, then the second, and so on."""
+    return list(run.samples.select_related("task").order_by("index", "task__key")[:count])
 
 
 def rescore_spec(job: Rescore) -> dict:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from apps.core.models import JobState
 from apps.environments.models import Verifier
 from apps.evals.models import EvalRun, Sample
 from apps.reviews.lock import ReviewError
+from apps.reviews.models import Rescore
 from apps.reviews.sampling import Candidate, score_band
 
 
@@ -43,16 +45,27 @@ class Scored:
 def scores_of(run: EvalRun, verifier: Verifier) -> list[Scored]:
     """The run's samples as `verifier` scores them; masked ones have no score and are left out.
 
-    Raises ReviewError where another verifier scored them.
+    Where another version scored the run, the scores are those of the newest finished rescoring by this one. Raises
+    ReviewError where there is none.
     """
     theirs = run.environment.verifier
-    if theirs.hash != verifier.hash:
+    rows = run.samples.select_related("run__model_version").order_by("pk")
+    if theirs.hash == verifier.hash:
+        return [Scored(row, row.reward, row.success, row.components) for row in rows.filter(masked=False)]
+    known = rescored(run, verifier)
+    if not known:
         raise ReviewError(
-            f"“{run.name}” was scored by {theirs}, not by {verifier}. Evaluate again in an environment that uses "
-            f"{verifier}, or review {theirs}."
+            f"“{run.name}” was scored by {theirs}, not by {verifier}. Have its samples scored by {verifier} first."
         )
-    rows = run.samples.filter(masked=False).select_related("run__model_version").order_by("pk")
-    return [Scored(row, row.reward, row.success, row.components) for row in rows]
+    found = [(row, known[str(row.pk)]) for row in rows if str(row.pk) in known]
+    return [Scored(row, one["reward"], one["success"], one["components"]) for row, one in found if not one["masked"]]
+
+
+def rescored(run: EvalRun, verifier: Verifier) -> dict[str, dict[str, Any]]:
+    """{sample: its score} of the newest finished rescoring of the run's samples by this verifier's very content."""
+    jobs = Rescore.objects.filter(samples__run=run, project=run.project_id, candidate_hash=verifier.hash)
+    newest = jobs.filter(state=JobState.SUCCEEDED).order_by("-created_at").first()
+    return newest.result.get("scores", {}) if newest else {}
 
 
 def bucket_of(sample: Sample) -> str:

@@ -9,6 +9,7 @@ urlpatterns = [
     path("policy/", policy.policy, name="policy"),
     path("policy/save/", policy.policy_save, name="policy_save"),
     path("verifiers/<int:pk>/review/", listing.open_review, name="open"),
+    path("verifiers/<int:pk>/score/", listing.score_run, name="score_run"),
     path("verifiers/<int:pk>/override/", listing.override, name="override"),
     path("verifiers/<int:pk>/effect/", effect.effect, name="effect"),
     path("<int:pk>/", results.detail, name="detail"),

@@ -16,7 +16,7 @@ from apps.environments.models import Environment
 from apps.evals.models import EvalRun, EvalSet, Sample
 from apps.registry.models import ModelVersion
 from apps.reviews import rescoring, specs
-from apps.reviews.actions import ReviewError
+from apps.reviews.actions import ReviewError, open_review
 from apps.reviews.editing import save_edit
 from tests.factories import (
     admin_of,
@@ -196,6 +196,27 @@ def test_a_change_is_tried_on_stored_samples(run: EvalRun) -> None:
     page = client.get(reverse("reviews:rescore", args=[project.slug, job.pk])).content.decode()
     assert "12 samples scored" in page and "0 change sides, 6 change their reward" in page
     assert project.verifiers.count() == 1  # trying saves nothing
+
+
+@pytest.mark.django_db(transaction=True)
+def test_answers_that_another_version_scored_are_scored_again_for_a_review(run: EvalRun) -> None:
+    project, before = run.project, run.environment.verifier
+    strict = before.spec | {"weights": before.spec["weights"] | {"safe": 0.0}}
+    verifier, _ = save_edit(
+        project=project, name=before.name, spec=strict, note="", before=before, adopt=True, by=admin_of(project)
+    )
+    client, page = logged_in(project), reverse("reviews:open", args=[project.slug, verifier.pk])
+    with pytest.raises(ReviewError, match="scored by tool-call@2 first"):
+        open_review(runs=[run], verifier=verifier, by=admin_of(project), size=50)
+    assert "Score its samples with" in client.get(page).content.decode()
+    url = reverse("reviews:score_run", args=[project.slug, verifier.pk])
+    assert client.post(url, {"run": "x"}).status_code == 302 and not verifier.rescores.exists()
+    assert client.post(url, {"run": str(run.pk)}).status_code == 302
+    assert "Scoring an evaluation again" in client.get(page).content.decode()
+    ended(verifier.rescores.get())
+    assert "Score its samples with" not in client.get(page).content.decode()
+    review = open_review(runs=[run], verifier=verifier, by=admin_of(project), size=50)
+    assert {(item.success, item.reward) for item in review.items.all()} == {(True, 0.8), (False, -1.0)}
 
 
 @pytest.mark.django_db(transaction=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -20,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 from apps.core.models import Project
 from apps.trajectories.actions import ingest
 from flywheel.wsgi import application
-from tests.factories import make_key, make_project, row
+from tests.factories import make_environment, make_key, make_project, row
 
 pytestmark = pytest.mark.django_db
 described = schemathesis.openapi.from_wsgi("/api/v1/schema/?format=json", application)
@@ -41,6 +42,7 @@ def keep_the_connection() -> Iterator[None]:
 def project() -> Project:
     made = make_project()
     ingest(project=made, rows=[row(name="a"), row(name="0")])
+    make_environment(made)
     return made
 
 
@@ -53,3 +55,31 @@ def key(project: Project) -> str:
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_api_answers_as_it_says(case: Case, key: str) -> None:
     case.call_and_validate(headers={"Authorization": f"Bearer {key}"}, checks=CHECKS)
+
+
+# What examples made of the schema hardly ever hit: (path, method, what the request has, its status).
+EXACT = {"type": "string_check", "name": "same", "operation": "eq", "input": "{{sample.output_text}}", "reference": "a"}
+ENVIRONMENT = "/api/v1/environments/{slug}@{version}/"
+GRADERS = ("/api/v1/graders", "/v1/fine_tuning/alpha/graders")
+TOLD: list[tuple[str, str, dict[str, Any], int]] = [
+    ("/api/v1/environments/", "GET", {}, 200),
+    (ENVIRONMENT, "GET", {"path_parameters": {"slug": "workplace", "version": 1}}, 200),
+    (ENVIRONMENT, "GET", {"path_parameters": {"slug": "workplace", "version": 2}}, 404),
+    ("/api/v1/verifiers/", "GET", {}, 200),
+    ("/api/v1/verifiers/", "POST", {"body": {"name": "same", "grader": EXACT}}, 201),
+    ("/api/v1/verifiers/", "POST", {"body": {"name": "same", "spec": {"kind": "none such"}}}, 400),
+    *((f"{at}/run", "POST", {"body": {"grader": EXACT, "model_sample": "a"}}, 200) for at in GRADERS),
+    *((f"{at}/run", "POST", {"body": {"grader": EXACT}}, 400) for at in GRADERS),
+    *((f"{at}/validate", "POST", {"body": {"grader": EXACT}}, 200) for at in GRADERS),
+]
+
+
+@pytest.mark.parametrize("path,method,request_of,status", TOLD)
+def test_environments_verifiers_and_graders_answer_as_the_schema_says(
+    project: Project, key: str, path: str, method: str, request_of: dict[str, Any], status: int
+) -> None:
+    schema = schemathesis.openapi.from_wsgi("/api/v1/schema/?format=json", application)
+    given = request_of | ({"media_type": "application/json"} if "body" in request_of else {})
+    case = schema[path][method].Case(**given)
+    answer = case.call_and_validate(headers={"Authorization": f"Bearer {key}"}, checks=CHECKS)
+    assert answer.status_code == status

@@ -95,7 +95,13 @@ def server() -> Iterator[Server]:
 
 
 def spec(server: Server, **config: Any) -> dict:
-    return {"kind": "remote", "config": {"url": server.url} | config, "harness": {}, "verifier": {}, "allow_private": True}
+    return {
+        "kind": "remote",
+        "config": {"url": server.url} | config,
+        "harness": {},
+        "verifier": {},
+        "allow_private": True,
+    }
 
 
 def play(server: Server, *messages: dict, **config: Any) -> tuple[list[str], Score]:

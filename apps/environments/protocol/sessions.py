@@ -48,9 +48,8 @@ def start(environment: Environment, task: dict, name: str = "") -> str:
     hashed = digest(environment, token)
     if EnvironmentSession.objects.filter(environment=environment)[MAX_OPEN - 1 : MAX_OPEN].exists():
         raise Refusal(429, f"{MAX_OPEN} sessions of this environment are open. Close those that are done.")
-    with transaction.atomic():
-        _soft()
-        fields = {"environment": environment, "task": task, "expires_at": expiry()}
+    fields = {"environment": environment, "task": task, "expires_at": expiry()}
+    with _brief():
         if name:
             EnvironmentSession.objects.filter(token_hash=hashed, expires_at__lte=timezone.now()).delete()
             EnvironmentSession.objects.get_or_create(token_hash=hashed, defaults=fields)
@@ -69,19 +68,13 @@ def held(environment: Environment, token: str) -> Iterator[EnvironmentSession]:
 
     Its state, calls and expiry are stored at the end. Raises Refusal: 400 for no such session, 409 for one in use.
     """
-    try:
-        with transaction.atomic():
-            _soft()
-            session = _open(environment, token).select_for_update().first() if token else None
-            if session is None:
-                raise Refusal(400, f"{UNKNOWN} (or the header {HEADER}).")
-            yield session
-            session.expires_at = expiry()
-            session.save(update_fields=["state", "calls", "expires_at"])
-    except OperationalError as error:
-        if "lock timeout" in str(error):
-            raise Refusal(409, f"Another call of this session has been running for {LOCK_WAIT}. Try again.") from error
-        raise
+    with _brief():
+        session = _open(environment, token).select_for_update().first() if token else None
+        if session is None:
+            raise Refusal(400, f"{UNKNOWN} (or the header {HEADER}).")
+        yield session
+        session.expires_at = expiry()
+        session.save(update_fields=["state", "calls", "expires_at"])
 
 
 def found(environment: Environment, token: str) -> EnvironmentSession | None:
@@ -93,16 +86,28 @@ def _open(environment: Environment, token: str) -> QuerySet[EnvironmentSession]:
     return EnvironmentSession.objects.filter(token_hash=digest(environment, token), expires_at__gt=timezone.now())
 
 
-def _soft() -> None:
-    """A session that a crash of the machine loses is seeded again: its commit need not wait for the disk."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET LOCAL synchronous_commit TO off; SET LOCAL lock_timeout TO '{LOCK_WAIT}'")
+@contextmanager
+def _brief() -> Iterator[None]:
+    """A transaction whose commit does not wait for the disk: a session that a crash loses is seeded again.
+
+    Raises Refusal (409) where another call holds the session for LOCK_WAIT.
+    """
+    try:
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET LOCAL synchronous_commit TO off; SET LOCAL lock_timeout TO '{LOCK_WAIT}'")
+            yield
+    except OperationalError as error:
+        if "lock timeout" in str(error):
+            raise Refusal(409, f"Another call of this session has been running for {LOCK_WAIT}. Try again.") from error
+        raise
 
 
 def close(environment: Environment, token: str) -> None:
-    """Also where there is none."""
+    """Also where there is none. Raises Refusal (409) for one in use."""
     if token:
-        EnvironmentSession.objects.filter(token_hash=digest(environment, token)).delete()
+        with _brief():
+            EnvironmentSession.objects.filter(token_hash=digest(environment, token)).delete()
 
 
 def forget_expired() -> int:

@@ -141,4 +141,7 @@ def rescore(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         "moved": sum(bool(one.delta) for one in found),
         "masked": sum(one.score["masked"] for one in found),
     }
-    return render(request, "reviews/_rescore.html", context)
+    response = render(request, "reviews/_rescore.html", context)
+    if request.GET.get("then") == "refresh" and not job.is_active:
+        response["HX-Refresh"] = "true"
+    return response

@@ -8,11 +8,11 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.models import Project, Role
+from apps.core.models import ACTIVE_STATES, Project, Role
 from apps.core.paging import page_of
 from apps.environments.models import Verifier
-from apps.reviews import actions
-from apps.reviews.forms import OpenForm
+from apps.reviews import actions, rescoring
+from apps.reviews.forms import OpenForm, scorable
 from apps.reviews.policy import policy_of
 from apps.reviews.queue import progress_of
 
@@ -52,8 +52,37 @@ def open_review(request: HttpRequest, project: Project, pk: int) -> HttpResponse
             form.add_error(None, str(error))
         else:
             return redirect("reviews:detail", project.slug, review.pk)
-    context = {"verifier": verifier, "form": form, "policy": policy_of(project), "earlier": verifier.reviews.count()}
+    context = {
+        "verifier": verifier,
+        "form": form,
+        "policy": policy_of(project),
+        "earlier": verifier.reviews.count(),
+        "scorable": scorable(verifier),
+        "scoring": verifier.rescores.filter(candidate_hash=verifier.hash, state__in=ACTIVE_STATES).first(),
+    }
     return render(request, "reviews/open.html", context)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def score_run(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """Has the samples of an evaluation by another version scored by this one, so that they can be reviewed."""
+    verifier = get_object_or_404(Verifier.objects.select_related("project"), project=project, pk=pk)
+    run = next((one for one in scorable(verifier) if str(one.pk) == request.POST.get("run")), None)
+    if run is None:
+        messages.error(request, "Choose an evaluation that another version of this verifier scored.")
+        return redirect("reviews:open", project.slug, pk)
+    try:
+        rescoring.submit_rescore(
+            verifier=verifier,
+            candidate=verifier.spec,
+            environment=run.environment,
+            samples=rescoring.spread_of(run),
+            by=request.user,
+        )
+    except rescoring.RescoringError as error:
+        messages.error(request, str(error))
+    return redirect("reviews:open", project.slug, pk)
 
 
 @require_POST
