@@ -143,27 +143,22 @@ GOOD = judged(30, True, True) + judged(30, False, False, 100)
 
 
 @pytest.mark.parametrize(
-    ("policy", "judgements", "probes", "reasons"),
+    ("policy", "judgements", "reasons"),
     [
-        ({}, GOOD, (), []),
-        ({}, GOOD[:20] + GOOD[-20:], (), ["40 of at least 50"]),
-        ({}, judged(60, True, True), (), ["κ is not defined", "no judged sample is a failure"]),
-        ({}, GOOD, ("echo", "empty"), ["2 probes failed: echo, empty"]),
-        ({"max_failed_probes": 1}, GOOD, ("echo",), []),
-        ({}, GOOD, None, ["have not been run"]),
-        ({}, [*GOOD, Judged("x", True, 1.0, {"ann": True, "bob": False})], (), ["split on 1 sample;"]),
-        ({}, [*GOOD, Judged("x", True, 1.0, {"ann": True, "bob": False}, decided=True)], (), []),
+        ({}, GOOD, []),
+        ({}, GOOD[:20] + GOOD[-20:], ["40 of at least 50"]),
+        ({}, judged(60, True, True), ["κ is not defined", "no judged sample is a failure"]),
+        ({}, [*GOOD, Judged("x", True, 1.0, {"ann": True, "bob": False})], ["split on 1 sample;"]),
+        ({}, [*GOOD, Judged("x", True, 1.0, {"ann": True, "bob": False}, decided=True)], []),
         # 60 with κ = 0.67, lower end about 0.48
-        ({}, judged(24, True, True) + judged(10, True, False, 100) + judged(26, False, False, 200), (), ["lower end"]),
-        ({"kappa_on": "point"}, judged(24, True, True) + judged(10, True, False, 100) + judged(26, False, False, 200), (), []),
-        ({}, GOOD + judged(3, False, True, 300), (), ["9.1% of what people fail (3 samples, 95% interval 3% to 24%); the rate"]),
-        ({"false_positive_on": "upper"}, GOOD, (), ["0.0% of what people fail (0 samples"]),
+        ({"kappa_on": "lower"}, judged(24, True, True) + judged(10, True, False, 100) + judged(26, False, False, 200), ["lower end"]),
+        ({}, judged(24, True, True) + judged(10, True, False, 100) + judged(26, False, False, 200), []),
+        ({}, GOOD + judged(3, False, True, 300), ["9.1% of what people fail (3 samples, 95% interval 3% to 24%); the rate"]),
+        ({"false_positive_on": "upper"}, GOOD, ["0.0% of what people fail (0 samples"]),
     ],
 )  # fmt: skip
-def test_the_policy_says_what_is_missing(
-    policy: dict, judgements: list[Judged], probes: Any, reasons: list[str]
-) -> None:
-    found = decide(policy, judgements, failed_probes=probes)
+def test_the_policy_says_what_is_missing(policy: dict, judgements: list[Judged], reasons: list[str]) -> None:
+    found = decide(policy, judgements)
     assert found.passed == (not reasons) and len(found.reasons) == len(reasons), found.reasons
     assert all(part in said for part, said in zip(reasons, found.reasons, strict=True)), found.reasons
 

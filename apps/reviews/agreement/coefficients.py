@@ -1,0 +1,266 @@
+"""Coefficients of agreement with their intervals, rates, calibration. Pure: no Django, no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+
+from apps.core.intervals import LEVEL, wilson
+
+BOOTSTRAP_ROUNDS = 2000
+PERCENTILES = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
+
+
+def cohen_kappa(person: Sequence[bool], verifier: Sequence[bool]) -> float | None:
+    """Cohen's κ = (p_o − p_e)/(1 − p_e) (Cohen 1960); None where it is not defined (one constant answer)."""
+    a, b = np.asarray(person, dtype=bool), np.asarray(verifier, dtype=bool)
+    if len(a) == 0:
+        return None
+    observed = float((a == b).mean())
+    chance = float(a.mean() * b.mean() + (1 - a.mean()) * (1 - b.mean()))
+    return None if math.isclose(chance, 1.0) else (observed - chance) / (1 - chance)
+
+
+def kappa_interval(person: Sequence[bool], verifier: Sequence[bool], seed: int = 0) -> tuple[float, float] | None:
+    """95% percentile bootstrap interval of κ over the judged samples (Efron 1979); None where κ is not defined.
+
+    Where the two never differ, every draw has κ = 1 though the sample is finite: then the lower end is κ at the
+    lower end of Wilson's interval of the observed agreement.
+    """
+    a, b = np.asarray(person, dtype=bool), np.asarray(verifier, dtype=bool)
+    if cohen_kappa(person, verifier) is None:
+        return None
+    if bool((a == b).all()):
+        chance = float(a.mean() ** 2 + (1 - a.mean()) ** 2)
+        return (wilson(len(a), len(a))[0] - chance) / (1 - chance), 1.0
+    return percentiles(kappas(a, b, draws_of(len(a), seed)))
+
+
+def draws_of(n: int, seed: int) -> np.ndarray:
+    """Rows of indices drawn with replacement: (rounds, n)."""
+    return np.random.default_rng(seed).integers(0, n, (BOOTSTRAP_ROUNDS, n))
+
+
+def kappas(a: np.ndarray, b: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """κ of each draw; NaN where it is not defined."""
+    first, second = a[draws], b[draws]
+    p, q = first.mean(axis=1), second.mean(axis=1)
+    chance = p * q + (1 - p) * (1 - q)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kappas = ((first == second).mean(axis=1) - chance) / (1 - chance)
+    return np.where(np.isclose(chance, 1.0), np.nan, kappas)
+
+
+def percentiles(values: np.ndarray) -> tuple[float, float] | None:
+    """The middle 95%; None where nothing is defined."""
+    found = values[np.isfinite(values)]
+    if len(found) == 0:
+        return None
+    low, high = np.percentile(found, PERCENTILES)
+    return float(low), float(high)
+
+
+# Coefficients
+
+Value = Hashable
+Weights = Literal["nominal", "linear", "quadratic"]
+Level = Literal["nominal", "ordinal", "interval"]
+
+
+def kappa_standard_error(person: Sequence[bool], verifier: Sequence[bool]) -> float | None:
+    """Large-sample standard error of Cohen's κ (Fleiss, Cohen & Everitt 1969, eq. 13); None where κ is not defined."""
+    kappa, n = cohen_kappa(person, verifier), len(person)
+    if kappa is None:
+        return None
+    table = np.zeros((2, 2))
+    for p, v in zip(person, verifier, strict=True):
+        table[int(p), int(v)] += 1 / n
+    rows, columns = table.sum(axis=1), table.sum(axis=0)
+    chance = float(rows @ columns)
+    on = sum(table[i, i] * (1 - (rows[i] + columns[i]) * (1 - kappa)) ** 2 for i in range(2))
+    off = (1 - kappa) ** 2 * sum(table[i, j] * (columns[i] + rows[j]) ** 2 for i, j in ((0, 1), (1, 0)))
+    variance = (on + off - (kappa - chance * (1 - kappa)) ** 2) / (n * (1 - chance) ** 2)
+    return math.sqrt(max(0.0, float(variance)))
+
+
+def weighted_kappa(
+    first: Sequence[Value], second: Sequence[Value], order: Sequence[Value], weights: Weights = "quadratic"
+) -> float | None:
+    """Cohen's weighted κ = 1 − Σ w·observed / Σ w·chance (Cohen 1968), disagreement weights over ranks in `order`.
+
+    None where no disagreement is possible by chance. Raises ValueError for a value that `order` lacks, or unequal lengths.
+    """
+    rank = {value: index for index, value in enumerate(order)}
+    if unknown := [value for value in (*first, *second) if value not in rank]:
+        raise ValueError(f"{unknown[0]!r} is not among the ordered values")
+    observed = np.zeros((len(order), len(order)))
+    for a, b in zip(first, second, strict=True):
+        observed[rank[a], rank[b]] += 1
+    distance = np.abs(np.subtract.outer(np.arange(len(order)), np.arange(len(order)))).astype(float)
+    cost = {"nominal": (distance > 0).astype(float), "linear": distance, "quadratic": distance**2}[weights]
+    chance = np.outer(observed.sum(axis=1), observed.sum(axis=0)) / max(1, len(first))
+    by_chance = float((cost * chance).sum())
+    return None if by_chance == 0 else 1 - float((cost * observed).sum()) / by_chance
+
+
+def krippendorff_alpha(units: Sequence[Sequence[Any]], level: Level = "nominal") -> float | None:
+    """Krippendorff's α = 1 − D_o / D_e from the coincidence matrix (Krippendorff 2011, “Computing α-Reliability”).
+
+    `units`: for each item the reviewers' values, None where one gave none; items with fewer than two do not count.
+    None where nothing can be paired or all values are the same. Ordinal and interval values must be numbers.
+    """
+    known: Callable[[Any], Any] = (lambda value: value) if level == "nominal" else float
+    paired = [[known(value) for value in unit if value is not None] for unit in units]
+    paired = [unit for unit in paired if len(unit) > 1]
+    values = sorted({value for unit in paired for value in unit}, key=lambda value: (str(type(value)), value))
+    if len(values) < 2:
+        return None
+    coincidences = _coincidences(paired, {value: index for index, value in enumerate(values)})
+    totals = coincidences.sum(axis=1)
+    distance = _distances(values, totals, level)
+    n = float(totals.sum())
+    expected = float((np.outer(totals, totals) * distance).sum()) / (n - 1)
+    return 1 - float((coincidences * distance).sum()) / expected
+
+
+def _coincidences(units: Sequence[Sequence[Any]], index: Mapping[Any, int]) -> np.ndarray:
+    """Each ordered pair of values within a unit of m counts 1/(m − 1)."""
+    found = np.zeros((len(index), len(index)))
+    for unit in units:
+        counts = np.zeros(len(index))
+        for value in unit:
+            counts[index[value]] += 1
+        found += (np.outer(counts, counts) - np.diag(counts)) / (len(unit) - 1)
+    return found
+
+
+def _distances(values: Sequence[Any], totals: np.ndarray, level: Level) -> np.ndarray:
+    """Squared differences δ² between values: 0/1; of values; of ranks, as cumulated counts from one to the other."""
+    if level == "nominal":
+        return 1 - np.eye(len(values))
+    if level == "interval":
+        return np.subtract.outer(np.asarray(values, dtype=float), np.asarray(values, dtype=float)) ** 2
+    middle = np.cumsum(totals) - totals / 2  # Σ from c to k less half of both ends is a difference of these
+    return np.subtract.outer(middle, middle) ** 2
+
+
+def alpha_interval(
+    units: Sequence[Sequence[Any]], level: Level = "nominal", seed: int = 0, rounds: int = 1000
+) -> tuple[float, float] | None:
+    """95% percentile bootstrap interval of α, drawn by item; None where α is not defined."""
+    if not units or krippendorff_alpha(units, level) is None:
+        return None
+    random = np.random.default_rng(seed)
+    drawn = (random.integers(0, len(units), len(units)) for _ in range(rounds))
+    alphas = [krippendorff_alpha([units[i] for i in index], level) for index in drawn]
+    return percentiles(np.array([math.nan if alpha is None else alpha for alpha in alphas]))
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """A rank correlation with its 95% interval; None where it is not defined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> Correlation:
+    """Spearman's ρ: Pearson's of the ranks, ties at their mean rank. Interval: Fisher's z with standard error
+    √((1 + ρ²/2)/(n − 3)) (Bonett & Wright 2000)."""
+    n = len(first)
+    a, b = ranks(first), ranks(second)
+    if n < 2 or a.std() == 0 or b.std() == 0:
+        return Correlation(None, None, None, n)
+    rho = max(-1.0, min(1.0, float(np.corrcoef(a, b)[0, 1])))
+    if n < 4 or math.isclose(abs(rho), 1.0):
+        return Correlation(rho, None, None, n)
+    half = NormalDist().inv_cdf(0.5 + LEVEL / 2) * math.sqrt((1 + rho**2 / 2) / (n - 3))
+    return Correlation(rho, math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half), n)
+
+
+def ranks(values: Sequence[float]) -> np.ndarray:
+    """From 1; equal values share the mean of their places."""
+    _, inverse, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[inverse]
+
+
+# Rates
+
+
+@dataclass(frozen=True)
+class Rate:
+    """count of n with Wilson's 95% interval; the value is None for n = 0."""
+
+    count: int
+    n: int
+    value: float | None
+    low: float
+    high: float
+
+
+def rate(count: int, n: int) -> Rate:
+    low, high = wilson(count, n)
+    return Rate(count, n, count / n if n else None, low, high)
+
+
+def rates(pairs: Sequence[tuple[bool, bool]]) -> dict[str, Rate]:
+    """From (person, verifier) pairs: false_positive of what people fail, false_negative of what they pass, precision
+    of what the verifier passes, recall of what people pass, agreement of all."""
+    both = sum(p and v for p, v in pairs)
+    people, passed = sum(p for p, _ in pairs), sum(v for _, v in pairs)
+    return {
+        "false_positive": rate(passed - both, len(pairs) - people),
+        "false_negative": rate(people - both, people),
+        "precision": rate(both, passed),
+        "recall": rate(both, people),
+        "agreement": rate(sum(p == v for p, v in pairs), len(pairs)),
+    }
+
+
+# Calibration
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Samples with a score in [low, high): how many, their mean score, the share that people judged a success."""
+
+    low: float
+    high: float
+    mean_score: float | None
+    judged: Rate
+
+
+def calibration(
+    scores: Sequence[float], judged: Sequence[bool], bins: int = 10, bounds: tuple[float, float] = (0.0, 1.0)
+) -> tuple[list[Bin], float | None]:
+    """Bins of equal width over scores put from `bounds` to [0, 1], and the expected calibration error
+    Σ n_b/n · |share judged success − mean score| (Naeini et al. 2015); None without samples. Scores outside are cut."""
+    low, high = bounds
+    scaled = np.clip((np.asarray(scores, dtype=float) - low) / (high - low), 0.0, 1.0)
+    words = np.asarray(judged, dtype=bool)
+    place = np.minimum((scaled * bins).astype(int), bins - 1)
+    found = [
+        _bin(index / bins, (index + 1) / bins, scaled[place == index], words[place == index]) for index in range(bins)
+    ]
+    errors = [
+        item.judged.n * abs((item.judged.value or 0.0) - item.mean_score)
+        for item in found
+        if item.mean_score is not None
+    ]
+    return found, sum(errors) / len(scaled) if len(scaled) else None
+
+
+def _bin(low: float, high: float, scores: np.ndarray, words: np.ndarray) -> Bin:
+    return Bin(low, high, float(scores.mean()) if len(scores) else None, rate(int(words.sum()), len(words)))
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
