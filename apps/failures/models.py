@@ -10,6 +10,7 @@ from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
+from django.db.models.fields.json import KeyTransform
 from django.utils import timezone
 
 from apps.core.models import Project
@@ -164,6 +165,14 @@ class Failure(models.Model):
                 fields=["cluster", "state", "trajectory"],
                 include=["agent_name", "agent_version"],
                 name="failure_by_cluster",
+            ),
+            models.Index(
+                models.F("project"),
+                KeyTransform("confidence", KeyTransform("0", "evidence")),
+                models.F("mode"),
+                models.F("trajectory"),
+                condition=Q(state="open"),
+                name="failure_inbox_by_confidence",
             ),
         ]
 

@@ -48,7 +48,7 @@ def test_buckets_have_counts_rates_and_intervals() -> None:
 
 def test_rates_by_version_and_time_are_of_the_roll_ups() -> None:
     project, _, _ = seeded(3, 2)
-    assert [(rate.name, rate.failed, rate.n) for rate in rates.by_version(project, None)] == [
+    assert [(rate.name, rate.failed, rate.n) for rate in rates.by_version(rates.kinds(project, None))] == [
         ("assistant 1", 3, 3), ("assistant 2", 0, 2),
     ]  # fmt: skip
     _, over_time = rates.by_time(project, None)

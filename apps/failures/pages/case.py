@@ -18,8 +18,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
 from apps.failures import actions_people as people
-from apps.failures import measures
-from apps.failures.models import Failure, FailureState
+from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
 from apps.failures.queue import CONFIDENCES, Place, Queue, similar_to, uuid_of
 from apps.trajectories.models import Facet
 from apps.trajectories.pages.reading import Reader
@@ -34,8 +33,20 @@ def queue_of(request: HttpRequest, project: Project) -> Queue:
 
 
 def find(project: Project, pk: int) -> Failure:
+    """With all that its page shows."""
     rows = Failure.objects.select_related("mode", "trajectory", "decided_by", "assigned_to", "reserved_by", "cluster")
-    return get_object_or_404(rows, project=project, pk=pk)
+    return _of(project, rows, pk)
+
+
+def find_row(project: Project, pk: int) -> Failure:
+    """With its mode only: to act on it, or to go on from it."""
+    return _of(project, Failure.objects.select_related("mode"), pk)
+
+
+def _of(project: Project, rows: FailureQuerySet, pk: int) -> Failure:
+    found = get_object_or_404(rows, project=project, pk=pk)
+    found.project = project  # not read once more
+    return found
 
 
 @project_view()
@@ -56,7 +67,7 @@ def case(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The case after this one; `?back=1` the one before. With `?ahead=1` it is only held ready: this one stays on
     the screen."""
-    queue, here = queue_of(request, project), find(project, pk)
+    queue, here = queue_of(request, project), find_row(project, pk)
     place = Place.of(here)
     if request.GET.get("back"):
         other = queue.previous(place, skip=pk)
@@ -66,15 +77,13 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         return show(request, queue, find(project, other), beside=pk) if other else HttpResponse(status=204)
     if not request.htmx:
         return redirect(address(queue, other or pk))
-    return show(
-        request, queue, find(project, other) if other else here, note="" if other else "There is no other case."
-    )
+    return show(request, queue, find(project, other or pk), note="" if other else "There is no other case.")
 
 
 @require_POST
 @project_view(Role.MEMBER)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    failure, given = find(project, pk), request.POST
+    failure, given = find_row(project, pk), request.POST
     mode = get_object_or_404(project.failure_modes, slug=given["mode"]) if given.get("mode") else None
     state = FailureState.DISMISSED if "dismiss" in given else FailureState.CONFIRMED
     return after(
@@ -85,7 +94,7 @@ def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_view(Role.MEMBER)
 def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    failure = find(project, pk)
+    failure = find_row(project, pk)
     mode = get_object_or_404(project.failure_modes, slug=request.POST.get("mode", ""))
     act = lambda: people.split(failure=failure, by=request.user, mode=mode)  # noqa: E731
     return after(request, failure, act, stay=True)
@@ -95,7 +104,7 @@ def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @project_view(Role.MEMBER)
 def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """To a member, or to nobody. A case given to somebody else leaves the screen."""
-    failure, given = find(project, pk), request.POST.get("to", "")
+    failure, given = find_row(project, pk), request.POST.get("to", "")
     to = get_object_or_404(get_user_model(), username=given, memberships__project=project) if given else None
     act = lambda: people.assign(failure=failure, by=request.user, to=to)  # noqa: E731
     return after(request, failure, act, stay=to in (None, request.user))
@@ -259,7 +268,9 @@ def _judge(failure: Failure) -> str:
     if failure.judge_mode:
         mode = failure.project.failure_modes.filter(slug=failure.judge_mode).first()
         return f"“{mode or failure.judge_mode}”"
-    return "no failure" if Failure.objects.filter(measures.asked(), pk=failure.pk).exists() else ""
+    digest = failure.trajectory.content_digest
+    said = JudgeVerdict.objects.filter(error="", rubric__project=failure.project, content_digest=digest)
+    return "no failure" if said.exists() else ""
 
 
 def triagers(request: HttpRequest, project: Project) -> list[tuple[int | str, Any]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from django.contrib import messages
 from django.contrib.postgres.fields import ArrayField
-from django.db.models import Case, Count, F, Func, IntegerField, Max, Min, Q, QuerySet, UUIDField, Value, When
+from django.db.models import Count, F, Func, IntegerField, Max, Min, Q, UUIDField, Value
 from django.db.models.functions import Trunc
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -28,15 +29,16 @@ from apps.failures.rates import StartOfRun
 from apps.trajectories.ids import floor_of
 
 State = FailureCluster.State
-MEMBER = "failures__trajectory"  # in the index by cluster, which the failure's own key is not
 WEEK = timedelta(days=7)
 BINS = 24
 BAR_HEIGHT = 20
 MOST_SERIES = 8
 ASKED_FOR = 600  # seconds that a page waits for the clustering it asked for
-SORTS = {"size": ("Size", "-n"), "recent": ("Last seen", "-last_seen"), "growth": ("Growth", "-growth")}
-STANDING = ~Q(failures__state=FailureState.DISMISSED)
-CAME_BACK = Case(When(state=State.REOPENED, then=0), default=1, output_field=IntegerField())  # these come first
+SORTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "size": ("Size", attrgetter("n")),
+    "recent": ("Last seen", attrgetter("last_seen")),
+    "growth": ("Growth", attrgetter("growth")),
+}
 
 
 class WidthBucket(Func):
@@ -49,10 +51,9 @@ class WidthBucket(Func):
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     state, mode, sort = (request.GET.get(name, "") for name in ("state", "mode", "sort"))
-    rows = counted(FailureCluster.objects.filter(project=project, gone=state == "gone").select_related("mode"))
-    rows = rows.filter(state=state) if state in State.values else rows
-    rows = rows.filter(mode__slug=mode) if mode else rows
-    page = page_of(request, rows.order_by(CAME_BACK, SORTS.get(sort, SORTS["size"])[1], "name", "pk"), 30)
+    sort = sort if sort in SORTS else "size"
+    rows = counted(list(FailureCluster.objects.filter(project=project).select_related("mode").defer("signature")))
+    page = page_of(request, sorted_by(sort, [row for row in rows if _is_shown(row, state, mode)]), 30)
     space = ClusterSpace.objects.filter(project=project).defer("space").first()
     return render(
         request,
@@ -62,39 +63,58 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "trends": trends(page.object_list),
             "state": state,
             "mode": mode,
-            "sort": sort if sort in SORTS else "size",
+            "sort": sort,
             "states": [*State.choices, ("gone", "Not found again")],
             "sorts": [(key, title) for key, (title, _) in SORTS.items()],
             "modes": project.failure_modes.all(),
             "space": space,
             "waiting": is_waiting(request, space),
-            **totals(project),
+            **totals(project, rows),
         },
     )
 
 
-def counted(rows: QuerySet[FailureCluster]) -> QuerySet[FailureCluster]:
-    """With `n` standing and `open` failures, those of the last `week` and how many more than in the week `before`."""
+def _is_shown(row: FailureCluster, state: str, mode: str) -> bool:
+    """A state or mode that is not known filters nothing, and everything."""
+    right_state = state not in State.values or row.state == state
+    right_mode = not mode or (row.mode is not None and row.mode.slug == mode)
+    return row.gone == (state == "gone") and right_state and right_mode
+
+
+def sorted_by(sort: str, rows: Iterable[FailureCluster]) -> list[FailureCluster]:
+    """What came back is first."""
+    key = SORTS[sort][1]
+    found = sorted(rows, key=lambda row: (row.name, row.pk))
+    found.sort(key=key, reverse=True)
+    return sorted(found, key=lambda row: row.state != State.REOPENED)
+
+
+def counted(rows: Sequence[FailureCluster]) -> Sequence[FailureCluster]:
+    """Sets `n` standing and `open` failures, those of the last `week` and how many more than in the week before, `growth`.
+
+    Read from the index by cluster alone, and without the clusters' own columns.
+    """
     now = timezone.now()
     last, before = floor_of(now - WEEK), floor_of(now - 2 * WEEK)
-    recent = Q(failures__trajectory__gte=last)
-    earlier = Q(failures__trajectory__gte=before, failures__trajectory__lt=last)
-    rows = rows.annotate(
-        n=Count(MEMBER, filter=STANDING),
-        open=Count(MEMBER, filter=Q(failures__state=FailureState.OPEN)),
-        week=Count(MEMBER, filter=STANDING & recent),
-        before=Count(MEMBER, filter=STANDING & earlier),
+    found = Failure.objects.filter(cluster__in=[row.pk for row in rows]).standing().order_by().values_list("cluster")
+    counts = found.annotate(
+        n=Count("*"),
+        open=Count("trajectory", filter=Q(state=FailureState.OPEN)),
+        week=Count("trajectory", filter=Q(trajectory__gte=last)),
+        before=Count("trajectory", filter=Q(trajectory__gte=before, trajectory__lt=last)),
     )
-    return rows.annotate(growth=F("week") - F("before"))
+    by_cluster = {pk: numbers for pk, *numbers in counts}
+    for row in rows:
+        row.n, row.open, row.week, earlier = by_cluster.get(row.pk, (0, 0, 0, 0))
+        row.growth = row.week - earlier
+    return rows
 
 
-def totals(project: Project) -> dict[str, int]:
+def totals(project: Project, rows: Iterable[FailureCluster]) -> dict[str, int]:
     """{standing: failures, grouped: those of them in a cluster, clusters: all but the gone}"""
-    return {
-        "standing": Failure.objects.filter(project=project).standing().count(),
-        "grouped": Failure.objects.filter(cluster__project=project, cluster__gone=False).standing().count(),
-        "clusters": FailureCluster.objects.filter(project=project, gone=False).count(),
-    }
+    here = [row.n for row in rows if not row.gone]
+    standing = Failure.objects.filter(project=project).standing().count()
+    return {"standing": standing, "grouped": sum(here), "clusters": len(here)}
 
 
 def is_waiting(request: HttpRequest, space: ClusterSpace | None) -> bool:
@@ -154,9 +174,8 @@ def recluster(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view()
 def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
-    cluster = get_object_or_404(
-        counted(FailureCluster.objects.select_related("mode", "project")), project=project, pk=pk
-    )
+    cluster = get_object_or_404(FailureCluster.objects.select_related("mode", "project"), project=project, pk=pk)
+    counted([cluster])
     state = request.GET.get("state", "")
     members = Failure.objects.filter(cluster=cluster).select_related("mode", "trajectory", "assigned_to")
     shown = members.filter(state=state) if state in FailureState.values else members

@@ -1,0 +1,183 @@
+"""What is counted by indexes, triggers and roll-ups alone is what the plain rows say, on random data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from django.db.models import Min, Sum
+from django.db.models.functions import TruncDate
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.models import Project
+from apps.failures import queue, rates
+from apps.failures.actions import ensure_modes
+from apps.failures.models import DailyRuns, Failure, FailureCluster, FailureState
+from apps.failures.pages import clusters
+from apps.trajectories import digest
+from apps.trajectories.models import HourlyCount, Trajectory
+from tests.factories import make_member, make_project, make_trajectory
+
+NAMES = ("agent_name", "agent_version", "model")
+KIND = ["project", "hour", *NAMES, "workload", "outcome_status"]
+SEEDS = (1, 2, 3)
+
+
+@pytest.fixture
+def project(db: None) -> Project:
+    return make_project()
+
+
+def hours_added_up(project: Project) -> set[tuple]:
+    rows = HourlyCount.objects.filter(project=project, trajectories__gt=0).order_by()
+    days = rows.annotate(day=TruncDate("hour", tzinfo=UTC)).values_list("day", *NAMES)
+    return set(days.annotate(n=Sum("trajectories"), at=Min("hour")))
+
+
+def hour_row(project: Project, chance: Random) -> HourlyCount:
+    hour = datetime(2026, 11, 1, 20, tzinfo=UTC) + timedelta(hours=chance.randrange(9))
+    names = {name: chance.choice(("a", "")) for name in (*NAMES, "workload")}
+    return HourlyCount(project=project, hour=hour, outcome_status="", trajectories=chance.randint(-1, 4), **names)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_days_are_the_hours_added_up(project: Project, seed: int) -> None:
+    """However hours are written: new, set anew, gone below 1 and back, deleted one by one or many at once."""
+    chance = Random(seed)
+    for _ in range(120):
+        row = hour_row(project, chance)
+        if chance.random() < 0.1:
+            HourlyCount.objects.filter(project=project, hour__gte=row.hour, agent_name=row.agent_name).delete()
+        else:
+            HourlyCount.objects.bulk_create(
+                [row], update_conflicts=True, unique_fields=KIND, update_fields=["trajectories"]
+            )
+        assert set(DailyRuns.objects.values_list("day", *NAMES, "runs", "first")) == hours_added_up(project)
+    assert DailyRuns.objects.exists()
+    HourlyCount.objects.filter(project=project).update(trajectories=0)
+    assert not DailyRuns.objects.exists()
+
+
+def test_a_project_goes_with_its_days(project: Project) -> None:
+    HourlyCount.objects.create(project=project, hour=timezone.now(), outcome_status="", trajectories=2)
+    assert DailyRuns.objects.count() == 1
+    project.delete()
+    assert not DailyRuns.objects.exists()
+
+
+def populate(project: Project, chance: Random, count: int = 25) -> list[Failure]:
+    """Runs of the last days, most of them with a failure, of which some were of another version when it was found."""
+    modes, found = list(ensure_modes(project).values()), []
+    for _ in range(count):
+        at = timezone.now() - timedelta(hours=chance.randrange(24 * 12))
+        run = sent(project, chance, started_at=at.isoformat())
+        if chance.random() < 0.8:
+            state = chance.choice(FailureState.values)
+            found.append(
+                Failure.objects.create(project=project, trajectory=run, mode=chance.choice(modes), state=state)
+            )
+        if chance.random() < 0.3:
+            sent(project, chance, id=run.external_id, started_at=at.isoformat())
+    digest.run()
+    return found
+
+
+def sent(project: Project, chance: Random, **given: Any) -> Trajectory:
+    agent = {"name": chance.choice("ab"), "version": chance.choice(("1", "2", ""))}
+    return make_trajectory(project, agent=agent, model=chance.choice("mn"), **given)
+
+
+def standing(project: Project, since: datetime | None) -> list[Failure]:
+    rows = Failure.objects.filter(project=project).exclude(state="dismissed").select_related("trajectory", "mode")
+    return [row for row in rows if since is None or row.trajectory.started_at >= since]
+
+
+def key_of(run: Trajectory) -> tuple:
+    return run.agent_name, run.agent_version, run.model
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rates_are_those_of_the_plain_rows(project: Project, seed: int) -> None:
+    populate(project, Random(seed))
+    for since in (None, rates.midnight(timezone.now() - timedelta(days=7))):
+        runs = [run for run in Trajectory.objects.filter(project=project) if not since or run.started_at >= since]
+        failed = standing(project, since)
+        known = rates.kinds(project, since)
+        assert {(k.agent, k.version, k.model): k.runs for k in known if k.runs} == Counter(map(key_of, runs))
+        counted = {(k.agent, k.version, k.model): k.failed for k in known if k.failed}
+        assert counted == Counter(key_of(row.trajectory) for row in failed)
+        by_mode = {rate.name: (rate.failed, rate.total) for rate in rates.by_mode(project, since)}
+        assert by_mode == {name: (n, len(runs)) for name, n in Counter(row.mode.name for row in failed).items()}
+        unit, over_time = rates.by_time(project, since)
+        assert unit == "day"
+        days = Counter(rates.midnight(run.started_at) for run in runs)
+        bad = Counter(rates.midnight(row.trajectory.started_at) for row in failed)
+        assert [(at, rate.total, rate.failed) for at, rate in over_time] == [
+            (at, days[at], bad[at]) for at in sorted(days)
+        ]
+
+
+def test_hours_are_counted_where_there_are_few(project: Project) -> None:
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    mode = ensure_modes(project)["bad_planning"]
+    for ago in (3, 3, 1):
+        run = make_trajectory(project, started_at=(hour - timedelta(hours=ago)).isoformat())
+    Failure.objects.create(project=project, trajectory=run, mode=mode)
+    digest.run()
+    unit, over_time = rates.by_time(project, None)
+    assert unit == "hour"
+    assert [(at, rate.total, rate.failed) for at, rate in over_time] == [
+        (hour - timedelta(hours=3), 2, 0), (hour - timedelta(hours=1), 1, 1),
+    ]  # fmt: skip
+
+
+def test_a_failure_has_the_version_of_its_run_whatever_is_written_to_it(project: Project) -> None:
+    failure = populate(project, Random(1))[0]
+    failure.agent_version, failure.model = "made up", "made up"
+    failure.save()
+    Trajectory.objects.filter(pk=failure.trajectory_id).update(agent_version="9")
+    failure.refresh_from_db()
+    assert (failure.agent_name, failure.agent_version, failure.model) == key_of(failure.trajectory)
+    assert failure.agent_version == "9"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_clusters_are_counted_as_their_members(project: Project, seed: int) -> None:
+    chance, now = Random(seed), timezone.now()
+    first, last = now - timedelta(days=20), now
+    made = [
+        FailureCluster.objects.create(project=project, name=name, signature={}, first_seen=first, last_seen=last)
+        for name in "xyz"
+    ]
+    for failure in populate(project, chance):
+        Failure.objects.filter(pk=failure.pk).update(cluster=chance.choice([*made, None]))
+    client = Client()
+    client.force_login(make_member(project))
+    page = client.get(reverse("failures:clusters", args=[project.slug])).context
+    rows = standing(project, None)
+    assert (page["standing"], page["grouped"]) == (len(rows), sum(row.cluster_id is not None for row in rows))
+    assert [row.n for row in page["page"]] == sorted((row.n for row in page["page"]), reverse=True)
+    for cluster in page["page"]:
+        members = [row for row in rows if row.cluster_id == cluster.pk]
+        ages = [now - row.trajectory.started_at for row in members]
+        week = sum(age < timedelta(days=7) for age in ages)
+        assert (cluster.n, cluster.open) == (len(members), sum(row.state == "open" for row in members))
+        assert (cluster.week, cluster.growth) == (week, 2 * week - sum(age < timedelta(days=14) for age in ages))
+        assert len(page["trends"][cluster.pk]) == len({int(age / ((last - first) / clusters.BINS)) for age in ages})
+
+
+def test_the_queue_says_at_least_how_many_where_there_are_more(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mode = ensure_modes(project)["bad_planning"]
+    for _ in range(3):
+        Failure.objects.create(project=project, trajectory=make_trajectory(project), mode=mode)
+    waiting = queue.Queue(project, make_member(project), {})
+    assert waiting.count() == "3"
+    monkeypatch.setattr(queue, "COUNTED", 2)
+    assert waiting.count() == "2+"
