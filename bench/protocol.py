@@ -1,114 +1,162 @@
-"""What a call of the environment protocol costs beside the tool's own work. `python -m bench.protocol [CALLS]`
+"""What a call of the environment protocol costs. `python -m bench.protocol [SESSIONS]`
 
-In one process, through Django's whole stack below the web server (URL, key, database, answer), on the embedded
-PostgreSQL with fsync on, in a folder of its own. The tool's own work is timed on the same episode and taken off.
+`manage.py up` on the embedded PostgreSQL (fsync on), one client on one connection, against the built-in Workplace Assistant:
+sessions of one seeding, six tool calls and one verification. With each session the same server's trivial view is asked once
+(it answers “nothing here” without a key or the database), and the same work is done in this process without any protocol: an
+episode opened, the tool called in the state that it had, the session scored. Overhead is the whole less these two.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
-import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-CALLS = 500
-WARM_UP = 30
-ARGS = {"name": "a"}
-TOOL = "company_directory_find_email_address"
+import numpy as np
+
+from bench.peers import HOME, BenchError, Flywheel, machine, stop_servers_on_sigterm
+
+SESSIONS, WARM_UP = 150, 20
+CALLS = 6
+TOOL, ARGS = "company_directory_find_email_address", {"name": "a"}
+ROW = {"responses_create_params": {"input": "Find a", "tools": []}, "ground_truth": []}
+GOAL_MS = 5.0
 
 
-def timed(what: Callable[[], Any], times: int) -> list[float]:
-    """Milliseconds of each call, after a warm-up."""
-    for _ in range(WARM_UP):
-        what()
-    found = []
-    for _ in range(times):
+@dataclass
+class Times:
+    """Milliseconds by name."""
+
+    found: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
         began = time.perf_counter()
-        what()
-        found.append((time.perf_counter() - began) * 1000)
-    return found
+        yield
+        self.found[name].append((time.perf_counter() - began) * 1000)
+
+    def at(self, name: str, percentile: float) -> float:
+        return float(np.percentile(self.found[name], percentile))
 
 
-def told(name: str, values: list[float], off: float = 0.0) -> None:
-    ordered = sorted(value - off for value in values)
-    p95 = ordered[int(0.95 * len(ordered))]
-    print(f"{name:28} median {statistics.median(ordered):6.2f} ms   p95 {p95:6.2f} ms   n {len(ordered)}")
+@dataclass
+class Caller:
+    """One connection; keeps the session that the last seeding gave."""
+
+    server: Flywheel
+    base: str
+    session: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+
+    def ask(self, path: str, body: dict | None = None, expected: int = 200) -> None:
+        """A POST, or a GET where there is no body. Raises BenchError where the status is another."""
+        headers = self.server.headers | self.session | {"Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body)
+        self.connection.request("GET" if data is None else "POST", path, data, headers)
+        answer = self.connection.getresponse()
+        said = answer.read()
+        if answer.status != expected:
+            raise BenchError(f"{path} answered {answer.status}: {said[:300]!r}")
+        token = answer.getheader("X-Flywheel-Session")
+        if token:
+            self.session = {"X-Flywheel-Session": token}
 
 
-def main(times: int) -> None:
-    from django.test import Client
-
-    from apps.core.actions import create_api_key, create_project
-    from apps.core.models import Project
+def make_environment() -> Any:
+    from apps.core.models import ApiKey
     from apps.environments.actions import save_environment, save_verifier
-    from apps.environments.clients import load_for
-    from apps.environments.protocol import scoring
 
-    project = Project.objects.first() or create_project(slug="bench", name="Bench", by=_person())
-    key = create_api_key(project=project, name="bench", by=_person())[1]
-    verifier = save_verifier(project=project, name="own", spec={"kind": "tables"}, by=None)
-    environment = save_environment(
+    project = ApiKey.objects.get().project
+    verifier = save_verifier(project=project, name="tables", spec={"kind": "tables"}, by=None)
+    return save_environment(
         project=project, slug="office", builtin="workplace_assistant", harness={}, verifier=verifier, by=None
     )
-    client, headers = Client(), {"HTTP_AUTHORIZATION": f"Bearer {key}"}
-    row = {"responses_create_params": {"input": "Find a", "tools": []}, "ground_truth": []}
-    task = {"id": "1", "messages": [{"role": "user", "content": "Find a"}], "tools": [], "expected": {"calls": []}}
-    loaded = load_for(environment)
-
-    def post(path: str, body: dict) -> None:
-        answer = client.post(f"/env/{environment}/{path}", json.dumps(body), content_type="application/json", **headers)
-        assert answer.status_code == 200, answer.content
-
-    def state_of() -> dict | None:
-        from apps.environments.models import EnvironmentSession
-
-        return EnvironmentSession.objects.latest("pk").state
-
-    told("seed_session", timed(lambda: post("seed_session", row), times))
-    own = timed(lambda: loaded.open(task, None), times)
-    told("  opening an episode", own)
-    calls = []
-    for _ in range(max(1, times // 6)):  # sessions of a usual length, so that the state does not grow without end
-        post("seed_session", row)
-        for _ in range(6):
-            before = state_of()
-            began = time.perf_counter()
-            post(TOOL, ARGS)
-            whole = time.perf_counter() - began
-            began = time.perf_counter()
-            scoring.call(loaded, task, before, TOOL, ARGS)
-            calls.append((whole - (time.perf_counter() - began)) * 1000)
-    told("tool call, overhead", calls)
-    body = row | {"response": {"output": []}}
-    whole_verify = timed(lambda: post("verify", body), times)
-    verify = timed(lambda: scoring.score(loaded, task, []), times)
-    told("verify, whole", whole_verify)
-    told("verify, overhead", whole_verify, statistics.median(verify))
 
 
-def _person() -> Any:
-    from django.contrib.auth import get_user_model
+def own_work(environment: Any) -> Callable[[Times], None]:
+    """A session's work without the protocol."""
+    from apps.environments.protocol import scoring
+    from apps.environments.protocol.rows import task_of
+    from workers.environments import load
 
-    return get_user_model().objects.get_or_create(username="bench")[0]
+    loaded, task = load(environment.as_spec()), task_of(ROW)
+
+    def run(times: Times) -> None:
+        with times.of("own seed"):
+            loaded.open(task, None)
+        state = None
+        for _ in range(CALLS):
+            with times.of("own tool"):
+                state = scoring.call(loaded, task, state, TOOL, ARGS).state
+        with times.of("own verify"):
+            scoring.score(loaded, task, [], state)
+
+    return run
+
+
+def session(caller: Caller, times: Times) -> None:
+    with times.of("trivial"):
+        caller.ask("/env/nothing", expected=404)
+    with times.of("seed"):
+        caller.ask(f"{caller.base}/seed_session", ROW)
+    for _ in range(CALLS):
+        with times.of("tool"):
+            caller.ask(f"{caller.base}/{TOOL}", ARGS)
+    with times.of("verify"):
+        caller.ask(f"{caller.base}/verify", ROW | {"response": {"output": []}})
+
+
+def show(times: Times) -> None:
+    print("| call | p10 / p50 / p95 ms | own work p50 ms | overhead p50 ms |")
+    print("|---|---:|---:|---:|")
+    print(f"| trivial view | {spread(times, 'trivial')} | | |")
+    for name in ("seed", "tool", "verify"):
+        own = times.at(f"own {name}", 50)
+        overhead = times.at(name, 50) - times.at("trivial", 50) - own
+        verdict = "" if overhead < GOAL_MS else " (over the goal)"
+        print(f"| {name} | {spread(times, name)} | {own:.2f} | {overhead:.2f}{verdict} |")
+
+
+def spread(times: Times, name: str) -> str:
+    return " / ".join(f"{times.at(name, percentile):.2f}" for percentile in (10, 50, 95))
+
+
+def measure(server: Flywheel, sessions: int) -> Times:
+    environment = make_environment()
+    caller, work = Caller(server, f"/env/{environment}"), own_work(environment)
+    for times, count in ((Times(), WARM_UP), (Times(), sessions)):
+        for _ in range(count):
+            session(caller, times)
+            work(times)
+    return times
+
+
+def main(sessions: int) -> None:
+    stop_servers_on_sigterm()
+    folder = HOME / "protocol"
+    server = Flywheel("postgresql", folder)
+    try:
+        server.start()
+        for name in ("DATABASE_URL", "BROKER_URL"):
+            os.environ.pop(name, None)
+        os.environ |= {"FLYWHEEL_DATA_DIR": str(folder), "DJANGO_SETTINGS_MODULE": "flywheel.settings"}
+        import django
+
+        django.setup()
+        print(json.dumps(machine()))
+        show(measure(server, sessions))
+    finally:
+        server.stop()
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="flywheel-bench-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o777)
-        os.environ["FLYWHEEL_DATA_DIR"] = folder
-        os.environ["ALLOWED_HOSTS"] = "testserver"
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
-        from flywheel import embedded
-
-        embedded.ensure()
-        import django
-        from django.core.management import call_command
-
-        django.setup()
-        call_command("migrate", verbosity=0)
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else CALLS)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else SESSIONS)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.trajectories import actions
-from apps.trajectories.models import Cause, Outcome, Trajectory
+from apps.trajectories.models import BulkChange, Cause, Outcome, Trajectory
 from apps.trajectories.rollups import Counts
 
 LIMIT = 5_000  # trajectories of one change
-UNDO_LIMIT = 1_000  # of which a change remembers what they were
+KEPT = timedelta(days=30)  # that a change can be taken back
 MAX_TAG = 80
 
 
@@ -24,47 +25,27 @@ class BulkError(Exception):
     """A change that makes no sense; the message is for the person."""
 
 
-@dataclass
-class Change:
-    """What was done, and what it changed: {value before: [ids]}, empty where it is too much to remember."""
-
-    kind: str  # tag, untag or outcome
-    value: str
-    n: int = 0
-    was: dict[str, list[str]] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> Self:
-        return cls(**given)
-
-    def __str__(self) -> str:
-        many = f"{self.n:,} trajector{'y' if self.n == 1 else 'ies'}"
-        verbs = {"tag": "Tagged", "untag": "Took the tag off"}
-        if self.kind in verbs:
-            return f"{verbs[self.kind]} {many}: “{self.value}”."
-        return f"Set the outcome of {many} to {self.value}."
-
-
-def tag(*, project: Project, ids: Iterable[UUID], tag: str, by: Any) -> Change:
+def tag(*, project: Project, ids: Iterable[UUID], tag: str, by: Any) -> BulkChange:
     """Raises BulkError."""
     name = _tag(tag)
-    return _change(project, ids, by, Change("tag", name), lambda row: _tags(row, name, True), lambda row: "")
+    return _change(
+        project, ids, by, BulkChange(kind="tag", value=name), lambda row: _tags(row, name, True), lambda row: ""
+    )
 
 
-def untag(*, project: Project, ids: Iterable[UUID], tag: str, by: Any) -> Change:
+def untag(*, project: Project, ids: Iterable[UUID], tag: str, by: Any) -> BulkChange:
     """Raises BulkError."""
     name = _tag(tag)
-    return _change(project, ids, by, Change("untag", name), lambda row: _tags(row, name, False), lambda row: "")
+    return _change(
+        project, ids, by, BulkChange(kind="untag", value=name), lambda row: _tags(row, name, False), lambda row: ""
+    )
 
 
-def set_outcome(*, project: Project, ids: Iterable[UUID], outcome: str, by: Any) -> Change:
+def set_outcome(*, project: Project, ids: Iterable[UUID], outcome: str, by: Any) -> BulkChange:
     """The status alone; reward, label and reason stay what the agent said. Raises BulkError."""
     if outcome not in Outcome.values:
         raise BulkError("Choose an outcome.")
-    change = Change("outcome", str(outcome))
+    change = BulkChange(kind="outcome", value=str(outcome))
     return _change(project, ids, by, change, lambda row: _outcome(row, outcome), lambda row: row.outcome_status)
 
 
@@ -76,8 +57,10 @@ def delete(*, project: Project, ids: Iterable[UUID], by: Any) -> int:
 
 
 @transaction.atomic
-def undo(*, project: Project, change: Change, by: Any) -> int:
-    """Sets back what nobody has changed since. Returns how many that were."""
+def undo(*, project: Project, change: BulkChange, by: Any) -> int:
+    """Sets back what nobody has changed since. Returns how many that were; 0 where it was taken back before."""
+    if not BulkChange.objects.filter(pk=change.pk, project=project, undone_at=None).update(undone_at=timezone.now()):
+        return 0
     if change.kind == "outcome":
         back = {UUID(pk): before for before, ids in change.was.items() for pk in ids}
         edit = lambda row: _outcome(row, back[row.pk]) if row.outcome_status == change.value else None  # noqa: E731
@@ -94,10 +77,10 @@ def _change(
     project: Project,
     ids: Iterable[UUID],
     by: Any,
-    change: Change,
+    change: BulkChange,
     edit: Callable[[Trajectory], dict | None],
     before: Callable[[Trajectory], str],
-) -> Change:
+) -> BulkChange:
     def noted(row: Trajectory) -> dict | None:
         was = before(row)
         if columns := edit(row):
@@ -105,10 +88,16 @@ def _change(
         return columns
 
     change.n = sum(1 for _ in _edited(project, _bounded(ids), noted))
-    if change.n > UNDO_LIMIT:
-        change.was = {}
+    change.project, change.by = project, by
+    if change.n:
+        change.save()
     audit(f"trajectories.{change.kind}", project=project, by=by, value=change.value, n=change.n)
     return change
+
+
+def forget_changes() -> int:
+    """Removes what changes remember of long ago. Returns how many."""
+    return BulkChange.objects.filter(created_at__lt=timezone.now() - KEPT).delete()[0]
 
 
 def _edited(project: Project, ids: list[UUID], edit: Callable[[Trajectory], dict | None]) -> Iterable[Trajectory]:

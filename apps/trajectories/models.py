@@ -416,3 +416,26 @@ class Retention(models.Model):
 
     def __str__(self) -> str:
         return f"{self.days} days"
+
+
+class BulkChange(models.Model):
+    """A change of many trajectories by a person, and what it needs to be taken back."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="bulk_changes")
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    kind = models.CharField(max_length=10, help_text="tag, untag or outcome")
+    value = models.CharField(max_length=80)
+    n = models.PositiveIntegerField(default=0)
+    was = models.JSONField(default=dict, help_text="{value before: [ids]}")
+    created_at = models.DateTimeField(default=timezone.now)
+    undone_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["created_at"], name="bulkchange_by_age")]
+
+    def __str__(self) -> str:
+        many = f"{self.n:,} trajector{'y' if self.n == 1 else 'ies'}"
+        verbs = {"tag": "Tagged", "untag": "Took the tag off"}
+        if self.kind in verbs:
+            return f"{verbs[self.kind]} {many}: “{self.value}”."
+        return f"Set the outcome of {many} to {self.value}."

@@ -6,6 +6,7 @@ from celery import shared_task
 
 from apps.trajectories import digest as digesting
 from apps.trajectories import partitions, retention, traces, uploads
+from apps.trajectories.actions_bulk import forget_changes
 
 LINGER_S = 2.0
 POLL_S = 0.2
@@ -47,4 +48,5 @@ def resend_uploads() -> int:
 def enforce_retention() -> int:
     removed = retention.enforce()
     partitions.drop_empty()
+    forget_changes()
     return removed

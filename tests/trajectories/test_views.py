@@ -11,14 +11,16 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
 from apps.core.models import AuditEvent, Project, Role
 from apps.failures.actions import classify_project
 from apps.trajectories import actions_bulk, digest
 from apps.trajectories.actions import ingest
-from apps.trajectories.models import HourlyCount, SavedView, Trajectory
+from apps.trajectories.models import BulkChange, HourlyCount, SavedView, Trajectory
 from apps.trajectories.pages import sessions as sessions_page
 from apps.trajectories.pages import totals
+from apps.trajectories.pages.listing import UNDO
 from tests.factories import admin_of, make_eval_set, make_failed, make_member, make_project, make_trajectory, row
 
 pytestmark = pytest.mark.django_db
@@ -279,12 +281,33 @@ def test_all_that_match_up_to_a_limit(project: Project, member: Client, monkeypa
     assert names(member, project, tag="t") == ["r3", "r2", "r1"]
 
 
-def test_large_changes_are_not_remembered(project: Project, member: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions_bulk, "UNDO_LIMIT", 1)
-    rows = send(project, row(), row())
-    member.post(url(project, "bulk"), {"do": "tag", "tag": "t", "ids": ids(*rows)})
-    page = member.get(url(project)).content.decode()
-    assert "Tagged 2 trajectories" in page and "Undo" not in page
+def test_a_large_change_is_taken_back_once(project: Project, member: Client) -> None:
+    send(project, *(row(name=f"r{n}") for n in range(1200)))
+    member.post(url(project, "bulk"), {"do": "tag", "tag": "t", "all": "1", "query": ""})
+    assert "Tagged 1,200 trajectories" in member.get(url(project)).content.decode()
+    change = BulkChange.objects.get()
+    member.post(url(project, "bulk_undo"))
+    assert not project.trajectories.filter(tags__contains=["t"]).exists()
+    assert "Undo" not in member.get(url(project)).content.decode()
+    assert actions_bulk.undo(project=project, change=change, by=change.by) == 0
+
+
+def test_another_person_s_change_is_not_offered(project: Project, member: Client, admin: Client) -> None:
+    (one,) = send(project, row())
+    member.post(url(project, "bulk"), {"do": "tag", "tag": "t", "ids": ids(one)})
+    session = admin.session
+    session[UNDO] = BulkChange.objects.get().pk
+    session.save()
+    admin.post(url(project, "bulk_undo"))
+    assert project.trajectories.get().tags == ["t"]
+
+
+def test_changes_of_long_ago_are_forgotten(project: Project, member: Client) -> None:
+    (one,) = send(project, row())
+    member.post(url(project, "bulk"), {"do": "tag", "tag": "t", "ids": ids(one)})
+    assert actions_bulk.forget_changes() == 0
+    BulkChange.objects.update(created_at=timezone.now() - actions_bulk.KEPT - timedelta(hours=1))
+    assert actions_bulk.forget_changes() == 1
 
 
 def test_only_an_admin_deletes_and_confirms_the_number(project: Project, member: Client, admin: Client) -> None:

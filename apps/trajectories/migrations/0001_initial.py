@@ -515,5 +515,35 @@ class Migration(migrations.Migration):
             model_name="trajectory",
             index=django.contrib.postgres.indexes.GinIndex(fields=["terms"], name="trajectory_by_term"),
         ),
+        migrations.CreateModel(
+            name="BulkChange",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("kind", models.CharField(help_text="tag, untag or outcome", max_length=10)),
+                ("value", models.CharField(max_length=80)),
+                ("n", models.PositiveIntegerField(default=0)),
+                ("was", models.JSONField(default=dict, help_text="{value before: [ids]}")),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("undone_at", models.DateTimeField(null=True)),
+                (
+                    "by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="bulk_changes", to="core.project"
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [models.Index(fields=["created_at"], name="bulkchange_by_age")],
+            },
+        ),
         migrations.RunPython(first_partitions, migrations.RunPython.noop),
     ]

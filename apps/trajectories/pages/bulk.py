@@ -12,8 +12,9 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.trajectories import actions_bulk
-from apps.trajectories.actions_bulk import BulkError, Change
+from apps.trajectories.actions_bulk import BulkError
 from apps.trajectories.filters import without
+from apps.trajectories.models import BulkChange
 from apps.trajectories.pages.listing import UNDO, selection, undo_of
 
 
@@ -33,13 +34,13 @@ def bulk(request: HttpRequest, project: Project) -> HttpResponse:
     except BulkError as error:
         messages.error(request, str(error))
         return back
-    request.session[UNDO] = {"project": project.pk, "change": change.as_dict()} if change.was else None
-    if not change.was:
+    request.session[UNDO] = change.pk
+    if not change.n:
         messages.success(request, str(change))
     return back
 
 
-def _do(project: Project, given: QueryDict, ids: list, by: object) -> Change:
+def _do(project: Project, given: QueryDict, ids: list, by: object) -> BulkChange:
     if given.get("do") == "outcome":
         return actions_bulk.set_outcome(project=project, ids=ids, outcome=given.get("outcome", ""), by=by)
     if given.get("do") not in ("tag", "untag"):

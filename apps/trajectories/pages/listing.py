@@ -14,10 +14,10 @@ from rest_framework.exceptions import ValidationError
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.trajectories import exports
-from apps.trajectories.actions_bulk import LIMIT, Change
+from apps.trajectories.actions_bulk import LIMIT
 from apps.trajectories.api import page_of
 from apps.trajectories.filters import EXPOSED, LABELS, SINCE, active, apply_filters, dimensions, normal, without
-from apps.trajectories.models import Facet, Outcome, SavedView, Trajectory
+from apps.trajectories.models import BulkChange, Facet, Outcome, SavedView, Trajectory
 from apps.trajectories.pages import totals
 from apps.trajectories.pages.columns import COLUMNS, DEFAULT, chosen
 
@@ -98,9 +98,10 @@ def saved_views(project: Project, user: Any, given: QueryDict) -> list[dict[str,
     return sorted(mine, key=lambda item: not item["own"])
 
 
-def undo_of(request: HttpRequest, project: Project) -> Change | None:
-    kept = request.session.get(UNDO)
-    return Change.of(kept["change"]) if kept and kept["project"] == project.pk else None
+def undo_of(request: HttpRequest, project: Project) -> BulkChange | None:
+    """The person's last change, where it is of this project and still stands; without what it needs to be taken back."""
+    changes = BulkChange.objects.filter(pk=request.session.get(UNDO), project=project, by=request.user, undone_at=None)
+    return changes.defer("was").first()
 
 
 @project_view()
