@@ -24,6 +24,14 @@ FIELDS: dict[str, dict[str, type]] = {
     "grpo": COMMON | TRAINING | {"engine": dict, "tasks": list},
     "rescore": SCORING | {"samples": list},
     "probe": SCORING | {"tasks": list},
+    "designer": {
+        "out_dir": str,
+        "server.base_url": str,
+        "server.model": str,
+        "seeds": list,
+        "kinds": list,
+        "each": int,
+    },
     "demo_agent": COMMON | {"engine": dict, "requests": list, "api.url": str, "api.key": str, "seed": int},
 }
 TASK = {"id": str, "messages": list, "expected": dict}
