@@ -181,8 +181,10 @@ def _by(unit: str, project: Project, since: datetime | None) -> Iterable[tuple[d
 def figures(
     project: Project, since: datetime | None, known: Iterable[Kind] | None = None
 ) -> Iterator[tuple[str, dict]]:
-    """The charts by their id; those that have something to show. `known` are its `kinds`, where they were read."""
+    """The charts by their id; none where nothing has failed. `known` are its `kinds`, where they were read."""
     unit, over_time = by_time(project, since)
+    if not any(rate.failed for _, rate in over_time):
+        return
     if len(over_time) > 1:
         yield "rate-by-time", _band(over_time, f"Failure rate by the {unit}")
     if rows := by_mode(project, since):
@@ -201,7 +203,7 @@ def _dots(rows: Iterable[Rate], title: str) -> dict:
         "customdata": [f"{row.failed:,} of {row.n:,}" for row in shown],
         "hovertemplate": "%{y}: %{x:.1%} (%{customdata})<extra></extra>",
     }
-    figure["layout"]["xaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    figure["layout"]["xaxis"] |= {"tickformat": ".0%" if max(high) > 0.05 else ".1%", "rangemode": "tozero"}
     figure["layout"]["yaxis"] |= {"nticks": len(shown) + 1, "type": "category"}
     return figure
 
@@ -226,5 +228,5 @@ def _band(rows: list[tuple[datetime, Rate]], title: str) -> dict:
         edge | {"y": list(high), "fill": "tonexty", "fillcolor": BAND},
         *figure["data"],
     ]
-    figure["layout"]["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    figure["layout"]["yaxis"] |= {"tickformat": ".0%" if max(high) > 0.05 else ".1%", "rangemode": "tozero"}
     return figure

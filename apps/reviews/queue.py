@@ -34,9 +34,11 @@ def release(*, review: RewardReview, by: Any, keep: tuple[int, ...] = ()) -> int
 
 
 def holder_of(item: ReviewItem, user: Any) -> Any:
-    """Who else has the sample on the screen now; None where nobody has."""
+    """The other person who has it on the screen, where there is no judgement left for a second one; else None."""
     held = item.reserved_by_id and item.reserved_until and item.reserved_until > timezone.now()
-    return item.reserved_by if held and item.reserved_by_id != user.pk else None
+    if not held or item.reserved_by_id == user.pk:
+        return None
+    return item.reserved_by if needed_of(item.review) - item.judgements.count() <= 1 else None
 
 
 class Queue:

@@ -300,3 +300,21 @@ def test_a_file_has_a_row_for_each_judgement_and_no_formulas(made: Made) -> None
     assert len(lines) == 61 and lines[0].startswith("item,task,model") and "'=1+1" in lines[1]
     rows = client.get(url("export", review, "?format=jsonl")).content.decode().splitlines()
     assert len(rows) == 60 and '"note": "=1+1"' in rows[0]
+
+
+@pytest.mark.parametrize(("people", "blocked"), [(1, True), (2, False)])
+def test_a_sample_on_another_s_screen_is_barred_only_where_one_judgement_is_left(
+    made: Made, people: int, blocked: bool
+) -> None:
+    """So who undoes their word can judge again, though the queue gave the sample to the next person meanwhile."""
+    item, (client, user), other = made.review(reviewers_per_sample=people).items.first(), browser(made), made.admin
+    actions.judge(item=item, success=True, by=user)
+    actions.undo(review=item.review, by=user)
+    assert reserve(item=item, by=other)
+    assert ("disabled>Success" in client.get(url("item", item)).content.decode()) is blocked
+    if blocked:
+        with pytest.raises(actions.ReviewError, match="on the screen"):
+            actions.judge(item=item, success=True, by=user)
+    else:
+        actions.judge(item=item, success=True, by=user)
+        actions.judge(item=item, success=True, by=other)
