@@ -4,20 +4,22 @@ PY := $(VENV)/bin/python
 # The first that works: a name may be a shim of a version that is not there, or lack the venv module.
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3; do $$name -c '$(FITS)' 2>/dev/null && echo $$name && break; done)
-REQUIREMENTS := $(filter-out requirements-gym.txt requirements-sdks.txt requirements-verifiers.txt,$(wildcard requirements*.txt))
+REQUIREMENTS := $(filter-out requirements-designer.txt requirements-gym.txt requirements-sdks.txt requirements-verifiers.txt,$(wildcard requirements*.txt))
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d' ' -f1)
 TORCH := $(shell grep '^torch==' requirements.txt)
 SDKS := .venv-sdks
 SDKS_STAMP := $(SDKS)/.installed-$(shell cksum < requirements-sdks.txt | cut -d' ' -f1)
 VERIFIERS := .venv-verifiers
 VERIFIERS_STAMP := $(VERIFIERS)/.installed-$(shell cksum < requirements-verifiers.txt | cut -d' ' -f1)
+DESIGNER := .venv-designer
+DESIGNER_STAMP := $(DESIGNER)/.installed-$(shell cksum < requirements-designer.txt | cut -d' ' -f1)
 GYM := .venv-gym
 GYM_STAMP := $(GYM)/.installed-$(shell cksum < requirements-gym.txt | cut -d' ' -f1)
 GYM_FITS := import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 13))
 GYM_PYTHON ?= $(shell for name in python3.13 python3; do $$name -c '$(GYM_FITS)' 2>/dev/null && echo $$name && break; done)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup sdks verifiers gym demo up test lint proof clean
+.PHONY: setup sdks verifiers designer gym demo up test lint proof clean
 
 setup: $(STAMP)
 
@@ -54,6 +56,17 @@ $(VERIFIERS_STAMP):
 	@rm -f $(VERIFIERS)/.installed-*
 	@touch $@
 
+# NeMo Data Designer, apart from ours: with it, a model can write variants (docs/evals.md).
+designer: $(DESIGNER_STAMP)
+
+$(DESIGNER_STAMP):
+	@test -n "$(PYTHON)" || { echo "Data Designer needs Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -x $(DESIGNER)/bin/python || $(PYTHON) -m venv $(DESIGNER)
+	@echo '*' > $(DESIGNER)/.gitignore
+	@$(DESIGNER)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-designer.txt
+	@rm -f $(DESIGNER)/.installed-*
+	@touch $@
+
 # `gym`, apart from ours: `make proof` runs served environments under it. It asks for a late 3.13; every 3.13 will do.
 gym: $(GYM_STAMP)
 
@@ -78,14 +91,14 @@ lint: setup
 
 # Two at a time, whole files each: half of the suite waits for processes that it starts.
 test: setup lint
-	$(PY) -m pytest -q -n 2 --dist loadfile $(ARGS)
+	$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Minutes long: the whole demo with kills in the middle, on the real model, exported tasks under vf-eval, and served
 # environments under vf-eval and, where there is a Python 3.13, nemo-gym.
-proof: setup verifiers
+proof: setup verifiers designer
 	@$(MAKE) --no-print-directory gym || echo "Without it, nemo-gym's part of the proof is skipped."
 	$(PY) -m pytest -q -m proof $(ARGS)
 
 # What can be made again. var/ is kept: it has the database and the models.
 clean:
-	rm -rf $(VENV) $(SDKS) $(VERIFIERS) $(GYM) var/test .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SDKS) $(VERIFIERS) $(DESIGNER) $(GYM) var/test .pytest_cache .ruff_cache .hypothesis

@@ -215,6 +215,9 @@ FLYWHEEL_JUDGE_KEYS = env_list(
     "MISTRAL_API_KEY@api.mistral.ai,OPENROUTER_API_KEY@openrouter.ai,TOGETHER_API_KEY@api.together.xyz",
 )
 
+# The Python with NeMo Data Designer (`make designer`); where it is absent, variants are made by templates only.
+FLYWHEEL_DESIGNER_PYTHON = os.environ.get("FLYWHEEL_DESIGNER_PYTHON", str(BASE_DIR / ".venv-designer" / "bin" / "python"))
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

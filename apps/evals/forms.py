@@ -7,6 +7,7 @@ from django import forms
 
 from apps.core.models import Project
 from apps.evals import importing
+from apps.evals.designed import WRITTEN
 from apps.evals.formats import FORMATS
 from apps.evals.formats.checks import assertions_in
 from apps.evals.formats.rows import Bad, checked_expected
@@ -178,3 +179,39 @@ class VariantsForm(PlainForm):
     )
     each = forms.IntegerField(min_value=1, max_value=20, initial=2, label="Of each kind and task, at most")
     seed = forms.IntegerField(initial=0)
+
+
+class DesignForm(PlainForm):
+    """Whom a model's variants are asked of: the project's judge, or another server that an admin names."""
+
+    JUDGE, OTHER = "judge", "other"
+
+    server = forms.ChoiceField(widget=forms.RadioSelect, label="Who writes them")
+    base_url = forms.CharField(max_length=200, required=False, label="Address of the server, ending in /v1")
+    model = forms.CharField(max_length=200, required=False, label="Model")
+    key_variable = forms.CharField(max_length=80, required=False, label="Environment variable with its key")
+    kinds = forms.MultipleChoiceField(
+        choices=list(WRITTEN.items()),
+        initial=list(WRITTEN),
+        widget=forms.CheckboxSelectMultiple,
+        label="What is varied",
+    )
+    each = forms.IntegerField(min_value=1, max_value=20, initial=2, label="Of each kind and task")
+
+    def __init__(self, judge: dict[str, str] | None, admin: bool, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.judge = judge
+        offered = [(self.JUDGE, f"The judge: {judge['model']} at {judge['base_url']}")] if judge else []
+        offered += [(self.OTHER, "Another OpenAI-compatible server")] if admin else []
+        self.fields["server"].choices = offered
+        self.fields["server"].initial = offered[0][0] if offered else None
+        self.fields["server"].error_messages["required"] = "Choose who writes the variants."
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or self.cleaned_data
+        if given.get("server") == self.JUDGE and self.judge:
+            return given | self.judge
+        for name in ("base_url", "model"):
+            if not given.get(name, "").strip():
+                self.add_error(name, "Needed for another server.")
+        return given | {name: given.get(name, "").strip() for name in ("base_url", "model", "key_variable")}

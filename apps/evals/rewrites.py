@@ -7,6 +7,7 @@ variant that it finds fault with is not used.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import random
@@ -97,7 +98,7 @@ def _content(message: dict) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _with_request(seed: Seed, change: Callable[[str], str]) -> Seed | None:
+def with_request(seed: Seed, change: Callable[[str], str]) -> Seed | None:
     """The seed with its last request said otherwise; None where that is no plain text."""
     at = max((index for index, message in enumerate(seed.messages) if message.get("role") == "user"), default=None)
     if at is None or not isinstance(seed.messages[at].get("content"), str):
@@ -128,7 +129,7 @@ def paraphrase(seed: Seed, rng: random.Random) -> Seed | None:
         return re.sub(r"[A-Za-z]+", lambda match: _synonym(match[0], rng), part)
 
     framed = rng.choice(FRAMES) if rng.random() < 0.5 else "{}"
-    return _with_request(seed, lambda text: framed.replace("{}", _outside(text, _kept(seed), reword)))
+    return with_request(seed, lambda text: framed.replace("{}", _outside(text, _kept(seed), reword)))
 
 
 def _synonym(word: str, rng: random.Random) -> str:
@@ -205,6 +206,17 @@ def other_value(value: str, rng: random.Random) -> str | None:
 
 def _replaced(seed: Seed, changes: dict[str, str]) -> Seed:
     """The values exchanged wherever they stand: messages, their calls, the expected call, recorded results."""
+    exchange = exchanger(changes)
+    return replace(
+        seed,
+        messages=exchange(seed.messages),
+        expected=exchange_args(seed.expected, exchange),
+        recorded=exchange(seed.recorded),
+    )
+
+
+def exchanger(changes: dict[str, str]) -> Callable[[Any], Any]:
+    """Exchanges values, as words of their own, inside texts and numbers of JSON. `changes` are both as text."""
     pattern = re.compile("|".join(_word(name) for name in sorted(changes, key=len, reverse=True)), re.IGNORECASE)
     lower = {name.casefold(): value for name, value in changes.items()}
 
@@ -214,17 +226,13 @@ def _replaced(seed: Seed, changes: dict[str, str]) -> Seed:
         if isinstance(value, list):
             return [exchange(item) for item in value]
         if isinstance(value, str):
-            return pattern.sub(lambda match: lower[match[0].casefold()], value)
+            return pattern.sub(lambda match: lower.get(match[0].casefold(), match[0]), value)
         if isinstance(value, int | float) and not isinstance(value, bool) and str(value) in changes:
-            return type(value)(changes[str(value)])
+            with contextlib.suppress(ValueError):  # 20260304 is a number and a date
+                return type(value)(changes[str(value)])
         return value
 
-    return replace(
-        seed,
-        messages=exchange(seed.messages),
-        expected=exchange_args(seed.expected, exchange),
-        recorded=exchange(seed.recorded),
-    )
+    return exchange
 
 
 def exchange_args(expected: dict, exchange: Callable[[Any], Any]) -> dict:
@@ -280,12 +288,12 @@ def _misspelt(seed: Seed, rng: random.Random) -> Seed | None:
         at = rng.randrange(1, len(word) - 2)
         return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
 
-    return _with_request(seed, lambda text: _outside(text, _kept(seed), lambda part: re.sub(r"[A-Za-z]+", slip, part)))
+    return with_request(seed, lambda text: _outside(text, _kept(seed), lambda part: re.sub(r"[A-Za-z]+", slip, part)))
 
 
 def _with_noise(seed: Seed, rng: random.Random) -> Seed | None:
     noise = rng.sample(NOISE, 2)
-    return _with_request(seed, lambda text: f"{noise[0]} {text} {noise[1]}")
+    return with_request(seed, lambda text: f"{noise[0]} {text} {noise[1]}")
 
 
 def _taken_back(seed: Seed, rng: random.Random) -> Seed | None:
@@ -296,7 +304,7 @@ def _taken_back(seed: Seed, rng: random.Random) -> Seed | None:
         return None
     right = rng.choice(sorted(slips))
     words = f"{slips[right]} – no, sorry, {right}"
-    return _with_request(seed, lambda text: re.sub(_word(right), lambda _: words, text, count=1, flags=re.IGNORECASE))
+    return with_request(seed, lambda text: re.sub(_word(right), lambda _: words, text, count=1, flags=re.IGNORECASE))
 
 
 MAKERS: dict[str, Callable[[Seed, random.Random], Seed | None]] = {

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.evals.pages import environment, failures, files, learnability, sets, versions
+from apps.evals.pages import designing, environment, failures, files, learnability, sets, versions
 
 app_name = "evals"
 urlpatterns = [
@@ -27,6 +27,9 @@ urlpatterns = [
     path("<uuid:pk>/variants/", versions.variants_page, name="variants"),
     path("<uuid:pk>/variants/make/", versions.make_variants, name="make_variants"),
     path("<uuid:pk>/variants/end/", versions.end_batch, name="end_batch"),
+    path("<uuid:pk>/variants/design/", designing.start, name="design_start"),
+    path("<uuid:pk>/variants/design/status/", designing.status, name="design_status"),
+    path("<uuid:pk>/variants/design/stop/", designing.stop, name="design_stop"),
     path("tasks/<uuid:pk>/confirm/", versions.confirm_task, name="confirm_task"),
     path("tasks/<uuid:pk>/verdict/", versions.judge_variant, name="judge_variant"),
     path("from-failure/<int:pk>/", failures.task_from_failure, name="task_from_failure"),

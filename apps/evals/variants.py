@@ -1,7 +1,7 @@
 """Synthetic variants: made from confirmed tasks, kept apart until a person has looked at some of them, marked for ever.
 
 A batch waits inside the draft: nothing trains on it, exports it or freezes it before it is used. `metadata.variant` is
-{batch, kind, state: waiting or used, verdict: null, accepted or rejected}.
+{batch, kind, state: waiting or used, verdict: null, accepted or rejected, by: templates or model, model?}.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from apps.evals.rewrites import Seed
 LOOKED_AT, ACCEPTED_SHARE = 10, 0.9
 MOST_SEEDS, MOST_EACH = 2_000, 20
 ACCEPTED, REJECTED = "accepted", "rejected"
+TEMPLATES, MODEL = "templates", "model"
+NONE = "No variant came out that is a task of its own."
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,17 @@ def make_batch(*, eval_set: EvalSet, kinds: Sequence[str], each: int, by: Any, s
 
     Raises EvalSetError where there are no seeds, where a batch waits already, or where nothing good came out.
     """
+    rng = random.Random(seed)
+    seeds = usable_seeds(eval_set)
+    found = [(task, made) for task in seeds for made in rewrites.variants(seed_of(task), list(kinds), each, rng)]
+    made = store_batch(eval_set=eval_set, found=found, source={"by": TEMPLATES}, by=by)
+    if not made.made:
+        raise actions.EvalSetError(f"{NONE} Arguments can be changed where the request says them in digits.")
+    return made
+
+
+def usable_seeds(eval_set: EvalSet) -> list[Task]:
+    """What a new batch is made of. Raises EvalSetError for a frozen set, one where a batch waits, and one without."""
     if eval_set.is_frozen:
         raise actions.EvalSetError(actions.FROZEN.format(eval_set))
     if waiting_in(eval_set).exists():
@@ -90,18 +103,20 @@ def make_batch(*, eval_set: EvalSet, kinds: Sequence[str], each: int, by: Any, s
     seeds = list(seeds_of(eval_set).order_by("key")[:MOST_SEEDS])
     if not seeds:
         raise actions.EvalSetError("There is no confirmed task in the train split. Confirm some first.")
-    rng = random.Random(seed)
-    found = [(task, made) for task in seeds for made in rewrites.variants(seed_of(task), list(kinds), each, rng)]
+    return seeds
+
+
+def store_batch(*, eval_set: EvalSet, found: Sequence[tuple[Task, Seed]], source: dict[str, str], by: Any) -> Made:
+    """Stores what is good of the variants found, whoever made them: no faults, unlike each other, far from a hold-out.
+
+    Inside a transaction. `source` says of each variant what made it. Raises EvalSetError for a frozen set.
+    """
     good = [(task, made) for task, made in found if not rewrites.faults(seed_of(task), made)]
     kept = without_alike(good)
     batch = uuid.uuid4().hex[:12]
     taken = set(eval_set.tasks.values_list("key", flat=True))
-    tasks = [task_of(task, made, batch, taken) for task, made in kept]
+    tasks = [task_of(task, made, batch, taken, source) for task, made in kept]
     stored = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what=f"synthetic variants, batch {batch}")
-    if not stored.made:
-        raise actions.EvalSetError(
-            "No variant came out that is a task of its own. Arguments can be changed where the request says them in digits."
-        )
     alike = len(good) - len(kept) + stored.duplicates
     return Made(batch, stored.made, len(found) - len(good), alike, stored.guarded + len(stored.leaks))
 
@@ -123,11 +138,11 @@ def without_alike(found: Sequence[tuple[Task, Seed]]) -> list[tuple[Task, Seed]]
     return [found[number] for number in sorted(kept)]
 
 
-def task_of(seed: Task, made: Seed, batch: str, taken: set[str]) -> Task:
+def task_of(seed: Task, made: Seed, batch: str, taken: set[str], source: dict[str, str]) -> Task:
     """Unsaved: of the seed's split and group, marked as synthetic."""
     key = free_key(seed.eval_set, f"{seed.key[:90]}-{made.kind}", taken)
     taken.add(key)
-    metadata = {"variant": {"batch": batch, "kind": made.kind, "state": "waiting", "verdict": None}}
+    metadata = {"variant": {"batch": batch, "kind": made.kind, "state": "waiting", "verdict": None} | source}
     return Task(
         project_id=seed.project_id,
         eval_set_id=seed.eval_set_id,

@@ -13,11 +13,12 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
-from apps.evals import actions, variants
+from apps.evals import actions, designer, variants
 from apps.evals.diffing import diff
 from apps.evals.forms import VariantsForm
 from apps.evals.generalset import add_general
 from apps.evals.models import EvalSet, HoldoutLook, Split, Task
+from apps.evals.pages.designing import form_for, shown
 from apps.evals.pages.failures import tell
 
 
@@ -80,8 +81,9 @@ def variants_page(request: HttpRequest, project: Project, pk: str) -> HttpRespon
         "following": next((task.pk for task in drawn if not task.metadata["variant"]["verdict"]), None),
         "form": VariantsForm(), "seeds": variants.seeds_of(eval_set).count(), "share": variants.ACCEPTED_SHARE,
         "used": eval_set.tasks.filter(origin="synthetic").count() - waiting.count(),
+        "design_form": form_for(request, project), "installed": designer.is_installed(),
     }  # fmt: skip
-    return render(request, "evals/variants.html", context)
+    return render(request, "evals/variants.html", context | shown(eval_set))
 
 
 @require_POST
@@ -94,6 +96,8 @@ def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpRespon
         return redirect("evals:variants", project.slug, pk)
 
     def make() -> None:
+        if designer.is_active(designer.state_of(eval_set.pk)):
+            raise actions.EvalSetError("A model writes variants for this set. Wait for it, or stop it.")
         made = variants.make_batch(eval_set=eval_set, by=request.user, **form.cleaned_data)
         messages.success(
             request,

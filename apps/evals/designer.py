@@ -1,0 +1,361 @@
+"""Variants that a model writes: a job of an eval set, run by NeMo Data Designer in a process and environment of its own.
+
+What is known of the job lies in a folder of the set below the data folder, the last one only. It is done once: a job
+that was lost halfway has cost money already, so that a person decides whether to begin again. What comes back goes the
+same way as the templates' variants: `variants.store_batch`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from celery import current_app
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.db import close_old_connections, connection, transaction
+from kombu.exceptions import OperationalError
+
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.core.runner import PASSED_ENV, Child
+from apps.environments.clients import judge_of
+from apps.evals import actions, designed, variants
+from apps.evals.formats.rows import Bad
+from apps.evals.models import EvalSet, Task
+from apps.evals.rewrites import ARGUMENTS, Seed
+from apps.failures.judge.client import Server, ServerError, key_of
+from apps.failures.judge.rubrics import key_hosts
+from workers.outgoing import RefusedAddress, check_url
+
+log = logging.getLogger(__name__)
+TASK = "evals.design_variants"
+QUEUE = "eval"
+MOST_ASKED = 2_000  # answers of one job
+TIMEOUT_S = 60  # for one answer
+LONGEST_S = 3 * 3600.0
+BEAT_S, LOST_AFTER_S, RESENT_AFTER_S = 2.0, 180.0, 20.0
+ACTIVE = ("queued", "running")
+ABSENT = "NeMo Data Designer is not installed here. Whoever runs this Flywheel can add it with “make designer”."
+LOST = "The worker was lost on the way. Nothing was stored; start it again."
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Whom to ask, and for what."""
+
+    base_url: str
+    model: str
+    key_variable: str
+    kinds: list[str]
+    each: int
+
+
+def is_installed() -> bool:
+    return shutil.which(settings.FLYWHEEL_DESIGNER_PYTHON) is not None
+
+
+def judge_server(project: Project) -> dict[str, str] | None:
+    """Where the judge of the project is, if it is switched on."""
+    server = judge_of(project)
+    return server and {"base_url": server.base_url, "model": server.model, "key_variable": server.key_variable}
+
+
+# Starting
+
+
+@transaction.atomic
+def submit(*, eval_set: EvalSet, wanted: Wanted, by: Any) -> None:
+    """Leaves the job to a worker. Raises EvalSetError for all that can be known before the first question."""
+    if not is_installed():
+        raise actions.EvalSetError(ABSENT)
+    _check_server(wanted)
+    eval_set = actions.locked_draft(eval_set)
+    asked = _count(variants.usable_seeds(eval_set), wanted)
+    if is_active(state_of(eval_set.pk)):
+        raise actions.EvalSetError("A model writes variants for this set already. Wait for it, or stop it.")
+    job = {"id": uuid.uuid4().hex, "state": "queued", "set": str(eval_set.pk), "by": by.pk if by else None,
+           "wanted": asdict(wanted), "done": 0, "total": asked}  # fmt: skip
+    shutil.rmtree(home_of(eval_set.pk), ignore_errors=True)
+    home_of(eval_set.pk).mkdir(parents=True)
+    _write(job)
+    audit("variants.asked_for", project=eval_set.project, by=by, target=eval_set, name=str(eval_set), asked=asked,
+          server=wanted.base_url, model=wanted.model, kinds=wanted.kinds)  # fmt: skip
+    transaction.on_commit(lambda: _send(job))
+
+
+def _check_server(wanted: Wanted) -> None:
+    """Whether the address may be called and the key go there."""
+    allow = settings.FLYWHEEL_ALLOW_PRIVATE_URLS
+    server = Server(wanted.base_url, wanted.model, wanted.key_variable, allow_private=allow, key_hosts=key_hosts())
+    try:
+        key_of(server, check_url(server.base_url, allow_private=allow).host)
+    except (RefusedAddress, ServerError) as error:
+        raise actions.EvalSetError(str(error)) from error
+
+
+def _count(seeds: list[Task], wanted: Wanted) -> int:
+    asked = wanted.each * sum(len(_kinds(task, wanted)) for task in seeds)
+    if not asked:
+        raise actions.EvalSetError("No confirmed task ends with a request in plain text that could be said otherwise.")
+    if asked > MOST_ASKED:
+        raise actions.EvalSetError(f"The model would be asked {asked:,} times; at most {MOST_ASKED:,}. Choose fewer.")
+    return asked
+
+
+def _kinds(task: Task, wanted: Wanted) -> list[str]:
+    if not designed.may_be_asked_about(variants.seed_of(task)):
+        return []
+    has_calls = bool(designed.calls_of(task.expected))
+    return [kind for kind in wanted.kinds if has_calls or kind != ARGUMENTS]
+
+
+def _send(job: dict) -> None:
+    try:
+        current_app.send_task(TASK, args=[job["set"], job["id"]], queue=QUEUE, retry=False)
+    except (OperationalError, OSError) as error:
+        log.warning("The variants of %s wait for the broker: %s", job["set"], error)
+
+
+# What is known of it
+
+
+def home_of(set_id: Any) -> Path:
+    return Path(settings.FLYWHEEL_DATA_DIR) / "task_designs" / uuid.UUID(str(set_id)).hex
+
+
+def state_of(set_id: Any) -> dict | None:
+    """{id, state, set, wanted, done, total, result?, error?} of the set's last job; None where there was none."""
+    try:
+        return json.loads((home_of(set_id) / "job.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def is_active(job: dict | None) -> bool:
+    return job is not None and job["state"] in ACTIVE
+
+
+def _write(job: dict) -> None:
+    """Whole or not at all."""
+    home = home_of(job["set"])
+    part = home / f"job.{uuid.uuid4().hex}"
+    part.write_text(json.dumps(job | {"at": time.time()}))
+    part.replace(home / "job.json")
+
+
+def settle_lost() -> int:
+    """Sends a job again that nobody has begun; ends one whose worker is gone. Returns how many."""
+    folder = Path(settings.FLYWHEEL_DATA_DIR) / "task_designs"
+    homes = [home for home in folder.iterdir() if home.is_dir()] if folder.is_dir() else []
+    return sum(settle(job) for home in homes if (job := state_of(home.name)))
+
+
+def settle(job: dict) -> bool:
+    """The same for one job; says whether it did something."""
+    age = time.time() - job["at"]
+    if job["state"] == "queued" and age > RESENT_AFTER_S:
+        _write(job)
+        _send(job)
+        return True
+    if job["state"] == "running" and age > LOST_AFTER_S:
+        _write(job | {"state": "failed", "error": LOST})
+        return True
+    return False
+
+
+def stop(*, eval_set: EvalSet, by: Any) -> None:
+    """Asks the job to stop; nothing of it is stored. Raises EvalSetError where none goes on."""
+    job = state_of(eval_set.pk)
+    if job is None or job["state"] not in ACTIVE:
+        raise actions.EvalSetError("No model writes variants for this set now.")
+    (home_of(job["set"]) / f"stop-{job['id']}").touch()
+    if job["state"] == "queued" and _claim(job):
+        _write(job | {"state": "cancelled"})
+    audit("variants.stopped", project=eval_set.project, by=by, target=eval_set, name=str(eval_set))
+
+
+# Doing it
+
+
+def run(set_id: str, job_id: str) -> None:
+    """The body of the task: once for each job."""
+    job = state_of(set_id)
+    if job is None or job["id"] != job_id or job["state"] != "queued" or not _claim(job):
+        return
+    _write(job := job | {"state": "running"})
+    try:
+        ending = _design(job)
+    except actions.EvalSetError as error:
+        ending = {"state": "failed", "error": str(error)}
+    except EvalSet.DoesNotExist:
+        ending = {"state": "failed", "error": "The eval set was deleted meanwhile."}
+    except Exception:  # the job's boundary
+        log.exception("The variants of %s could not be made", set_id)
+        ending = {"state": "failed", "error": "Something went wrong in the worker; its log says what."}
+    if _is_current(job):
+        _write(job | ending)
+        _tidy(home_of(set_id))
+
+
+def _tidy(home: Path) -> None:
+    """What was asked and answered is in the tasks now, or was not wanted."""
+    (home / "spec.json").unlink(missing_ok=True)
+    shutil.rmtree(home / "out", ignore_errors=True)
+
+
+def _is_current(job: dict) -> bool:
+    """Whether no other job took this one's place, as it may after LOST_AFTER_S."""
+    now = state_of(job["set"])
+    return now is not None and now["id"] == job["id"]
+
+
+def _claim(job: dict) -> bool:
+    """Whether this process is the first to take the job."""
+    try:
+        (home_of(job["set"]) / f"claim-{job['id']}").open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _design(job: dict) -> dict:
+    """{state, result?, done?}. Raises EvalSetError."""
+    eval_set = EvalSet.objects.select_related("project").get(pk=job["set"])
+    wanted = Wanted(**job["wanted"])
+    seeds = variants.usable_seeds(eval_set)
+    told = ask(job, spec_of(seeds, wanted))
+    if not connection.in_atomic_block:
+        close_old_connections()  # that was long, and nothing was asked of the database meanwhile
+    if told is None:
+        return {"state": "cancelled"}
+    with transaction.atomic():
+        by = get_user_model().objects.filter(pk=job["by"]).first()
+        result = store(eval_set=eval_set, rows=_rows(home_of(job["set"]) / "out" / "rows.jsonl"), wanted=wanted, by=by)
+    told = {name: told.get(name) for name in ("asked", "failed", "stopped")}
+    return {"state": "succeeded", "result": result | told, "done": told["asked"]}
+
+
+def spec_of(seeds: list[Task], wanted: Wanted) -> dict:
+    """What the child is told (workers.designer)."""
+    server = {
+        "base_url": wanted.base_url, "model": wanted.model, "api_key_env": wanted.key_variable,
+        "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS, "timeout_s": TIMEOUT_S,
+    }  # fmt: skip
+    asked = [task for task in seeds if _kinds(task, wanted)]
+    told = [
+        {"key": str(task.pk), "messages": task.messages, "calls": designed.calls_of(task.expected), "tools": task.tools}
+        for task in asked
+    ]
+    return {"server": server, "seeds": told, "kinds": wanted.kinds, "each": wanted.each}
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    with path.open() as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def store(*, eval_set: EvalSet, rows: Iterator[Any], wanted: Wanted, by: Any) -> dict:
+    """The rows as a batch that waits: {batch, made, faulty, alike, guarded, problem}. Raises EvalSetError."""
+    eval_set = actions.locked_draft(eval_set)
+    seeds = {str(task.pk): task for task in variants.usable_seeds(eval_set)}
+    found: list[tuple[Task, Seed]] = []
+    problems: list[str] = []
+    for row in rows:
+        try:
+            task = seeds.get(designed.key_of(row))
+            if task is None:
+                raise Bad("verifier_metadata.key", "names no seed of now.")
+            found.append((task, designed.variant(variants.seed_of(task), row)))
+        except Bad as error:
+            problems.append(str(error))
+    source = {"by": variants.MODEL, "model": wanted.model}
+    made = variants.store_batch(eval_set=eval_set, found=found, source=source, by=by)
+    counts = asdict(made) | {"faulty": made.faulty + len(problems), "problem": problems[0] if problems else ""}
+    if not made.made:
+        raise actions.EvalSetError(f"{variants.NONE} {left_out(counts)}")
+    return counts
+
+
+def left_out(counts: dict) -> str:
+    """What became of the rest, in words."""
+    return (
+        f"Left out: {counts['faulty']:,} faulty, {counts['alike']:,} like another, {counts['guarded']:,} too near to a "
+        "hold-out."
+    )
+
+
+# The child
+
+
+def ask(job: dict, spec: dict) -> dict | None:
+    """Runs the child to its end: its result, or None where it was stopped. Raises EvalSetError with its words."""
+    home = home_of(job["set"])
+    child = _start(home, spec | {"out_dir": str(home / "out")})
+    stopped = False
+    try:
+        stopped = _follow(child, job, home / f"stop-{job['id']}")
+    finally:
+        status = child.close()
+    if stopped:
+        return None
+    if status == 0 and child.ending.result is not None:
+        return child.ending.result
+    words = (child.ending.error or {}).get("message") or f"It ended with status {status}. {child.last_words()}".strip()
+    raise actions.EvalSetError(str(words))
+
+
+def _start(home: Path, spec: dict) -> Child:
+    spec_path, stderr_path = home / "spec.json", home / "stderr.log"
+    spec_path.write_text(json.dumps(spec))
+    read_fd, write_fd = os.pipe()
+    names = (*PASSED_ENV, spec["server"]["api_key_env"])
+    env = {name: os.environ[name] for name in names if name in os.environ and name != "VIRTUAL_ENV"}
+    env |= {"FLYWHEEL_EVENTS_FD": str(write_fd), "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(settings.BASE_DIR)}
+    command = [settings.FLYWHEEL_DESIGNER_PYTHON, "-m", "workers.designer", str(spec_path)]
+    try:
+        with stderr_path.open("wb") as stderr:
+            process = subprocess.Popen(
+                command, cwd=settings.BASE_DIR, env=env, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr,
+                pass_fds=[write_fd], start_new_session=True,
+            )  # fmt: skip
+    except OSError as error:
+        os.close(read_fd)
+        raise actions.EvalSetError(ABSENT) from error
+    finally:
+        os.close(write_fd)
+    return Child(process, read_fd, stderr_path)
+
+
+def _follow(child: Child, job: dict, stop_file: Path) -> bool:
+    """Until the child closes its pipe. Keeps its progress; says whether it was stopped by a person or another job."""
+    ends, ended, stopped = time.monotonic() + LONGEST_S, False, False
+    while not ended:
+        events, ended = child.read(timeout=BEAT_S)
+        for event in events:
+            _hear(child, job, event)
+        stopped = stopped or stop_file.exists() or not _is_current(job)
+        if stopped or time.monotonic() > ends:
+            child.ask_to_stop()
+        if not stopped:
+            _write(job)
+    return stopped
+
+
+def _hear(child: Child, job: dict, event: dict) -> None:
+    if event["type"] == "progress":
+        job |= {"done": int(event["done"]), "total": int(event["total"])}
+    elif event["type"] == "result":
+        child.ending.result = event
+    elif event["type"] == "error":
+        child.ending.error = event

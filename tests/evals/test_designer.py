@@ -1,0 +1,330 @@
+"""A model's variants as a job: asked for with a good address only, done once, filtered and reviewed like the templates'.
+
+A small program stands in for the one with NeMo Data Designer; tests/test_proof_designer.py holds it against the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.core.models import AuditEvent
+from apps.evals import actions, designer, variants
+from apps.evals.actions import EvalSetError
+from apps.evals.designer import Wanted
+from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.evals.rewrites import ARGUMENTS, EDGE, PARAPHRASE
+from apps.failures.judge import rubrics
+from tests.factories import admin_of, make_member, make_project
+
+pytestmark = pytest.mark.django_db
+# What the child writes: rows, events, standard error; and how it ends.
+PROGRAM = """\
+import json, os, sys, time
+from pathlib import Path
+spec = json.loads(Path(sys.argv[3]).read_text())
+play = json.loads(Path({play!r}).read_text())
+out = Path(spec["out_dir"]); out.mkdir()
+Path({play!r} + ".env").write_text(json.dumps(dict(os.environ)))
+keys = {{seed["messages"][-1]["content"]: seed["key"] for seed in spec["seeds"]}}
+for row in play["rows"]:
+    about = row["verifier_metadata"]
+    about["key"] = keys.get(about["key"], about["key"])
+(out / "rows.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in play["rows"]))
+for number, event in enumerate(play["events"], 1):
+    os.write(int(os.environ["FLYWHEEL_EVENTS_FD"]), json.dumps({{"seq": number}} | event).encode() + b"\\n")
+time.sleep(play.get("sleep_s", 0))
+sys.exit(play.get("status", 0))
+"""
+
+
+@pytest.fixture
+def draft(data_dir: Path) -> EvalSet:
+    project = make_project()
+    eval_set = actions.create_eval_set(project=project, slug="seeds", by=None)
+    for number in range(4):
+        actions.add_task(
+            eval_set=eval_set, key=f"s{number}", request=f"Close ticket {4711 + number}.", split=Split.TRAIN,
+            expected={"tool": "tickets.close", "args": {"id": 4711 + number}}, by=admin_of(project),
+        )  # fmt: skip
+    Task.objects.filter(eval_set=eval_set).update(confirmed_by=admin_of(project))
+    return eval_set
+
+
+@pytest.fixture
+def plays(settings: Any, tmp_path: Path) -> Callable[..., Path]:
+    """Has the child's stand-in do something; the file beside it with “.env” is what it was told."""
+    play, program, python = tmp_path / "play.json", tmp_path / "program.py", tmp_path / "python"
+    program.write_text(PROGRAM.format(play=str(play)))
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
+    python.chmod(0o755)
+    settings.FLYWHEEL_DESIGNER_PYTHON = str(python)
+
+    def play_it(*rows: dict, **more: Any) -> Path:
+        result = {"type": "result", "asked": 8, "made": len(rows), "failed": 8 - len(rows), "stopped": ""}
+        progress = {"type": "progress", "done": 3, "total": 8, "label": ""}
+        play.write_text(json.dumps({"rows": rows, "events": [progress, result]} | more))
+        return Path(f"{play}.env")
+
+    play_it()
+    return play_it
+
+
+def row(about: str, request: str, ticket: Any, kind: str = PARAPHRASE) -> dict:
+    return {
+        "responses_create_params": {"input": [{"role": "user", "content": request}]},
+        "ground_truth": [{"name": "tickets.close", "arguments": {"id": ticket}}],
+        "verifier_metadata": {"key": about, "kind": kind},
+    }
+
+
+GOOD = (
+    row("Close ticket 4711.", "My boss wants number 4711 off the list of open things today.", 4711),
+    row("Close ticket 4712.", "Ticket 90210 is done, so mark it as finished, thank you.", 90210, ARGUMENTS),
+    row("Close ticket 4713.", "plz shut teh thing with 4713, I cannot type on this bus", 4713, EDGE),
+)
+WANTED = Wanted("http://127.0.0.1:9/v1", "writer", "", [PARAPHRASE, ARGUMENTS, EDGE], 2)
+
+
+def ask(draft: EvalSet, wanted: Wanted = WANTED) -> dict:
+    """Submits and does the job; what is known of it then."""
+    designer.submit(eval_set=draft, wanted=wanted, by=admin_of(draft.project))
+    job = designer.state_of(draft.pk)
+    designer.run(job["set"], job["id"])
+    return designer.state_of(draft.pk)
+
+
+def test_what_comes_back_waits_for_a_review_and_is_synthetic_for_ever(draft: EvalSet, plays: Callable) -> None:
+    plays(*GOOD)
+    job = ask(draft)
+    assert job["state"] == "succeeded" and job["result"]["made"] == 3 and job["result"]["failed"] == 5, job
+    waiting = list(variants.waiting_in(draft).select_related("variant_of"))
+    assert {task.origin for task in waiting} == {Origin.SYNTHETIC} and {task.split for task in waiting} == {Split.TRAIN}
+    assert {task.metadata["variant"]["kind"] for task in waiting} == {PARAPHRASE, ARGUMENTS, EDGE}
+    assert {task.metadata["variant"]["model"] for task in waiting} == {"writer"}
+    assert all(task.variant_of.group == task.group and task.confirmed_by is None for task in waiting)
+    assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
+    with pytest.raises(EvalSetError, match="Look at 3 at least"):
+        variants.use_batch(eval_set=draft, by=None)
+    left = {path.name.partition("-")[0] for path in designer.home_of(draft.pk).iterdir()}
+    assert left == {"claim", "job.json", "stderr.log"}
+    asked = AuditEvent.objects.get(action="variants.asked_for")
+    assert asked.detail["server"] == WANTED.base_url and asked.detail["asked"] == 24
+
+
+def test_the_same_filters_as_for_templates(draft: EvalSet, plays: Callable) -> None:
+    held = actions.create_eval_set(project=draft.project, slug="held", by=None)
+    actions.add_task(
+        eval_set=held, key="h", request="Please take ticket 55501 off the board and tell Maria that it is done.",
+        expected={"tool": "tickets.close", "args": {"id": 55501}}, split=Split.HOLDOUT, by=None,
+    )  # fmt: skip
+    near = "Please take ticket 55501 off the board and tell Maria that it is all done."
+    plays(
+        *GOOD,
+        row("Close ticket 4711.", near, 55501, ARGUMENTS),  # nearly a held-out one
+        row("Close ticket 4711.", "My boss wants number 4711 off the list of all open things today.", 4711),  # alike
+        row("Close ticket 4711.", "Close another one for me.", 4999, ARGUMENTS),  # does not say the value
+        row("Close ticket 4711.", "Close 4999 for me.", 4999),  # was to keep the calls
+        row("Close ticket 4711.", "Close 4712 for me.", "4712", ARGUMENTS),  # is of another type
+        row("gone", "Close 4712 for me.", 4712),
+    )
+    result = ask(draft)["result"]
+    assert {name: result[name] for name in ("made", "faulty", "alike", "guarded")} == {
+        "made": 3, "faulty": 4, "alike": 1, "guarded": 1,
+    }  # fmt: skip
+    assert not draft.tasks.filter(messages__0__content=near).exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"events": [{"type": "error", "message": "The model's server refused the key."}], "status": 1}, "refused the key"),
+        ({"events": [], "status": 3}, "status 3"),
+        ({"events": [], "status": 0}, "status 0"),
+        ({}, "No variant came out"),
+    ],
+)  # fmt: skip
+def test_a_failure_says_why_and_stores_nothing(draft: EvalSet, plays: Callable, more: dict, words: str) -> None:
+    plays(**more)
+    job = ask(draft)
+    assert job["state"] == "failed" and words in job["error"]
+    assert draft.tasks.count() == 4
+
+
+def test_it_is_done_once_and_a_set_that_was_frozen_meanwhile_takes_none(draft: EvalSet, plays: Callable) -> None:
+    plays(*GOOD)
+    designer.submit(eval_set=draft, wanted=WANTED, by=None)
+    job = designer.state_of(draft.pk)
+    with pytest.raises(EvalSetError, match="already"):
+        designer.submit(eval_set=draft, wanted=WANTED, by=None)
+    actions.freeze(eval_set=draft, by=None)
+    designer.run(job["set"], job["id"])
+    ended = designer.state_of(draft.pk)
+    assert ended["state"] == "failed" and "frozen" in ended["error"]
+    designer.run(job["set"], job["id"])
+    designer.run(job["set"], "another")
+    assert designer.state_of(draft.pk) == ended
+
+
+def test_a_stop_ends_it_and_stores_nothing(draft: EvalSet, plays: Callable) -> None:
+    plays(*GOOD, sleep_s=60)
+    designer.submit(eval_set=draft, wanted=WANTED, by=None)
+    job = designer.state_of(draft.pk)
+    (designer.home_of(draft.pk) / f"stop-{job['id']}").touch()  # as `stop` does while it runs
+    designer.run(job["set"], job["id"])
+    assert designer.state_of(draft.pk)["state"] == "cancelled" and draft.tasks.count() == 4
+    with pytest.raises(EvalSetError, match="No model writes"):
+        designer.stop(eval_set=draft, by=None)
+
+
+def test_a_queued_job_is_stopped_at_once(draft: EvalSet, plays: Callable) -> None:
+    designer.submit(eval_set=draft, wanted=WANTED, by=None)
+    designer.stop(eval_set=draft, by=None)
+    job = designer.state_of(draft.pk)
+    designer.run(job["set"], job["id"])
+    assert designer.state_of(draft.pk)["state"] == "cancelled"
+
+
+def test_what_nobody_began_is_sent_again_and_what_was_lost_ends(
+    draft: EvalSet, plays: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[dict] = []
+    monkeypatch.setattr(designer, "_send", sent.append)
+    designer.submit(eval_set=draft, wanted=WANTED, by=None)
+    assert designer.settle_lost() == 0
+    now = time.time()
+    monkeypatch.setattr(designer.time, "time", lambda: now + designer.LOST_AFTER_S + 60)
+    assert designer.settle_lost() == 1 and len(sent) == 1
+    designer._write(designer.state_of(draft.pk) | {"state": "running"})
+    monkeypatch.setattr(designer.time, "time", lambda: now + 3 * designer.LOST_AFTER_S)
+    assert designer.settle_lost() == 1
+    assert "worker was lost" in designer.state_of(draft.pk)["error"]
+
+
+def test_the_child_gets_the_one_key_that_was_named(
+    draft: EvalSet, plays: Callable, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.FLYWHEEL_JUDGE_KEYS = ["MY_KEY@127.0.0.1", "OTHER_KEY"]
+    for name in ("MY_KEY", "OTHER_KEY", "DATABASE_URL"):
+        monkeypatch.setenv(name, f"secret-{name}")
+    told = plays(*GOOD)
+    ask(draft, Wanted(WANTED.base_url, "writer", "MY_KEY", [PARAPHRASE], 1))
+    given = json.loads(told.read_text())
+    assert given["MY_KEY"] == "secret-MY_KEY" and not {"OTHER_KEY", "DATABASE_URL"} & set(given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"base_url": "ftp://x"}, "must begin with http"),
+        ({"base_url": "http://169.254.169.254/v1"}, "no service of this kind"),
+        ({"key_variable": "DATABASE_URL"}, "may not be read"),
+        ({"key_variable": "OPENAI_API_KEY"}, "may go to api.openai.com only"),
+        ({"each": 500}, "at most 2,000"),
+    ],
+)
+def test_what_cannot_go_well_is_refused_before_it_is_asked(
+    draft: EvalSet, plays: Callable, changes: dict, words: str
+) -> None:
+    with pytest.raises(EvalSetError, match=words):
+        designer.submit(eval_set=draft, wanted=Wanted(**{**WANTED.__dict__, **changes}), by=None)
+    assert designer.state_of(draft.pk) is None
+
+
+def test_seeds_and_a_free_place_are_needed(draft: EvalSet, plays: Callable) -> None:
+    plays(*GOOD)
+    ask(draft)
+    with pytest.raises(EvalSetError, match="batch waits"):
+        designer.submit(eval_set=draft, wanted=WANTED, by=None)
+    variants.discard_batch(eval_set=draft, by=None)
+    draft.tasks.update(confirmed_by=None)
+    with pytest.raises(EvalSetError, match="no confirmed task"):
+        designer.submit(eval_set=draft, wanted=WANTED, by=None)
+
+
+# The page
+
+
+def url(draft: EvalSet, name: str = "variants") -> str:
+    return reverse(f"evals:{name}", args=[draft.project.slug, draft.pk])
+
+
+def test_without_data_designer_the_page_says_how_to_get_it(client: Client, draft: EvalSet, settings: Any) -> None:
+    settings.FLYWHEEL_DESIGNER_PYTHON = "/nowhere/python"
+    client.force_login(admin_of(draft.project))
+    page = client.get(url(draft)).content.decode()
+    assert "make designer" in page and "Make variants" in page and "Have variants written" not in page
+    answer = client.post(url(draft, "design_start"), FORM, follow=True).content.decode()
+    assert "is not installed here" in answer and designer.state_of(draft.pk) is None
+
+
+FORM = {
+    "design-server": "other", "design-base_url": WANTED.base_url, "design-model": "writer", "design-key_variable": "",
+    "design-kinds": [PARAPHRASE, ARGUMENTS], "design-each": 2,
+}  # fmt: skip
+
+
+def test_from_the_form_to_the_review(client: Client, draft: EvalSet, plays: Callable) -> None:
+    plays(*GOOD)
+    client.force_login(admin_of(draft.project))
+    page = client.post(url(draft, "design_start"), FORM, follow=True).content.decode()
+    assert "writer writes variants" in page and "0 of 16 asked for" in page and "Make variants" not in page
+    assert "Wait for it" in client.post(
+        url(draft, "make_variants"), {"kinds": [PARAPHRASE], "each": 1, "seed": 0}, follow=True
+    ).content.decode()  # fmt: skip
+    assert "HX-Refresh" not in client.get(url(draft, "design_status"), headers={"HX-Request": "true"})
+    job = designer.state_of(draft.pk)
+    designer.run(job["set"], job["id"])
+    assert client.get(url(draft, "design_status"), headers={"HX-Request": "true"})["HX-Refresh"] == "true"
+    page = client.get(url(draft)).content.decode()
+    assert "3 wait." in page and 'title="Written by a model">writer' in page and "5 answers could not be used" in page
+
+
+def test_what_a_model_says_is_shown_as_text(client: Client, draft: EvalSet, plays: Callable) -> None:
+    plays(row("Close ticket 4711.", "<script>alert(1)</script> close 4711 now, would you please", 4711))
+    ask(draft)
+    client.force_login(admin_of(draft.project))
+    page = client.get(url(draft)).content.decode()
+    assert "&lt;script&gt;alert(1)" in page and "<script>alert(1)" not in page
+
+
+def test_only_an_admin_names_another_server(client: Client, draft: EvalSet, plays: Callable) -> None:
+    client.force_login(make_member(draft.project))
+    assert "No model to ask" in client.get(url(draft)).content.decode()
+    client.post(url(draft, "design_start"), FORM)
+    assert designer.state_of(draft.pk) is None
+    fields = {"text": "x", "base_url": "http://127.0.0.1:9/v1", "model": "judge-model", "key_variable": "",
+              "usd_per_million_input": 0, "usd_per_million_output": 0, "usd_per_day": 1}  # fmt: skip
+    rubrics.save_version(project=draft.project, fields=fields, by=None)
+    rubrics.switch(project=draft.project, version=1, by=None)
+    assert "The judge: judge-model" in client.get(url(draft)).content.decode()
+    client.post(
+        url(draft, "design_start"), FORM | {"design-server": "judge", "design-base_url": "http://evil.example/v1"}
+    )
+    job = designer.state_of(draft.pk)
+    assert (job["wanted"]["base_url"], job["wanted"]["model"]) == ("http://127.0.0.1:9/v1", "judge-model")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"design-model": " "}, "Model: Needed for another server."),
+        ({"design-kinds": ["distractors"]}, "What is varied: Select a valid choice"),
+        ({"design-each": 99}, "less than or equal to 20"),
+        ({"design-server": ""}, "Choose who writes the variants."),
+    ],
+)
+def test_a_bad_form_says_what_is_wrong(
+    client: Client, draft: EvalSet, plays: Callable, changes: dict, words: str
+) -> None:
+    client.force_login(admin_of(draft.project))
+    assert words in client.post(url(draft, "design_start"), FORM | changes, follow=True).content.decode()
+    assert designer.state_of(draft.pk) is None
