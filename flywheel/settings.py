@@ -216,7 +216,9 @@ FLYWHEEL_JUDGE_KEYS = env_list(
 )
 
 # The Python with NeMo Data Designer (`make designer`); where it is absent, variants are made by templates only.
-FLYWHEEL_DESIGNER_PYTHON = os.environ.get("FLYWHEEL_DESIGNER_PYTHON", str(BASE_DIR / ".venv-designer" / "bin" / "python"))
+FLYWHEEL_DESIGNER_PYTHON = os.environ.get(
+    "FLYWHEEL_DESIGNER_PYTHON", str(BASE_DIR / ".venv-designer" / "bin" / "python")
+)
 
 LOGGING = {
     "version": 1,
