@@ -113,7 +113,16 @@ def test_the_charts_have_the_marks_and_the_table(project: Project) -> None:
 
 def test_without_a_change_there_is_no_table(db: None) -> None:
     project = make_project()
+    ran(project, 2, "1", failed=True)
+    ran(project, 1, "1")
+    classify_project(project=project)
+    digest.run()
+    assert changes(project, None) == [] and "shapes" not in dict(rates.figures(project, None))["rate-by-time"]["layout"]
+
+
+def test_where_nothing_failed_there_is_nothing_to_draw(db: None) -> None:
+    project = make_project()
     ran(project, 2, "1")
     ran(project, 1, "1")
     digest.run()
-    assert changes(project, None) == [] and "shapes" not in dict(rates.figures(project, None))["rate-by-time"]["layout"]
+    assert list(rates.figures(project, None)) == []
