@@ -18,6 +18,7 @@ FLOORS = (
 )  # fmt: skip
 LIGHT = {
     "spec",
+    "checks",
     "events",
     "verifiers",
     "environments",

@@ -9,10 +9,10 @@ from apps.core.models import Project
 from apps.evals import importing
 from apps.evals.designed import WRITTEN
 from apps.evals.formats import FORMATS
-from apps.evals.formats.checks import assertions_in
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.models import EvalSet, EvalSetState, Split
 from apps.evals.rewrites import KINDS
+from workers.checks import assertions_in
 
 FROM_FAILURE = [(value, label) for value, label in Split.choices if value != Split.GENERAL]
 
@@ -81,7 +81,7 @@ def drafts_of(project: Project) -> Any:
 
 
 class FailureTaskForm(PlainForm):
-    """The task of one failure. What is right is checked against the forms of `formats.checks`."""
+    """The task of one failure. What is right is checked against the forms of `workers.checks`."""
 
     expected = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 8, "class": "mono", "spellcheck": "false"}), label="What would have been right",

@@ -10,8 +10,8 @@ import json
 import random
 from collections.abc import Callable, Iterator
 
-from apps.evals.formats.checks import check
 from apps.evals.formats.rows import TaskRow
+from workers.checks import check
 
 __all__ = ["check", "general_tasks"]
 PER_KIND = 10

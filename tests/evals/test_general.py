@@ -8,9 +8,9 @@ import pytest
 
 from apps.evals.canonical import canonical_hash
 from apps.evals.formats import read, write
-from apps.evals.formats.checks import CONSTRAINTS
 from apps.evals.general import KINDS, PER_KIND, check, general_tasks, ideal_answer
 from apps.evals.neardup import document, pairs
+from workers.checks import CONSTRAINTS
 
 
 def test_the_set_is_the_same_every_time_and_has_no_request_twice() -> None:

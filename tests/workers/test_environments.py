@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.evals.formats import checks
 from tests.workers.test_workplace_assistant import VALUES, assistant
-from workers.environments import EpisodeError, is_multi_turn, load, recorded
+from workers.environments import EpisodeError, is_multi_turn, load
 from workers.environments.responses import response_of, row_of, to_items, to_messages
 from workers.spec import SpecError
 
@@ -120,28 +119,6 @@ def test_assertions_on_the_state_decide_success() -> None:
     assert right["reward"] == 1 and right["success"] and right["components"]["state"] == 1
     wrong = replayed({"state": [*CLOSED, {"path": "tickets.12.owner", "equals": "Tom"}]}, close)[1]
     assert wrong["reward"] == pytest.approx(2 / 3) and not wrong["success"] and "67%" in wrong["details"][0]
-
-
-KEYS = st.sampled_from(["a", "b", "a.b", "0", "calls", "count", "find"])
-JSON = st.recursive(st.integers() | st.text(max_size=3) | st.none(), lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6)  # fmt: skip
-CALLS = st.lists(
-    st.fixed_dictionaries({"tool": KEYS, "args": st.dictionaries(KEYS, JSON, max_size=2), "content": JSON.map(json.dumps) | st.text() | st.none()}),
-    max_size=4,
-)  # fmt: skip
-PATHS = st.lists(KEYS, min_size=1, max_size=4).map(".".join)
-
-
-@settings(max_examples=200, deadline=None)
-@given(CALLS, st.lists(st.fixed_dictionaries({"path": PATHS, "equals": JSON}), max_size=4))
-def test_the_state_is_what_exported_packages_say_it_is(calls: list[dict], assertions: list[dict]) -> None:
-    ours, theirs = recorded.state_after(calls), checks.state_after(calls)
-    if "\x00" not in json.dumps(theirs) and "\\u0000" not in json.dumps(
-        theirs
-    ):  # ours cannot hold what a database cannot
-        assert ours == theirs
-    held = [{"path": item["path"], "equals": recorded._at(theirs, item["path"])} for item in assertions]
-    for wanted in (assertions, [item for item in held if item["equals"] is not recorded._NOTHING]):
-        assert recorded.state_share(wanted, theirs) == checks.state_share(wanted, theirs)
 
 
 # Responses

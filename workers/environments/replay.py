@@ -1,7 +1,7 @@
 """A recorded run served again: tools answer what they answered then. Light: no torch.
 
 A task's metadata holds `recorded_results` [{"tool", "args", "content"}], `state` [{"path", "equals"}] (what must hold
-afterwards, see `recorded`), and `nearest: true` where a call with other arguments may be answered with the nearest
+afterwards, see `workers.checks`), and `nearest: true` where a call with other arguments may be answered with the nearest
 recorded one of that tool.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from difflib import SequenceMatcher
 
+from workers.checks import answered_calls, assertions_in, state_after, state_share
 from workers.environments import opening
 from workers.environments.episodes import ToolEpisode, judged
-from workers.environments.recorded import assertions_in, called_before, state_after, state_share
 from workers.verifiers import Clients, Execution, Score, Verifier, argument_match, build, normalise
 
 MAX_TURNS = 10
@@ -76,7 +76,7 @@ class ReplayEpisode(ToolEpisode):
         if not self.assertions or score.masked or score.reward is None:
             return score
         made = [{"tool": call.name, "args": call.args, "content": call.observation} for call in self.calls if call.ok]
-        share = state_share(self.assertions, state_after(called_before(self.task["messages"]) + made))
+        share = state_share(self.assertions, state_after(answered_calls(self.task["messages"]) + made))
         score.components["state"] = share
         score.reward = min(score.reward, score.reward * share)
         score.success = score.success and share == 1.0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from workers.verifiers import MAX_DEPTH
+from workers.checks import read_json
 
 _BAD = dict.fromkeys((0, *range(55296, 57344)), "�")  # NUL and lone surrogates: no database takes them
 
@@ -15,30 +14,8 @@ def clean(text: str) -> str:
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError where it is none, holds NaN, or is deeper than MAX_DEPTH."""
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
-    if not _is_shallow(value):
-        raise ValueError("nested too deep")
-    return _cleaned(value)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _is_shallow(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            item
-            for holder in level
-            if isinstance(holder, dict | list)
-            for item in (holder.values() if isinstance(holder, dict) else holder)
-        ]
-    return not level
+    """The value of a JSON text. Raises ValueError where it is none, holds NaN, or is nested too deep (`read_json`)."""
+    return _cleaned(read_json(text))
 
 
 def _cleaned(value: Any) -> Any:

@@ -8,15 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
+from workers.checks import MAX_DEPTH, normalise
 from workers.spec import SpecError
-from workers.verifiers.tool_calls import (
-    MAX_DEPTH,
-    TOOL_CALL_WEIGHTS,
-    argument_match,
-    normalise,
-    parse_call,
-    tool_call,
-)
+from workers.verifiers.tool_calls import TOOL_CALL_WEIGHTS, argument_match, parse_call, tool_call
 from workers.verifiers.types import Clients, Execution, Rollout, Score, Verifier, masked, text_of
 
 __all__ = [

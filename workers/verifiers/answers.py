@@ -11,9 +11,10 @@ from typing import Any
 
 import re2
 
+from workers.checks import json_of
 from workers.verifiers.base import Guarded, Option, SpecError, Unscorable, options, right_or_wrong
 from workers.verifiers.matching import TEXTS
-from workers.verifiers.reading import read_json, unfenced
+from workers.verifiers.reading import unfenced
 from workers.verifiers.types import Clients, Rollout, Score
 
 WHERE = ("text", "last_line", "boxed", "hashes", "tags", "last_number")
@@ -132,7 +133,7 @@ class Exact(Answer):
 
     def same(self, found: str, wanted: Any) -> bool:
         if not isinstance(wanted, str):
-            value = read_json(unfenced(found))
+            value = json_of(unfenced(found))
             return type(value) is type(wanted) and value == wanted
         given, right = (plain(found), plain(wanted)) if self.plain else (found, wanted)
         return self.standard(given) == self.standard(right)
@@ -230,7 +231,7 @@ class Json(Guarded):
 
     def judge(self, rollout: Rollout) -> Score:
         text = unfenced(rollout.output) if self.fenced else rollout.output
-        value = read_json(text[:LONGEST])
+        value = json_of(text[:LONGEST])
         if value is None and text.strip() != "null":
             return Score(reward=0.0, components={"valid": 0.0, "schema": 0.0}, details=["broken JSON"])
         validator = self.validator or self.of_task(rollout)

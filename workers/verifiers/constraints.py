@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from workers.checks import json_of, normalise
 from workers.verifiers.answers import LONGEST, plain
 from workers.verifiers.base import Guarded, Option, SpecError, Unscorable, options
-from workers.verifiers.reading import read_json, unfenced
-from workers.verifiers.tool_calls import normalise
+from workers.verifiers.reading import unfenced
 from workers.verifiers.types import Clients, Rollout, Score
 
 RELATIONS = ("at least", "at most", "exactly", "less than", "more than")
@@ -105,7 +105,7 @@ def _postscript(text: str, a: dict) -> bool:
 
 def _is_json(text: str, a: dict) -> bool:
     text = unfenced(text).strip()
-    return text == "null" or read_json(text) is not None
+    return text == "null" or json_of(text) is not None
 
 
 def _capitals(text: str, a: dict) -> bool:
@@ -182,8 +182,8 @@ OWN: dict[str, Callable[[str, Any], bool]] = {
     "ends_with": lambda text, end: text.strip().endswith(end),
     "upper": lambda text, wanted: letters(text) and (text == text.upper()) is wanted,
     "lower": lambda text, wanted: letters(text) and (text == text.lower()) is wanted,
-    "json": lambda text, value: normalise(read_json(unfenced(text))) == normalise(value),
-    "json_keys": lambda text, keys: _has_keys(read_json(unfenced(text)), keys),
+    "json": lambda text, value: normalise(json_of(unfenced(text))) == normalise(value),
+    "json_keys": lambda text, keys: _has_keys(json_of(unfenced(text)), keys),
     "list": lambda text, items: (
         [part.strip(" .\n").casefold() for part in re.split(r"[,\n]", plain(text))]
         == [str(item).casefold() for item in items]

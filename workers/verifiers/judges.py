@@ -12,8 +12,8 @@ from collections.abc import Callable
 from statistics import mean, median
 from typing import Any
 
+from workers.checks import json_of
 from workers.verifiers.base import Guarded, Option, SpecError, Unscorable, options
-from workers.verifiers.reading import read_json
 from workers.verifiers.types import Clients, Rollout, Score, masked, text_of
 
 MODES = ("score", "pairwise", "group")
@@ -118,7 +118,7 @@ class Judge(Guarded):
         if self.ask is None:
             raise Unscorable("There is no judge model to ask.")
         said = self.ask(messages)
-        value = read_json(said.strip()) if isinstance(said, str) else None
+        value = json_of(said.strip()) if isinstance(said, str) else None
         return value if isinstance(value, dict) else None
 
     # Against a reference

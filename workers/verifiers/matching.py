@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from workers.verifiers.tool_calls import normalise
+from workers.checks import normalise
 
 _DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
 DATES = ("%Y-%m-%d", "%Y/%m/%d", "%B %d %Y", "%b %d %Y", "%d %B %Y", "%d %b %Y")  # only what cannot be misread

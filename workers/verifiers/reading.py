@@ -6,13 +6,12 @@ somewhere in it is an answer. What sets out to be a call and is none is a fault,
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.verifiers.tool_calls import MAX_DEPTH, _depth, _no_constant
+from workers.checks import json_of
 from workers.verifiers.types import text_of
 
 MAX_CALLS = 1000
@@ -65,7 +64,7 @@ def _native(item: Any) -> Call | str:
         return "broken call: a tool call has no name"
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        arguments = read_json(arguments) if arguments.strip() else {}
+        arguments = json_of(arguments) if arguments.strip() else {}
     if not isinstance(arguments, dict):
         return f"broken JSON: the arguments of {function['name'][:80]} are not a JSON object"
     return Call(function["name"], arguments)
@@ -83,7 +82,7 @@ def _in_text(text: str) -> Iterator[Call | str]:
 def _of_json(text: str) -> Iterator[Call | str]:
     if not _SETS_OUT.match(text):
         return
-    value = read_json(text)
+    value = json_of(text)
     if value is None:
         yield "broken JSON: the text sets out to be JSON and is none"
         return
@@ -105,20 +104,10 @@ def _of_value(item: Any) -> Call | str | None:
     if "tool" not in item and args is None:
         return None  # {"name": "Ben"} is an answer
     if isinstance(args, str):
-        args = read_json(args)
+        args = json_of(args)
     if not isinstance(tool, str) or not isinstance(args, dict):
         return "broken call: expected {“tool”: text, “args”: object}"
     return Call(tool, args)
-
-
-def read_json(text: str) -> Any:
-    """The value of a JSON text; None where it is none, or nested deeper than MAX_DEPTH."""
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return None
-    deep = isinstance(value, dict | list) and text.count("{") + text.count("[") > MAX_DEPTH
-    return None if deep and _depth(value) > MAX_DEPTH else value
 
 
 def unfenced(text: str) -> str:

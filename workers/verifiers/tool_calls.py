@@ -1,35 +1,13 @@
-"""The guide's reward of one tool call, and what texts and values mean the same. Light and pure."""
+"""The guide's reward of one tool call. Light and pure."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
-from typing import Any
 
+from workers.checks import json_of, normalise
 from workers.verifiers.types import Execution, Score
 
 TOOL_CALL_WEIGHTS = {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}
-MAX_DEPTH = 32
-_SPACE = re.compile(r"\s+")
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")  # Python's parser would take NaN and Infinity
-
-
-def _depth(value: Any) -> int:
-    """How deep lists and objects are nested; a loop, so that no depth is too much for it."""
-    depth, level = 0, [value]
-    while level:
-        level = [
-            item
-            for holder in level
-            if isinstance(holder, dict | list)
-            for item in (holder.values() if isinstance(holder, dict) else holder)
-        ]
-        depth += 1
-    return depth - 1
 
 
 def parse_call(text: str) -> dict | None:
@@ -38,30 +16,12 @@ def parse_call(text: str) -> dict | None:
     What is nested deeper than MAX_DEPTH counts as invalid: it would make the verifier fail, and a failed verifier
     masks the sample, so that an absurd answer would escape its penalty.
     """
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return None
+    value = json_of(text)
     if not isinstance(value, dict) or not isinstance(value.get("tool"), str):
         return None
-    if not isinstance(value.get("args"), dict) or _depth(value) > MAX_DEPTH:
+    if not isinstance(value.get("args"), dict):
         return None
     return {"tool": value["tool"], "args": value["args"]}
-
-
-def normalise(value: Any) -> Any:
-    """Values that mean the same are equal: case and spaces of text, 4 and 4.0; true is not 1."""
-    if isinstance(value, bool) or value is None:
-        return ("constant", value)
-    if isinstance(value, int | float):
-        return ("number", float(value) if abs(value) < 1e300 else str(value))
-    if isinstance(value, str):
-        return ("text", _SPACE.sub(" ", value).strip().casefold())
-    if isinstance(value, list):
-        return ("list", tuple(normalise(item) for item in value))
-    if isinstance(value, dict):
-        return ("object", tuple(sorted((key, normalise(item)) for key, item in value.items())))
-    return ("other", repr(value))
 
 
 def argument_match(args: dict, expected: dict) -> float:

@@ -48,7 +48,7 @@ def calls_in(message: dict) -> list[dict] | None:
     if message.get("tool_calls"):
         calls = [_native(call) for call in message["tool_calls"]]
         return None if None in calls else calls
-    value = _json(message.get("content") or "")
+    value = json_of(message.get("content") or "")
     found = value if isinstance(value, list) else [value]
     return found if all(_is_call(call) for call in found) else []
 
@@ -56,7 +56,7 @@ def calls_in(message: dict) -> list[dict] | None:
 def _native(call: dict) -> dict | None:
     function = call.get("function") or call
     arguments = function.get("arguments")
-    args = _json(arguments) if isinstance(arguments, str) else arguments
+    args = json_of(arguments) if isinstance(arguments, str) else arguments
     made = {"tool": function.get("name"), "args": args}
     return made if _is_call(made) else None
 
@@ -65,13 +65,23 @@ def _is_call(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("tool"), str) and isinstance(value.get("args"), dict)
 
 
-def _json(text: str) -> Any:
-    """The value of a JSON text; None where it is none, or nested deeper than MAX_DEPTH."""
+def read_json(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError where it is none, holds NaN, or is nested deeper than MAX_DEPTH."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    if text.count("{") + text.count("[") > MAX_DEPTH and not _is_shallow(value):
+        raise ValueError("nested too deep")
+    return value
+
+
+def json_of(text: str) -> Any:
+    """The same, but None where there is no such value."""
+    try:
+        return read_json(text)
+    except ValueError:
         return None
-    return value if _is_shallow(value) else None
 
 
 def _no_constant(name: str) -> None:
@@ -173,11 +183,11 @@ def answered_calls(messages: list[dict]) -> list[dict]:
     made: list[dict] = []
     waiting: dict[Any, dict] = {}
     for message in messages:
-        if message["role"] == "assistant":
+        if message.get("role") == "assistant":
             read = [(call.get("id"), _native(call)) for call in message.get("tool_calls") or []]
             waiting = {name: call | {"content": None} for name, call in read if call}
             made += waiting.values()
-        elif message["role"] == "tool" and isinstance(message.get("content"), str):
+        elif message.get("role") == "tool" and isinstance(message.get("content"), str):
             waiting.pop(message.get("tool_call_id"), {})["content"] = message["content"]
     return made
 
@@ -189,7 +199,7 @@ def state_after(calls: list[dict]) -> dict:
     last: dict[str, dict] = {}
     for call in calls:
         text = call["content"] or ""
-        result = _json(text)
+        result = json_of(text)
         if isinstance(result, dict):
             state = _merged(state, result)
         count = last[call["tool"]]["count"] + 1 if call["tool"] in last else 1
@@ -257,7 +267,7 @@ def is_answer(text: str, answer: Any) -> bool:
         if _NUMBER.fullmatch(number) and _NUMBER.fullmatch(str(wanted).replace(",", "")):
             if float(number) == float(str(wanted).replace(",", "")):
                 return True
-        elif not isinstance(wanted, str) and normalise(_json(given)) == normalise(wanted):
+        elif not isinstance(wanted, str) and normalise(json_of(given)) == normalise(wanted):
             return True
     return False
 
@@ -271,7 +281,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _has_keys(text: str, keys: list[str]) -> bool:
-    value = _json(plain_json(text))
+    value = json_of(plain_json(text))
     return isinstance(value, dict) and sorted(value) == sorted(keys)
 
 
@@ -294,7 +304,7 @@ CONSTRAINTS: dict[str, Callable[[str, Any], bool]] = {
     "ends_with": lambda text, end: text.strip().endswith(end),
     "upper": lambda text, wanted: any(map(str.isalpha, text)) and (text == text.upper()) is wanted,
     "lower": lambda text, wanted: any(map(str.isalpha, text)) and (text == text.lower()) is wanted,
-    "json": lambda text, value: normalise(_json(plain_json(text))) == normalise(value),
+    "json": lambda text, value: normalise(json_of(plain_json(text))) == normalise(value),
     "json_keys": _has_keys,
     "list": lambda text, items: (
         [part.strip(" .\n").casefold() for part in re.split(r"[,\n]", plain(text))]
