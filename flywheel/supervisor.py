@@ -72,6 +72,7 @@ class Stack:
         self.programs.append(Program("beat", self._celery("beat", "--pidfile=")))
         self.logs = Path(settings.FLYWHEEL_DATA_DIR) / "logs"
         self.stopping = threading.Event()
+        self.interrupted = False
         self._lines: queue.Queue[str] = queue.Queue(UNSHOWN_LINES)
         threading.Thread(target=self._print, daemon=True).start()
         self._keeper: threading.Thread | None = None
@@ -100,12 +101,28 @@ class Stack:
             "--without-mingle",
         )
 
+    def heed_signals(self) -> None:
+        """Ctrl-C and SIGTERM raise KeyboardInterrupt in the main thread, and are kept in mind: one that comes while it
+        forks is swallowed by Python (an exception in a callback at the fork is printed and ignored)."""
+        signal.signal(signal.SIGTERM, self._interrupt)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, *_: object) -> None:
+        self.interrupted = True
+        raise KeyboardInterrupt
+
+    def _check_interrupted(self) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+
     def start(self) -> None:
         """Raises StackError where the port is taken."""
         require_free_port(self.host, self.port)
         self.logs.mkdir(parents=True, exist_ok=True)
         for program in self.programs:
             self._start(program)
+            self._check_interrupted()
         self._keeper = threading.Thread(target=self._keep_running, daemon=True)
         self._keeper.start()
 
@@ -164,6 +181,7 @@ class Stack:
         """Returns once /healthz says 200. Raises StackError naming the part that is not up."""
         deadline, answer = time.monotonic() + patience_s, "no answer"
         while time.monotonic() < deadline:
+            self._check_interrupted()
             try:
                 response = httpx.get(f"{self.url}/healthz", timeout=5)
                 if response.status_code == 200:
@@ -175,12 +193,10 @@ class Stack:
         raise StackError(f"Not all is up after {patience_s:.0f} s: {answer}. Read {settings.FLYWHEEL_DATA_DIR}/logs.")
 
     def serve_forever(self) -> None:
-        """Until Ctrl-C or SIGTERM."""
-        done = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: done.set())
+        """Until Ctrl-C or SIGTERM (`heed_signals`)."""
         with contextlib.suppress(KeyboardInterrupt):
-            while not done.wait(1.0):
-                pass
+            while not self.interrupted:
+                time.sleep(1.0)
         self.stop()
 
     def stop(self) -> None:

@@ -21,7 +21,8 @@ from typing import Any
 _SPACE = re.compile(r"\s+")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
-_FENCE = re.compile(r"\A```\w*\n(.*?)\n?```\Z", re.DOTALL)
+_FENCE = re.compile(r"\A```[\w-]*\s*\n(.*?)\n?\s*```\Z", re.DOTALL)
+_AROUND = "*_`\"'“”‘’ \n\t"
 MAX_DEPTH = 32
 
 
@@ -126,10 +127,8 @@ def match_calls(calls: list[dict], expected: dict) -> dict[str, float]:
     if not wanted and not calls:
         return {"success": 1.0, "tools": 1.0, "arguments": 1.0}
     scores = [[_pair(call, want) for want in wanted] for call in calls]
-    ordered = bool(expected.get("ordered"))
-    chosen = (
-        list(zip(range(len(calls)), range(len(wanted)), strict=False)) if ordered else _assigned(scores, len(wanted))
-    )
+    in_order = {i: i for i in range(min(len(calls), len(wanted)))}
+    chosen = (in_order if expected.get("ordered") else paired(scores)).items()
     slots = max(len(calls), len(wanted))
     tools = sum(scores[i][j] > 0 for i, j in chosen) / slots
     arguments = sum(max(0.0, scores[i][j] - 1) for i, j in chosen) / slots
@@ -141,27 +140,34 @@ def _pair(call: dict, want: dict) -> float:
     return 1 + argument_match(call["args"], want) if call["tool"] == want["tool"] else 0.0
 
 
-def _assigned(scores: list[list[float]], columns: int) -> list[tuple[int, int]]:
-    """Pairs (call, wanted): as many perfect ones as there can be (Kuhn's algorithm), the rest by descending score."""
+def paired(scores: list[list[float]]) -> dict[int, int]:
+    """Which call (row) stands for which wanted one (column), where 2 is a perfect score: as many perfect pairs as there
+    can be (Kuhn's algorithm), the rest by descending score."""
+    pairs = perfect_pairs([[score == 2.0 for score in row] for row in scores])
+    taken = set(pairs.values())
+    for _, i, j in sorted((-score, i, j) for i, row in enumerate(scores) for j, score in enumerate(row)):
+        if i not in pairs and j not in taken:
+            pairs[i] = j
+            taken.add(j)
+    return pairs
+
+
+def perfect_pairs(right: list[list[bool]]) -> dict[int, int]:
+    """The most pairs (row → column) with right[row][column] (Kuhn's algorithm), each row and column once."""
     owner: dict[int, int] = {}
 
-    def place(i: int, tried: set[int]) -> bool:
-        for j in range(columns):
-            if scores[i][j] == 2 and j not in tried:
-                tried.add(j)
-                if j not in owner or place(owner[j], tried):
-                    owner[j] = i
+    def place(row: int, tried: set[int]) -> bool:
+        for column, fit in enumerate(right[row]):
+            if fit and column not in tried:
+                tried.add(column)
+                if column not in owner or place(owner[column], tried):
+                    owner[column] = row
                     return True
         return False
 
-    for i in range(len(scores)):
-        place(i, set())
-    pairs = {i: j for j, i in owner.items()}
-    rest = sorted(((-score, i, j) for i, row in enumerate(scores) for j, score in enumerate(row)))
-    for _, i, j in rest:
-        if i not in pairs and j not in pairs.values():
-            pairs[i] = j
-    return sorted(pairs.items())
+    for row in range(len(right)):
+        place(row, set())
+    return {row: column for column, row in owner.items()}
 
 
 # State
@@ -249,12 +255,15 @@ def _walk(value: Any, parts: list[str]) -> Any:
 # Text
 
 
+def unfenced(text: str) -> str:
+    """A text without the code fence around it."""
+    fenced = _FENCE.match(text.strip())
+    return fenced[1] if fenced else text
+
+
 def plain(text: str) -> str:
-    """An answer without what surrounds it: spaces, a code fence, quotes, emphasis, a full stop."""
-    text = text.strip()
-    if fenced := _FENCE.match(text):
-        text = fenced[1].strip()
-    return text.strip("*_`\"'“”‘’ \n").removesuffix(".").strip("*_`\"'“”‘’ \n")
+    """An answer without a code fence, quotes, emphasis and the full stop around it."""
+    return unfenced(text).strip(_AROUND).removesuffix(".").strip(_AROUND)
 
 
 def is_answer(text: str, answer: Any) -> bool:
@@ -272,28 +281,27 @@ def is_answer(text: str, answer: Any) -> bool:
     return False
 
 
-def _words(text: str) -> list[str]:
+def words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.strip().splitlines() if line.strip()]
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def letters(text: str) -> bool:
+    return any(map(str.isalpha, text))
 
 
 def _has_keys(text: str, keys: list[str]) -> bool:
-    value = json_of(plain_json(text))
+    value = json_of(unfenced(text))
     return isinstance(value, dict) and sorted(value) == sorted(keys)
 
 
-def plain_json(text: str) -> str:
-    fenced = _FENCE.match(text.strip())
-    return fenced[1] if fenced else text
-
-
 CONSTRAINTS: dict[str, Callable[[str, Any], bool]] = {
-    "words": lambda text, count: len(_words(text)) == count,
-    "max_words": lambda text, count: 0 < len(_words(text)) <= count,
-    "lines": lambda text, count: len(_lines(text)) == count,
+    "words": lambda text, count: len(words(text)) == count,
+    "max_words": lambda text, count: 0 < len(words(text)) <= count,
+    "lines": lambda text, count: len(lines(text)) == count,
     "exact": lambda text, wanted: text.strip() == wanted,
     "one_of": lambda text, choices: plain(text).casefold() in [choice.casefold() for choice in choices],
     "contains": lambda text, parts: all(part.casefold() in text.casefold() for part in parts),
@@ -302,9 +310,9 @@ CONSTRAINTS: dict[str, Callable[[str, Any], bool]] = {
     ),
     "starts_with": lambda text, start: text.strip().startswith(start),
     "ends_with": lambda text, end: text.strip().endswith(end),
-    "upper": lambda text, wanted: any(map(str.isalpha, text)) and (text == text.upper()) is wanted,
-    "lower": lambda text, wanted: any(map(str.isalpha, text)) and (text == text.lower()) is wanted,
-    "json": lambda text, value: normalise(json_of(plain_json(text))) == normalise(value),
+    "upper": lambda text, wanted: letters(text) and (text == text.upper()) is wanted,
+    "lower": lambda text, wanted: letters(text) and (text == text.lower()) is wanted,
+    "json": lambda text, value: normalise(json_of(unfenced(text))) == normalise(value),
     "json_keys": _has_keys,
     "list": lambda text, items: (
         [part.strip(" .\n").casefold() for part in re.split(r"[,\n]", plain(text))]

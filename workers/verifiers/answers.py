@@ -11,15 +11,13 @@ from typing import Any
 
 import re2
 
-from workers.checks import json_of
+from workers.checks import json_of, plain, unfenced
 from workers.verifiers.base import Guarded, Option, SpecError, Unscorable, options, right_or_wrong
 from workers.verifiers.matching import TEXTS
-from workers.verifiers.reading import unfenced
 from workers.verifiers.types import Clients, Rollout, Score
 
 WHERE = ("text", "last_line", "boxed", "hashes", "tags", "last_number")
 LONGEST = 200_000  # characters of an answer that are looked at
-_AROUND = "*_`\"'“”‘’ \n\t"
 _OPEN, _CLOSE = re.compile("<answer>", re.IGNORECASE), re.compile("</answer>", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,4})?(?:/\d+)?")
 _IN_TEXT = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d{1,4})?")
@@ -92,11 +90,6 @@ def tagged(text: str) -> str:
     if not opens:
         return ""
     return text[opens[-1] : next(at for at in closes if at >= opens[-1])].strip()
-
-
-def plain(text: str) -> str:
-    """An answer without a code fence, quotes, emphasis and the full stop around it."""
-    return unfenced(text).strip(_AROUND).removesuffix(".").strip(_AROUND)
 
 
 class Answer(Guarded):

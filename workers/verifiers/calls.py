@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from workers.checks import paired
 from workers.verifiers.base import Guarded, Option, Unscorable, options, right_or_wrong, weights_of
-from workers.verifiers.matching import TEXTS, OneOf, Rules, fits, one_of, perfect_pairs, same
+from workers.verifiers.matching import TEXTS, OneOf, Rules, fits, one_of, same
 from workers.verifiers.reading import Call, Made, calls_in
 from workers.verifiers.types import Clients, Rollout, Score
 
@@ -247,14 +248,7 @@ def pair(
     scores = [
         [1 + share(call, item, schemas, rules) if call.tool == item.tool else 0.0 for item in wanted] for call in calls
     ]
-    pairs = perfect_pairs([[score == 2.0 for score in row] for row in scores])
-    taken = set(pairs.values())
-    rest = sorted((-score, i, j) for i, row in enumerate(scores) for j, score in enumerate(row))
-    for _, i, j in rest:
-        if i not in pairs and j not in taken:
-            pairs[i] = j
-            taken.add(j)
-    return pairs
+    return paired(scores)
 
 
 def faults(

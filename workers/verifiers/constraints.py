@@ -10,15 +10,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from workers.checks import json_of, normalise
-from workers.verifiers.answers import LONGEST, plain
+from workers.checks import CONSTRAINTS, json_of, letters, unfenced, words
+from workers.verifiers.answers import LONGEST
 from workers.verifiers.base import Guarded, Option, SpecError, Unscorable, options
-from workers.verifiers.reading import unfenced
 from workers.verifiers.types import Clients, Rollout, Score
 
 RELATIONS = ("at least", "at most", "exactly", "less than", "more than")
 UNCHECKED = ("response_language",)  # needs a model of languages; skipped, and said so
-_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _SENTENCE = re.compile(r"[.!?。！？]+[\"'”’)\]*]*(?=\s|$)")
 _ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|etc|vs|Mr|Mrs|Ms|Dr|Prof|St|No|[A-Z])\.(?=\s)")
 _BULLET = re.compile(r"^[ \t]*[*•-][ \t]+\S", re.MULTILINE)
@@ -28,30 +26,18 @@ _TITLE = re.compile(r"<<[^<>\n]*[^<>\s][^<>\n]*>>")
 _RULE = re.compile(r"^[ \t]*\*\*\*[ \t]*$", re.MULTILINE)
 
 
-def words(text: str) -> list[str]:
-    return _WORD.findall(text)
-
-
 def sentences(text: str) -> int:
     """Ends of sentences, abbreviations and initials aside; a last one without its full stop counts, too."""
     text = _ABBREVIATION.sub("_", text.strip())
     ends = [match.end() for match in _SENTENCE.finditer(text)]
     rest = text[ends[-1] if ends else 0 :]
-    return len(ends) + bool(_WORD.search(rest))
+    return len(ends) + bool(words(rest))
 
 
 def paragraphs(text: str) -> list[str]:
     """Parted by empty lines; a line of *** parts, too, and is none."""
     parts = re.split(r"\n[ \t]*\n", _RULE.sub("\n\n", text))
     return [part.strip() for part in parts if part.strip()]
-
-
-def lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def letters(text: str) -> bool:
-    return any(map(str.isalpha, text))
 
 
 def related(found: int, arguments: dict, count: int | None, default: str = "at least") -> bool:
@@ -169,31 +155,6 @@ TYPES: dict[str, tuple[Check, dict[str, type]]] = {
 }  # fmt: skip
 EMPTY_FAILS = "empty answer"
 
-# Flywheel's own names, as its tasks have them in `expected.constraint`: name → whether the text holds to the value.
-OWN: dict[str, Callable[[str, Any], bool]] = {
-    "words": lambda text, count: len(words(text)) == count,
-    "max_words": lambda text, count: 0 < len(words(text)) <= count,
-    "lines": lambda text, count: len(lines(text)) == count,
-    "exact": lambda text, wanted: text.strip() == wanted,
-    "one_of": lambda text, choices: plain(text).casefold() in [choice.casefold() for choice in choices],
-    "contains": lambda text, parts: all(part.casefold() in text.casefold() for part in parts),
-    "excludes": lambda text, parts: not any(part.casefold() in text.casefold() for part in parts),
-    "starts_with": lambda text, start: text.strip().startswith(start),
-    "ends_with": lambda text, end: text.strip().endswith(end),
-    "upper": lambda text, wanted: letters(text) and (text == text.upper()) is wanted,
-    "lower": lambda text, wanted: letters(text) and (text == text.lower()) is wanted,
-    "json": lambda text, value: normalise(json_of(unfenced(text))) == normalise(value),
-    "json_keys": lambda text, keys: _has_keys(json_of(unfenced(text)), keys),
-    "list": lambda text, items: (
-        [part.strip(" .\n").casefold() for part in re.split(r"[,\n]", plain(text))]
-        == [str(item).casefold() for item in items]
-    ),
-}
-
-
-def _has_keys(value: Any, keys: list[str]) -> bool:
-    return isinstance(value, dict) and sorted(value) == sorted(keys)
-
 
 def checked(item: Any, where: str) -> dict:
     """A constraint with its type known and its arguments of the right types. Raises SpecError."""
@@ -262,9 +223,9 @@ class Constraints(Guarded):
 
 def own_checks(given: Any) -> Iterator[tuple[str, Callable[[str], bool]]]:
     for name, value in (given if isinstance(given, dict) else {}).items():
-        if name not in OWN:
-            raise Unscorable(f"There is no constraint “{name}”. There are {', '.join(OWN)}.")
-        yield name, (lambda text, value=value, check=OWN[name]: check(text, value))
+        if name not in CONSTRAINTS:
+            raise Unscorable(f"There is no constraint “{name}”. There are {', '.join(CONSTRAINTS)}.")
+        yield name, (lambda text, value=value, check=CONSTRAINTS[name]: check(text, value))
 
 
 def of_task(rollout: Rollout) -> list[dict]:

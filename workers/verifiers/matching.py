@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from workers.checks import normalise
+from workers.checks import normalise, perfect_pairs
 
 _DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
 DATES = ("%Y-%m-%d", "%Y/%m/%d", "%B %d %Y", "%b %d %Y", "%d %B %Y", "%d %b %Y")  # only what cannot be misread
@@ -143,21 +143,3 @@ def fits(value: Any, schema: Any) -> bool:
     if kinds is None:
         return True
     return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-
-
-def perfect_pairs(right: list[list[bool]]) -> dict[int, int]:
-    """The most pairs (row → column) with right[row][column] (Kuhn's algorithm), each row and column once."""
-    owner: dict[int, int] = {}
-
-    def place(row: int, tried: set[int]) -> bool:
-        for column, fit in enumerate(right[row]):
-            if fit and column not in tried:
-                tried.add(column)
-                if column not in owner or place(owner[column], tried):
-                    owner[column] = row
-                    return True
-        return False
-
-    for row in range(len(right)):
-        place(row, set())
-    return {row: column for column, row in owner.items()}

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from workers.verifiers.answers import VALUES, Answer, plain
+from workers.checks import plain
+from workers.verifiers.answers import VALUES, Answer
 from workers.verifiers.base import Option, options
 from workers.verifiers.types import Clients
 

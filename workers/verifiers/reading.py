@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.checks import json_of
+from workers.checks import json_of, unfenced
 from workers.verifiers.types import text_of
 
 MAX_CALLS = 1000
-_FENCE = re.compile(r"\A```[\w-]*\s*\n(.*?)\n?\s*```\Z", re.DOTALL)
 _TAG, _END = "<tool_call>", "</tool_call>"
 _SETS_OUT = re.compile(r"\s*(?:\[\s*)?\{\s*[\"'}]")
 
@@ -75,8 +74,7 @@ def _in_text(text: str) -> Iterator[Call | str]:
         for part in text.split(_TAG)[1:]:
             yield from _of_json(part.split(_END)[0])
         return
-    fenced = _FENCE.match(text.strip())
-    yield from _of_json(fenced[1] if fenced else text)
+    yield from _of_json(unfenced(text))
 
 
 def _of_json(text: str) -> Iterator[Call | str]:
@@ -108,9 +106,3 @@ def _of_value(item: Any) -> Call | str | None:
     if not isinstance(tool, str) or not isinstance(args, dict):
         return "broken call: expected {“tool”: text, “args”: object}"
     return Call(tool, args)
-
-
-def unfenced(text: str) -> str:
-    """A text without the code fence around it."""
-    fenced = _FENCE.match(text.strip())
-    return fenced[1] if fenced else text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 from django.core.management import BaseCommand, CommandError, CommandParser
@@ -19,7 +18,6 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, default=8000)
 
     def handle(self, *, host: str, port: int, **options: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # while it starts, too, it stops all it started
         stack = prepare(self, host, port)
         try:
             stack.start()
@@ -33,10 +31,12 @@ class Command(BaseCommand):
 
 
 def prepare(command: BaseCommand, host: str, port: int, *, quiet: bool = False) -> Stack:
-    """Migrations, static files, the first admin. Raises CommandError where the port is taken."""
+    """Migrations, static files, the first admin; signals stop the stack. Raises CommandError where the port is taken."""
     try:
         require_free_port(host, port)
     except StackError as error:
         raise CommandError(str(error)) from error
     prepare_installation(command)
-    return Stack(host, port, quiet=quiet)
+    stack = Stack(host, port, quiet=quiet)
+    stack.heed_signals()
+    return stack

@@ -1,0 +1,45 @@
+"""What the supervisor of one machine does with signals."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flywheel.supervisor import Program, Stack
+from tests.flywheel.machine import free_port
+
+
+@pytest.fixture
+def stack(data_dir: Path) -> Iterator[Stack]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    made = Stack("127.0.0.1", free_port())
+    made.heed_signals()
+    yield made
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_is_swallowed_at_a_fork_still_stops_the_start(
+    stack: Stack, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def swallow(program: Program) -> None:
+        begun.append(program.name)
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(stack, "_start", swallow)
+    with pytest.raises(KeyboardInterrupt):
+        stack.start()
+    assert begun == ["web"]
+    with pytest.raises(KeyboardInterrupt):
+        stack.wait_healthy()
+    stack.serve_forever()  # returns
