@@ -19,6 +19,8 @@ CHROMIUM = next(
 )
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-dev-shm-usage"]
 PASSWORD = "a long enough password"
+PATIENCE_MS = 30_000  # a slow machine is no failure; where all is well nothing waits
+sync_api.expect.set_options(timeout=PATIENCE_MS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,7 +55,7 @@ def world(user: Any, data_dir: Path) -> World:
 def page(browser: Any, live_server: Any, user: Any) -> Iterator[Any]:
     """A page of a person who is not logged in yet. A script error, or a message of the console, fails the test."""
     context = browser.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(8_000)
+    context.set_default_timeout(PATIENCE_MS)
     opened, wrong = context.new_page(), []
     opened.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
     opened.on("pageerror", lambda error: wrong.append(str(error)))

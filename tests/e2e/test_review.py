@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from apps.core.models import Role
 from apps.reviews.models import Judgement, ReviewItem, RewardReview
 from apps.reviews.policy import set_policy
-from tests.e2e.conftest import PASSWORD
+from tests.e2e.conftest import PASSWORD, PATIENCE_MS
 from tests.factories import make_member, make_project
 from tests.reviews.made import Made, pass_probes
 
@@ -38,7 +38,7 @@ def pages(browser: Any, live_server: Any, made: Made) -> Iterator[tuple[Any, Any
     contexts, wrong = [], []
     for name in (member.username, "ada"):
         context = browser.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 800})
-        context.set_default_timeout(8_000)
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("response", lambda answer: wrong.append(answer.url) if answer.status >= 500 else None)

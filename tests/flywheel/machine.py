@@ -23,7 +23,7 @@ SETTINGS = ("DATABASE_URL", "BROKER_URL", "SECRET_KEY", "FLYWHEEL_EMBEDDED_FSYNC
 T = TypeVar("T")
 
 
-def eventually(ask: Callable[[], T], patience_s: float = 60.0) -> T:
+def eventually(ask: Callable[[], T], patience_s: float = 120.0) -> T:
     """The first true answer. Fails the test when none comes."""
     deadline = time.monotonic() + patience_s
     while not (answer := ask()):
@@ -139,7 +139,7 @@ class Machine:
             except ProcessLookupError:
                 continue
         for process in self.started:
-            process.wait(timeout=10)
+            process.wait(timeout=60)
 
     def is_quiet(self) -> bool:
         return not self.processes()
@@ -164,7 +164,7 @@ from django.db import connection
 def health(port: int) -> dict | None:
     """The answer of /healthz, whatever its status; None where nothing answers."""
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=5).json()
+        return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=30).json()
     except (httpx.HTTPError, ValueError):
         return None
 

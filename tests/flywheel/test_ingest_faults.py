@@ -125,6 +125,6 @@ def test_what_was_acknowledged_is_there_once(machine: Machine) -> None:
         found = json.loads(machine.python(COUNTED).splitlines()[-1])
         return found if found["waiting"] == 0 and found["counted"] == len(found["names"]) else None
 
-    found = eventually(stored, 60)
+    found = eventually(stored, 120)
     assert set(acknowledged) <= set(found["names"])
     assert len(found["names"]) == len(set(found["names"])) == found["keys"] == found["contents"]

@@ -39,6 +39,7 @@ def it_takes_bodies_without_a_length(port: int, key: str) -> None:
         f"http://127.0.0.1:{port}/api/v1/trajectories/",
         content=iter([packed[:50], packed[50:]]),
         headers={"Authorization": f"Bearer {key}", "Content-Encoding": "gzip", "Content-Type": "application/json"},
+        timeout=60,
     )
     assert answer.status_code == 201, answer.text
 
@@ -51,7 +52,7 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: M
     port = free_port()
     process = up(machine, port)
     assert set((health(port) or {})["parts"]) == PARTS
-    assert httpx.get(f"http://127.0.0.1:{port}/", follow_redirects=True).status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{port}/", follow_redirects=True, timeout=60).status_code == 200
 
     it_takes_bodies_without_a_length(port, "fw_test-key-0123456789")
 
@@ -64,26 +65,26 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: M
     for pid in before:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    eventually(lambda: len(set(workers(machine, "default")) - set(before)) == len(before), 60)
-    eventually(healthy(port, process), 60)
+    eventually(lambda: len(set(workers(machine, "default")) - set(before)) == len(before), 120)
+    eventually(healthy(port, process), 120)
 
     supervisor = machine.processes("flywheel.embedded")
     os.kill(supervisor[0], signal.SIGKILL)
-    eventually(lambda: machine.processes("flywheel.embedded") not in ([], supervisor), 20)
-    eventually(healthy(port, process), 60)
+    eventually(lambda: machine.processes("flywheel.embedded") not in ([], supervisor), 120)
+    eventually(healthy(port, process), 120)
 
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert "Traceback" not in output
     assert "correct horse battery" not in output
-    eventually(machine.is_quiet, 30)
+    eventually(machine.is_quiet, 120)
 
 
 def test_nothing_is_left_when_it_is_killed(machine: Machine) -> None:
     process = up(machine, free_port())
     process.kill()
-    eventually(machine.is_quiet, 45)
+    eventually(machine.is_quiet, 120)
 
 
 def test_ctrl_c_while_it_starts_is_quiet(machine: Machine) -> None:
@@ -93,4 +94,4 @@ def test_ctrl_c_while_it_starts_is_quiet(machine: Machine) -> None:
     output, _ = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "Traceback" not in output
-    eventually(machine.is_quiet, 30)
+    eventually(machine.is_quiet, 120)

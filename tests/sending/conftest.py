@@ -48,5 +48,6 @@ def user(server: str, openai_url: str, tmp_path: Path) -> User:
 
 @pytest.fixture
 def api(server: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{server}/api/v1/trajectories/", headers={"Authorization": f"Bearer {KEY}"}) as client:
+    base, headers = f"{server}/api/v1/trajectories/", {"Authorization": f"Bearer {KEY}"}
+    with httpx.Client(base_url=base, headers=headers, timeout=60) as client:
         yield client

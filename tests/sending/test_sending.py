@@ -104,7 +104,7 @@ def test_runs_of_an_sdk_arrive_whole(name: str, user: User, api: httpx.Client) -
         told = 5 + (3 + way.sees_tools) + (1 + way.tells_question) + 4
         return found if sum(len(row["messages"]) for row in found) == told else None
 
-    rows = eventually(all_of_them, 30)
+    rows = eventually(all_of_them, 120)
     of = {next((city for city in cities if city in str(row["messages"][:2])), "Outage"): row for row in rows}
     assert len(rows) == len(of) == 4
 
@@ -143,7 +143,7 @@ def test_an_outcome_is_said_later_by_the_id_of_the_trace(user: User, api: httpx.
         "OpenAI SDK", "openai_decorated.py", question("Oslo", "later"), TRAJECTORY_ID_SNIPPET=TRAJECTORY_ID
     )
     name = said.split()[said.split().index("trajectory") + 1]
-    assert eventually(lambda: stored(api).keys() - before, 30) == {name}
+    assert eventually(lambda: stored(api).keys() - before, 120) == {name}
     user.sh(sections()[LATER]["sh"][0], TRAJECTORY_ID=name)
     row = api.get(f"{name}/").json()
     assert row["outcome"] == {"status": "success", "label": "solved", "reward": 1.0, "reason": ""}
