@@ -32,6 +32,18 @@ def eventually(ask: Callable[[], T], patience_s: float = 120.0) -> T:
     return answer
 
 
+def holds_in_the_end(check: Callable[[], None], patience_s: float = 120.0) -> None:
+    """Calls the check until it fails no more (AssertionError, or LookupError for what is not there yet)."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return check()
+        except (AssertionError, LookupError):
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.3)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

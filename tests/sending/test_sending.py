@@ -13,12 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.flywheel.machine import eventually
+from tests.flywheel.machine import eventually, holds_in_the_end
 from tests.sending.provider import MODEL
 from tests.sending.snippets import PROGRAMS, SDKS, User, sections
 
 pytestmark = pytest.mark.slow
 needs_sdks = pytest.mark.skipif(not SDKS.exists(), reason="the SDKs are not installed: make sdks")
+CITIES = ("Oslo", "Atlantis", "Outage", "Relapse")
 LATER = "Saying later how it ended"
 TRAJECTORY_ID = sections()[LATER]["python"][0]
 WEATHER = "7 °C and rain"
@@ -91,21 +92,20 @@ def arguments(function: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", WAYS)
 def test_runs_of_an_sdk_arrive_whole(name: str, user: User, api: httpx.Client) -> None:
     way = WAYS[name]
-    cities = ("Oslo", "Atlantis", "Outage", "Relapse")
     before = stored(api).keys()
     said = user.paste(
-        way.heading, way.program, *(question(city, name) for city in cities), TRAJECTORY_ID_SNIPPET=TRAJECTORY_ID
+        way.heading, way.program, *(question(city, name) for city in CITIES), TRAJECTORY_ID_SNIPPET=TRAJECTORY_ID
     )
     assert f"In Oslo: {WEATHER}" in said and RAISED in said and said.count(DOWN) >= 2, said
 
-    def all_of_them() -> list[dict[str, Any]] | None:
-        """Once the runs are as long as they will be: the spans of all have arrived, and those of one run are joined."""
-        found = [row for name, row in stored(api).items() if name not in before]
-        told = 5 + (3 + way.sees_tools) + (1 + way.tells_question) + 4
-        return found if sum(len(row["messages"]) for row in found) == told else None
+    holds_in_the_end(
+        lambda: runs_are_whole(way, name, [row for row in stored(api).values() if row["id"] not in before])
+    )
 
-    rows = eventually(all_of_them, 120)
-    of = {next((city for city in cities if city in str(row["messages"][:2])), "Outage"): row for row in rows}
+
+def runs_are_whole(way: Way, name: str, rows: list[dict[str, Any]]) -> None:
+    """Fails while spans are on their way: those of one run may come in several requests, and the last tells how it ended."""
+    of = {next((city for city in CITIES if city in str(row["messages"][:2])), "Outage"): row for row in rows}
     assert len(rows) == len(of) == 4
 
     assert turns(of["Oslo"]) == conversation("Oslo", name, 5)
