@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,14 @@ def env_bool(name: str, default: bool) -> bool:
 
 def env_list(name: str, default: str = "") -> list[str]:
     return [item.strip() for item in os.environ.get(name, default).split(",") if item.strip()]
+
+
+def env_keys(name: str, default: str) -> list[str]:
+    items = env_list(name, default)
+    for item in items:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*(@[^@/:\s]+)?", item):
+            raise ImproperlyConfigured(f"{name} must be VARIABLE or VARIABLE@host, separated by commas, not {item!r}.")
+    return items
 
 
 def secret_key() -> str:
@@ -208,9 +217,10 @@ FLYWHEEL_ENVIRONMENT_SESSION_S = int(os.environ.get("FLYWHEEL_ENVIRONMENT_SESSIO
 
 # Addresses that people type in (a judge's server) may be inside this network: usual on one machine, not on a shared one.
 FLYWHEEL_ALLOW_PRIVATE_URLS = env_bool("FLYWHEEL_ALLOW_PRIVATE_URLS", not os.environ.get("DATABASE_URL"))
-# Which environment variables may be sent as a judge's key, and to which host (VARIABLE@host; VARIABLE alone: to any).
-FLYWHEEL_JUDGE_KEYS = env_list(
-    "FLYWHEEL_JUDGE_KEYS",
+# Which environment variables may be sent to another server as a key (a judge's, a remote environment's), and to which
+# host: VARIABLE@host. VARIABLE alone may go to any server that an admin names.
+FLYWHEEL_OUTGOING_KEYS = env_keys(
+    "FLYWHEEL_OUTGOING_KEYS",
     "FLYWHEEL_JUDGE_API_KEY,OPENAI_API_KEY@api.openai.com,ANTHROPIC_API_KEY@api.anthropic.com,"
     "MISTRAL_API_KEY@api.mistral.ai,OPENROUTER_API_KEY@openrouter.ai,TOGETHER_API_KEY@api.together.xyz",
 )

@@ -44,13 +44,26 @@ function open(selector) {
   return Boolean(target);
 }
 
-let waitingForG = false;
-function listenForG(waits) {
-  waitingForG = waits;
-  root.classList.toggle("going", waits); // shows the letters in the menu
+// After “g” a letter goes to a section. By the time of the keys themselves: a page that is busy drawing charts hears both late.
+const G_MS = 1200;
+let gAt = null, gTimer = 0;
+function listenForG(at) {
+  gAt = at;
+  clearTimeout(gTimer);
+  if (at !== null) gTimer = setTimeout(() => root.classList.remove("going"), G_MS);
+  root.classList.toggle("going", at !== null); // shows the letters in the menu
 }
 
-document.addEventListener("keydown", (event) => {
+// What is typed while the page is still read is kept, and done once its links and the scripts are there.
+let early = [];
+addEventListener("DOMContentLoaded", () => setTimeout(() => {
+  const kept = early;
+  early = null;
+  for (const event of kept) onKey(event, true);
+}));
+document.addEventListener("keydown", (event) => { if (early) early.push(event); else onKey(event, false); });
+
+function onKey(event, wasEarly) {
   if (event.metaKey || event.ctrlKey || event.altKey) return;
   const help = document.getElementById("help");
   const writing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "checkbox";
@@ -62,8 +75,11 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (writing) return;
-  if (waitingForG) { listenForG(false); open(`[data-go="${CSS.escape(event.key)}"]`); return; }
-  if (event.key === "g") { listenForG(true); setTimeout(() => listenForG(false), 1200); return; }
+  const going = gAt !== null && event.timeStamp - gAt < G_MS;
+  if (gAt !== null) listenForG(null);
+  if (going && open(`[data-go="${CSS.escape(event.key)}"]`)) return;
+  if (event.key === "g") { listenForG(event.timeStamp); return; }
+  if (going) return;
   if (event.key === "?") { help?.classList.toggle("open"); return; }
   if (event.key === "/") { const search = document.querySelector("input[type=search]"); if (search) { event.preventDefault(); search.focus(); } return; }
   if (event.key === "j" && rows().length) { move(1); return; }
@@ -71,8 +87,10 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "x" && document.querySelector("[data-pick]")) { pickAt(); return; }
   if (event.key === "Enter") { if (!event.target.closest("a, button, summary")) document.querySelector("[data-row].at a")?.click(); return; }
   const key = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
-  if (key) { event.preventDefault(); key.click(); }
-});
+  if (!key || (wasEarly && key.tagName === "BUTTON")) return; // nobody decides on what they have not seen
+  event.preventDefault();
+  key.click();
+}
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-confirm]");
@@ -203,7 +221,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw
 
 // Triage. The next case is fetched before it is asked for, and shown while the decision is still on its way; the
 // server's answer then has the counts alone, or another case where it knows better.
-let ahead = null;
+let ahead = null, decided = null;
 async function lookAhead() {
   const mark = document.getElementById("ahead");
   ahead = null;
@@ -211,7 +229,8 @@ async function lookAhead() {
   const answer = await fetch(mark.dataset.ahead, { headers: { "HX-Request": "true" } }).catch(() => null);
   if (answer?.status !== 200 || document.getElementById("ahead") !== mark) return;
   const found = { pk: answer.headers.get("X-Case"), html: await answer.text() };
-  if (document.getElementById("ahead") === mark) ahead = found;
+  // Near the end of the queue the server may still give the case whose decision is on its way.
+  if (document.getElementById("ahead") === mark && found.pk !== decided) ahead = found;
 }
 function markQuotes() {
   if (!window.CSS?.highlights) return;
@@ -241,12 +260,31 @@ function showCase() {
   } else if (document.querySelector("[data-case]")) scrollTo(0, 0);
   markQuotes();
 }
+// Similar failures that the same decision is for.
+function together() { return [...document.querySelectorAll("[name=also]")]; }
+function showTogether() {
+  const said = document.getElementById("together"), n = together().filter((box) => box.checked).length;
+  if (!said) return;
+  said.hidden = !n;
+  said.textContent = `Your decision is for ${n + 1}: this one and ${n === 1 ? "the similar one" : `the ${n} similar ones`} chosen below.`;
+}
+document.addEventListener("change", (event) => { if (event.target.matches("[name=also]")) showTogether(); });
+document.addEventListener("click", (event) => {
+  if (!event.target.closest("[data-choose-all]")) return;
+  const boxes = together(), on = boxes.some((box) => !box.checked);
+  for (const box of boxes) box.checked = on;
+  showTogether();
+});
 document.addEventListener("DOMContentLoaded", () => { if (document.getElementById("triage")) { showCase(); lookAhead(); } });
 document.addEventListener("htmx:configRequest", (event) => {
-  if (event.target.matches("[data-decide]") && ahead) event.detail.parameters.set("ahead", ahead.pk);
+  if (!event.target.matches("[data-decide]")) return;
+  if (together().some((box) => box.checked)) ahead = null; // the next case may be one of them: the server says which is next
+  if (ahead) event.detail.parameters.set("ahead", ahead.pk);
 });
 document.addEventListener("htmx:beforeSend", (event) => {
-  if (!event.target.matches("[data-decide]") || !ahead) return;
+  if (!event.target.matches("[data-decide]")) return;
+  decided = event.target.closest("[data-case]").dataset.case;
+  if (!ahead) return;
   const { html } = ahead;
   ahead = null;
   htmx.swap("#triage", html, { swapStyle: "innerHTML", settleDelay: 0 });

@@ -136,7 +136,8 @@ def world(data_dir: Path) -> dict[str, Any]:
                 start_reclassification(project=project, by=by).pk,
             ),
             **dict.fromkeys(
-                ("failures:case", "failures:decide", "failures:step", "failures:assign"), trajectory.failure.pk
+                ("failures:case", "failures:decide", "failures:step", "failures:similar", "failures:assign"),
+                trajectory.failure.pk,
             ),
             "failures:split": trajectory.failure.pk,
             "failures:mark": trajectory.pk,

@@ -18,6 +18,8 @@ FLOORS = (
 )  # fmt: skip
 LIGHT = {
     "spec",
+    "keys",
+    "mcp",
     "checks",
     "events",
     "verifiers",
@@ -28,6 +30,7 @@ LIGHT = {
     "sandbox",
     "clients",
     "outgoing",
+    "designer",
 }
 HEAVY = ("torch", "transformers", "peft", "trl", "vllm", "accelerate", "datasets")
 

@@ -94,7 +94,7 @@ def server(folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def draft(data_dir: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> EvalSet:
-    settings.FLYWHEEL_JUDGE_KEYS = ["DESIGN_KEY@127.0.0.1"]
+    settings.FLYWHEEL_OUTGOING_KEYS = ["DESIGN_KEY@127.0.0.1"]
     monkeypatch.setenv("DESIGN_KEY", KEY)
     project = make_project()
     held = actions.create_eval_set(project=project, slug="held", by=None)

@@ -1,10 +1,12 @@
 """Variants of tasks that a model writes, by NeMo Data Designer. `python -m workers.designer spec.json` (docs/evals.md).
 
 It runs in a virtual environment of its own (`make designer`). The spec: `server` {base_url, model, api_key_env,
-allow_private, timeout_s}, `seeds` [{key, messages, calls: [{name, arguments}], tools}], `kinds`, `each`, `out_dir`. Into
-out_dir/rows.jsonl goes a row for every answer of use, in the shape of a NeMo Gym row:
+allow_private, timeout_s}, `seeds` [{key, messages, calls: [{name, arguments}], tools}], `kinds`, `each`, `most_tokens`,
+`out_dir`. Into out_dir/rows.jsonl goes a row for every answer of use, in the shape of a NeMo Gym row:
 {responses_create_params: {input: [{role, content}]}, ground_truth: [{name, arguments}], verifier_metadata: {key, kind}}.
-The result event says how many were `asked`, `made` and `failed`, and what `stopped` it early, if anything did.
+A metric event after every call says what was used so far: `calls`, `input_tokens`, `output_tokens`, and `estimated`, the
+calls whose tokens the server did not count. The result event says how many were `asked`, `made` and `failed`, and what
+`stopped` it early, if anything did: a question that could pass `most_tokens` is not asked.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workers.designer_meter import Meter, install, tokens_of
 from workers.events import Emitter
 from workers.outgoing import RefusedAddress, allowed, check_url
 from workers.spec import JobError, StopFlag, run_main
@@ -30,6 +33,7 @@ PARALLEL, MAX_TOKENS, TEMPERATURE = 4, 1500, 0.9
 CHUNK = 16  # records of one run of the library: after each there is progress, and a stop is heard
 BARREN = 2  # so many chunks without one answer of use end the job
 SHOWN = 12_000  # characters of a conversation or of tools that the model is shown
+FRAME = 1_500  # bytes that the library puts around a question: the wanted form, and the request's own JSON
 PR_SET_PDEATHSIG = 1
 MANNERS = (
     "short and to the point", "polite and complete", "in a hurry", "with the reason for it first",
@@ -180,6 +184,56 @@ def _tools(seed: dict) -> list[dict]:
 def _cut(text: str) -> str:
     """The end of a long text: the request stands there."""
     return text if len(text) <= SHOWN else f"… {text[-SHOWN:]}"
+
+
+# What it will cost
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What is to be expected of a job: questions, tokens, and the tokens that the longest question may need."""
+
+    questions: int
+    input_tokens: int
+    output_tokens: int
+    dearest: int
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def most_tokens(self) -> int:
+        """The limit where nobody names one: twice what is expected, and room for the questions asked side by side."""
+        return max(-(-2 * self.tokens // 1_000) * 1_000, PARALLEL * self.dearest)
+
+
+def expected(spec: dict) -> Cost:
+    """An estimate, rather too high. An answer is about as long as the seed's request and calls."""
+    asked = wishes(spec)
+    answers = {seed["key"]: _answer_tokens(seed) for seed in spec["seeds"]}
+    given = [tokens_of(_size(wish)) for wish in asked]
+    return Cost(len(asked), sum(given), sum(answers[wish.key] for wish in asked), max(given, default=0) + MAX_TOKENS)
+
+
+def _answer_tokens(seed: dict) -> int:
+    request = seed["messages"][-1] if seed["messages"] else {}
+    return min(MAX_TOKENS, tokens_of(len((_said(request) + _as_text(seed["calls"])).encode(errors="replace"))) + 40)
+
+
+def _size(wish: Wish) -> int:
+    """Bytes of the request that asks it."""
+    return len(json.dumps(wish.prompt, ensure_ascii=False).encode(errors="replace")) + FRAME
+
+
+def fitting(chunk: list[Wish], meter: Meter) -> int:
+    """How many of these, from the first, may be asked side by side whatever they answer."""
+    left = meter.left
+    for number, wish in enumerate(chunk):
+        left -= meter.worst(_size(wish))
+        if left < 0:
+            return number
+    return len(chunk)
 
 
 # Asking
@@ -336,13 +390,20 @@ def _named(row: dict, chunk: list[Wish]) -> dict:
 
 def design(
     asked: list[Wish], ask: Callable[[list[Wish]], list[dict]], write: Callable[[list[dict]], None],
-    progress: Callable[[int, int], None],
+    progress: Callable[[int, int], None], fits: Callable[[list[Wish]], int] = len, limit: str = "",
 ) -> dict:  # fmt: skip
-    """Asks for all, chunk by chunk: {asked, made, failed, stopped}. Raises JobError where nothing came at all."""
+    """Asks for all, chunk by chunk: {asked, made, failed, stopped}. Raises JobError where nothing came at all.
+
+    Of a chunk so many are asked as `fits` says; where it is none, that is the end, for which `limit` has the words.
+    """
     done = made = barren = 0
     problem, ends = "", False
     while done < len(asked) and not ends:
         chunk = asked[done : done + CHUNK]
+        chunk = chunk[: fits(chunk)]
+        if not chunk:
+            problem, ends = f"{limit} {problem}".strip(), True
+            break
         try:
             rows, barren, problem = ask(chunk), 0, ""
         except Failed as error:
@@ -368,6 +429,8 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
     keep_to(url.raw_host.decode(), server["allow_private"])
     asked = wishes(spec)
     events.progress(0, len(asked), "starting")
+    meter = Meter(spec["most_tokens"], MAX_TOKENS, lambda used: events.metric(used["calls"], used))
+    install(meter)
     designer = Designer(server, out)
 
     def progress(done: int, total: int) -> None:
@@ -380,7 +443,8 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             file.flush()
 
-        events.result(**design(asked, designer.ask, write, progress))
+        limit = f"The limit of {spec['most_tokens']:,} tokens allows no further question."
+        events.result(**design(asked, designer.ask, write, progress, lambda chunk: fitting(chunk, meter), limit))
 
 
 if __name__ == "__main__":

@@ -14,13 +14,15 @@ from apps.core.models import Project, Role
 
 class ScheduleForm(forms.Form):
     step = forms.ChoiceField(choices=Step.choices)
-    every_minutes = forms.IntegerField(min_value=1, max_value=60 * 24 * 30, initial=60)
+    every_minutes = forms.IntegerField(min_value=1, max_value=60 * 24 * 30, initial=60, label="Every (minutes)")
     enabled = forms.BooleanField(required=False, initial=True)
 
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    return render(request, "automation/list.html", {"schedules": project.schedules.all(), "form": ScheduleForm()})
+    return render(
+        request, "automation/list.html", {"schedules": project.schedules.all(), "form": ScheduleForm(label_suffix="")}
+    )
 
 
 @require_POST
@@ -30,7 +32,7 @@ def set_schedule(request: HttpRequest, project: Project) -> HttpResponse:
     if form.is_valid():
         actions.set_schedule(project=project, by=request.user, **form.cleaned_data)
     else:
-        messages.error(request, "The interval must be a whole number of minutes, at least 1.")
+        messages.error(request, "The interval must be a whole number of minutes, from 1 to 43,200 (30 days).")
     return redirect("automation:list", project.slug)
 
 

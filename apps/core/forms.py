@@ -11,6 +11,8 @@ class ProjectForm(forms.ModelForm):
         model = Project
         fields = ("name", "slug", "description")
         widgets = {"description": forms.TextInput}
+        labels = {"slug": "Short name"}
+        help_texts = {"slug": "For addresses: letters, digits, - and _"}
 
 
 class KeyForm(forms.Form):

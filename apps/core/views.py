@@ -18,7 +18,7 @@ def projects(request: HttpRequest) -> HttpResponse:
     rows = Project.objects.visible_to(request.user)
     if len(rows) == 1 and "all" not in request.GET and request.method == "GET":
         return redirect("dashboard:home", rows[0].slug)
-    form = ProjectForm(request.POST or None)
+    form = ProjectForm(request.POST or None, label_suffix="")
     if request.method == "POST" and form.is_valid():
         project = actions.create_project(by=request.user, **form.cleaned_data)
         return redirect("dashboard:home", project.slug)
@@ -28,7 +28,8 @@ def projects(request: HttpRequest) -> HttpResponse:
 @project_view(Role.ADMIN)
 def settings(request: HttpRequest, project: Project) -> HttpResponse:
     events = project.audit_events.select_related("actor")
-    if action := request.GET.get("action"):
+    actions_seen = list(project.audit_events.order_by("action").values_list("action", flat=True).distinct())
+    if (action := request.GET.get("action")) in actions_seen:
         events = events.filter(action=action)
     return render(
         request,
@@ -40,7 +41,7 @@ def settings(request: HttpRequest, project: Project) -> HttpResponse:
             "members": project.memberships.select_related("user").order_by("user__username"),
             "page": page_of(request, events, 30),
             "new_key": request.session.pop("new_key", None),
-            "actions": project.audit_events.order_by("action").values_list("action", flat=True).distinct(),
+            "actions": actions_seen,
         },
     )
 

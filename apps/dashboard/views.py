@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 
 from apps.core.access import project_view
 from apps.core.models import Project
@@ -14,12 +17,15 @@ from apps.reviews.actions import lock_states
 from apps.training.models import TrainingRun
 from apps.trajectories.pages import totals
 
+FAILED_SHOWN = timedelta(days=7)
+
 
 @project_view()
 def home(request: HttpRequest, project: Project) -> HttpResponse:
     running = [*TrainingRun.objects.filter(project=project).active(), *EvalRun.objects.filter(project=project).active()]
     channel = Channel.objects.filter(project=project, name="production").select_related("current").first()
     wheel = read_wheel(project, channel, len(running))
+    recent = timezone.now() - FAILED_SHOWN
     return render(
         request,
         "dashboard/home.html",
@@ -34,8 +40,8 @@ def home(request: HttpRequest, project: Project) -> HttpResponse:
                 :5
             ],
             "failed_jobs": [
-                *TrainingRun.objects.filter(project=project, state="failed")[:3],
-                *EvalRun.objects.filter(project=project, state="failed")[:3],
+                *TrainingRun.objects.filter(project=project, state="failed", finished_at__gte=recent)[:3],
+                *EvalRun.objects.filter(project=project, state="failed", finished_at__gte=recent)[:3],
             ],
         },
     )

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.db import models, transaction
 
+from apps.core import outgoing_keys
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.environments.models import Environment, EnvironmentKind, Verifier
@@ -72,16 +73,14 @@ def _check_dataset(dataset: dict | None) -> None:
 
 @transaction.atomic
 def connect_remote(
-    *, project: Project, slug: str, url: str, by: Any, harness: dict | None = None, timeout_s: float = 60.0,
-    success_at: float = 1.0, dataset: dict | None = None,
+    *, project: Project, slug: str, url: str, by: Any, api_key_env: str = "", harness: dict | None = None,
+    timeout_s: float = 60.0, success_at: float = 1.0, dataset: dict | None = None,
 ) -> Environment:  # fmt: skip
-    """An environment that another server runs and scores. Raises RefusedAddress, SpecError."""
-    allow = settings.FLYWHEEL_ALLOW_PRIVATE_URLS
-    config = {
-        "url": str(check_url(url, allow_private=allow)).rstrip("/"),
-        "timeout_s": timeout_s,
-        "success_at": success_at,
-    }
+    """An environment that another server runs and scores. `api_key_env` names the variable with that server's key.
+
+    Raises RefusedAddress, RefusedKey, SpecError.
+    """
+    config = _connection(url.rstrip("/ "), api_key_env, timeout_s) | {"success_at": success_at}
     verifier = _save(
         Verifier, project, {"name": f"{slug}-remote"}, content_hash(REMOTE_VERIFIER | {"url": config["url"]}), by,
         spec=REMOTE_VERIFIER | {"url": config["url"]}, note="Scored by the remote server",
@@ -90,6 +89,30 @@ def connect_remote(
         project=project, slug=slug, kind=EnvironmentKind.REMOTE, harness=harness or {}, verifier=verifier, by=by,
         config=config, dataset=dataset,
     )  # fmt: skip
+
+
+@transaction.atomic
+def connect_mcp(
+    *, project: Project, slug: str, url: str, tools: list[dict], verifier: Verifier, by: Any, api_key_env: str = "",
+    harness: dict | None = None, timeout_s: float = 60.0, dataset: dict | None = None,
+) -> Environment:  # fmt: skip
+    """An environment whose tools an MCP server runs; the verifier is ours. `tools` are as the server lists them now.
+
+    Raises RefusedAddress, RefusedKey, SpecError.
+    """
+    config = _connection(url, api_key_env, timeout_s) | {"tools": tools}
+    return save_environment(
+        project=project, slug=slug, kind=EnvironmentKind.MCP, harness=harness or {}, verifier=verifier, by=by,
+        config=config, dataset=dataset,
+    )  # fmt: skip
+
+
+def _connection(url: str, api_key_env: str, timeout_s: float) -> dict:
+    """What the configs of all remote kinds have. Raises RefusedAddress, RefusedKey."""
+    address = check_url(url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
+    outgoing_keys.key_of(api_key_env, address.host)
+    key = {"api_key_env": api_key_env} if api_key_env else {}
+    return {"url": str(address), "timeout_s": timeout_s} | key
 
 
 def _save(

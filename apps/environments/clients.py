@@ -1,4 +1,4 @@
-"""What environments need from outside, for one project: a judge model to ask."""
+"""What environments need from outside: a project's judge to ask, and the keys of remote ones."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import httpx
+
+from apps.core import outgoing_keys
 from apps.core.models import Project
 from apps.environments.models import Environment
 from apps.failures.judge.client import Server, complete, key_of
 from apps.failures.judge.rubrics import server_of
+from workers.clients import key_variable
 from workers.environments import Environment as Loaded
 from workers.environments import load
 from workers.outgoing import check_url
@@ -23,6 +27,7 @@ _loaded: dict[tuple[int, str], Loaded] = {}
 
 def load_for(environment: Environment) -> Loaded:
     """The environment with its project's clients. Raises SpecError. Versions never change, so they are kept."""
+    check_key(environment)
     if needs_judge(environment.as_spec()):
         return load(environment.as_spec(), clients=clients_of(environment.project))
     key = (environment.pk, environment.hash)
@@ -31,6 +36,12 @@ def load_for(environment: Environment) -> Loaded:
             _loaded.clear()
         _loaded[key] = load(environment.as_spec())
     return _loaded[key]
+
+
+def check_key(environment: Environment) -> None:
+    """Whether the key that a remote environment names may go to its server, now. Raises RefusedKey, a SpecError."""
+    if variable := key_variable(environment.as_spec()):
+        outgoing_keys.key_of(variable, httpx.URL(environment.config.get("url", "")).host)
 
 
 def needs_judge(value: Any) -> bool:

@@ -6,13 +6,16 @@ from typing import Any
 
 from django import forms
 from django.db import transaction
+from django.db.models import QuerySet
 
 from apps.core.models import Project
-from apps.environments.actions import connect_remote, own_kinds, save_environment, save_verifier
+from apps.core.outgoing_keys import key_hosts
+from apps.environments.actions import connect_mcp, connect_remote, own_kinds, save_environment, save_verifier
 from apps.environments.models import Environment, EnvironmentKind, Verifier
-from workers.environments import BUILTIN
+from apps.environments.remote import Found
+from workers.environments import BUILTIN, REMOTE
 
-MADE_HERE = [choice for choice in EnvironmentKind.choices if choice[0] != EnvironmentKind.REMOTE]
+MADE_HERE = [choice for choice in EnvironmentKind.choices if choice[0] not in REMOTE]
 CODE = {"rows": 5, "class": "mono", "spellcheck": "false"}
 
 
@@ -39,7 +42,17 @@ class ListOfObjects(forms.CharField):
         return found
 
 
-class EnvironmentForm(forms.Form):
+class HarnessForm(forms.Form):
+    """Shown with its numbers side by side, below the rest."""
+
+    def numbers(self) -> list[forms.BoundField]:
+        return [field for field in self if isinstance(field.field, forms.FloatField | forms.IntegerField)]
+
+    def others(self) -> list[forms.BoundField]:
+        return [field for field in self if not isinstance(field.field, forms.FloatField | forms.IntegerField)]
+
+
+class EnvironmentForm(HarnessForm):
     """A new environment, or a new version of one. Everything offered is the project's own."""
 
     slug = forms.SlugField(max_length=80, label="Name", help_text="The same name makes the next version")
@@ -51,20 +64,20 @@ class EnvironmentForm(forms.Form):
     tools = ListOfObjects(
         help_text='[{"type": "function", "function": {"name", "description", "parameters"}}]. A task\'s own tools go first'
     )
-    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=1)
+    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=1, label="Turns at most")
     max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=512, label="New tokens at most")
     temperature = forms.FloatField(min_value=0, max_value=2, initial=0.8)
     top_p = forms.FloatField(min_value=0.01, max_value=1, initial=1.0, label="Top p")
     nearest = forms.BooleanField(
-        required=False, label="Replay: answer other arguments with the nearest recorded call",
-        help_text="Else such a call is told that nothing is recorded",
+        required=False, label="Replay: answer other arguments with the nearest recorded call.",
+        help_text="Else such a call is told that nothing is recorded.",
     )  # fmt: skip
     HARNESS = ("system_prompt", "examples", "tools", "max_turns", "max_new_tokens", "temperature", "top_p")
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.project = project
-        self.fields["verifier"].queryset = project.verifiers.exclude(spec__kind="remote")
+        self.fields["verifier"].queryset = scorers(project)
         self.fields["builtin"].choices = [(name, name) for name in BUILTIN]
 
     def clean_tools(self) -> list[dict]:
@@ -118,25 +131,80 @@ def initial_of(environment: Environment) -> dict[str, Any]:
     return harness | texts | named | {"verifier": environment.verifier_id, "nearest": nearest}
 
 
-class RemoteForm(forms.Form):
-    slug = forms.SlugField(max_length=80, label="Name")
-    url = forms.CharField(
-        max_length=500, label="Address", help_text="Of a NeMo Gym resources server: https://host/path"
+def scorers(project: Project) -> QuerySet[Verifier]:
+    """Those that score here: not what another server says."""
+    return project.verifiers.exclude(spec__kind="remote")
+
+
+def key_choices(admin: bool) -> list[tuple[str, str]]:
+    """(variable, with where its key may go); those that may go anywhere are an admin's to send."""
+    return [(name, f"{name} · {host or 'any host'}") for name, host in key_hosts().items() if host or admin]
+
+
+class ConnectionForm(HarnessForm):
+    """An environment whose tools another server runs."""
+
+    slug = forms.SlugField(max_length=80, label="Name", help_text="The same name makes the next version")
+    url = forms.CharField(max_length=500, label="Address")
+    api_key_env = forms.ChoiceField(
+        required=False, label="Key", help_text="An environment variable of this Flywheel; only its name is kept"
     )
-    timeout_s = forms.FloatField(min_value=1, max_value=3600, initial=60, label="Seconds a call may take")
-    success_at = forms.FloatField(initial=1.0, label="Success from this reward on")
-    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=10)
+    timeout_s = forms.FloatField(min_value=1, max_value=3600, initial=60, label="Seconds a call")
+    system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 4}))
+    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=10, label="Turns at most")
     max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=512, label="New tokens at most")
     temperature = forms.FloatField(min_value=0, max_value=2, initial=0.8)
-    system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 4}))
     HARNESS = ("system_prompt", "max_turns", "max_new_tokens", "temperature")
+    ADDRESS = ""
 
-    def save(self, *, project: Project, by: Any) -> Environment:
-        """Raises RefusedAddress, SpecError."""
+    def __init__(self, project: Project, *args: Any, admin: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.project = project
+        self.fields["url"].help_text = self.ADDRESS
+        self.fields["api_key_env"].choices = [("", "None"), *key_choices(admin)]
+
+    def common(self) -> dict[str, Any]:
+        """What the actions of all remote kinds take."""
         data = self.cleaned_data
-        rest = {name: data[name] for name in ("slug", "url", "timeout_s", "success_at")}
         harness = {name: data[name] for name in self.HARNESS} | {"top_p": 1.0}
-        return connect_remote(project=project, harness=harness, by=by, **rest)
+        kept = {name: data[name] for name in ("slug", "url", "api_key_env", "timeout_s")}
+        return kept | {"project": self.project, "harness": harness}
+
+
+class RemoteForm(ConnectionForm):
+    success_at = forms.FloatField(initial=1.0, label="Success from reward")
+    ADDRESS = "Of a NeMo Gym resources server: https://host/path"
+
+    def save(self, *, found: Found, by: Any) -> Environment:
+        """Raises RefusedAddress, SpecError."""
+        return connect_remote(**self.common(), success_at=self.cleaned_data["success_at"], by=by)
+
+
+class McpForm(ConnectionForm):
+    verifier = forms.ModelChoiceField(
+        None, empty_label="Choose one", help_text="What scores the whole run: “calls”, a judge, or any other"
+    )
+    ADDRESS = "Of an MCP server's streamable HTTP: https://host/mcp"
+    field_order = ("slug", "url", "api_key_env", "verifier")
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(project, *args, **kwargs)
+        self.fields["verifier"].queryset = scorers(project)
+
+    def save(self, *, found: Found, by: Any) -> Environment:
+        """With the tools that were found. Raises RefusedAddress, SpecError."""
+        return connect_mcp(**self.common(), tools=list(found.tools), verifier=self.cleaned_data["verifier"], by=by)
+
+
+CONNECTIONS: dict[str, type[RemoteForm] | type[McpForm]] = {
+    EnvironmentKind.REMOTE.value: RemoteForm,
+    EnvironmentKind.MCP.value: McpForm,
+}
+
+
+def connection_of(environment: Environment) -> dict[str, Any]:
+    """The connect form's values for the next version of an environment."""
+    return environment.config | environment.harness | {"slug": environment.slug, "verifier": environment.verifier_id}
 
 
 class GraderForm(forms.Form):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -81,38 +82,35 @@ def _told(good: dict) -> dict[Any, Any]:
     return told | {(401, JSON): reference("Error")}
 
 
-@extend_schema(
-    operation_id="v1_graders_validate", request={JSON: VALIDATE}, responses=_told(VALIDATE),
-    description="The grader, made whole with its defaults. The same as the hosted `graders/validate`, which ended with "
-    "November 2026, and also at its path below /v1/fine_tuning/alpha.",
-)  # fmt: skip
-@api_view(["POST"])
-def validate_grader(request: Request) -> Response:
-    try:
-        return Response({"grader": _grader(_body(request))})
-    except Wrong as wrong:
-        return Response(wrong.body, status=wrong.status)
-
-
-@extend_schema(
-    operation_id="v1_graders_run", request={JSON: RUN}, responses=_told(RAN),
-    description="The reward of one answer. What fails in the run gives reward 0 and a flag in `metadata.errors`, as the "
-    "hosted `graders/run` did; also at its path below /v1/fine_tuning/alpha.",
-)  # fmt: skip
-@api_view(["POST"])
-def run_grader(request: Request) -> Response:
-    try:
-        body = _body(request)
-        grader, item, sample = _grader(body), body.get("item", {}), body.get("model_sample")
-        if not isinstance(sample, str):
-            raise Wrong("“model_sample” must be the model's answer, a text.", "model_sample")
-        if not isinstance(item, dict):
-            raise Wrong("“item” must be an object.", "item")
-        result = dict(run(grader, item, sample_of(sample), ask=_ask(request.auth.project, grader)))
-    except Wrong as wrong:
-        return Response(wrong.body, status=wrong.status)
+def _run(project: Project, body: dict) -> dict:
+    """Raises Wrong."""
+    grader, item, sample = _grader(body), body.get("item", {}), body.get("model_sample")
+    if not isinstance(sample, str):
+        raise Wrong("“model_sample” must be the model's answer, a text.", "model_sample")
+    if not isinstance(item, dict):
+        raise Wrong("“item” must be an object.", "item")
+    result = dict(run(grader, item, sample_of(sample), ask=_ask(project, grader)))
     result.pop("details", None)
-    return Response(result)
+    return result
+
+
+def _validate(project: Project, body: dict) -> dict:
+    """Raises Wrong."""
+    return {"grader": _grader(body)}
+
+
+def _endpoint(operation: str, asked: dict, given: dict, answer: Callable[[Project, dict], dict], text: str) -> Callable:
+    """A view of its own for each path, since OpenAPI wants one operation id for each."""
+
+    @extend_schema(operation_id=operation, request={JSON: asked}, responses=_told(given), description=text)
+    @api_view(["POST"])
+    def view(request: Request) -> Response:
+        try:
+            return Response(answer(request.auth.project, _body(request)))
+        except Wrong as wrong:
+            return Response(wrong.body, status=wrong.status)
+
+    return view
 
 
 def _body(request: Request) -> dict:
@@ -140,3 +138,14 @@ def _ask(project: Project, grader: dict) -> Any:
     if server is None:
         raise Wrong(NO_JUDGE, "grader.model", code="model_not_found")
     return completer(server)
+
+
+RUN_TEXT = (
+    "The reward of one answer. What fails in the run gives reward 0 and a flag in `metadata.errors`, as the hosted "
+    "`graders/run` did, which ended with November 2026."
+)
+VALIDATE_TEXT = "The grader, made whole with its defaults, as by the hosted `graders/validate`."
+run_grader = _endpoint("v1_graders_run", RUN, RAN, _run, RUN_TEXT)
+validate_grader = _endpoint("v1_graders_validate", VALIDATE, VALIDATE, _validate, VALIDATE_TEXT)
+run_hosted = _endpoint("hosted_graders_run", RUN, RAN, _run, RUN_TEXT)
+validate_hosted = _endpoint("hosted_graders_validate", VALIDATE, VALIDATE, _validate, VALIDATE_TEXT)

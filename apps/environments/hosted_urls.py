@@ -6,6 +6,6 @@ from apps.environments import graders_api
 
 app_name = "hosted"
 urlpatterns = [
-    path("fine_tuning/alpha/graders/run", graders_api.run_grader, name="grader_run"),
-    path("fine_tuning/alpha/graders/validate", graders_api.validate_grader, name="grader_validate"),
+    path("fine_tuning/alpha/graders/run", graders_api.run_hosted, name="grader_run"),
+    path("fine_tuning/alpha/graders/validate", graders_api.validate_hosted, name="grader_validate"),
 ]

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 
 from apps.core.models import Project
-from workers.environments import opening
+from workers.environments import REMOTE, opening
 
 
 class Verifier(models.Model):
@@ -37,6 +37,7 @@ class EnvironmentKind(models.TextChoices):
     SINGLE_TURN = "single_turn", "Single turn"
     REPLAY = "replay", "Replay of recorded tools"
     REMOTE = "remote", "Remote"
+    MCP = "mcp", "MCP tool server"
 
 
 class Environment(models.Model):
@@ -70,6 +71,11 @@ class Environment(models.Model):
         return f"{self.slug}@{self.version}"
 
     @property
+    def is_remote(self) -> bool:
+        """Whether another server runs its tools."""
+        return self.kind in REMOTE
+
+    @property
     def opening(self) -> list[dict]:
         """The messages that stand before a task's own: the agent's system prompt and examples."""
         return opening(self.harness)
@@ -89,9 +95,13 @@ class Environment(models.Model):
         }
 
     def job_spec(self) -> dict:
-        """The `environment` part of a job's spec (docs/jobs.md). Raises ServerError where the judge may not be asked."""
-        from apps.environments.clients import client_specs
+        """The `environment` part of a job's spec (docs/jobs.md).
 
+        Raises ServerError where the judge may not be asked, RefusedKey where a remote one's key may not be sent.
+        """
+        from apps.environments.clients import check_key, client_specs
+
+        check_key(self)
         return self.as_spec() | {"clients": client_specs(self)}
 
 

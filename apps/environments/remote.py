@@ -1,40 +1,76 @@
-"""Whether there is a NeMo Gym resources server at an address, before anything depends on it."""
+"""Whether there is a server of the right kind at an address, before anything depends on it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
+from apps.core import outgoing_keys
+from apps.environments.models import EnvironmentKind
+from workers.keys import RefusedKey, bearer
+from workers.mcp import McpClient, McpError
 from workers.outgoing import RefusedAddress, check_url, client
 
 TIMEOUT_S = 10.0
+SHOWN = 20  # names of tools
 MAX_BYTES = 256 * 1024
 QUESTION = {"verify_responses": []}
 
 
 @dataclass(frozen=True)
 class Found:
-    """`ok`, and a sentence for a person either way."""
+    """`ok`, and a sentence for a person either way; `field` is what it is about. `tools` are an MCP server's."""
 
     ok: bool
     sentence: str
+    field: str = "url"
+    tools: tuple[dict, ...] = ()
 
 
-def test(url: str, *, allow_private: bool) -> Found:
-    """Asks for the metrics of no rollouts: part of the protocol, and without effect. Never raises for what is there."""
+def test(
+    url: str, *, allow_private: bool, api_key_env: str = "", admin: bool = True, kind: str = EnvironmentKind.REMOTE
+) -> Found:
+    """A resources server is asked for the metrics of no rollouts, an MCP server for its tools: both without effect.
+
+    Never raises for what is there. `admin`: whether an admin asks (outgoing_keys.key_of).
+    """
     try:
-        base = str(check_url(url, allow_private=allow_private)).rstrip("/")
-        with client(allow_private=allow_private, timeout=TIMEOUT_S) as asked:
-            return _read(*_post(asked, f"{base}/aggregate_metrics"))
+        base = check_url(url, allow_private=allow_private)
+        key = outgoing_keys.key_of(api_key_env, base.host, admin=admin)
+        if kind == EnvironmentKind.MCP:
+            config = {"url": str(base), "api_key_env": api_key_env, "timeout_s": TIMEOUT_S}
+            return _listed(asyncio.run(_tools(config, allow_private)))
+        with client(allow_private=allow_private, headers=bearer(key), timeout=TIMEOUT_S) as asked:
+            return _read(*_post(asked, f"{str(base).rstrip('/')}/aggregate_metrics"), bool(key))
+    except RefusedKey as error:
+        return Found(False, str(error), "api_key_env")
     except RefusedAddress as error:
         return Found(False, str(error))
-    except httpx.TimeoutException:
+    except McpError as error:
+        return Found(False, f"This is no MCP server that can be used: {error}.")
+    except (httpx.TimeoutException, TimeoutError):
         return Found(False, f"No answer within {TIMEOUT_S:g} s. Is the server running, and may this machine reach it?")
     except (httpx.HTTPError, UnicodeError) as error:
         return Found(False, f"No connection: {str(error) or type(error).__name__}.")
+
+
+async def _tools(config: dict, allow_private: bool) -> list[dict]:
+    server = McpClient(config, allow_private=allow_private)
+    try:
+        return await server.tools()
+    finally:
+        await server.end()
+
+
+def _listed(tools: list[dict]) -> Found:
+    if not tools:
+        return Found(False, "An MCP server answers there, but it has no tools.")
+    names = ", ".join(tool["function"]["name"] for tool in tools[:SHOWN]) + (", …" if len(tools) > SHOWN else "")
+    return Found(True, f"An MCP server answers there. Tools ({len(tools)}): {names}", tools=tuple(tools))
 
 
 def _post(asked: httpx.Client, url: str) -> tuple[int, bytes]:
@@ -47,9 +83,10 @@ def _post(asked: httpx.Client, url: str) -> tuple[int, bytes]:
         return response.status_code, bytes(body)
 
 
-def _read(status: int, body: bytes) -> Found:
+def _read(status: int, body: bytes, with_key: bool) -> Found:
     if status in (401, 403):
-        return Found(False, f"The server wants a key (HTTP {status}). Remote environments are called without one.")
+        said = "refused the key" if with_key else "wants a key; name the variable that holds it"
+        return Found(False, f"The server {said} (HTTP {status}).", "api_key_env")
     if 300 <= status < 400:
         return Found(False, f"The server redirects elsewhere (HTTP {status}). Give the final address.")
     if status in (404, 405):

@@ -14,8 +14,17 @@ from apps.core.models import Project, Role
 from apps.environments import remote
 from apps.environments.actions import save_verifier
 from apps.environments.clients import load_for
-from apps.environments.forms import EnvironmentForm, GraderForm, RemoteForm, builtins, initial_of
-from apps.environments.models import Environment
+from apps.environments.forms import (
+    CONNECTIONS,
+    EnvironmentForm,
+    GraderForm,
+    McpForm,
+    RemoteForm,
+    builtins,
+    connection_of,
+    initial_of,
+)
+from apps.environments.models import Environment, EnvironmentKind
 from apps.environments.versions import changes
 from workers.outgoing import RefusedAddress
 from workers.spec import SpecError
@@ -83,26 +92,52 @@ def _number(text: str | None) -> int:
 
 @project_view(Role.MEMBER)
 def connect(request: HttpRequest, project: Project) -> HttpResponse:
-    form = RemoteForm(request.POST or None)
+    """`?kind=` remote or mcp; `?from=<pk>` begins with what that environment has."""
+    start = project.environments.filter(kind__in=CONNECTIONS, pk=_number(request.GET.get("from"))).first()
+    kind = start.kind if start else _kind(request)
+    initial = connection_of(start) if start else None
+    form = CONNECTIONS[kind](project, request.POST or None, admin=_is_admin(request), initial=initial)
     if request.method == "POST" and form.is_valid():
-        found = remote.test(form.cleaned_data["url"], allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
-        if not found.ok:
-            form.add_error("url", found.sentence)
-        else:
-            try:
-                made = form.save(project=project, by=request.user)
-                return redirect("environments:detail", project.slug, made.pk)
-            except (RefusedAddress, SpecError) as error:
-                form.add_error(None, str(error))
-    return render(request, "environments/connect.html", {"form": form})
+        made = connected_by(form, _found(request, kind), by=request.user)
+        if made is not None:
+            return redirect("environments:detail", project.slug, made.pk)
+    kinds = [choice for choice in EnvironmentKind.choices if choice[0] in CONNECTIONS]
+    context = {"form": form, "kind": kind, "kinds": kinds, "start": start}
+    return render(request, "environments/connect.html", context)
+
+
+def connected_by(form: RemoteForm | McpForm, found: remote.Found, *, by: Any) -> Environment | None:
+    """None where the server is not what it should be; the form says why then."""
+    if not found.ok:
+        form.add_error(found.field, found.sentence)
+        return None
+    try:
+        return form.save(found=found, by=by)
+    except (RefusedAddress, SpecError) as error:
+        form.add_error(None, str(error))
+        return None
+
+
+def _kind(request: HttpRequest) -> str:
+    kind = request.GET.get("kind", "")
+    return kind if kind in CONNECTIONS else EnvironmentKind.REMOTE
+
+
+def _is_admin(request: HttpRequest) -> bool:
+    return request.membership.may(Role.ADMIN)  # type: ignore[attr-defined]
+
+
+def _found(request: HttpRequest, kind: str) -> remote.Found:
+    """What is at the address that was sent."""
+    url, key = request.POST.get("url", "")[:500], request.POST.get("api_key_env", "")[:80]
+    allow = settings.FLYWHEEL_ALLOW_PRIVATE_URLS
+    return remote.test(url, allow_private=allow, api_key_env=key, admin=_is_admin(request), kind=kind)
 
 
 @require_POST
 @project_view(Role.MEMBER)
 def test_connection(request: HttpRequest, project: Project) -> HttpResponse:
-    url = request.POST.get("url", "")[:500]
-    found = remote.test(url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
-    return render(request, "environments/_connection.html", {"found": found})
+    return render(request, "environments/_connection.html", {"found": _found(request, _kind(request))})
 
 
 @project_view(Role.MEMBER)

@@ -34,15 +34,23 @@ class EvalSetError(Exception):
 
 
 class HoldoutLeak(EvalSetError):
-    """The same prompt, nearly the same, or the same group would stand in a hold-out and outside it."""
+    """The same prompt, nearly the same, or the same group would stand in a hold-out and outside it: `pair`, where known."""
+
+    def __init__(self, sentence: str, pair: leaks.Leak | None = None) -> None:
+        super().__init__(sentence)
+        self.pair = pair
 
 
 @transaction.atomic
 def create_eval_set(*, project: Project, slug: str, by: Any, description: str = "") -> EvalSet:
-    """Version 1 of a new set. Raises EvalSetError where the name is taken."""
-    if EvalSet.objects.filter(project=project, slug=slug).exists():
-        raise EvalSetError(f"There is an eval set “{slug}” already. Open it and make a new version, or choose a name.")
-    eval_set = EvalSet.objects.create(project=project, slug=slug, description=description, created_by=by)
+    """Version 1 of a new set. Raises EvalSetError where the name is taken, perhaps in this very moment."""
+    try:
+        with transaction.atomic():
+            eval_set = EvalSet.objects.create(project=project, slug=slug, description=description, created_by=by)
+    except IntegrityError as error:
+        raise EvalSetError(
+            f"There is an eval set “{slug}” already. Open it and make a new version, or choose a name."
+        ) from error
     audit("eval_set.created", project=project, by=by, target=eval_set, name=str(eval_set))
     return eval_set
 
@@ -51,10 +59,11 @@ def create_eval_set(*, project: Project, slug: str, by: Any, description: str = 
 def new_version(*, eval_set: EvalSet, by: Any) -> EvalSet:
     """A draft with the same tasks and the next number. Raises EvalSetError where a draft is open already."""
     versions = EvalSet.objects.filter(project=eval_set.project, slug=eval_set.slug)
+    list(versions.select_for_update().order_by("pk"))  # who presses twice, or two people, make one draft
     draft = versions.filter(state=EvalSetState.DRAFT).first()
     if draft:
         raise EvalSetError(f"{draft} is a draft already. Change or freeze that one first.")
-    latest = versions.select_for_update().order_by("-version").first()
+    latest = versions.order_by("-version").first()
     copy = EvalSet.objects.create(
         project=eval_set.project,
         slug=eval_set.slug,
@@ -326,7 +335,7 @@ def split_by_group(
         rest = [task.group for task in tasks if task.group not in chosen]
         validating = choose_holdout(rest, validation_size, seed + 1) if validation_size else set()
     except ValueError as error:
-        raise EvalSetError(str(error)) from error
+        raise EvalSetError(f"{error}{_never_drawn(tasks, used)}") from error
     of_group = dict.fromkeys(validating, Split.VALIDATION) | dict.fromkeys(chosen, Split.HOLDOUT)
     for task in tasks:
         task.split = of_group.get(task.group, Split.TRAIN)
@@ -334,6 +343,17 @@ def split_by_group(
     sizes = {str(split): sum(task.split == split for task in tasks) for split in DIVIDED}
     audit("eval_set.split", project=eval_set.project, by=by, target=eval_set, name=str(eval_set), seed=seed, **sizes)
     return sizes
+
+
+def _never_drawn(tasks: list[Task], used: set[str]) -> str:
+    """Why a set has fewer tasks to hold out than it seems to have; nothing where it has all."""
+    count = sum(task.group in used for task in tasks)
+    if not count:
+        return ""
+    return (
+        f" {count:,} more cannot be held out: their groups, or tasks nearly the same, stand outside a hold-out in another "
+        "set, or are synthetic."
+    )
 
 
 def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) -> dict[str, str]:
@@ -353,7 +373,7 @@ def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) 
     used |= _with_alike({group_of[leak.key] for leak in near} | used, alike) & alike.keys()
     for leak in held:
         if group_of[leak.key] in used:
-            raise HoldoutLeak(f"{leak} It is also like a task outside the hold-out: remove one of them.")
+            raise HoldoutLeak(f"{leak} It is also like a task outside the hold-out: remove one of them.", leak)
     return alike
 
 
@@ -386,7 +406,7 @@ def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
             f"{waiting} synthetic variants wait to be looked through. Use or discard the batch before freezing."
         )
     if found := _leaks(locked.project, tasks):
-        raise HoldoutLeak(f"{found[0]} {_more(found)}Remove one of each pair before freezing.")
+        raise HoldoutLeak(f"{found[0]} {_more(found)}Remove one of each pair before freezing.", found[0])
     locked.state, locked.digest = (
         EvalSetState.FROZEN,
         set_digest(
@@ -431,7 +451,7 @@ def submit_eval(
     seed: int = 0,
     batch_size: int = 64,
 ) -> EvalRun:
-    """Queues an evaluation. Raises EvalSetError for a draft or an empty split."""
+    """Queues an evaluation. Raises EvalSetError for a draft, an empty split, or one that is under way already."""
     if not eval_set.is_frozen:
         raise EvalSetError(f"{eval_set} is a draft. Freeze it first, so that evaluations can be compared.")
     count = eval_set.tasks.filter(split=split).count()
@@ -439,6 +459,10 @@ def submit_eval(
         raise EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
     if leak := next(leaks.of_rows(project, leaks.few_shot(environment)), None):
         raise HoldoutLeak(f"An example in the prompt of {environment} is held out. {leak}")
+    EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # who presses twice asks once
+    same = {"split": split, "environment": environment, "model_version": model_version, "spec__seed": seed}
+    if EvalRun.objects.active().filter(eval_set=eval_set, samples_per_task=samples_per_task, **same).exists():
+        raise EvalSetError("The same evaluation is under way already; it is in the list of the set. Wait for it.")
     run = EvalRun(
         project=project,
         name=f"{model_version} on {eval_set} {split.label.lower()}",
@@ -474,7 +498,7 @@ def _require_draft(eval_set: EvalSet) -> None:
 def _insert_one(task: Task) -> None:
     """Raises HoldoutLeak with the two tasks side by side, EvalSetError for what the database refuses."""
     if found := _leaks(task.project, [task]):
-        raise HoldoutLeak(str(found[0]))
+        raise HoldoutLeak(str(found[0]), found[0])
     _insert([task])
 
 
@@ -502,6 +526,7 @@ def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
             return HoldoutLeak(
                 f"“{task.messages[-1]['content'][:200]}” and “{other.messages[-1]['content'][:200]}” "
                 f"({other.eval_set}, {other.get_split_display()}) are the same task or of one group; "
-                "a hold-out shares nothing with what may train."
+                "a hold-out shares nothing with what may train.",
+                leaks.same(task, other),
             )
     return HoldoutLeak("A task stands in a hold-out and outside it. A hold-out shares nothing with what may train.")

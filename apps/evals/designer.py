@@ -2,7 +2,8 @@
 
 What is known of the job lies in a folder of the set below the data folder, the last one only. It is done once: a job
 that was lost halfway has cost money already, so that a person decides whether to begin again. What comes back goes the
-same way as the templates' variants: `variants.store_batch`.
+same way as the templates' variants: `variants.store_batch`. Before the start it is estimated what the answers cost in
+tokens; more than a limit are never used, and what was used is told however the job ends.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from django.db import close_old_connections, connection, transaction
 from kombu.exceptions import OperationalError
 
 from apps.core.actions import audit
-from apps.core.models import Project
+from apps.core.models import Project, Role
+from apps.core.outgoing_keys import key_of
 from apps.core.runner import PASSED_ENV, Child
 from apps.environments.clients import judge_of
 from apps.evals import actions, designed, variants
 from apps.evals.formats.rows import Bad
 from apps.evals.models import EvalSet, Task
 from apps.evals.rewrites import ARGUMENTS, Seed
-from apps.failures.judge.client import Server, ServerError, key_of
-from apps.failures.judge.rubrics import key_hosts
+from workers.designer import Cost, expected
+from workers.keys import RefusedKey
 from workers.outgoing import RefusedAddress, check_url
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class Wanted:
     key_variable: str
     kinds: list[str]
     each: int
+    tokens: int = 0  # at most; 0: Cost.most_tokens
 
 
 def is_installed() -> bool:
@@ -78,29 +81,50 @@ def submit(*, eval_set: EvalSet, wanted: Wanted, by: Any) -> None:
     """Leaves the job to a worker. Raises EvalSetError for all that can be known before the first question."""
     if not is_installed():
         raise actions.EvalSetError(ABSENT)
-    _check_server(wanted)
+    _check_server(eval_set.project, wanted, by)
     eval_set = actions.locked_draft(eval_set)
-    asked = _count(variants.usable_seeds(eval_set), wanted)
+    cost = cost_of(variants.usable_seeds(eval_set), wanted)
+    limit = wanted.tokens or cost.most_tokens
+    if limit < cost.dearest:
+        raise actions.EvalSetError(f"One question may need up to {cost.dearest:,} tokens. Allow at least so many.")
     if is_active(state_of(eval_set.pk)):
         raise actions.EvalSetError("A model writes variants for this set already. Wait for it, or stop it.")
     job = {"id": uuid.uuid4().hex, "state": "queued", "set": str(eval_set.pk), "by": by.pk if by else None,
-           "wanted": asdict(wanted), "done": 0, "total": asked}  # fmt: skip
+           "wanted": asdict(wanted) | {"tokens": limit}, "done": 0, "total": cost.questions, "expected": cost.tokens,
+           "prices": prices_of(eval_set.project, wanted)}  # fmt: skip
     shutil.rmtree(home_of(eval_set.pk), ignore_errors=True)
     home_of(eval_set.pk).mkdir(parents=True)
     _write(job)
-    audit("variants.asked_for", project=eval_set.project, by=by, target=eval_set, name=str(eval_set), asked=asked,
-          server=wanted.base_url, model=wanted.model, kinds=wanted.kinds)  # fmt: skip
+    audit("variants.asked_for", project=eval_set.project, by=by, target=eval_set, name=str(eval_set),
+          asked=cost.questions, server=wanted.base_url, model=wanted.model, kinds=wanted.kinds, most_tokens=limit)  # fmt: skip
     transaction.on_commit(lambda: _send(job))
 
 
-def _check_server(wanted: Wanted) -> None:
-    """Whether the address may be called and the key go there."""
-    allow = settings.FLYWHEEL_ALLOW_PRIVATE_URLS
-    server = Server(wanted.base_url, wanted.model, wanted.key_variable, allow_private=allow, key_hosts=key_hosts())
+def _check_server(project: Project, wanted: Wanted, by: Any) -> None:
+    """Whether the address may be called and the key go there. Raises EvalSetError. The judge's server is an admin's choice."""
+    judge = judge_server(project) or {}
+    is_judges = (wanted.base_url, wanted.key_variable) == (judge.get("base_url"), judge.get("key_variable"))
+    is_admins = is_judges or project.memberships.filter(user=by, role=Role.ADMIN).exists()
     try:
-        key_of(server, check_url(server.base_url, allow_private=allow).host)
-    except (RefusedAddress, ServerError) as error:
+        host = check_url(wanted.base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS).host
+        key_of(wanted.key_variable, host, admin=is_admins)
+    except (RefusedAddress, RefusedKey) as error:
         raise actions.EvalSetError(str(error)) from error
+
+
+def cost_of(seeds: list[Task], wanted: Wanted) -> Cost:
+    """What is to be expected. Raises EvalSetError where nothing, or too much, would be asked."""
+    _count(seeds, wanted)
+    return expected(spec_of(seeds, wanted))
+
+
+def prices_of(project: Project, wanted: Wanted) -> list[float]:
+    """US dollars for a million tokens in and out, where they are known: of the judge's server and model. Else none."""
+    judge = judge_of(project)
+    if judge is None or (judge.base_url, judge.model) != (wanted.base_url, wanted.model):
+        return []
+    prices = [judge.usd_per_million_input, judge.usd_per_million_output]
+    return prices if any(prices) else []
 
 
 def _count(seeds: list[Task], wanted: Wanted) -> int:
@@ -134,7 +158,7 @@ def home_of(set_id: Any) -> Path:
 
 
 def state_of(set_id: Any) -> dict | None:
-    """{id, state, set, wanted, done, total, result?, error?} of the set's last job; None where there was none."""
+    """{id, state, set, wanted, done, total, expected, prices, used?, result?, error?} of the set's last job; None where there was none."""
     try:
         return json.loads((home_of(set_id) / "job.json").read_text())
     except (OSError, ValueError):
@@ -143,6 +167,15 @@ def state_of(set_id: Any) -> dict | None:
 
 def is_active(job: dict | None) -> bool:
     return job is not None and job["state"] in ACTIVE
+
+
+def is_stopping(job: dict) -> bool:
+    """Whether a person asked it to stop, and it still waits for what is under way."""
+    return is_active(job) and _stop_file(job).exists()
+
+
+def _stop_file(job: dict) -> Path:
+    return home_of(job["set"]) / f"stop-{job['id']}"
 
 
 def _write(job: dict) -> None:
@@ -178,7 +211,7 @@ def stop(*, eval_set: EvalSet, by: Any) -> None:
     job = state_of(eval_set.pk)
     if job is None or job["state"] not in ACTIVE:
         raise actions.EvalSetError("No model writes variants for this set now.")
-    (home_of(job["set"]) / f"stop-{job['id']}").touch()
+    _stop_file(job).touch()
     if job["state"] == "queued" and _claim(job):
         _write(job | {"state": "cancelled"})
     audit("variants.stopped", project=eval_set.project, by=by, target=eval_set, name=str(eval_set))
@@ -233,9 +266,12 @@ def _design(job: dict) -> dict:
     eval_set = EvalSet.objects.select_related("project").get(pk=job["set"])
     wanted = Wanted(**job["wanted"])
     seeds = variants.usable_seeds(eval_set)
-    told = ask(job, spec_of(seeds, wanted))
-    if not connection.in_atomic_block:
-        close_old_connections()  # that was long, and nothing was asked of the database meanwhile
+    try:
+        told = ask(job, spec_of(seeds, wanted))
+    finally:
+        if not connection.in_atomic_block:
+            close_old_connections()  # that was long, and nothing was asked of the database meanwhile
+        _note_use(eval_set, job)
     if told is None:
         return {"state": "cancelled"}
     with transaction.atomic():
@@ -243,6 +279,14 @@ def _design(job: dict) -> dict:
         result = store(eval_set=eval_set, rows=_rows(home_of(job["set"]) / "out" / "rows.jsonl"), wanted=wanted, by=by)
     told = {name: told.get(name) for name in ("asked", "failed", "stopped")}
     return {"state": "succeeded", "result": result | told, "done": told["asked"]}
+
+
+def _note_use(eval_set: EvalSet, job: dict) -> None:
+    """For ever, however the job ends: the next one takes the place of what is known of this one."""
+    by = get_user_model().objects.filter(pk=job["by"]).first()
+    used = job.get("used") or dict.fromkeys(("calls", "input_tokens", "output_tokens", "estimated"), 0)
+    audit("variants.model_asked", project=eval_set.project, by=by, target=eval_set, name=str(eval_set),
+          model=job["wanted"]["model"], **used)  # fmt: skip
 
 
 def spec_of(seeds: list[Task], wanted: Wanted) -> dict:
@@ -256,7 +300,7 @@ def spec_of(seeds: list[Task], wanted: Wanted) -> dict:
         {"key": str(task.pk), "messages": task.messages, "calls": designed.calls_of(task.expected), "tools": task.tools}
         for task in asked
     ]
-    return {"server": server, "seeds": told, "kinds": wanted.kinds, "each": wanted.each}
+    return {"server": server, "seeds": told, "kinds": wanted.kinds, "each": wanted.each, "most_tokens": wanted.tokens}
 
 
 def _rows(path: Path) -> Iterator[Any]:
@@ -304,7 +348,7 @@ def ask(job: dict, spec: dict) -> dict | None:
     child = _start(home, spec | {"out_dir": str(home / "out")})
     stopped = False
     try:
-        stopped = _follow(child, job, home / f"stop-{job['id']}")
+        stopped = _follow(child, job, _stop_file(job))
     finally:
         status = child.close()
     if stopped:
@@ -355,6 +399,8 @@ def _follow(child: Child, job: dict, stop_file: Path) -> bool:
 def _hear(child: Child, job: dict, event: dict) -> None:
     if event["type"] == "progress":
         job |= {"done": int(event["done"]), "total": int(event["total"])}
+    elif event["type"] == "metric":
+        job["used"] = {name: int(value) for name, value in event["values"].items()}
     elif event["type"] == "result":
         child.ending.result = event
     elif event["type"] == "error":

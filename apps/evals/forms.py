@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from django import forms
+from django.db.models import Count
 
 from apps.core.models import Project
 from apps.evals import importing
@@ -14,6 +15,7 @@ from apps.evals.models import EvalSet, EvalSetState, Split
 from apps.evals.rewrites import KINDS
 from workers.checks import assertions_in
 
+MOST_TOKENS = 1_000_000_000  # that a person may allow a job
 FROM_FAILURE = [(value, label) for value, label in Split.choices if value != Split.GENERAL]
 
 
@@ -51,26 +53,39 @@ class TaskForm(PlainForm):
 
 
 class SplitForm(PlainForm):
-    holdout_size = forms.IntegerField(min_value=1, initial=60)
-    validation_size = forms.IntegerField(min_value=0, initial=0)
+    holdout_size = forms.IntegerField(min_value=1, initial=60, label="Hold-out size")
+    validation_size = forms.IntegerField(
+        min_value=0,
+        initial=0,
+        label="Validation size",
+        help_text="At least so many tasks: whole groups. The rest trains",
+    )
     seed = forms.IntegerField(initial=0)
 
 
 class EvalRunForm(PlainForm):
-    """What to evaluate, in one project: everything offered is the project's own."""
+    """What to evaluate: everything offered is the project's own, and the splits are those with tasks."""
 
     model_version = forms.ModelChoiceField(None)
     environment = forms.ModelChoiceField(None)
-    split = forms.ChoiceField(choices=Split.choices, initial=Split.HOLDOUT)
+    split = forms.ChoiceField(initial=Split.HOLDOUT)
     samples_per_task = forms.IntegerField(min_value=1, max_value=64, initial=8)
     seed = forms.IntegerField(initial=0)
 
-    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, eval_set: EvalSet, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        project, counts = eval_set.project, dict(eval_set.tasks.values_list("split").annotate(Count("pk")).order_by())
+        self.fields["split"].choices = [
+            (split, f"{split.label} ({counts[split]:,})") for split in Split if split in counts
+        ]
         self.fields["model_version"].queryset = project.model_versions.all()
         self.fields["environment"].queryset = project.environments.select_related("verifier")
         for name in ("model_version", "environment"):  # the newest is chosen, not a row of dashes
             self.fields[name].empty_label = None
+
+    def missing(self) -> list[str]:
+        """The choices that have nothing to choose from."""
+        return [name for name in ("model_version", "environment") if not self.fields[name].queryset.exists()]
 
     def clean_split(self) -> Split:
         return Split(self.cleaned_data["split"])
@@ -197,6 +212,7 @@ class DesignForm(PlainForm):
         label="What is varied",
     )
     each = forms.IntegerField(min_value=1, max_value=20, initial=2, label="Of each kind and task")
+    tokens = forms.IntegerField(min_value=1, max_value=MOST_TOKENS, required=False, label="Tokens at most")
 
     def __init__(self, judge: dict[str, str] | None, admin: bool, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -206,6 +222,9 @@ class DesignForm(PlainForm):
         self.fields["server"].choices = offered
         self.fields["server"].initial = offered[0][0] if offered else None
         self.fields["server"].error_messages["required"] = "Choose who writes the variants."
+
+    def clean_tokens(self) -> int:
+        return self.cleaned_data["tokens"] or 0
 
     def clean(self) -> dict[str, Any]:
         given = super().clean() or self.cleaned_data

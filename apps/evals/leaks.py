@@ -54,6 +54,16 @@ def of_task(task: Task) -> Text:
     return Text(task.key, request, neardup.document(task.messages, task.expected, task.demonstration))
 
 
+def same(task: Task, other: Task) -> Leak:
+    """The two of one request (similarity 1) or of one group (0)."""
+    alike = 1.0 if other.canonical_hash == task.canonical_hash else 0.0
+    return Leak(task.key, of_task(task).words, of_task(other).words, _place(other), alike)
+
+
+def _place(task: Task) -> str:
+    return f"{task.eval_set}, {task.get_split_display()}"
+
+
 def of_row(key: Any, row: dict) -> Iterator[Text]:
     """Every request that a training row teaches to answer. Raises ValueError for a row without text."""
     for unit in neardup.texts_of(row):
@@ -78,7 +88,7 @@ def _among(texts: Sequence[Text], tasks: Sequence[Task]) -> Iterator[Leak]:
     ours = [(number, text.document) for number, text in enumerate(texts)]
     for left, right, score in neardup.pairs(ours, theirs, most=1):
         text, task = texts[left], tasks[right]
-        yield Leak(text.key, text.words, of_task(task).words, f"{task.eval_set}, {task.get_split_display()}", score)
+        yield Leak(text.key, text.words, of_task(task).words, _place(task), score)
 
 
 def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:

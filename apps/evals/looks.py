@@ -8,7 +8,7 @@ from typing import Any
 from apps.core.models import Project
 from apps.evals import actions
 from apps.evals.leaks import Leak
-from apps.evals.models import EvalSet, HoldoutLook
+from apps.evals.models import EvalRun, EvalSet, HoldoutLook, Split
 
 
 def count_shown(project: Project, leaks: Iterable[Leak], *, by: Any) -> None:
@@ -18,3 +18,12 @@ def count_shown(project: Project, leaks: Iterable[Leak], *, by: Any) -> None:
         found = EvalSet.objects.filter(project=project, slug=slug, version=version) if version.isdecimal() else []
         for eval_set in found:
             actions.look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=by, detail="a leak, side by side")
+
+
+def count_outputs_shown(run: EvalRun, *, by: Any) -> None:
+    """A page with outputs on held-out tasks is a look at them: one for each person and evaluation, however often."""
+    if run.split != Split.HOLDOUT:
+        return
+    detail = f"outputs of {run.name} ({run.pk})"[:200]
+    if not run.eval_set.looks.filter(kind=HoldoutLook.Kind.VIEW, by=by, detail=detail).exists():
+        actions.look(eval_set=run.eval_set, kind=HoldoutLook.Kind.VIEW, by=by, detail=detail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 
@@ -12,7 +13,8 @@ def choose_holdout(groups: Sequence[str], size: int, seed: int) -> set[str]:
     Whole groups only, drawn at random by `seed`, so that no group is on both sides; the same input gives the
     same split. Raises ValueError where the rest would be empty.
     """
-    names = sorted(set(groups))
+    sizes = Counter(groups)
+    names = sorted(sizes)
     random.Random(seed).shuffle(names)
     chosen: set[str] = set()
     count = 0
@@ -20,7 +22,7 @@ def choose_holdout(groups: Sequence[str], size: int, seed: int) -> set[str]:
         if count >= size:
             break
         chosen.add(name)
-        count += groups.count(name)
+        count += sizes[name]
     if count < size or len(chosen) == len(names):
         raise ValueError(
             f"A hold-out of {size} needs more than {size} tasks in at least two groups; there are {len(groups)} tasks "

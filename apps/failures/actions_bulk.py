@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.failures.actions_people import Refused, holder_of, require_triager, snapshots
+from apps.failures.actions_people import Refused, held, holder_of, require_triager, snapshots
 from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Source
 
 LIMIT = 5_000  # failures of one change
@@ -26,9 +26,10 @@ class Change:
     n: int
     same: int
     held: int
+    before: str = "so before"
 
     def __str__(self) -> str:
-        left = [f"{self.same:,} {'was' if self.same == 1 else 'were'} so before"] if self.same else []
+        left = [f"{self.same:,} {'was' if self.same == 1 else 'were'} {self.before}"] if self.same else []
         left += [f"{self.held:,} {'is' if self.held == 1 else 'are'} on somebody else's screen"] if self.held else []
         many = f"{self.n:,} failure{'' if self.n == 1 else 's'}"
         return f"{self.did.format(many)}" + (f" Left as they are: {', '.join(left)}." if left else "")
@@ -58,6 +59,36 @@ def decide_many(
     return _change(project, ids, by, "decided", did, edit)
 
 
+@transaction.atomic
+def decide_alike(
+    *,
+    failure: Failure,
+    others: Iterable[int],
+    by: Any,
+    state: FailureState,
+    mode: FailureMode | None = None,
+    seen: str | None = None,
+) -> Change:
+    """One word on a case, `seen` as in `decide`, and on others that nobody has decided on. Confirmed, they get its mode.
+
+    Raises Refused.
+    """
+    case = held(failure, by, seen)
+    if mode is not None and mode.project_id != case.project_id:
+        raise Refused("This failure mode belongs to another project.")
+    mode = mode or (case.mode if state == FailureState.CONFIRMED else None)
+
+    def edit(row: Failure) -> bool:
+        if row.pk != case.pk and row.state != FailureState.OPEN:
+            return False
+        row.mode, row.state, row.source = mode or row.mode, state, Source.PERSON
+        row.decided_by, row.decided_at = by, timezone.now()
+        return True
+
+    did = f"{{}} confirmed as “{mode}”." if mode else "{} dismissed."
+    return _change(case.project, [case.pk, *others], by, "decided", did, edit, before="decided on before")
+
+
 def assign_many(*, project: Project, ids: Iterable[int], by: Any, to: Any) -> Change:
     """Gives them to a member, or to nobody. Raises Refused."""
     require_triager(project, to)
@@ -76,21 +107,31 @@ FIELDS = ["mode", "state", "source", "decided_by", "decided_at", "assigned_to"]
 
 @transaction.atomic
 def _change(
-    project: Project, ids: Iterable[int], by: Any, kind: str, did: str, edit: Callable[[Failure], bool]
+    project: Project,
+    ids: Iterable[int],
+    by: Any,
+    kind: str,
+    did: str,
+    edit: Callable[[Failure], bool],
+    before: str = "so before",
 ) -> Change:
+    """Undo goes back to the first of `ids`."""
+    wanted = _bounded(ids)
     rows = Failure.objects.select_for_update(of=("self",)).select_related("mode", "reserved_by").order_by("pk")
-    found = list(rows.filter(project=project, pk__in=_bounded(ids)))
+    found = list(rows.filter(project=project, pk__in=wanted))
     free = [row for row in found if holder_of(row, by) is None]
-    before = snapshots(free)
+    was = snapshots(free)
     changed = [row for row in free if edit(row)]
     _drop_second(changed)
     Failure.objects.bulk_update(changed, FIELDS, batch_size=1000)
+    place = {pk: number for number, pk in enumerate(wanted)}
+    changed.sort(key=lambda row: -place[row.pk])
     after, batch = snapshots(changed), {"kind": kind, "bulk": uuid.uuid4().hex}
     FailureDecision.objects.bulk_create(
-        [FailureDecision(failure=row, by=by, before=before[row.pk], after=after[row.pk] | batch) for row in changed],
+        [FailureDecision(failure=row, by=by, before=was[row.pk], after=after[row.pk] | batch) for row in changed],
         batch_size=1000,
     )
-    change = Change(did, len(changed), len(free) - len(changed), len(found) - len(free))
+    change = Change(did, len(changed), len(free) - len(changed), len(found) - len(free), before)
     audit(f"failures.{kind}", project=project, by=by, n=change.n, did=str(change), bulk=batch["bulk"])
     return change
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from apps.core.models import Project
-from apps.failures.models import Failure, FailureMode, FailureQuerySet, FailureState, Severity
+from apps.failures.models import Failure, FailureMode, FailureQuerySet, Severity
 
 FILTERS = ("mode", "cluster", "version", "safety", "mine", "confidence")
 CONFIDENCES = ("certain", "likely", "hint")
@@ -139,21 +139,3 @@ class Queue:
         ]  # fmt: skip
         found = list(parts[0].union(*parts[1:], all=True) if len(parts) > 1 else parts[0])
         return (max if above is None else min)(found)[1] if found else None
-
-
-def similar_to(failure: Failure, count: int = 6) -> list[Failure]:
-    """Others of the same cluster, or else of the same mode: the newest."""
-    wanted = _newest(failure, {"cluster": failure.cluster_id}, count) if failure.cluster_id else []
-    wanted = wanted or _newest(failure, {"project": failure.project_id, "mode": failure.mode_id}, count)
-    found = Failure.objects.filter(pk__in=wanted).select_related("trajectory").order_by("-trajectory_id")
-    return list(found.only("state", "project", "cluster", "trajectory__preview", "trajectory__external_id"))
-
-
-def _newest(failure: Failure, alike: dict[str, Any], count: int) -> list[int]:
-    """The ids of standing failures, without this one: the end of an index for each state."""
-    rows = Failure.objects.filter(**alike).exclude(pk=failure.pk).order_by("-trajectory_id")
-    opened, confirmed = (
-        rows.filter(state=state).values_list("trajectory_id", "pk")[:count]
-        for state in (FailureState.OPEN, FailureState.CONFIRMED)
-    )
-    return [pk for _, pk in sorted(opened.union(confirmed, all=True), reverse=True)[:count]]

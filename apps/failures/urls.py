@@ -11,6 +11,7 @@ urlpatterns = [
     path("triage/", case.triage, name="triage"),
     path("undo/", case.undo, name="undo"),
     path("<int:pk>/", case.case, name="case"),
+    path("<int:pk>/similar/", case.similar, name="similar"),
     path("<int:pk>/step/", case.step, name="step"),
     path("<int:pk>/decide/", case.decide, name="decide"),
     path("<int:pk>/split/", case.split, name="split"),

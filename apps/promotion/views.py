@@ -11,6 +11,7 @@ from apps.core.access import project_view
 from apps.core.charts import intervals
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.evals.looks import count_outputs_shown
 from apps.evals.models import EvalRun
 from apps.promotion import actions
 from apps.promotion.models import Channel, GateReport, Promotion
@@ -111,12 +112,14 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     channel = Channel.objects.filter(project=project, name=actions.PRODUCTION).select_related("current").first()
     checks = row.report["checks"]
     measured = [check for check in reversed(checks) if check["low"] is not None]
+    if pairs := moved_pairs(row):
+        count_outputs_shown(row.candidate, by=request.user)
     return render(
         request,
         "promotion/report.html",
         {
             "report": row,
-            "checks": checks,
+            "checks": [check | {"change": change_of(check)} for check in checks],
             "channel": channel,
             "promotions": row.promotions.select_related("by"),
             "figure": intervals(
@@ -127,9 +130,17 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
                 "Candidate − baseline, paired over tasks, 95%",
                 height=220,
             ),
-            "pairs": moved_pairs(row),
+            "pairs": pairs,
         },
     )
+
+
+def change_of(check: dict) -> str:
+    """The difference with as many decimals as the two sides are shown with."""
+    if check["difference"] is None:
+        return "–"
+    large = max(abs(check[side] or 0) for side in ("baseline", "candidate")) >= 100
+    return f"{check['difference']:+,.0f}" if large else f"{check['difference']:+.3f}"
 
 
 def moved_pairs(row: GateReport) -> list[dict]:
@@ -142,13 +153,18 @@ def moved_pairs(row: GateReport) -> list[dict]:
     return list(found.values())
 
 
+def reason_of(request: HttpRequest) -> str:
+    """What the person wrote; PostgreSQL stores no NUL."""
+    return request.POST.get("reason", "").replace("\0", "").strip()
+
+
 @require_POST
 @project_view(Role.MEMBER)
 def promote(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(GateReport.objects.select_related("baseline", "candidate"), project=project, pk=pk)
     try:
         move = actions.promote(
-            channel=actions.channel_of(project), gate_report=row, by=request.user, reason=request.POST.get("reason", "")
+            channel=actions.channel_of(project), gate_report=row, by=request.user, reason=reason_of(request)
         )
         messages.success(request, f"{move.to_version} is live in {move.channel}.")
     except (actions.PromotionError, PermissionDenied) as error:
@@ -161,7 +177,7 @@ def promote(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def rollback(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     channel = get_object_or_404(Channel, project=project, name=name)
     try:
-        move = actions.rollback(channel=channel, by=request.user, reason=request.POST.get("reason", ""))
+        move = actions.rollback(channel=channel, by=request.user, reason=reason_of(request))
         messages.success(request, f"{channel} is back on {move.to_version}.")
     except actions.PromotionError as error:
         messages.error(request, str(error))

@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import transaction
-from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
-from apps.core.models import JobState, Role
+from apps.core.models import Role
 from apps.environments.models import Verifier
 from apps.evals.actions import look
 from apps.evals.models import EvalRun, HoldoutLook, Split
+from apps.reviews.drawing import draw
 from apps.reviews.lock import Lock, ReviewError, TrainingLocked, lock_state, lock_states, require_unlocked
 from apps.reviews.models import Judgement, LockOverride, ReviewItem, RewardReview
 from apps.reviews.policy import policy_of
 from apps.reviews.queue import holder_of, needed_of
-from apps.reviews.sampling import LARGEST, SMALLEST, choose
-from apps.reviews.scores import Scored, scores_of
+from apps.reviews.scores import Scored
 
 __all__ = [
     "Lock", "ReviewError", "TrainingLocked", "answer", "judge", "lock_state", "lock_states", "open_review",
@@ -36,40 +35,21 @@ def open_review(
 ) -> RewardReview:
     """A blind queue of samples of finished evaluations, stratified over score, bucket and model; the project's policy is
     frozen in it. `verifier` is that of the runs where it is not given. Raises ReviewError."""
-    scored = _scored(runs, verifier, size)
+    drawn = draw(runs=runs, verifier=verifier, size=size, seed=seed)
     verifier = verifier or runs[0].environment.verifier
-    drawn = choose((one.candidate for one in scored), size, seed=seed)
-    known = {str(one.sample.pk): one for one in scored}
     review = RewardReview.objects.create(
         project=verifier.project, verifier=verifier, policy=policy_of(verifier.project), seed=seed, created_by=by,
-        thin=drawn.notes,
+        thin=drawn.sampling.notes,
     )  # fmt: skip
     review.runs.set(runs)
-    ReviewItem.objects.bulk_create(_item(review, place, known[pk]) for place, pk in enumerate(drawn.ids))
+    ReviewItem.objects.bulk_create(_item(review, place, one) for place, one in enumerate(drawn.items))
     for eval_set in {run.eval_set for run in runs if run.split == Split.HOLDOUT}:
         look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=by, detail=f"reward review of {verifier}")
     audit(
         "review.opened", project=review.project, by=by, target=review, verifier=str(verifier), hash=verifier.hash,
-        n=len(drawn.ids), runs=[str(run.pk) for run in runs],
+        n=len(drawn.items), drawn_again=drawn.sampling.again, runs=[str(run.pk) for run in runs],
     )  # fmt: skip
     return review
-
-
-def _scored(runs: Sequence[EvalRun], verifier: Verifier | None, size: int) -> list[Scored]:
-    if not runs:
-        raise ReviewError("Choose at least one evaluation whose samples are to be reviewed.")
-    if not SMALLEST <= size <= LARGEST:
-        raise ReviewError(f"A review has {SMALLEST} to {LARGEST} samples; {size} were asked for.")
-    verifier = verifier or runs[0].environment.verifier
-    for run in runs:
-        if run.project_id != verifier.project_id:
-            raise ReviewError("This evaluation belongs to another project.")
-        if run.state != JobState.SUCCEEDED:
-            raise ReviewError(f"“{run.name}” has not finished. Its samples can be reviewed once it has.")
-    found = [scored for run in runs for scored in scores_of(run, verifier)]
-    if not found:
-        raise ReviewError("These evaluations have no scored samples to review.")
-    return found
 
 
 def _item(review: RewardReview, position: int, one: Scored) -> ReviewItem:
@@ -86,12 +66,12 @@ def _item(review: RewardReview, position: int, one: Scored) -> ReviewItem:
 
 @transaction.atomic
 def judge(*, item: ReviewItem, success: bool, by: Any, note: str = "") -> Judgement:
-    """A person's blind word on an item: once. To say otherwise they take it back first. Raises ReviewError."""
+    """A person's blind word on an item: once and for all, since the score is shown then. Raises ReviewError."""
     item = _locked(item)
     said = {judgement.by_id: judgement for judgement in item.judgements.all()}
     if mine := said.get(by.pk):
         if mine.success != success:
-            raise ReviewError("You have judged this sample already. Undo (u) to judge it again.")
+            raise ReviewError("You have judged this sample, and seen its score: your word stands.")
         return mine
     if other := holder_of(item, by):
         raise ReviewError(f"{other} has this sample on the screen. Nothing was changed.")
@@ -122,34 +102,30 @@ def answer(*, item: ReviewItem, agrees: bool, by: Any, reason: str = "") -> Judg
 
 @transaction.atomic
 def undo(*, review: RewardReview, by: Any) -> ReviewItem | None:
-    """Takes back the person's last step: the answer on the score, or the judgement itself. Returns its item, or None where
-    there is nothing to take back. Raises ReviewError where the item has been ruled on."""
+    """Takes back the person's last answer on a score; the word they gave blind stands. Returns its item, or None where there
+    is no answer. Raises ReviewError where the item has been ruled on."""
     rows = Judgement.objects.select_for_update(of=("self",)).select_related("item__review__project")
-    last = rows.filter(item__review=review, by=by).order_by(Coalesce("agreed_at", "at").desc(), "-pk").first()
+    last = rows.filter(item__review=review, by=by, agrees__isnull=False).order_by("-agreed_at", "-pk").first()
     if last is None:
         return None
     if last.item.ruling is not None:
-        raise ReviewError("Your last judgement has been ruled on since, so it stays.")
-    audit(
-        "review.undone", project=review.project, by=by, target=last.item, success=last.success, agrees=last.agrees,
-        step="judgement" if last.agrees is None else "answer",
-    )  # fmt: skip
-    if last.agrees is None:
-        last.delete()
-    else:
-        last.agrees, last.reason, last.agreed_at = None, "", None
-        last.save(update_fields=["agrees", "reason", "agreed_at"])
+        raise ReviewError("Your last sample has been ruled on since, so your answer stays.")
+    audit("review.undone", project=review.project, by=by, target=last.item, agrees=last.agrees, reason=last.reason)
+    last.agrees, last.reason, last.agreed_at = None, "", None
+    last.save(update_fields=["agrees", "reason", "agreed_at"])
     return last.item
 
 
 @transaction.atomic
 def rule(*, item: ReviewItem, success: bool, reason: str, by: Any) -> ReviewItem:
-    """Settles an item whose reviewers differ; this counts as the people's word. By a member who has not judged it, or an
-    admin. Ruling again replaces it. Raises ReviewError, and PermissionDenied below the role member."""
+    """Settles an item whose reviewers differ, or one of whom had second thoughts; this counts as the people's word. By a
+    member who has not judged it, or an admin. Ruling again replaces it. Raises ReviewError, and PermissionDenied below
+    the role member."""
     item = _locked(item)
     membership = get_membership(by, item.review.project.slug, Role.MEMBER)
     said = list(item.judgements.all())
-    if len({judgement.success for judgement in said}) < 2 or len(said) < needed_of(item.review):
+    open_to_it = len({judgement.success for judgement in said}) > 1 or any(one.second_thoughts for one in said)
+    if not open_to_it or len(said) < needed_of(item.review):
         raise ReviewError("There is nothing to rule on: the reviewers of this sample do not differ.")
     if any(judgement.by_id == by.pk for judgement in said) and not membership.may(Role.ADMIN):
         raise ReviewError("You have judged this sample yourself. Somebody else, or an admin, rules on it.")

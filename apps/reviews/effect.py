@@ -12,11 +12,12 @@ from apps.reviews.agreement import EditEffect, edit_effect
 from apps.reviews.labels import labels_of
 from apps.reviews.models import Rescore, ReviewItem
 from apps.reviews.queue import needed_of
+from apps.reviews.sampling import content_key
 
 
 @dataclass(frozen=True)
 class Effect:
-    """`labelled`: samples that people have judged with any version; `scored`: those that both versions have scored."""
+    """`labelled`: outputs that people have judged with any version; `scored`: those that both versions have scored."""
 
     effect: EditEffect
     labelled: int
@@ -24,23 +25,32 @@ class Effect:
 
 
 def effect_of(before: Verifier, after: Verifier) -> Effect:
-    """On labels of all reviews of all versions of the verifier. Nothing is scored here: known scores are used."""
+    """On labels of all reviews of all versions of the verifier, each output once however often it was judged or generated.
+    Nothing is scored here: known scores are used."""
     words = _words(after)
-    first, second = successes(before, words.keys()), successes(after, words.keys())
-    labels = {str(pk): word for pk, word in words.items()}
+    keys = _keys(words)
+    labels = {keys[str(pk)]: word for pk, word in words.items()}
+    first, second = ({keys[pk]: success for pk, success in successes(one, words).items()} for one in (before, after))
     return Effect(edit_effect(labels, first, second), len(labels), len(first.keys() & second.keys()))
 
 
 def _words(verifier: Verifier) -> dict[int, bool]:
-    """{sample: the people's word}, the newest review's where several speak of it."""
+    """{sample: the people's word}, in the order of the reviews; the newest one's where several speak of a sample."""
     reviews = {row.pk: row for row in verifier.project.reward_reviews.filter(verifier__name=verifier.name)}
     samples = dict(ReviewItem.objects.filter(review__in=reviews).values_list("pk", "sample"))
     found: dict[int, bool] = {}
     for pk, labels in sorted(labels_of(reviews).items()):
         for label in labels:
             if (person := label.person(needed_of(reviews[pk]))) is not None:
+                found.pop(samples[label.item], None)  # so that what is newest also stands last
                 found[samples[label.item]] = person
     return found
+
+
+def _keys(samples: Iterable[int]) -> dict[str, str]:
+    """{sample: the key of its content}."""
+    rows = Sample.objects.filter(pk__in=list(samples)).values_list("pk", "task", "output")
+    return {str(pk): content_key(str(task), output) for pk, task, output in rows}
 
 
 def successes(verifier: Verifier, samples: Iterable[int]) -> dict[str, bool]:

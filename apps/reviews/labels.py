@@ -33,6 +33,10 @@ class Label:
     ruling: bool | None
     words: tuple[Word, ...] = ()
 
+    def second_thoughts(self, word: Word) -> bool:
+        """Whether someone's answer on the score goes against the word they had given blind."""
+        return word.agrees is not None and word.agrees != (word.success == self.success)
+
     def is_complete(self, needed: int) -> bool:
         """Whether as many people have judged it as it needs."""
         return len(self.words) >= needed
@@ -40,6 +44,12 @@ class Label:
     def differs(self, needed: int) -> bool:
         """Whether it waits for a ruling: its reviewers did not say the same."""
         return self.ruling is None and self.is_complete(needed) and len({word.success for word in self.words}) > 1
+
+    def may_be_ruled(self, needed: int) -> bool:
+        """Whether it is for an adjudicator: it waits for a ruling, has one, or a reviewer of it had second thoughts."""
+        if self.ruling is not None or self.differs(needed):
+            return True
+        return self.is_complete(needed) and any(self.second_thoughts(word) for word in self.words)
 
     def person(self, needed: int) -> bool | None:
         """What people say of it as one: the ruling, or what all its reviewers said; None while that is open."""

@@ -121,6 +121,11 @@ class Judgement(models.Model):
     def __str__(self) -> str:
         return f"{self.by}: {'success' if self.success else 'failure'}"
 
+    @property
+    def second_thoughts(self) -> bool:
+        """Whether their answer on the score goes against the word they had given blind."""
+        return self.agrees is not None and self.agrees != (self.success == self.item.success)
+
 
 class LockOverride(models.Model):
     """Leave to train with a verifier that has not passed its review: who, why, when. Only ever added."""

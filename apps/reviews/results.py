@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,25 +12,30 @@ from typing import Any
 from django.contrib.auth import get_user_model
 
 from apps.core import charts
-from apps.core.models import AuditEvent
 from apps.reviews import agreement
 from apps.reviews.agreement import Bin, Correlation, Judged, Rate
 from apps.reviews.labels import Label, Word
-from apps.reviews.models import ReviewItem, RewardReview
+from apps.reviews.models import Judgement, RewardReview
+from apps.reviews.sampling import content_key
 
 BREAK = timedelta(minutes=5)  # a longer pause between two judgements is not work on them
 
 
 @dataclass(frozen=True)
 class Reviewer:
-    """One person's part: how often their blind word is the score's and the others', how long they took."""
+    """One person's part: how often their blind word is the score's and the others', how long they took.
+
+    `seen_before`: samples that they had judged in an earlier review too. `second_thoughts`: answers, the score shown,
+    against their blind word.
+    """
 
     user: Any
     n: int
     with_verifier: Rate
     with_others: Rate
     finds_right: Rate
-    taken_back: int
+    second_thoughts: int
+    seen_before: int
     minutes: float
 
 
@@ -119,12 +124,12 @@ def reviewers_of(review: RewardReview, labels: list[Label]) -> list[Reviewer]:
         for word in label.words:
             said[word.by].append((label, word))
     users = get_user_model().objects.in_bulk(list(said))
-    undone = _taken_back(review)
-    found = [_reviewer(users[pk], rows, undone[pk]) for pk, rows in said.items()]
+    before = _seen_before(review)
+    found = [_reviewer(users[pk], rows, before) for pk, rows in said.items()]
     return sorted(found, key=lambda one: (-one.n, str(one.user)))
 
 
-def _reviewer(user: Any, rows: list[tuple[Label, Word]], taken_back: int) -> Reviewer:
+def _reviewer(user: Any, rows: list[tuple[Label, Word]], before: set[tuple[int, int]]) -> Reviewer:
     others = [other.success == word.success for label, word in rows for other in label.words if other.by != word.by]
     answers = [word.agrees for _, word in rows if word.agrees is not None]
     return Reviewer(
@@ -133,7 +138,8 @@ def _reviewer(user: Any, rows: list[tuple[Label, Word]], taken_back: int) -> Rev
         with_verifier=agreement.rate(sum(label.success == word.success for label, word in rows), len(rows)),
         with_others=agreement.rate(sum(others), len(others)),
         finds_right=agreement.rate(sum(answers), len(answers)),
-        taken_back=taken_back,
+        second_thoughts=sum(label.second_thoughts(word) for label, word in rows),
+        seen_before=sum((label.item, word.by) in before for label, word in rows),
         minutes=minutes_of([word.agreed_at or word.at for _, word in rows]),
     )
 
@@ -145,16 +151,28 @@ def minutes_of(times: Iterable[datetime]) -> float:
     return sum((gap for gap in gaps if gap <= BREAK), timedelta()) / timedelta(minutes=1)
 
 
-def _taken_back(review: RewardReview) -> Counter:
-    """{user: how many judgements they took back}: each had seen the score by then."""
-    rows = AuditEvent.objects.filter(
-        project=review.project_id,
-        action="review.undone",
-        target_type=ReviewItem._meta.label_lower,
-        target_id__in=[str(pk) for pk in review.items.values_list("pk", flat=True)],
-        detail__step="judgement",
-    )
-    return Counter(rows.order_by().values_list("actor", flat=True))
+def _seen_before(review: RewardReview) -> set[tuple[int, int]]:
+    """(item, user) where they had judged the same output in an earlier review of the verifier, and so seen a score of it."""
+    keys = _keys(review.items)
+    tasks = review.items.values("sample__task")
+    rows = Judgement.objects.filter(
+        item__review__verifier__name=review.verifier.name, item__review__project=review.project_id,
+        item__review__pk__lt=review.pk, item__sample__task__in=tasks,
+    ).values_list("item__sample__task", "item__sample__output", "by")  # fmt: skip
+    known = {(content_key(str(task), output), by) for task, output, by in rows}
+    said = Judgement.objects.filter(item__review=review).values_list("item", "by")
+    return {(item, by) for item, by in said if (keys[item], by) in known}
+
+
+def _keys(items: Any) -> dict[int, str]:
+    """{item: the key of its content}."""
+    rows = items.values_list("pk", "sample__task", "sample__output")
+    return {pk: content_key(str(task), output) for pk, task, output in rows}
+
+
+def held_out(review: RewardReview) -> set[int]:
+    """The items whose labels are kept from whoever edits the verifier: in the figures, never in a list."""
+    return {pk for pk, key in _keys(review.items).items() if agreement.is_held_out(key)}
 
 
 def strata_of(labels: list[Label], needed: int) -> list[Stratum]:

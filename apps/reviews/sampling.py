@@ -14,7 +14,7 @@ Stratum = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A scored output. `bucket` is its failure mode or category, "" where it has none."""
+    """A scored output. `bucket` is its failure mode or category, "" where it has none; `judged`: in an earlier review."""
 
     id: str
     task: str
@@ -23,6 +23,7 @@ class Candidate:
     success: bool
     bucket: str = ""
     model: str = ""
+    judged: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,19 @@ class Share:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The chosen ids in a shuffled order, the strata by name, and in words what the choice could not do."""
+    """The chosen ids in a shuffled order, the strata by name, how many of the chosen were judged before, and in words what
+    the choice could not do."""
 
     ids: list[str]
     strata: list[Share]
     duplicates: int
+    again: int
     notes: list[str]
+
+
+def content_key(task: str, output: str) -> str:
+    """Names an output to a task, whichever evaluation it is of: what is equal by this is one and the same to a reviewer."""
+    return hashlib.sha256(f"{task}\0{output.strip()}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def score_band(candidate: Candidate) -> str:
@@ -59,7 +67,8 @@ def score_band(candidate: Candidate) -> str:
 def choose(candidates: Iterable[Candidate], size: int = 60, *, minimum: int = 2, seed: int = 0) -> Sampling:
     """Up to `size` (50 to 100) candidates, from each stratum `minimum` where it has them, the rest in proportion.
 
-    The same output to the same task is chosen once. The choice depends on seed and ids, not on the order given.
+    The same output to the same task is chosen once. What no one has judged goes first: in each stratum, and for all places
+    beyond the minimum. The choice depends on seed and ids, not on the order given.
     Raises ValueError for a size out of range or a minimum below 0.
     """
     if not SMALLEST <= size <= LARGEST or minimum < 0:
@@ -67,47 +76,68 @@ def choose(candidates: Iterable[Candidate], size: int = 60, *, minimum: int = 2,
     given = sorted(candidates, key=lambda item: item.id)
     distinct = _distinct(given)
     strata = _strata(distinct, seed)
-    quota = allot({name: len(group) for name, group in strata.items()}, size, minimum)
-    ids = [item.id for name, group in strata.items() for item in group[: quota[name]]]
+    fresh = {name: sum(not item.judged for item in group) for name, group in strata.items()}
+    quota = allot({name: len(group) for name, group in strata.items()}, size, minimum, fresh)
+    chosen = [item for name, group in strata.items() for item in group[: quota[name]]]
+    ids, again = [item.id for item in chosen], sum(item.judged for item in chosen)
     random.Random(seed).shuffle(ids)
     shares = [Share(*name, len(group), quota[name], len(group) < minimum) for name, group in strata.items()]
-    return Sampling(ids, shares, len(given) - len(distinct), _notes(shares, len(ids), size, minimum))
+    notes = [*_repeated(again, len(ids)), *_notes(shares, len(ids), size, minimum)]
+    return Sampling(ids, shares, len(given) - len(distinct), again, notes)
 
 
 def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
-    first: dict[tuple[str, str], Candidate] = {}
+    first: dict[str, Candidate] = {}
     for item in candidates:
-        first.setdefault((item.task, item.output.strip()), item)
+        first.setdefault(content_key(item.task, item.output), item)
     return list(first.values())
 
 
 def _strata(candidates: Sequence[Candidate], seed: int) -> dict[Stratum, list[Candidate]]:
-    """By name; within one in an order that depends only on seed and id."""
+    """By name; within one what is fresh first, then in an order that depends only on seed and id."""
     groups: dict[Stratum, list[Candidate]] = defaultdict(list)
     for item in candidates:
         groups[score_band(item), item.bucket, item.model].append(item)
-    return {name: sorted(groups[name], key=lambda item: _lot(item.id, seed)) for name in sorted(groups)}
+    return {name: sorted(groups[name], key=lambda item: (item.judged, _lot(item.id, seed))) for name in sorted(groups)}
 
 
 def _lot(identity: str, seed: int) -> bytes:
     return hashlib.sha256(f"{seed}\0{identity}".encode("utf-8", "surrogatepass")).digest()
 
 
-def allot(available: dict[Stratum, int], size: int, minimum: int) -> dict[Stratum, int]:
-    """How many of each stratum: the minimum in rounds, then the rest by largest remainder of what is left."""
+def allot(
+    available: dict[Stratum, int], size: int, minimum: int, fresh: dict[Stratum, int] | None = None
+) -> dict[Stratum, int]:
+    """How many of each stratum: the minimum in rounds, then the rest in proportion to what is left of `fresh` (all of it,
+    where that is not given), and only then to what else is left."""
     quota = dict.fromkeys(available, 0)
     for _ in range(minimum):
         for name in sorted(available, key=lambda name: (-available[name], name)):
             if sum(quota.values()) < size and quota[name] < available[name]:
                 quota[name] += 1
-    left = {name: available[name] - quota[name] for name in available}
-    rest = min(size - sum(quota.values()), sum(left.values()))
+    for stock in (fresh or available, available):
+        left = {name: max(0, stock[name] - quota[name]) for name in available}
+        more = _in_proportion(left, size - sum(quota.values()))
+        quota = {name: quota[name] + more[name] for name in available}
+    return quota
+
+
+def _in_proportion(left: dict[Stratum, int], places: int) -> dict[Stratum, int]:
+    """`places`, or all there are where they are fewer, by largest remainder."""
+    rest = min(places, sum(left.values()))
     exact = {name: rest * count / (sum(left.values()) or 1) for name, count in left.items()}
-    extra = {name: int(share) for name, share in exact.items()}
-    order = sorted(exact, key=lambda name: (-(exact[name] - extra[name]), name))
-    for name in order[: rest - sum(extra.values())]:
-        extra[name] += 1
-    return {name: quota[name] + extra[name] for name in available}
+    found = {name: int(share) for name, share in exact.items()}
+    order = sorted(exact, key=lambda name: (-(exact[name] - found[name]), name))
+    for name in order[: rest - sum(found.values())]:
+        found[name] += 1
+    return found
+
+
+def _repeated(again: int, chosen: int) -> list[str]:
+    if not again:
+        return []
+    was = "was" if again == 1 else "were"
+    return [f"{again} of {chosen} {was} judged in an earlier review of this verifier: there were too few others."]
 
 
 def _notes(shares: Sequence[Share], chosen: int, size: int, minimum: int) -> list[str]:

@@ -60,7 +60,19 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     environments = list(project.environments.select_related("verifier"))
     states = lock_states({environment.verifier_id: environment.verifier for environment in environments}.values())
     locks = [(environment, states[environment.verifier_id]) for environment in environments]
-    return render(request, "training/new.html", {"form": form, "advice": advice_for(project), "locks": locks})
+    form.label_suffix = ""
+    context = {"form": form, "advice": advice_for(project), "locks": locks, "missing": missing(form)}
+    return render(request, "training/new.html", context)
+
+
+def missing(form: PickForm) -> list[tuple[str, str]]:
+    """What a run needs and the project has none of: words, and the page where it is made."""
+    needs = {
+        "parent": ("a model version", "promotion:models"),
+        "eval_set": ("a frozen eval set", "evals:list"),
+        "environment": ("an environment", "environments:list"),
+    }
+    return [need for name, need in needs.items() if not form.fields[name].queryset.exists()]
 
 
 @project_view()

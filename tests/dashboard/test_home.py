@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from apps.core.models import JobState
 from apps.failures.actions import classify_project
@@ -69,3 +71,5 @@ def test_a_failed_job_says_why(data_dir: Path) -> None:
     client = Client()
     client.force_login(admin_of(project))
     assert "The model folder is missing." in client.get(project.get_absolute_url()).content.decode()
+    type(run).objects.filter(pk=run.pk).update(finished_at=timezone.now() - timedelta(days=8))
+    assert "The model folder is missing." not in client.get(project.get_absolute_url()).content.decode()

@@ -92,6 +92,23 @@ def test_the_keyboard_has_help_and_search(world: World, logged_in: Any) -> None:
     expect(logged_in.get_by_text("Nothing matches these filters")).to_be_visible()
 
 
+PRESS_EARLY = """new MutationObserver((_, watch) => {
+  if (!document.querySelector(".side")) return;
+  watch.disconnect();
+  for (const key of "tc") document.documentElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+}).observe(document, { childList: true, subtree: true });"""
+
+
+def test_keys_pressed_while_a_page_loads_are_heard_but_decide_nothing(world: World, logged_in: Any) -> None:
+    waiting = Failure.objects.filter(project=world.project, state="open").count()
+    logged_in.add_init_script(PRESS_EARLY)
+    logged_in.goto(reverse("failures:list", args=[world.project.slug]))
+    expect(logged_in.get_by_text(f"{waiting} left")).to_be_visible()  # “t” led here; “c” confirmed nothing
+    logged_in.keyboard.press("j")
+    expect(logged_in.get_by_text(f"{waiting} left")).to_be_visible()
+    assert Failure.objects.filter(project=world.project, state="open").count() == waiting
+
+
 def test_a_running_job_is_followed_without_reloading(world: World, user: Any, logged_in: Any) -> None:
     """Progress and curves come by themselves; the page says so when the run has ended."""
     run = submit_training(

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
 from apps.failures.models import Failure, FailureDecision, FailureState
-from tests.e2e.conftest import log_in
+from tests.e2e.conftest import PATIENCE_MS, log_in
 from tests.e2e.seed import fill_inbox
 from tests.factories import make_member
 
 COUNT = 50
+
+
+@pytest.fixture(autouse=True)
+def _nothing_on_its_way(page: Any) -> Iterator[None]:
+    """The next case is fetched after each decision: the database is not emptied under such a request."""
+    yield
+    page.wait_for_load_state("networkidle")
 
 
 def left(page: Any, n: int) -> None:
@@ -29,7 +38,7 @@ def counts(rows: Any) -> dict[str, int]:
 
 def wait_for_the_next(page: Any) -> None:
     """Until the next case is held ready. (`wait_for_function` evaluates in the page, which the CSP forbids.)"""
-    for _ in range(200):
+    for _ in range(PATIENCE_MS // 25):
         if page.evaluate("ahead !== null"):
             return
         page.wait_for_timeout(25)
@@ -155,6 +164,30 @@ def test_a_decision_that_is_refused_brings_the_case_back(user: Any, page: Any) -
     page.keyboard.press("c")
     expect(page.get_by_text("has this case on the screen, for")).to_be_visible()
     assert shown(page) == first and Failure.objects.get(pk=first).state == FailureState.OPEN
+
+
+def test_similar_ones_are_decided_together_and_taken_back_by_keyboard(user: Any, page: Any) -> None:
+    project = fill_inbox(user, 6)
+    rows = Failure.objects.filter(project=project)
+    rows.update(mode=project.failure_modes.get(slug="bad_planning"))
+    log_in(page)
+    page.goto(reverse("failures:triage", args=[project.slug]))
+    first = shown(page)
+    expect(page.locator("[name=also]")).to_have_count(5)
+    page.keyboard.press("x")
+    expect(page.locator("#together")).to_contain_text("Your decision is for 6")
+    page.locator("[name=also]").first.uncheck()
+    kept = int(page.locator("[name=also]").first.get_attribute("value"))
+    wait_for_the_next(page)
+    page.keyboard.press("c")
+    expect(page.get_by_text("5 failures confirmed as “Bad planning”.")).to_be_visible()
+    left(page, 1)
+    assert shown(page) == kept and counts(rows) == {"open": 1, "confirmed": 5, "dismissed": 0}
+    expect(page.locator("#together")).to_be_hidden()
+    page.keyboard.press("u")
+    expect(page.get_by_text("taken back for 5 failures")).to_be_visible()
+    left(page, 6)
+    assert shown(page) == first and counts(rows)["open"] == 6
 
 
 def test_many_are_dismissed_and_taken_back_from_the_list(user: Any, page: Any) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from playwright.sync_api import expect
 
 from apps.core.models import AuditEvent
@@ -12,6 +14,24 @@ from apps.failures.models import Failure
 from apps.promotion.actions import channel_of
 from tests.e2e.conftest import PASSWORD
 from tests.e2e.seed import World
+
+PATIENCE_MS = 30_000  # on a slow machine the server, the browser and this test share two cores
+
+
+@pytest.fixture(autouse=True)
+def patience(page: Any) -> Iterator[None]:
+    """Waiting longer costs nothing where nothing is wrong."""
+    page.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
+    yield
+    expect.set_options(timeout=None)  # Playwright's own again
+
+
+def go(page: Any, keys: str, station: str) -> None:
+    """By the keyboard, until the page of that station is there."""
+    for key in keys:
+        page.keyboard.press(key)
+    page.wait_for_url(f"**/{station}/")
 
 
 def test_the_wheel_turns_in_the_browser(world: World, page: Any) -> None:
@@ -42,9 +62,7 @@ def log_in(page: Any) -> None:
 
 
 def filter_and_open_trajectories(page: Any) -> None:
-    page.keyboard.press("g")
-    page.keyboard.press("t")
-    page.wait_for_url("**/trajectories/")
+    go(page, "gt", "trajectories")
     everything = page.locator("tr[data-row]").count()
     page.locator("#filters").get_by_label("Outcome").first.select_option("failure")
     page.wait_for_url("**outcome=failure**")
@@ -63,7 +81,7 @@ def filter_and_open_trajectories(page: Any) -> None:
     expect(page.locator(".turn.blamed")).to_have_count(1)
     first = page.url
     page.keyboard.press("]")
-    page.wait_for_url(lambda url: url != first and "outcome=failure" in url)
+    page.wait_for_url(lambda url: "/trajectories/" in url and url != first and "outcome=failure" in url)
 
 
 def triage(page: Any, world: World) -> None:
@@ -71,6 +89,7 @@ def triage(page: Any, world: World) -> None:
     failures = Failure.objects.filter(project=world.project)
     waiting = failures.filter(state="open").count()
     page.get_by_role("link", name="Failures").click()
+    page.wait_for_url("**/failures/")
     page.keyboard.press("t")
     expect(page.get_by_text(f"{waiting} left")).to_be_visible()
     page.keyboard.press("c")
@@ -88,8 +107,7 @@ def triage(page: Any, world: World) -> None:
 
 
 def make_an_eval_set(page: Any) -> None:
-    page.keyboard.press("g")
-    page.keyboard.press("e")
+    go(page, "ge", "evals")
     page.locator("#id_slug").fill("second")
     page.get_by_role("button", name="Create", exact=True).click()
     expect(page.get_by_role("heading", name="second@1")).to_be_visible()
@@ -105,6 +123,7 @@ def make_an_eval_set(page: Any) -> None:
 
 def read_runs(page: Any, world: World) -> None:
     page.get_by_role("link", name="Training").click()
+    page.wait_for_url("**/training/")
     page.get_by_role("link", name=world.training.name).click()
     for title in ("Loss", "Reward", "KL to the start", "Entropy"):
         expect(page.locator(".figure .gtitle", has_text=title).first).to_be_visible()
@@ -113,18 +132,18 @@ def read_runs(page: Any, world: World) -> None:
     expect(page.get_by_role("cell", name="pass@8")).to_be_visible()
     page.get_by_role("link", name="failed", exact=True).click()
     page.wait_for_url("**show=failed")
-    assert page.locator("tr[data-row]").count() > 0
+    expect(page.locator("tr[data-row]").first).to_be_visible()
     assert "success" not in page.locator("tr[data-row] td:nth-child(5)").all_inner_texts()
 
 
 def promote_and_roll_back(page: Any, world: World) -> None:
     base, better = str(world.base), str(world.grpo.model_version)
-    page.keyboard.press("g")
-    page.keyboard.press("m")
+    go(page, "gm", "models")
     page.get_by_role("link", name=better, exact=True).click()
     expect(page.get_by_text("Lineage", exact=True)).to_be_visible()
     expect(page.get_by_role("link", name=f"↳ {base}")).to_be_visible()
     page.get_by_role("link", name="Models").first.click()
+    page.wait_for_url("**/models/")
     page.get_by_role("link", name="Compare").click()
     page.get_by_label("Baseline").select_option(str(world.baseline.pk))
     page.get_by_label("Candidate").select_option(str(world.grpo.pk))
@@ -135,6 +154,7 @@ def promote_and_roll_back(page: Any, world: World) -> None:
     expect(page.get_by_text(f"{better} is live in production.")).to_be_visible()
     assert channel_of(world.project).current == world.grpo.model_version
     page.get_by_role("link", name="Models").first.click()
+    page.wait_for_url("**/models/")
     page.get_by_role("button", name=f"Roll back to {base}").click()
     expect(page.get_by_text(f"production is back on {base}.")).to_be_visible()
     assert channel_of(world.project).current == world.base

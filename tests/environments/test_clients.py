@@ -19,7 +19,7 @@ URL = "http://127.0.0.1:9/v1"
 
 @pytest.fixture(autouse=True)
 def _rules(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.FLYWHEEL_ALLOW_PRIVATE_URLS, settings.FLYWHEEL_JUDGE_KEYS = True, ["SOME_KEY"]
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS, settings.FLYWHEEL_OUTGOING_KEYS = True, ["SOME_KEY"]
     monkeypatch.setenv("SOME_KEY", "k")
 
 
@@ -57,6 +57,6 @@ def test_without_need_or_without_a_judge_there_is_none() -> None:
 def test_a_variable_that_is_not_allowed_any_more_is_refused(settings: Any) -> None:
     project = make_project()
     switch_on(project)
-    settings.FLYWHEEL_JUDGE_KEYS = []
+    settings.FLYWHEEL_OUTGOING_KEYS = []
     with pytest.raises(ServerError, match="may not be read"):
         judged(project).job_spec()

@@ -189,12 +189,14 @@ def test_a_grader_is_imported_as_it_is(project: Project, member: Client) -> None
 
 class Server(BaseHTTPRequestHandler):
     status, said = 200, b"{}"
+    keys: list[str | None]
 
     def log_message(self, *_: Any) -> None:
         pass
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
+        self.keys.append(self.headers.get("Authorization"))
         self.send_response(self.status)
         self.send_header("Content-Length", str(len(self.said)))
         self.end_headers()
@@ -204,7 +206,7 @@ class Server(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
     status, said = getattr(request, "param", (200, b"{}"))
-    handler = type("Handler", (Server,), {"status": status, "said": said})
+    handler = type("Handler", (Server,), {"status": status, "said": said, "keys": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
         Thread(target=running.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{running.server_port}"

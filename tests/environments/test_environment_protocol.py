@@ -318,3 +318,24 @@ def test_no_rollouts_have_no_means() -> None:
 def test_only_so_many_sessions_may_be_open(gym: Gym, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MAX_OPEN", 2)
     assert [gym.post("seed_session", row()).status_code for _ in range(3)] == [200, 200, 429]
+
+
+# What a refusal leaves unread
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "size", "status", "unread"),
+    [
+        ("seed_session", "fw_wrong", 1000, 401, 0),
+        ("describe_nothing/at/all", "", 1000, 404, 0),
+        ("reverify_mode", "", 64 * 1024, 405, 0),
+        ("reverify_mode", "", 64 * 1024 + 1, 405, 64 * 1024 + 1),
+    ],
+)
+def test_a_small_body_is_read_also_where_it_is_refused(
+    gym: Gym, path: str, key: str, size: int, status: int, unread: int
+) -> None:
+    """Granian closes a connection whose request was not read, and with it the client's next request."""
+    headers = {"HTTP_AUTHORIZATION": f"Bearer {key}"} if key else {}
+    answer = gym.post(path, b"x" * size, **headers)
+    assert answer.status_code == status and len(answer.wsgi_request.META["wsgi.input"]) == unread

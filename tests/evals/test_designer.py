@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,51 @@ def test_what_comes_back_waits_for_a_review_and_is_synthetic_for_ever(draft: Eva
     assert asked.detail["server"] == WANTED.base_url and asked.detail["asked"] == 24
 
 
+USED = {"type": "metric", "step": 3, "values": {"calls": 3, "input_tokens": 900, "output_tokens": 90, "estimated": 1}}
+
+
+def test_what_was_used_is_told_however_the_job_ends_and_stays_in_the_audit_log(
+    client: Client, draft: EvalSet, plays: Callable
+) -> None:
+    client.force_login(admin_of(draft.project))
+    plays(events=[USED, {"type": "error", "message": "The model's server refused the key."}], status=1)
+    assert ask(draft)["state"] == "failed"
+    assert "Used: 3 calls, 990 tokens (900 in, 90 out; 1 call estimated" in client.get(url(draft)).content.decode()
+    stopped = {"type": "result", "asked": 5, "made": 3, "failed": 2, "stopped": "The limit allows no further question."}
+    plays(*GOOD, events=[USED, stopped])
+    job = ask(draft)
+    page = client.get(url(draft)).content.decode()
+    assert job["state"] == "succeeded" and "5 of 24 variants; 3 wait" in page and "It ended early: The limit" in page
+    assert [entry.detail["output_tokens"] for entry in AuditEvent.objects.filter(action="variants.model_asked")] == [
+        90,
+        90,
+    ]
+
+
+def test_a_limit_is_always_given_and_one_that_allows_no_question_is_refused(draft: EvalSet, plays: Callable) -> None:
+    plays(*GOOD)
+    with pytest.raises(EvalSetError, match="may need up to"):
+        designer.submit(eval_set=draft, wanted=replace(WANTED, tokens=100), by=None)
+    designer.submit(eval_set=draft, wanted=WANTED, by=None)
+    job = designer.state_of(draft.pk)
+    cost = designer.cost_of(variants.usable_seeds(draft), WANTED)
+    assert job["wanted"]["tokens"] == cost.most_tokens > job["expected"] == cost.tokens > 0 and cost.questions == 24
+
+
+def test_the_page_says_what_it_will_cost_at_the_judges_prices(client: Client, draft: EvalSet, plays: Callable) -> None:
+    client.force_login(admin_of(draft.project))
+    page = client.get(url(draft)).content.decode()
+    assert "Expected: 24 questions" in page and "$" not in page.partition('id="cost"')[2].partition("</p>")[0]
+    assert "Expected: 12 questions" in client.get(url(draft), FORM | {"design-kinds": [PARAPHRASE], "design-each": 3}).content.decode()  # fmt: skip
+    fields = {"text": "x", "base_url": "http://127.0.0.1:9/v1", "model": "judge-model", "key_variable": "",
+              "usd_per_million_input": 1_000, "usd_per_million_output": 0, "usd_per_day": 1}  # fmt: skip
+    rubrics.save_version(project=draft.project, fields=fields, by=None)
+    rubrics.switch(project=draft.project, version=1, by=None)
+    assert "at the judge’s prices" in client.get(url(draft)).content.decode()
+    kept = client.post(url(draft, "design_start"), FORM | {"design-tokens": 7}, follow=True).content.decode()
+    assert "may need up to" in kept and 'value="7"' in kept and f'value="{WANTED.base_url}"' in kept
+
+
 def test_the_same_filters_as_for_templates(draft: EvalSet, plays: Callable) -> None:
     held = actions.create_eval_set(project=draft.project, slug="held", by=None)
     actions.add_task(
@@ -212,7 +258,7 @@ def test_what_nobody_began_is_sent_again_and_what_was_lost_ends(
 def test_the_child_gets_the_one_key_that_was_named(
     draft: EvalSet, plays: Callable, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.FLYWHEEL_JUDGE_KEYS = ["MY_KEY@127.0.0.1", "OTHER_KEY"]
+    settings.FLYWHEEL_OUTGOING_KEYS = ["MY_KEY@127.0.0.1", "OTHER_KEY"]
     for name in ("MY_KEY", "OTHER_KEY", "DATABASE_URL"):
         monkeypatch.setenv(name, f"secret-{name}")
     told = plays(*GOOD)

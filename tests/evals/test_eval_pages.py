@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils.html import escape
 
 from apps.core.models import Role
-from apps.evals.models import EvalSet, Split
-from tests.factories import admin_of, make_eval_set, make_member, make_project
+from apps.evals import actions
+from apps.evals.models import EvalSet, HoldoutLook, Split
+from tests.factories import (
+    admin_of,
+    make_base,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_member,
+    make_project,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -53,3 +65,64 @@ def test_hostile_text_stays_text(client: Client) -> None:
     client.force_login(admin_of(draft.project))
     page = client.get(url(draft)).content.decode()
     assert "<script>alert" not in page and "&lt;script&gt;alert" in page
+
+
+def test_a_leak_is_shown_side_by_side_and_that_is_a_look(client: Client) -> None:
+    held = make_eval_set(make_project(), frozen=True)
+    secret = held.tasks.holdout().first().messages[-1]["content"]
+    draft = actions.create_eval_set(project=held.project, slug="other", by=None)
+    client.force_login(admin_of(held.project))
+    given = {"key": "near", "request": secret, "expected": '{"tool": "x", "args": {}}', "split": Split.TRAIN}
+    before = held.looks.count()
+    answer = client.post(url(draft, "add_task"), given)
+    assert answer.status_code == 400 and answer.content.decode().count(escape(secret)) == 2
+    assert held.looks.count() == before + 1 and not draft.tasks.exists()
+    client.post(url(draft, "add_task"), given | {"split": Split.HOLDOUT, "request": "Something else entirely, by hand"})
+    assert held.looks.count() == before + 1 and draft.tasks.count() == 1
+
+
+def test_a_viewer_is_offered_nothing_to_change(client: Client) -> None:
+    draft = make_eval_set(make_project(), frozen=False)
+    client.force_login(make_member(draft.project, Role.VIEWER))
+    page = client.get(url(draft)).content.decode()
+    assert draft.tasks.first().key in page and url(draft, "freeze") not in page and url(draft, "split") not in page
+
+
+def test_where_there_is_nothing_to_evaluate_the_page_says_what_is_missing(client: Client) -> None:
+    frozen = make_eval_set(make_project(), frozen=True)
+    client.force_login(admin_of(frozen.project))
+    assert "No model to evaluate" in client.get(url(frozen, "new_run")).content.decode()
+
+
+def test_an_evaluation_is_started_once_and_the_list_shows_it_before_it_has_numbers(
+    client: Client, tmp_path: Path
+) -> None:
+    project = make_project()
+    frozen, base, environment = make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    client.force_login(admin_of(project))
+    given = {
+        "model_version": base.pk,
+        "environment": environment.pk,
+        "split": Split.HOLDOUT,
+        "samples_per_task": 2,
+        "seed": 0,
+    }
+    first = client.post(url(frozen, "new_run"), given)
+    assert first.status_code == 302
+    assert "under way already" in client.post(url(frozen, "new_run"), given).content.decode()
+    assert frozen.runs.count() == 1 and frozen.looks.filter(kind=HoldoutLook.Kind.EVALUATION).count() == 1
+    page = client.get(reverse("evals:list", args=[project.slug]))
+    assert page.status_code == 200 and base.name in page.content.decode()
+    assert client.get(first["Location"]).status_code == 200 and client.get(url(frozen)).status_code == 200
+
+
+def test_outputs_on_held_out_tasks_are_a_look_of_each_person_once(client: Client, tmp_path: Path) -> None:
+    project = make_project()
+    run = make_eval_run(make_eval_set(project), make_base(project, tmp_path), make_environment(project))
+    page = reverse("evals:run", args=[project.slug, run.pk])
+    for user in (admin_of(project), make_member(project)):
+        client.force_login(user)
+        assert "counted as one look" in client.get(page).content.decode()
+        client.get(page, {"show": "failed"})
+    assert run.eval_set.looks.filter(kind=HoldoutLook.Kind.VIEW).count() == 2
+    assert "counted as one look" not in client.get(page, {"page": 1, "show": "unsafe"}).content.decode()

@@ -262,7 +262,7 @@ def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> No
         ("rename", {"name": "<b>Cards</b>"}, "Renamed."),
         ("rename", {"name": "x" * 201}, "at most 200"),
         ("move", {"to": "fixed"}, "which agent version"),
-        ("move", {"to": "fixed", "version": "a <i>9"}, "Fixed in a"),
+        ("move", {"to": "fixed", "version": "a <i>9"}, "opened again by itself"),
         ("move", {"to": "nonsense"}, "cannot become"),
         ("decide", {"did": "mode", "mode": "nonsense"}, "Choose the failure mode"),
         ("decide", {"did": "assign", "to": "999999"}, "not a member"),

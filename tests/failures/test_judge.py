@@ -38,7 +38,7 @@ def judge() -> Iterator[JudgeServer]:
 
 @pytest.fixture(autouse=True)
 def _rules(settings: Any) -> None:
-    settings.FLYWHEEL_ALLOW_PRIVATE_URLS, settings.FLYWHEEL_JUDGE_KEYS = True, ["SOME_KEY"]
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS, settings.FLYWHEEL_OUTGOING_KEYS = True, ["SOME_KEY"]
 
 
 def fields(judge: JudgeServer, **changes: Any) -> dict[str, Any]:
@@ -409,7 +409,7 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
     [
         ({"base_url": "ftp://x"}, "must begin with http"),
         ({"base_url": "http://169.254.169.254/v1"}, "no service of this kind"),
-        ({"key_variable": "SECRET_KEY"}, "Only these may be read (FLYWHEEL_JUDGE_KEYS): SOME_KEY"),
+        ({"key_variable": "SECRET_KEY"}, "Only these may be read (FLYWHEEL_OUTGOING_KEYS): SOME_KEY"),
         ({"usd_per_day": -1}, "greater than or equal to 0"),
         ({"usd_per_day": "nan"}, "Enter a number"),
         ({"text": " "}, "This field is required"),

@@ -252,14 +252,73 @@ def test_the_last_decision_ends_the_queue() -> None:
     assert b"Nothing is left to triage." in answer.content and b'data-key="u"' in answer.content
 
 
-def test_similar_failures_are_of_the_cluster_first() -> None:
-    project, (case, near, other) = failures_of(3)
+def similar(client: Client, failure: Failure) -> list[int]:
+    return [other.pk for other, _, _ in client.get(url("similar", failure)).context["similar"]]
+
+
+def give(failure: Failure, tools: list[str], text: str) -> None:
+    """What the comparison reads of a failure."""
+    type(failure.trajectory).objects.filter(pk=failure.trajectory_id).update(tool_names=tools)
+    evidence = [{"rule": "failed_call", "message_index": 1, "text": text, "confidence": "likely"}]
+    Failure.objects.filter(pk=failure.pk).update(evidence=evidence)
+
+
+def test_similar_failures_are_ranked_by_what_they_share_the_cluster_first() -> None:
+    project, (case, unlike, near, other, *_) = failures_of(8)
     client, _ = browser(project)
-    assert set(client.get(url("case", case)).context["similar"]) == {near, other}
+    give(case, ["refund"], "payment_id is missing")
+    give(other, ["refund"], "payment_id is missing")
+    give(near, ["refund"], "the call timed out")
+    assert similar(client, case)[:2] == [other.pk, near.pk] and len(similar(client, case)) == 6
+    page = client.get(url("similar", case)).content.decode()
+    assert "refund" in page and "missing, payment_id" in page
     now = timezone.now()
     cluster = FailureCluster.objects.create(project=project, name="c", signature={}, first_seen=now, last_seen=now)
-    Failure.objects.filter(pk__in=[case.pk, other.pk]).update(cluster=cluster)
-    assert client.get(url("case", case)).context["similar"] == [other]
+    Failure.objects.filter(pk__in=[case.pk, unlike.pk, near.pk]).update(cluster=cluster)
+    assert similar(client, case)[:3] == [near.pk, unlike.pk, other.pk]
+
+
+def test_the_same_decision_for_the_chosen_is_one_step_back_to_the_case() -> None:
+    project, (case, second, third, decided, rest) = failures_of(5)
+    set_mode(third, "bad_planning")
+    client, user = browser(project)
+    decide(failure=decided, by=make_member(project), state=FailureState.DISMISSED)
+    client.get(url("case", case))
+    body = {"confirm": "1", "ahead": str(second.pk), "also": [second.pk, third.pk, decided.pk, "x"]}
+    answer = client.post(url("decide", case), body, HTTP_HX_REQUEST="true")
+    assert answer["X-Case"] == str(rest.pk)
+    assert (
+        f"3 failures confirmed as “{case.mode}”. Left as they are: 1 was decided on before." in answer.content.decode()
+    )
+    chosen = Failure.objects.filter(pk__in=[case.pk, second.pk, third.pk])
+    assert {(row.state, row.mode, row.decided_by) for row in chosen} == {("confirmed", case.mode, user)}
+    back = client.post(reverse("failures:undo", args=[project.slug]) + f"?at={rest.pk}", HTTP_HX_REQUEST="true")
+    assert back["X-Case"] == str(case.pk) and "for 3 failures" in back.content.decode()
+    third.refresh_from_db()
+    assert (third.state, third.mode.slug, third.decided_by) == ("open", "bad_planning", None)
+    assert Failure.objects.filter(project=project, state="open").count() == 4
+
+
+def test_one_that_somebody_has_is_not_chosen_and_is_left() -> None:
+    project, (case, held, given) = failures_of(3)
+    client, _ = browser(project)
+    other = make_member(project)
+    reserve(failure=held, by=other)
+    Failure.objects.filter(pk=given.pk).update(assigned_to=other)
+    page = client.get(url("similar", case))
+    assert not page.context["choosable"] and b'name="also"' not in page.content
+    answer = client.post(url("decide", case), {"dismiss": "1", "also": [held.pk]}, HTTP_HX_REQUEST="true")
+    assert "1 failure dismissed. Left as they are: 1 is on somebody else&#x27;s screen." in answer.content.decode()
+    assert Failure.objects.get(pk=held.pk).state == FailureState.OPEN
+
+
+def test_what_is_alike_is_text_and_a_viewer_chooses_nothing() -> None:
+    project, (case, other) = failures_of(2)
+    for failure in (case, other):
+        give(failure, ["<script>alert(1)</script>"], "<b>bold</b> words")
+    client, _ = browser(project, Role.VIEWER)
+    page = client.get(url("similar", case)).content.decode()
+    assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page and "checkbox" not in page
 
 
 def test_evidence_and_quotes_are_text() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from apps.core.models import AuditEvent, Project, Role
 from apps.promotion import actions
 from apps.promotion.models import Channel, GateReport, Promotion
+from apps.promotion.views import change_of
 from apps.registry.models import ModelVersion
 from tests.factories import (
     admin_of,
@@ -73,6 +74,16 @@ def test_it_promotes_what_is_better_and_rolls_back(
     kinds = list(channel.promotions.order_by("pk").values_list("kind", flat=True))
     assert kinds == ["initial", "promote", "rollback"]
     assert AuditEvent.objects.filter(action="channel.rollback", detail__reason="users complain").exists()
+
+
+def test_a_reason_that_postgres_cannot_store_is_no_crash(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    report, client = report_on(project, base, data_dir), Client()
+    client.force_login(admin_of(project))
+    client.post(f"/p/{project.slug}/models/reports/{report.pk}/promote/", {"reason": "so\0 good"})
+    client.post(f"/p/{project.slug}/models/channels/production/rollback/", {"reason": "\0"})
+    assert list(Promotion.objects.order_by("pk").values_list("reason", flat=True))[1:] == ["so good", ""]
 
 
 def test_overriding_the_gate_needs_an_admin_and_a_reason(
@@ -142,10 +153,23 @@ def test_production_can_ask_what_is_live(project: Project, base: ModelVersion, c
     assert again.status_code == 304
 
 
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "difference", "shown"),
+    [(1134.0, 1137.4, 3.4, "+3"), (0.25, 0.842, 0.592, "+0.592"), (99.9, 100.0, 0.1, "+0"), (None, 0.0, 0.0, "+0.000"), (None, None, None, "–")],
+)  # fmt: skip
+def test_a_difference_has_the_decimals_of_its_sides(
+    baseline: float | None, candidate: float | None, difference: float | None, shown: str
+) -> None:
+    assert change_of({"baseline": baseline, "candidate": candidate, "difference": difference}) == shown
+
+
 def test_a_viewer_cannot_promote(project: Project, base: ModelVersion, channel: Channel, data_dir: Path) -> None:
     report = report_on(project, base, data_dir)
     client = Client()
     client.force_login(make_member(project, Role.VIEWER))
-    assert client.post(f"/p/{project.slug}/models/reports/{report.pk}/promote/").status_code == 403
+    address = f"/p/{project.slug}/models/reports/{report.pk}/"
+    assert ">Promote</button>" not in client.get(address).content.decode()
+    assert "ask the gate" in client.get(f"/p/{project.slug}/models/compare/").content.decode()
+    assert client.post(f"{address}promote/").status_code == 403
     channel.refresh_from_db()
     assert channel.current == base

@@ -234,6 +234,10 @@ def test_probes_find_the_hole_of_a_bad_verifier_and_none_in_a_good_one(run: Eval
     assert rescoring.latest_probe(bad) == job and rescoring.latest_probe(environment.verifier) == good
     page = logged_in(project, Role.VIEWER).get(reverse("reviews:probe", args=[project.slug, job.pk])).content.decode()
     assert "echo" in page and "Findings, the worst first" in page
+    finding = job.result["failed"][0]
+    key = run.eval_set.tasks.get(pk=finding["task"]).key
+    assert f'task</span> <span class="mono small">{key}</span>' in page and str(finding["task"]) not in page
+    assert "do not apply" in page and page.index(">failed</span>") < page.index(">passed</span>")
 
 
 def test_probes_leave_a_holdout_alone(environment: Environment) -> None:

@@ -12,7 +12,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import AuditEvent, Role
-from apps.reviews import actions
+from apps.reviews import actions, results
+from apps.reviews.labels import labels_of
 from apps.reviews.models import Judgement, ReviewItem, RewardReview
 from apps.reviews.queue import Queue, reserve
 from tests.factories import make_member
@@ -90,7 +91,7 @@ def test_hostile_output_is_text(made: Made) -> None:
 
 def test_results_and_files_keep_what_is_yet_to_be_judged(made: Made) -> None:
     review = made.review(reviewers_per_sample=2)
-    item = review.items.filter(success=True).first()
+    item = review.items.filter(success=True).exclude(pk__in=results.held_out(review)).first()
     (client, user), (viewer, _) = browser(made), browser(made, Role.VIEWER)
     actions.judge(item=item, success=False, by=made.admin, note="secretnote")
     for address in (
@@ -174,7 +175,7 @@ def test_the_same_word_twice_is_one_and_another_is_refused(made: Made) -> None:
     item = made.review().items.first()
     first = actions.judge(item=item, success=True, by=made.admin)
     assert actions.judge(item=item, success=True, by=made.admin) == first
-    with pytest.raises(actions.ReviewError, match="judged this sample already"):
+    with pytest.raises(actions.ReviewError, match="your word stands"):
         actions.judge(item=item, success=False, by=made.admin)
 
 
@@ -225,26 +226,44 @@ def test_at_the_end_one_waits_for_what_others_hold(made: Made) -> None:
 # Undo
 
 
-def test_undo_goes_back_step_by_step(made: Made) -> None:
+def test_undo_takes_back_answers_and_never_a_word_given_blind(made: Made) -> None:
     review, (client, user) = made.review(), browser(made)
-    first, second = review.items.all()[:2]
+    first, second, third = review.items.all()[:3]
     for item in (first, second):
         actions.judge(item=item, success=True, by=user)
         actions.answer(item=item, agrees=True, by=user)
+    actions.judge(item=third, success=False, by=user)
+    text = client.get(url("item", third)).content.decode()
+    assert "Your word stands, since you have seen the score now" in text and "Undo my last answer" not in text
     answer = client.post(url("undo", review), **HTMX)
     assert answer["X-Case"] == str(second.pk) and "Is the score right?" in answer.content.decode()
-    assert "Did the output do the task?" in client.post(url("undo", review), **HTMX).content.decode()
-    assert [undone.pk for undone in (actions.undo(review=review, by=user), actions.undo(review=review, by=user))] == [
-        first.pk
-    ] * 2
-    assert actions.undo(review=review, by=user) is None
-    steps = AuditEvent.objects.filter(action="review.undone").order_by("pk")
-    assert [event.detail["step"] for event in steps] == ["answer", "judgement"] * 2
+    assert actions.undo(review=review, by=user).pk == first.pk and actions.undo(review=review, by=user) is None
+    said = Judgement.objects.filter(by=user, agrees=None).order_by("item__position")
+    assert [judgement.success for judgement in said] == [True, True, False]
+    assert AuditEvent.objects.filter(action="review.undone", detail__agrees=True).count() == 2
     answer = client.post(url("undo", review), **HTMX)
     assert answer["HX-Redirect"] == url("queue", review)
-    assert "There is nothing to undo." in client.get(url("queue", review), follow=True).content.decode()
-    text = client.get(url("detail", review)).content.decode()
-    assert "Nobody has judged yet" in text
+    text = client.get(url("queue", review), follow=True).content.decode()
+    assert "There is no answer to take back. What you judged blind stands" in text
+
+
+def test_who_thinks_otherwise_once_the_score_is_shown_can_be_ruled_on(made: Made) -> None:
+    """κ has the blind word until then."""
+    review, (client, user), (third, _) = made.review(), browser(made), browser(made)
+    item = review.items.filter(success=False).first()
+    actions.judge(item=item, success=True, by=user)
+    with pytest.raises(actions.ReviewError, match="nothing to rule on"):
+        actions.rule(item=item, success=False, reason="x", by=made.admin)
+    text = client.post(url("answer", item), {"agrees": "1"}, follow=True).content.decode()
+    text = client.get(url("item", item)).content.decode()
+    assert "which stands as you gave it blind" in text
+    (label,) = [one for one in labels_of([review.pk])[review.pk] if one.item == item.pk]
+    assert label.person(1) is True and label.may_be_ruled(1) and not label.differs(1)
+    text = third.get(url("adjudicate", review)).content.decode()
+    assert "0 to rule, 1 with second thoughts" in text and "answered against their own word" in text
+    third.post(url("rule", item), {"success": "0", "reason": "It was a slip."})
+    (label,) = [one for one in labels_of([review.pk])[review.pk] if one.item == item.pk]
+    assert label.person(1) is False
 
 
 def test_what_was_ruled_on_is_not_taken_back(made: Made) -> None:
@@ -252,6 +271,7 @@ def test_what_was_ruled_on_is_not_taken_back(made: Made) -> None:
     item = review.items.first()
     actions.judge(item=item, success=True, by=made.admin)
     actions.judge(item=item, success=False, by=other)
+    actions.answer(item=item, agrees=True, by=other)
     actions.rule(item=item, success=True, reason="It did.", by=made.admin)
     with pytest.raises(actions.ReviewError, match="ruled on"):
         actions.undo(review=review, by=other)
@@ -293,23 +313,25 @@ def test_a_ruling_is_for_a_third_person_or_an_admin_with_a_reason(made: Made) ->
 
 
 def test_a_file_has_a_row_for_each_judgement_and_no_formulas(made: Made) -> None:
-    review, (client, _) = made.review(), browser(made)
+    review, (client, user) = made.review(), browser(made)
     judge_all(review, made.admin)
-    Judgement.objects.filter(item=review.items.first()).update(note="=1+1")
+    Judgement.objects.filter(item__review=review).update(note="=1+1")
+    kept = len(results.held_out(review))
     lines = client.get(url("export", review)).content.decode().splitlines()
-    assert len(lines) == 61 and lines[0].startswith("item,task,model") and "'=1+1" in lines[1]
-    rows = client.get(url("export", review, "?format=jsonl")).content.decode().splitlines()
+    assert len(lines) == 61 - kept and lines[0].startswith("item,task,model") and "'=1+1" in lines[1]
+    assert not AuditEvent.objects.filter(action="review.held_out_exported").exists()
+    rows = client.get(url("export", review, "?format=jsonl&held_out=1")).content.decode().splitlines()
     assert len(rows) == 60 and '"note": "=1+1"' in rows[0]
+    assert sum('"held_out": true' in row for row in rows) == kept > 0
+    event = AuditEvent.objects.get(action="review.held_out_exported")
+    assert (event.actor, event.detail["n"]) == (user, kept)
 
 
 @pytest.mark.parametrize(("people", "blocked"), [(1, True), (2, False)])
 def test_a_sample_on_another_s_screen_is_barred_only_where_one_judgement_is_left(
     made: Made, people: int, blocked: bool
 ) -> None:
-    """So who undoes their word can judge again, though the queue gave the sample to the next person meanwhile."""
     item, (client, user), other = made.review(reviewers_per_sample=people).items.first(), browser(made), made.admin
-    actions.judge(item=item, success=True, by=user)
-    actions.undo(review=item.review, by=user)
     assert reserve(item=item, by=other)
     assert ("disabled>Success" in client.get(url("item", item)).content.decode()) is blocked
     if blocked:

@@ -12,12 +12,13 @@ from django.urls import reverse
 from apps.core.models import JobState
 from apps.environments.actions import save_verifier
 from apps.environments.models import Verifier
+from apps.evals.models import EvalRun, Sample
 from apps.reviews import actions, results
 from apps.reviews.effect import effect_of
 from apps.reviews.labels import Label, Word, labels_of
 from apps.reviews.models import Rescore
 from tests.factories import make_member
-from tests.reviews.made import Made, judge_all
+from tests.reviews.made import Made, judge_all, make_run
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -76,7 +77,7 @@ def test_the_page_has_every_figure_with_its_interval(made: Made) -> None:
     review, other = made.review(reviewers_per_sample=2), make_member(made.project)
     judge_all(review, made.admin)
     judge_all(review, other, wrong=3)
-    rewarded = review.items.filter(success=True).last()
+    rewarded = review.items.filter(success=True).exclude(pk__in=results.held_out(review)).last()
     rewarded.judgements.all().delete()
     for by in (made.admin, other):
         actions.answer(item=actions.judge(item=rewarded, success=False, by=by).item, agrees=False, reason="hm", by=by)
@@ -92,15 +93,31 @@ def test_the_page_has_every_figure_with_its_interval(made: Made) -> None:
 
 
 @pytest.mark.django_db
+def test_what_is_held_out_is_counted_and_never_listed(made: Made) -> None:
+    review, kept = made.review(), None
+    for item in review.items.all():
+        actions.judge(item=item, success=not item.success, by=made.admin, note=f"note {item.pk}.")
+    kept, client = results.held_out(review), Client()
+    client.force_login(made.admin)
+    address = reverse("reviews:detail", args=[made.project.slug, review.pk])
+    pages = [client.get(address, {"page": page}).content.decode() for page in (1, 2, 3)]
+    listed = {item.pk for item in review.items.all() if any(f"note {item.pk}." in page for page in pages)}
+    assert listed == set(review.items.values_list("pk", flat=True)) - kept and 0 < len(kept) < 60
+    assert f"{len(kept)} more are held out, so that edits are not fitted to them." in pages[0]
+    assert "60 / 60" in pages[0] and f"<dd>{len(kept)} of 60:" in pages[0]
+
+
+@pytest.mark.django_db
 def test_reviewers_are_held_to_the_verifier_and_to_each_other(made: Made) -> None:
     review, other = made.review(reviewers_per_sample=2), make_member(made.project)
     judge_all(review, made.admin)
     judge_all(review, other, wrong=6)
-    actions.undo(review=review, by=other)
+    actions.answer(item=review.items.first(), agrees=True, by=other)  # the score is right after all
+    actions.answer(item=review.items.last(), agrees=True, by=other)
     first, second = results.reviewers_of(review, labels_of([review.pk])[review.pk])
-    assert (first.user, first.n, first.with_verifier.value, first.taken_back) == (made.admin, 60, 1.0, 0)
-    assert (second.user, second.n, second.taken_back) == (other, 59, 1)
-    assert second.with_verifier.count == 53 and first.with_others.count == 53 and first.with_others.n == 59
+    assert (first.user, first.n, first.with_verifier.value, first.second_thoughts) == (made.admin, 60, 1.0, 0)
+    assert (second.user, second.n, second.second_thoughts, second.seen_before) == (other, 60, 1, 0)
+    assert second.with_verifier.count == 54 and first.with_others.count == 54 and first.with_others.n == 60
 
 
 # The effect of an edit
@@ -159,3 +176,32 @@ def test_the_list_has_the_locks_and_how_far_reviews_are(made: Made) -> None:
     assert "7 of 60 judged" in text and "7 of at least 50 samples are judged." in text and "Override the lock" in text
     client.force_login(make_member(made.project))
     assert "Override the lock" not in client.get(reverse("reviews:list", args=[made.project.slug])).content.decode()
+
+
+# Samples that are drawn again
+
+
+def copy_of(made: Made) -> EvalRun:
+    """Another evaluation in which the model gave the very same answers."""
+    run = make_run(made.eval_set, made.base, made.environment)
+    for mine, theirs in zip(run.samples.order_by("pk"), made.run.samples.order_by("pk"), strict=True):
+        Sample.objects.filter(pk=mine.pk).update(output=f" {theirs.output}\n")
+    return run
+
+
+@pytest.mark.django_db
+def test_an_output_that_was_judged_twice_is_one_label(made: Made) -> None:
+    """Neither the lock nor the effect of an edit counts a person's word on the same output twice."""
+    first, after = made.review(), edited(made)
+    judge_all(first, made.admin)
+    again = actions.open_review(runs=[copy_of(made)], by=made.admin)
+    judge_all(again, made.admin, wrong=3)
+    assert actions.lock_state(made.verifier).agreement.n == 60
+    samples = [item.sample for review in (first, again) for item in review.items.select_related("sample")]
+    rescored(made, after, {sample.pk: sample.success for sample in samples})
+    found = effect_of(made.verifier, after)
+    outputs = {(sample.task_id, sample.output.strip()) for sample in samples}
+    assert found.labelled == found.scored == len(outputs) < len(samples)
+    assert found.effect.fitted["agreement"].n + found.effect.held_out["agreement"].n == len(outputs)
+    (one,) = results.reviewers_of(again, labels_of([again.pk])[again.pk])
+    assert one.seen_before == again.items.count() - (len(outputs) - 60)

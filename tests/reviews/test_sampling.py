@@ -59,6 +59,28 @@ def test_a_review_has_50_to_100_samples(size: int, minimum: int) -> None:
         choose(MANY, size, minimum=minimum)
 
 
+def test_what_nobody_has_judged_goes_first() -> None:
+    before = [candidate(i, judged=True) for i in range(500)] + [
+        candidate(i, False, judged=True) for i in range(900, 920)
+    ]
+    fresh = [candidate(i) for i in range(500, 540)]
+    found = choose(before + fresh, 60)
+    assert {one.id for one in fresh} <= set(found.ids) and len(found.ids) == 60
+    assert found.again == 20 and found.notes[0].startswith("20 of 60 were judged in an earlier review")
+    assert sum(one >= "0900" for one in found.ids) >= 2  # a stratum keeps its minimum, though it is all judged
+    assert choose(before + MANY[500:800], 60).again == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=12), st.integers(50, 100))
+def test_nothing_is_drawn_again_while_there_is_anything_fresh(stocks: list[tuple[int, int]], size: int) -> None:
+    strata = {("passed", f"{i:02}", ""): fresh + judged for i, (fresh, judged) in enumerate(stocks)}
+    new = {("passed", f"{i:02}", ""): fresh for i, (fresh, _) in enumerate(stocks)}
+    quota = allot(strata, size, 0, new)
+    assert sum(quota.values()) == min(size, sum(strata.values()))
+    if any(quota[name] > new[name] for name in strata):
+        assert all(quota[name] >= new[name] for name in strata)
+
+
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=20), st.integers(50, 100), st.integers(0, 4))
 def test_quotas_are_whole_and_possible(available: list[int], size: int, minimum: int) -> None:
     strata = {("passed", f"{i:02}", ""): count for i, count in enumerate(available)}

@@ -128,7 +128,8 @@ def test_the_test_box_shows_hits_and_escapes_what_it_shows(
     assert "<script>" not in shown and "&lt;script&gt;" in shown and "2 hits" in shown
     assert ">CUST-12</del>" in shown and "[CUSTOMER]" in shown and "[THIS_PATTERN]" in shown
     assert "joe@x.org</del>" not in admin.post(url(project, "_test"), {"text": "joe@x.org"}).content.decode()
-    assert "joe@x.org</del>" in admin.post(url(project, "_test"), {"text": "joe@x.org", "all": "on"}).content.decode()
+    both = admin.post(url(project, "_test"), {"text": "CUST-12 joe@x.org", "all": "on"}).content.decode()
+    assert "joe@x.org</del>" in both and "CUST-12</del>" in both  # those that are off as well as their own
     assert "does not compile" in admin.post(url(project, "_test"), {"text": "a", "pattern": "("}).content.decode()
     assert "at most" in admin.post(url(project, "_test"), {"text": "a" * 200_001}).content.decode()
     assert admin.get(url(project, "_test")).status_code == 200

@@ -20,6 +20,7 @@ from apps.trajectories.actions import ingest
 from apps.trajectories.models import BulkChange, HourlyCount, SavedView, Trajectory
 from apps.trajectories.pages import sessions as sessions_page
 from apps.trajectories.pages import totals
+from apps.trajectories.pages.columns import money
 from apps.trajectories.pages.listing import UNDO
 from tests.factories import admin_of, make_eval_set, make_failed, make_member, make_project, make_trajectory, row
 
@@ -216,6 +217,20 @@ def test_the_trend_is_drawn_from_the_roll_ups(project: Project, viewer: Client, 
     assert "Nothing is counted" in viewer.get(url(project, "trend", agent_version="77")).content.decode()
 
 
+def test_a_clock_that_runs_years_ahead_does_not_squeeze_the_trend(project: Project, viewer: Client) -> None:
+    now = datetime.now(UTC)
+    send(project, row(started_at=now.isoformat()), row(started_at=(now + timedelta(days=3000)).isoformat()))
+    page = viewer.get(url(project, "trend")).content.decode()
+    assert "by the hour, without 1 in the future" in page
+    until = (now + timedelta(days=4000)).date().isoformat()
+    assert "in the future" not in viewer.get(url(project, "trend", to=until)).content.decode()
+
+
+@pytest.mark.parametrize(("usd", "shown"), [(None, ""), (0, "$0.0000"), (0.00001, "< $0.0001"), (0.0123, "$0.0123"), (1234.5, "$1,234.50")])  # fmt: skip
+def test_money_is_never_rounded_to_nothing(usd: float | None, shown: str) -> None:
+    assert money(usd) == shown
+
+
 # Many at once
 
 
@@ -379,8 +394,8 @@ def test_views_are_saved_shared_and_deleted(project: Project, member: Client, ad
 def test_a_view_needs_a_name_and_a_private_one_is_not_there_for_others(
     project: Project, member: Client, admin: Client
 ) -> None:
-    member.post(url(project, "save_view"), {"name": " ", "query": ""})
-    assert not SavedView.objects.exists()
+    refused = member.post(url(project, "save_view"), {"name": " ", "query": "outcome=failure"})
+    assert not SavedView.objects.exists() and refused["Location"].endswith("?outcome=failure")  # the filters stay
     admin.post(url(project, "save_view"), {"name": "mine", "query": ""})
     assert member.post(url(project, "delete_view", SavedView.objects.get().pk)).status_code == 404
 

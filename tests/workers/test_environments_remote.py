@@ -35,6 +35,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.sessions: dict[str, int] = {}
         self.seen: list[tuple[str, Any]] = []
+        self.keys: set[str | None] = set()
         self.answers: dict[str, Any] = {}
         self.lock = threading.Lock()
 
@@ -56,6 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         cookie = (self.headers.get("Cookie") or "").removeprefix("sid=")
         with self.server.lock:
             self.server.seen.append((path, body))
+            self.server.keys.add(self.headers.get("Authorization"))
             fresh = ""
             if path == "seed_session":
                 cookie = fresh = f"s{len(self.server.sessions)}"
@@ -205,6 +207,22 @@ def test_only_a_failed_connection_is_tried_again(server: Server, monkeypatch: py
     assert tries == ["seed_session"] * 3 + ["verify", "close_session"] and "HTTP 500" in score.mask_reason
 
 
+def test_the_key_goes_with_every_call_and_is_not_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GYM_KEY", "sk-secret")
+    server.answers["add"] = {"output": "You sent Bearer sk-secret"}
+    steps = assistant(("add", {"n": 2})), assistant(text="Done.")
+    answers, score = play(server, *steps, api_key_env="GYM_KEY")
+    assert server.keys == {"Bearer sk-secret"} and len(server.seen) == 4
+    assert "sk-secret" not in json.dumps([answers, score.messages]) and "[key]" in answers[0]
+
+
+def test_a_key_that_is_not_set_is_told_before_any_call(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GYM_KEY", raising=False)
+    with pytest.raises(SpecError, match="GYM_KEY, which should hold the key, is not set"):
+        load(spec(server, api_key_env="GYM_KEY"))
+    assert not server.seen
+
+
 def test_a_slow_server_is_not_waited_for(server: Server) -> None:
     server.answers["verify"] = lambda: (time.sleep(0.5), ECHO)[1]
     _, score = play(server, assistant(text="Done."), timeout_s=0.1)
@@ -213,7 +231,15 @@ def test_a_slow_server_is_not_waited_for(server: Server) -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"url": "ftp://x"}, {"url": 3}, {"url": "http://x", "speed": 1}, {"url": "http://x", "timeout_s": "1"}],
+    [
+        {},
+        {"url": "ftp://x"},
+        {"url": 3},
+        {"url": "http://x", "speed": 1},
+        {"url": "http://x", "timeout_s": "1"},
+        {"url": "http://x", "headers": {"Authorization": "Bearer secret"}},
+        {"url": "http://x", "api_key_env": ["A"]},
+    ],
 )
 def test_a_wrong_config_is_refused(config: dict) -> None:
     with pytest.raises(SpecError, match=r"environment\.config"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -11,6 +10,7 @@ from typing import Any
 import httpx
 
 from workers.engines import Conversation, Output, Sampling
+from workers.keys import RefusedKey, bearer, key_in
 from workers.spec import JobError, SpecError, check_field
 
 TRIES = 6
@@ -120,14 +120,11 @@ class OpenAIEngine:
 
 
 def authorization(variable: str | None) -> dict[str, str]:
-    """The header with the key in that environment variable; none where the server wants no key."""
-    if not variable:
-        return {}
-    if not os.environ.get(variable):
-        raise JobError(
-            f"The environment variable {variable}, which should hold the model server's API key, is not set."
-        )
-    return {"Authorization": f"Bearer {os.environ[variable]}"}
+    """The header with the key in that environment variable; none where the server wants no key. Raises JobError."""
+    try:
+        return bearer(key_in(variable or ""))
+    except RefusedKey as error:
+        raise JobError(str(error)) from error
 
 
 def seed_of(seed: int, index: int, sample: int) -> int:

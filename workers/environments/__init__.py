@@ -21,7 +21,9 @@ KINDS = {
     "single_turn": "workers.environments.single_turn:SingleTurn",
     "replay": "workers.environments.replay:Replay",
     "remote": "workers.environments.remote:Remote",
+    "mcp": "workers.environments.mcp:Mcp",
 }
+REMOTE = ("remote", "mcp")  # kinds whose tools another server runs
 
 
 class Episode(Protocol):
@@ -106,7 +108,7 @@ def _class(where: str) -> Any:
 
 def is_multi_turn(spec: dict) -> bool:
     """Whether episodes of this spec have several turns, without loading what they need."""
-    return spec.get("kind") in ("replay", "remote") or spec.get("name") in ("workplace_assistant", "customer_service")
+    return spec.get("kind") in ("replay", *REMOTE) or spec.get("name") in ("workplace_assistant", "customer_service")
 
 
 def gold_calls(task: dict) -> list[dict]:

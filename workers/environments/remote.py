@@ -16,6 +16,7 @@ import httpx
 from workers.environments import opening
 from workers.environments.episodes import ToolEpisode, tool_names
 from workers.environments.responses import chat_tool, response_of, row_of
+from workers.keys import bearer, key_in
 from workers.outgoing import RefusedAddress, async_client
 from workers.spec import SpecError
 from workers.verifiers import Clients, Execution, Score, masked
@@ -24,7 +25,7 @@ TRIES = 3
 FIRST_WAIT_S = 0.2
 MAX_BYTES = 4 * 1024 * 1024  # of one answer
 MAX_TURNS = 10
-OPTIONS = {"url": str, "headers": dict, "timeout_s": (int, float), "success_at": (int, float), "tools": list}
+OPTIONS = {"url": str, "api_key_env": str, "timeout_s": (int, float), "success_at": (int, float), "tools": list}
 
 
 class RemoteError(Exception):
@@ -32,7 +33,9 @@ class RemoteError(Exception):
 
 
 class Remote:
-    """`config`: url, and optionally headers, timeout_s (60), success_at (the reward from which on it is a success, 1)."""
+    """`config`: url, and optionally timeout_s (60), success_at (the reward from which on it is a success, 1) and
+    api_key_env, the name of the environment variable with the server's key.
+    """
 
     multi_turn = True
 
@@ -45,7 +48,7 @@ class Remote:
         if self.url.scheme not in ("http", "https") or not self.url.host:
             raise SpecError("“environment.config.url” must begin with http:// or https://.")
         self.harness: dict = spec.get("harness") or {}
-        self.headers, self.timeout_s = config.get("headers", {}), float(config.get("timeout_s", 60))
+        self.key, self.timeout_s = key_in(config.get("api_key_env", "")), float(config.get("timeout_s", 60))
         self.success_at = float(config.get("success_at", 1.0))
         self.allow_private = bool(spec.get("allow_private"))
         self.tools = [chat_tool(tool) for tool in config.get("tools") or self.harness.get("tools") or []]
@@ -55,6 +58,10 @@ class Remote:
 
     def open(self, task: dict, state: dict | None = None) -> RemoteEpisode:
         return RemoteEpisode(self, task, state)
+
+    def hidden(self, text: str) -> str:
+        """What the server said without our key, should it say it: agents see it and samples keep it."""
+        return text.replace(self.key, "[key]") if self.key else text
 
 
 class RemoteEpisode(ToolEpisode):
@@ -69,7 +76,7 @@ class RemoteEpisode(ToolEpisode):
         self.client = async_client(
             allow_private=environment.allow_private,
             base_url=environment.url,
-            headers=environment.headers,
+            headers=bearer(environment.key),
             cookies=(state or {}).get("cookies") or {},
             timeout=httpx.Timeout(environment.timeout_s, connect=10.0),
         )
@@ -149,7 +156,7 @@ class RemoteEpisode(ToolEpisode):
                 size += len(part)
                 if size > MAX_BYTES:
                     raise RemoteError(f"/{path} answered with more than {MAX_BYTES // 2**20} MiB")
-        text = b"".join(parts).decode(errors="replace")
+        text = self.environment.hidden(b"".join(parts).decode(errors="replace"))
         if response.status_code != 200:
             raise RemoteError(f"/{path} answered HTTP {response.status_code}")
         try:

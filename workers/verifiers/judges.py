@@ -2,11 +2,15 @@
 
 What is judged is hostile text. It goes to the judge as a JSON string between two marks that hold a digest of it, which
 no text can contain of itself, and only an answer that is exactly the JSON asked for counts.
+
+`ask(messages)` gives the likeliest answer. Several votes are several draws: `ask(messages, sample=n)`, n from 1. A client
+that takes no `sample` is asked the plain way each time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Callable
 from statistics import mean, median
@@ -17,7 +21,7 @@ from workers.verifiers.base import Guarded, Option, SpecError, Unscorable, optio
 from workers.verifiers.types import Clients, Rollout, Score, masked, text_of
 
 MODES = ("score", "pairwise", "group")
-Ask = Callable[[list[dict]], str]
+Ask = Callable[..., str]
 OPTIONS = {
     "rubric": Option(kind=str),
     "mode": Option("score", str, choices=MODES),
@@ -63,6 +67,7 @@ class Judge(Guarded):
 
     def __init__(self, chosen: Any, ask: Ask | None) -> None:
         self.o, self.ask = chosen, ask
+        self.draws = chosen.votes > 1 and ask is not None and takes_sample(ask)
 
     def judge(self, rollout: Rollout) -> Score:
         if self.o.mode == "group":
@@ -106,18 +111,18 @@ class Judge(Guarded):
 
     def votes(self, messages: list[dict]) -> list[tuple[float, str]]:
         """(share of the range, reason) of each usable vote. Raises Unscorable where half or fewer are usable."""
-        found = [self.vote(self.answer(messages)) for _ in range(self.o.votes)]
+        found = [self.vote(self.answer(messages, turn)) for turn in range(self.o.votes)]
         return usable(found)
 
     def vote(self, value: dict | None) -> tuple[float, str] | None:
         score = number_in(value, "score", self.o.low, self.o.high)
         return None if score is None else ((score - self.o.low) / (self.o.high - self.o.low), _reason(value))
 
-    def answer(self, messages: list[dict]) -> dict | None:
-        """The judge's JSON object; None where it answered anything else."""
+    def answer(self, messages: list[dict], turn: int) -> dict | None:
+        """The judge's JSON object in the vote `turn` (from 0); None where it answered anything else."""
         if self.ask is None:
             raise Unscorable("There is no judge model to ask.")
-        said = self.ask(messages)
+        said = self.ask(messages, sample=turn + 1) if self.draws else self.ask(messages)
         value = json_of(said.strip()) if isinstance(said, str) else None
         return value if isinstance(value, dict) else None
 
@@ -128,11 +133,11 @@ class Judge(Guarded):
         reference = self.reference(rollout)
         if not reference:
             raise Unscorable("There is no reference to compare with.")
-        pairs = [("A", "B"), ("B", "A")] * self.o.votes
-        found = [self.compared(rollout, reference, mine, other) for mine, other in pairs]
-        return usable(found)
+        orders = (("A", "B"), ("B", "A"))
+        turns = [(turn, mine, other) for turn in range(self.o.votes) for mine, other in orders]
+        return usable([self.compared(rollout, reference, *turn) for turn in turns])
 
-    def compared(self, rollout: Rollout, reference: str, mine: str, other: str) -> tuple[float, str] | None:
+    def compared(self, rollout: Rollout, reference: str, turn: int, mine: str, other: str) -> tuple[float, str] | None:
         works = {mine: self.work(rollout), other: reference}
         parts = [
             f"Rubric:\n{self.o.rubric}",
@@ -141,7 +146,7 @@ class Judge(Guarded):
             'Which is better by the rubric? Answer: {"better": "A", "B" or "tie", "reason": text}',
         ]
         user = {"role": "user", "content": "\n\n".join(parts)}
-        value = self.answer([{"role": "system", "content": SYSTEM}, user])
+        value = self.answer([{"role": "system", "content": SYSTEM}, user], turn)
         worth = {mine: 1.0, other: 0.0, "tie": 0.5}
         better = value.get("better") if value else None
         return (worth[better], _reason(value)) if isinstance(better, str) and better in worth else None
@@ -181,12 +186,18 @@ class Judge(Guarded):
             f'Answer: {{"scores": {{"W1": number, … "W{len(names)}": number}}}}',
         ]
         user = {"role": "user", "content": "\n\n".join(parts)}
-        value = self.answer([{"role": "system", "content": SYSTEM}, user])
+        value = self.answer([{"role": "system", "content": SYSTEM}, user], turn)
         scores = value.get("scores") if value else None
         if not isinstance(scores, dict) or scores.keys() != names.keys():
             return None
         found = {text: number_in(scores, name, 0, 1) for name, text in names.items()}
         return None if None in found.values() else found  # type: ignore[return-value]
+
+
+def takes_sample(ask: Ask) -> bool:
+    """Whether a client can be asked for one of several draws."""
+    named = inspect.signature(ask).parameters.values()
+    return any(one.name == "sample" or one.kind is one.VAR_KEYWORD for one in named)
 
 
 def usable(votes: list) -> list:

@@ -34,7 +34,7 @@ def percent(value: Any, digits: int = 1) -> str:
 
 @register.filter
 def signed(value: Any) -> str:
-    return "–" if value is None else f"{float(value):+.3f}"
+    return "–" if value in (None, "") else f"{float(value):+.3f}"
 
 
 @register.filter

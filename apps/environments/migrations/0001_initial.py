@@ -30,6 +30,7 @@ class Migration(migrations.Migration):
                             ("single_turn", "Single turn"),
                             ("replay", "Replay of recorded tools"),
                             ("remote", "Remote"),
+                            ("mcp", "MCP tool server"),
                         ],
                         default="builtin",
                         max_length=12,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 
 MiB = 2**20
 MAX_TOOL, MAX_ROW, MAX_METRICS = 1 * MiB, 16 * MiB, 64 * MiB
+MAX_DRAINED = 64 * 1024
 MAX_DEPTH = 64
 LARGEST_INTEGER = 10**300  # what a float can hold; more would break sums and PostgreSQL's JSON in places of its own
 
@@ -25,15 +27,28 @@ def read(request: HttpRequest, most: int) -> bytes:
     """The body. Raises Refusal (413) before more than `most` bytes are held."""
     if int(request.META.get("CONTENT_LENGTH") or 0) > most:
         raise _too_large(most)
-    chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
-    # Django reads nothing where no length is given.
-    stream = request.META["wsgi.input"] if chunked else request
-    body = bytearray()
+    stream, body = _stream(request), bytearray()
     while len(body) <= most and (piece := stream.read(min(MiB, most + 1 - len(body)))):
         body += piece
     if len(body) > most:
         raise _too_large(most)
     return bytes(body)
+
+
+def drain(request: HttpRequest) -> None:
+    """Reads what a refusal left of a small body, since the server closes a connection with an unread one.
+
+    A client that keeps its connection would lose its next request by that. Larger bodies are not worth the reading.
+    """
+    if int(request.META.get("CONTENT_LENGTH") or 0) <= MAX_DRAINED:
+        with suppress(OSError):  # the caller has gone
+            _stream(request).read(MAX_DRAINED)
+
+
+def _stream(request: HttpRequest) -> Any:
+    chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
+    # Django reads nothing where no length is given.
+    return request.META["wsgi.input"] if chunked else request
 
 
 def _too_large(most: int) -> Refusal:

@@ -22,6 +22,7 @@ from apps.environments.protocol.bodies import (
     MAX_TOOL,
     Refusal,
     answer,
+    drain,
     object_of,
     parts,
     read,
@@ -59,6 +60,8 @@ def served(method: str) -> Callable:
                 return answer({"detail": refusal.sentence}, refusal.status)
             except SpecError as error:
                 return answer({"detail": f"{slug}@{version} cannot be loaded: {error}"}, 409)
+            finally:
+                drain(request)
 
         return wrapper
 
@@ -73,6 +76,7 @@ def _unknown_caller(sentence: str) -> HttpResponse:
 
 @csrf_exempt
 def nothing(request: HttpRequest, rest: str = "") -> HttpResponse:
+    drain(request)
     return answer({"detail": "There is nothing here. Environments are at /env/<slug>@<version>/."}, 404)
 
 

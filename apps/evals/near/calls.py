@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from apps.evals.near.text import fold, words
+from apps.trajectories.json_text import parsed
 
 
 def text_of(message: dict) -> str:
@@ -73,21 +74,12 @@ def leaves_of(value: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def _parsed(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-
-
 def calls_of(answer: Any) -> dict | None:
     """{"calls": […]} that an answer makes: an OpenAI assistant message, {"tool", "args"}, or either as JSON text.
 
     None where it makes none that can be read: then nothing is known of it.
     """
-    value = _parsed(answer)
+    value = parsed(answer)
     if isinstance(value, list):
         calls = [call for item in value for call in (calls_of(item) or {}).get("calls", [])]
     elif not isinstance(value, dict):
@@ -108,5 +100,5 @@ def native_calls(message: dict) -> list[dict]:
     for call in given if isinstance(given, list) else []:
         function = call.get("function", call) if isinstance(call, dict) else None
         if isinstance(function, dict):
-            made.append({"tool": str(function.get("name") or ""), "args": _parsed(function.get("arguments"))})
+            made.append({"tool": str(function.get("name") or ""), "args": parsed(function.get("arguments"))})
     return made

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
@@ -16,6 +17,10 @@ from apps.evals import actions, designer, variants
 from apps.evals.designer import Wanted
 from apps.evals.forms import DesignForm
 from apps.evals.models import EvalSet
+from apps.evals.pages.attempt import attempt
+
+PREFIX = "design"
+ASKED: dict[str, Any] = {"base_url": "", "model": "", "key_variable": "", "kinds": [], "each": 0, "tokens": 0}
 
 
 @require_POST
@@ -26,16 +31,28 @@ def start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if not form.is_valid():
         for field, errors in form.errors.items():
             messages.error(request, f"{form.fields[field].label}: {' '.join(errors)}")
-        return redirect("evals:variants", project.slug, pk)
-    given = {name: form.cleaned_data[name] for name in ("base_url", "model", "key_variable", "kinds", "each")}
-    return _try(request, eval_set, lambda: designer.submit(eval_set=eval_set, wanted=Wanted(**given), by=request.user))
+        return _again(request, eval_set)
+    wanted = Wanted(**{name: form.cleaned_data[name] for name in ASKED})
+    try:
+        designer.submit(eval_set=eval_set, wanted=wanted, by=request.user)
+    except actions.EvalSetError as error:
+        messages.error(request, str(error))
+        return _again(request, eval_set)
+    return redirect("evals:variants", project.slug, pk)
+
+
+def _again(request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
+    """The page with the form as it was filled in."""
+    given = {f"{PREFIX}-{name}": request.POST.getlist(f"{PREFIX}-{name}") for name in ("server", *ASKED)}
+    address = reverse("evals:variants", args=[eval_set.project.slug, eval_set.pk])
+    return redirect(f"{address}?{urlencode(given, doseq=True)}")
 
 
 @require_POST
 @project_view(Role.MEMBER)
 def stop(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return _try(request, eval_set, lambda: designer.stop(eval_set=eval_set, by=request.user))
+    return attempt(request, eval_set, lambda: designer.stop(eval_set=eval_set, by=request.user), "variants")
 
 
 @project_view()
@@ -52,7 +69,33 @@ def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def form_for(request: HttpRequest, project: Project, data: Any = None) -> DesignForm:
-    return DesignForm(designer.judge_server(project), request.membership.may(Role.ADMIN), data, prefix="design")
+    """Empty, or filled in from what was posted or from the page's own address."""
+    if data is None and f"{PREFIX}-each" in request.GET:
+        data = request.GET
+    return DesignForm(designer.judge_server(project), request.membership.may(Role.ADMIN), data, prefix=PREFIX)
+
+
+def estimate(eval_set: EvalSet, form: DesignForm) -> dict[str, Any]:
+    """What this form's job would cost: {cost, usd}, or {no_cost} with the sentence why it could not be."""
+    form.is_valid()
+    for name in ("kinds", "each"):
+        if name in form.errors:
+            return {"no_cost": f"{form.fields[name].label}: {' '.join(form.errors[name])}"}
+    given = {name: form.fields[name].initial for name in ASKED} | (form.judge or {}) | getattr(form, "cleaned_data", {})
+    wanted = Wanted(**{name: given[name] or default for name, default in ASKED.items()})
+    try:
+        cost = designer.cost_of(variants.usable_seeds(eval_set), wanted)
+    except actions.EvalSetError as error:
+        return {"no_cost": str(error)}
+    used = {"input_tokens": cost.input_tokens, "output_tokens": cost.output_tokens}
+    return {"cost": cost, "usd": usd(designer.prices_of(eval_set.project, wanted), used)}
+
+
+def usd(prices: list[float], used: dict[str, int]) -> float | None:
+    """What tokens cost at prices for a million of them; None where no prices are known."""
+    if not prices:
+        return None
+    return (used["input_tokens"] * prices[0] + used["output_tokens"] * prices[1]) / 1_000_000
 
 
 def shown(eval_set: EvalSet) -> dict[str, Any]:
@@ -61,14 +104,13 @@ def shown(eval_set: EvalSet) -> dict[str, Any]:
     review = variants.review_of(eval_set)
     if job and job["state"] == "succeeded" and (review is None or job["result"]["batch"] != review.batch):
         job = None
-    percent = 100 * job["done"] / max(1, job["total"]) if job else 0
-    left = designer.left_out(job["result"]) if job and "result" in job else ""
-    return {"design": job, "designing": designer.is_active(job), "percent": percent, "left_out": left}
-
-
-def _try(request: HttpRequest, eval_set: EvalSet, act: Callable[[], object]) -> HttpResponse:
-    try:
-        act()
-    except actions.EvalSetError as error:
-        messages.error(request, str(error))
-    return redirect("evals:variants", eval_set.project.slug, eval_set.pk)
+    if job is None:
+        return {"design": None, "designing": False}
+    used = job.get("used")
+    return {
+        "design": job, "designing": designer.is_active(job), "percent": 100 * job["done"] / max(1, job["total"]),
+        "left_out": designer.left_out(job["result"]) if "result" in job else "",
+        "stopping": designer.is_stopping(job),
+        "tokens": used["input_tokens"] + used["output_tokens"] if used else 0,
+        "spent": usd(job.get("prices", []), used) if used else None,
+    }  # fmt: skip

@@ -16,7 +16,7 @@ from apps.core.models import Project, Role
 from apps.evals import actions, from_failures
 from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
 from apps.evals.from_failures import demonstration_of
-from apps.evals.leaks import Leak, of_task
+from apps.evals.leaks import Leak, of_task, same
 from apps.evals.looks import count_shown
 from apps.evals.models import EvalSet, Split, Task
 from apps.failures.actions import Refused, decide
@@ -115,15 +115,13 @@ def _leak(request: HttpRequest, failure: Failure, cut: int, given: dict, made: a
 def exact_leak(failure: Failure, cut: int, given: dict) -> Leak:
     """The task on the other side with the same request or group."""
     task = from_failures.task_of(failure.trajectory, given["eval_set"], cut, given["expected"])
-    same = Q(canonical_hash=task.canonical_hash) | Q(group=given["group"])
-    others = Task.objects.filter(same, project=failure.project).select_related("eval_set")
+    shared = Q(canonical_hash=task.canonical_hash) | Q(group=given["group"])
+    others = Task.objects.filter(shared, project=failure.project).select_related("eval_set")
     held = given["split"] == Split.HOLDOUT
     other = (others.exclude(split=Split.HOLDOUT) if held else others.holdout()).first()
-    ours = of_task(task).words
     if other is None:  # gone meanwhile
-        return Leak(task.key, ours, "", "", 1.0)
-    alike = 1.0 if other.canonical_hash == task.canonical_hash else 0.0
-    return Leak(task.key, ours, of_task(other).words, f"{other.eval_set}, {other.get_split_display()}", alike)
+        return Leak(task.key, of_task(task).words, "", "", 1.0)
+    return same(task, other)
 
 
 @project_view(Role.MEMBER)
@@ -143,7 +141,7 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
         except actions.EvalSetError as error:
             messages.error(request, str(error))
         else:
-            tell(request, project, made)
+            tell(request, made)
             return redirect("evals:detail", project.slug, pk)
     found = list(rows[: MOST_SUCCESSES + 1].values_list("pk", flat=True))
     context = {
@@ -159,7 +157,7 @@ def _each(rows: Any) -> Any:
     return (row for chunk in in_chunks(newest) for row in chunk)
 
 
-def tell(request: HttpRequest, project: Project, made: actions.TasksMade) -> None:
+def tell(request: HttpRequest, made: actions.TasksMade) -> None:
     """What became of many tasks, in one message; a hold-out's request is not shown."""
     near = made.guarded + len(made.leaks)
     parts = [f"{made.made:,} tasks added"]

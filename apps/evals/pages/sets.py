@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
 
 from django.contrib import messages
@@ -16,7 +15,10 @@ from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
 from apps.evals import actions, variants
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
+from apps.evals.looks import count_outputs_shown
 from apps.evals.models import EvalRun, EvalSet, HoldoutLook, Split, Task
+from apps.evals.pages.attempt import attempt
+from apps.evals.pages.failures import tell
 from apps.failures.models import FailureState
 from apps.trajectories.models import Outcome, Trajectory, in_chunks
 
@@ -44,7 +46,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         n=Count("tasks"),
         holdout=Count("tasks", filter=Q(tasks__split=Split.HOLDOUT)),
         train=Count("tasks", filter=Q(tasks__split=Split.TRAIN)),
-    )
+    ).order_by("slug", "-version")  # counting drops the model's order
     runs = EvalRun.objects.filter(project=project).select_related("model_version", "eval_set", "environment")
     return render(request, "evals/list.html", {"sets": sets, "form": EvalSetForm(), "page": page_of(request, runs, 30)})
 
@@ -80,6 +82,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
         "evals/detail.html",
         {
             "eval_set": eval_set,
+            "edits": not eval_set.is_frozen and request.membership.may(Role.MEMBER),
             "page": page_of(request, tasks),
             "split": split,
             "looked": looked,
@@ -118,27 +121,12 @@ def candidates(project: Project) -> QuerySet[Trajectory]:
 @project_view(Role.MEMBER)
 def add_trajectories(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return _try(
-        request,
-        eval_set,
-        lambda: _told(
-            request,
-            actions.tasks_from_trajectories(
-                eval_set=eval_set,
-                trajectories=chain.from_iterable(in_chunks(candidates(project).order_by("pk"))),
-                by=request.user,
-            ),
-        ),
-    )
+    rows = chain.from_iterable(in_chunks(candidates(project).order_by("pk")))
 
+    def add() -> None:
+        tell(request, actions.tasks_from_trajectories(eval_set=eval_set, trajectories=rows, by=request.user))
 
-def _told(request: HttpRequest, made: actions.TasksMade) -> None:
-    messages.success(
-        request,
-        f"{made.made} tasks added; {made.duplicates} were there already, and for "
-        f"{made.without_expected} nobody has said what would have been right."
-        + (f" {made.guarded} were left out: they share a request or a group with a hold-out." if made.guarded else ""),
-    )
+    return attempt(request, eval_set, add)
 
 
 @require_POST
@@ -151,7 +139,7 @@ def add_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             messages.error(request, f"{name}: {' '.join(errors)}")
         return redirect("evals:detail", project.slug, pk)
     data = form.cleaned_data | {"split": Split(form.cleaned_data["split"])}
-    return _try(request, eval_set, lambda: actions.add_task(eval_set=eval_set, by=request.user, **data))
+    return attempt(request, eval_set, lambda: actions.add_task(eval_set=eval_set, by=request.user, **data))
 
 
 @require_POST
@@ -162,16 +150,20 @@ def split(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if not form.is_valid():
         messages.error(request, "Sizes must be whole numbers.")
         return redirect("evals:detail", project.slug, pk)
-    return _try(
-        request, eval_set, lambda: actions.split_by_group(eval_set=eval_set, by=request.user, **form.cleaned_data)
-    )
+
+    def divide() -> None:
+        sizes = actions.split_by_group(eval_set=eval_set, by=request.user, **form.cleaned_data)
+        told = ", ".join(f"{sizes[part]:,} {part.label.lower()}" for part in actions.DIVIDED)
+        messages.success(request, f"Divided by group: {told}.")
+
+    return attempt(request, eval_set, divide)
 
 
 @require_POST
 @project_view(Role.MEMBER)
 def freeze(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return _try(request, eval_set, lambda: actions.freeze(eval_set=eval_set, by=request.user))
+    return attempt(request, eval_set, lambda: actions.freeze(eval_set=eval_set, by=request.user))
 
 
 @require_POST
@@ -190,21 +182,13 @@ def new_version(request: HttpRequest, project: Project, pk: str) -> HttpResponse
 @project_view(Role.MEMBER)
 def remove_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     task = get_object_or_404(Task.objects.select_related("eval_set"), project=project, pk=pk)
-    return _try(request, task.eval_set, lambda: actions.remove_task(task=task, by=request.user))
-
-
-def _try(request: HttpRequest, eval_set: EvalSet, act: Callable[[], object]) -> HttpResponse:
-    try:
-        act()
-    except actions.EvalSetError as error:
-        messages.error(request, str(error))
-    return redirect("evals:detail", eval_set.project.slug, eval_set.pk)
+    return attempt(request, task.eval_set, lambda: actions.remove_task(task=task, by=request.user))
 
 
 @project_view(Role.MEMBER)
 def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    form = EvalRunForm(project, request.POST or None)
+    form = EvalRunForm(eval_set, request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
             made = actions.submit_eval(project=project, eval_set=eval_set, by=request.user, **form.cleaned_data)
@@ -212,7 +196,8 @@ def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             form.add_error(None, str(error))
         else:
             return redirect("evals:run", project.slug, made.pk)
-    return render(request, "evals/new_run.html", {"eval_set": eval_set, "form": form})
+    context = {"eval_set": eval_set, "form": form, "missing": form.missing(), "looks": eval_set.looks.count()}
+    return render(request, "evals/new_run.html", context)
 
 
 @project_view()
@@ -222,12 +207,16 @@ def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     which = request.GET.get("show", "")
     if which in SAMPLE_FILTERS:
         samples = samples.filter(SAMPLE_FILTERS[which])
+    page = page_of(request, samples, 40)
+    if page.object_list:
+        count_outputs_shown(row, by=request.user)
     return render(
         request,
         "evals/run.html",
         live(row)
         | {
-            "page": page_of(request, samples, 40),
+            "page": page,
+            "is_look": row.split == Split.HOLDOUT and bool(page.object_list),
             "show": which,
             "filters": list(SAMPLE_FILTERS),
             "others": EvalRun.objects.filter(project=project, eval_set=row.eval_set, split=row.split, state="succeeded")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -18,7 +17,8 @@ from apps.evals.diffing import diff
 from apps.evals.forms import VariantsForm
 from apps.evals.generalset import add_general
 from apps.evals.models import EvalSet, HoldoutLook, Split, Task
-from apps.evals.pages.designing import form_for, shown
+from apps.evals.pages.attempt import attempt
+from apps.evals.pages.designing import estimate, form_for, shown
 from apps.evals.pages.failures import tell
 
 
@@ -56,9 +56,7 @@ def _diff(request: HttpRequest, project: Project, pk: str, looked: bool) -> Http
 @project_view(Role.MEMBER)
 def general(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return _try(
-        request, eval_set, "detail", lambda: tell(request, project, add_general(eval_set=eval_set, by=request.user))
-    )
+    return attempt(request, eval_set, lambda: tell(request, add_general(eval_set=eval_set, by=request.user)))
 
 
 @require_POST
@@ -67,7 +65,7 @@ def confirm_task(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     task = get_object_or_404(
         Task.objects.exclude(split=Split.HOLDOUT).select_related("eval_set"), project=project, pk=pk
     )
-    return _try(request, task.eval_set, "detail", lambda: variants.confirm(task=task, by=request.user))
+    return attempt(request, task.eval_set, lambda: variants.confirm(task=task, by=request.user))
 
 
 @project_view()
@@ -75,15 +73,16 @@ def variants_page(request: HttpRequest, project: Project, pk: str) -> HttpRespon
     """Making a batch, or looking through the one that waits."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     waiting = variants.waiting_in(eval_set).select_related("variant_of")
-    drawn = variants.sample(waiting)
+    drawn = sorted(variants.sample(waiting), key=lambda task: bool(task.metadata["variant"]["verdict"]))  # next on top
+    design_form = form_for(request, project)
     context = {
         "eval_set": eval_set, "review": variants.review_of(eval_set), "sample": drawn,
         "following": next((task.pk for task in drawn if not task.metadata["variant"]["verdict"]), None),
         "form": VariantsForm(), "seeds": variants.seeds_of(eval_set).count(), "share": variants.ACCEPTED_SHARE,
         "used": eval_set.tasks.filter(origin="synthetic").count() - waiting.count(),
-        "design_form": form_for(request, project), "installed": designer.is_installed(),
+        "design_form": design_form, "installed": designer.is_installed(),
     }  # fmt: skip
-    return render(request, "evals/variants.html", context | shown(eval_set))
+    return render(request, "evals/variants.html", context | shown(eval_set) | estimate(eval_set, design_form))
 
 
 @require_POST
@@ -105,7 +104,7 @@ def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpRespon
             f"another, {made.guarded:,} too near to a hold-out.",
         )
 
-    return _try(request, eval_set, "variants", make)
+    return attempt(request, eval_set, make, "variants")
 
 
 @require_POST
@@ -113,7 +112,9 @@ def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpRespon
 def judge_variant(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     task = get_object_or_404(Task.objects.select_related("eval_set"), project=project, pk=pk)
     verdict = request.POST.get("verdict", "")
-    return _try(request, task.eval_set, "variants", lambda: variants.judge(task=task, verdict=verdict, by=request.user))
+    return attempt(
+        request, task.eval_set, lambda: variants.judge(task=task, verdict=verdict, by=request.user), "variants"
+    )
 
 
 @require_POST
@@ -130,12 +131,4 @@ def end_batch(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             gone = variants.discard_batch(eval_set=eval_set, by=request.user)
             messages.success(request, f"{gone:,} variants were discarded.")
 
-    return _try(request, eval_set, "variants", end)
-
-
-def _try(request: HttpRequest, eval_set: EvalSet, page: str, act: Callable[[], object]) -> HttpResponse:
-    try:
-        act()
-    except actions.EvalSetError as error:
-        messages.error(request, str(error))
-    return redirect(f"evals:{page}", eval_set.project.slug, eval_set.pk)
+    return attempt(request, eval_set, end, "variants")

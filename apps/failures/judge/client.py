@@ -1,4 +1,4 @@
-"""One question to an OpenAI-compatible server over /chat/completions. Pure of Django.
+"""One question to an OpenAI-compatible server over /chat/completions. Reads no setting and no database.
 
 Request: {model, messages, temperature, max_tokens, response_format}. Answer: {choices: [{message: {content},
 finish_reason}], usage: {prompt_tokens, completion_tokens}}; an error: {error: {message}} with its HTTP status. (OpenAI's
@@ -8,7 +8,6 @@ API reference, “Create chat completion”.)
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +17,9 @@ from typing import Any
 
 import httpx
 
+from apps.core import outgoing_keys
 from apps.failures.judge.prompt import clean
+from workers.keys import RefusedKey, bearer
 from workers.outgoing import RefusedAddress, check_url
 from workers.outgoing import client as guarded
 
@@ -96,8 +97,7 @@ def complete(server: Server, chat: list[dict[str, str]], sleep: Callable[[float]
     try:
         url = check_url(server.base_url, allow_private=server.allow_private)
         key = key_of(server, url.host)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        with guarded(allow_private=server.allow_private, headers=headers, timeout=_timeout(server)) as client:
+        with guarded(allow_private=server.allow_private, headers=bearer(key), timeout=_timeout(server)) as client:
             return _Call(server, client, f"{str(url).rstrip('/')}/chat/completions", key, chat, sleep).run()
     except RefusedAddress as error:
         raise ServerError(str(error), final=True) from error
@@ -105,24 +105,10 @@ def complete(server: Server, chat: list[dict[str, str]], sleep: Callable[[float]
 
 def key_of(server: Server, host: str) -> str:
     """The API key, from the environment; "" where none is named. Raises ServerError, never with the key in it."""
-    name = server.key_variable
-    if not name:
-        return ""
-    if name not in server.key_hosts:
-        raise ServerError(f"The variable {name} may not be read for this. {_allowed(server)}", final=True)
-    if server.key_hosts[name] not in ("", host):
-        raise ServerError(f"The key in {name} may go to {server.key_hosts[name]} only, not to {host}.", final=True)
-    key = os.environ.get(name, "").strip()
-    if not key:
-        raise ServerError(f"The environment variable {name}, which should hold the key, is not set.", final=True)
-    if not (key.isascii() and key.isprintable() and " " not in key):
-        raise ServerError(f"The environment variable {name} holds something that is no key.", final=True)
-    return key
-
-
-def _allowed(server: Server) -> str:
-    names = ", ".join(sorted(server.key_hosts)) or "none"
-    return f"Allowed (FLYWHEEL_JUDGE_KEYS): {names}."
+    try:
+        return outgoing_keys.key_of(server.key_variable, host, server.key_hosts)
+    except RefusedKey as error:
+        raise ServerError(str(error), final=True) from error
 
 
 def _timeout(server: Server) -> httpx.Timeout:

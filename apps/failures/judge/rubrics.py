@@ -17,6 +17,7 @@ from django.utils import timezone
 from apps.core.actions import audit
 from apps.core.intervals import wilson
 from apps.core.models import AuditEvent, Project
+from apps.core.outgoing_keys import key_hosts
 from apps.failures.judge.client import Server
 from apps.failures.judge.prompt import Mode
 from apps.failures.models import FailureState, JudgeVerdict, Rubric, Source
@@ -84,12 +85,6 @@ def server_of(rubric: Rubric, **changes: Any) -> Server:
         key_hosts=key_hosts(),
         **changes,
     )
-
-
-def key_hosts() -> dict[str, str]:
-    """{variable: the host its key may go to, "" for any}, from the setting's “VARIABLE@host” and “VARIABLE”."""
-    parts = (item.partition("@") for item in settings.FLYWHEEL_JUDGE_KEYS)
-    return {name: host for name, _, host in parts}
 
 
 def modes_of(project: Project) -> list[Mode]:

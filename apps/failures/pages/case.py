@@ -7,7 +7,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth import get_user_model
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import NoReverseMatch, reverse
 from django.utils.cache import patch_vary_headers
@@ -17,9 +17,11 @@ from django_htmx.http import HttpResponseClientRedirect
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
+from apps.failures import actions_bulk
 from apps.failures import actions_people as people
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
-from apps.failures.queue import CONFIDENCES, Place, Queue, similar_to, uuid_of
+from apps.failures.queue import CONFIDENCES, Place, Queue, uuid_of
+from apps.failures.similar import SHOWN, similar_to
 from apps.trajectories.models import Facet
 from apps.trajectories.pages.reading import Reader
 
@@ -80,15 +82,38 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return show(request, queue, find(project, other or pk), note="" if other else "There is no other case.")
 
 
+@project_view()
+def similar(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """The failures most like a case. The browser asks for them when the case is on the screen, so it never waits for them."""
+    failure = _of(project, Failure.objects.select_related("mode", "trajectory"), pk)
+    may = request.membership.may(Role.MEMBER)
+    found = [(other, alike, may and is_free(other, request.user)) for other, alike in similar_to(failure)]
+    context = {"failure": failure, "similar": found, "queue": queue_of(request, project)}
+    context["choosable"] = sum(free for _, _, free in found)
+    return render(request, "failures/_similar.html", context)
+
+
+def is_free(failure: Failure, user: Any) -> bool:
+    """Whether this person may decide on it now, beside another: nobody has decided, has it, or was given it."""
+    is_mine = failure.assigned_to_id in (None, user.pk) and people.holder_of(failure, user) is None
+    return is_mine and failure.state == FailureState.OPEN
+
+
 @require_POST
 @project_view(Role.MEMBER)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     failure, given = find_row(project, pk), request.POST
     mode = get_object_or_404(project.failure_modes, slug=given["mode"]) if given.get("mode") else None
     state = FailureState.DISMISSED if "dismiss" in given else FailureState.CONFIRMED
-    return after(
-        request, failure, lambda: people.decide(failure=failure, by=request.user, mode=mode, state=state, seen=given.get("seen"))
-    )  # fmt: skip
+    word = {"failure": failure, "by": request.user, "mode": mode, "state": state, "seen": given.get("seen")}
+    if others := also(given):
+        return after(request, failure, lambda: actions_bulk.decide_alike(others=others, **word))
+    return after(request, failure, lambda: people.decide(**word))
+
+
+def also(given: QueryDict) -> list[int]:
+    """The similar failures that the same decision is for."""
+    return [int(text) for text in given.getlist("also")[:SHOWN] if text.isdecimal() and len(text) < 18]
 
 
 @require_POST
@@ -152,17 +177,21 @@ def after(request: HttpRequest, failure: Failure, act: Callable[[], Any], stay: 
     """Does it, and answers with the case to look at now; where it is refused, with the same case and why."""
     queue, place = queue_of(request, failure.project), Place.of(failure)
     try:
-        act()
+        done = act()
     except people.Refused as refused:
         return again(request, queue, failure, str(refused))
     if stay:
         return again(request, queue, failure)
+    note = str(done) if isinstance(done, actions_bulk.Change) else ""
     pk = queue.next(place, skip=failure.pk)
     if pk is None:
-        return finished(request, queue)
+        return finished(request, queue, note)
     if not request.htmx:
+        if note:
+            messages.success(request, note)
         return redirect(address(queue, pk))
-    return show(request, queue, find(queue.project, pk), is_there=request.POST.get("ahead") == str(pk))
+    is_there = request.POST.get("ahead") == str(pk) and not note
+    return show(request, queue, find(queue.project, pk), note=note, is_there=is_there)
 
 
 def again(request: HttpRequest, queue: Queue, failure: Failure, error: str = "") -> HttpResponse:
@@ -179,11 +208,11 @@ def go(request: HttpRequest, url: str) -> HttpResponse:
     return HttpResponseClientRedirect(url) if request.htmx else redirect(url)
 
 
-def finished(request: HttpRequest, queue: Queue) -> HttpResponse:
-    """No case is free: says why."""
+def finished(request: HttpRequest, queue: Queue, note: str = "") -> HttpResponse:
+    """No case is free: says why, after what was done."""
     people.release(project=queue.project, by=request.user)
     left = queue.rows().filter(mode__in=queue.modes).exists()
-    said = OTHERS_HAVE_IT if left else NOTHING_LEFT
+    said = f"{note} {OTHERS_HAVE_IT if left else NOTHING_LEFT}".strip()
     if request.htmx:
         return render(request, "failures/_case_none.html", {"said": said, "queue": queue, "left": queue.count()})
     messages.success(request, said)
@@ -255,7 +284,6 @@ def _case(request: HttpRequest, queue: Queue, failure: Failure) -> dict[str, Any
         "modes": [(number if number < 10 else "", mode) for number, mode in enumerate(queue.all_modes, 1)],
         "also": also,
         "also_slugs": {mode.slug for mode in also},
-        "similar": similar_to(failure),
         "people": triagers(request, failure.project) if may else [],
         "make_task": task_address(failure),
         "may_write": may,

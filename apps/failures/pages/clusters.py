@@ -33,6 +33,7 @@ WEEK = timedelta(days=7)
 BINS = 24
 BAR_HEIGHT = 20
 MOST_SERIES = 8
+WHOLE = 6  # failures in a bar, up to which each has its line
 ASKED_FOR = 600  # seconds that a page waits for the clustering it asked for
 SORTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "size": ("Size", attrgetter("n")),
@@ -217,6 +218,8 @@ def figure(cluster: FailureCluster) -> dict | None:
     if not counts:
         return None
     chart = bars(_series(counts), f"Failures by the {unit} and agent version", stacked=True, height=250, unit=unit)
+    if sum(map(max, map(dict.values, counts.values()))) <= WHOLE:
+        chart["layout"]["yaxis"]["dtick"] = 1  # there is no half of a failure
     return _marked(chart, cluster)
 
 
@@ -286,7 +289,7 @@ def move(request: HttpRequest, project: Project, cluster: FailureCluster) -> str
     to, version = request.POST.get("to", ""), request.POST.get("version", "")
     cluster = actions_clusters.move(cluster=cluster, to=to, version=version, by=request.user)
     if cluster.state == State.FIXED:
-        return f"Fixed in {cluster.fixed_version}. It is opened again by itself when that version, or a later one, fails so."
+        return "The cluster is opened again by itself when that version, or a later one, fails so."
     return f"The cluster is {cluster.get_state_display().lower()} now."
 
 

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.charts import bars
 from apps.core.models import Project, Role
+from apps.core.outgoing_keys import key_hosts
 from apps.core.paging import page_of
 from apps.failures.actions import as_input, ensure_modes
 from apps.failures.judge import judging, rubrics
@@ -56,8 +57,9 @@ class RubricForm(forms.Form):
 
     def clean_key_variable(self) -> str:
         name = self.cleaned_data["key_variable"].strip()
-        if name and name not in (known := rubrics.key_hosts()):
-            raise forms.ValidationError(f"Only these may be read (FLYWHEEL_JUDGE_KEYS): {', '.join(known) or 'none'}.")
+        if name and name not in (known := key_hosts()):
+            allowed = ", ".join(known) or "none"
+            raise forms.ValidationError(f"Only these may be read (FLYWHEEL_OUTGOING_KEYS): {allowed}.")
         return name
 
 

@@ -72,7 +72,7 @@ def chart(rates: list[measures.Rate], mode: str) -> dict | None:
         [rate.failed.rate or 0.0 for rate in rates],
         lows,
         highs,
-        f"Share of runs with {'“' + mode + '”' if mode else 'a failure'}, by agent version (95% interval)",
+        f"Rate of {'“' + mode + '”' if mode else 'failures'} by agent version, 95% interval",
         height=90 + ROW_HEIGHT * len(rates),
     )
     figure["layout"]["xaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}

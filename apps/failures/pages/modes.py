@@ -31,7 +31,7 @@ class ModeForm(forms.ModelForm):
         labels = {"safety_relevant": "Safety-relevant: comes first in triage", "position": "Place in the list"}
 
     def __init__(self, *args: object, project: Project, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, label_suffix="", **kwargs)
         self.instance.project = project
         if self.instance.pk:
             del self.fields["slug"]

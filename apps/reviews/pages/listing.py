@@ -12,6 +12,7 @@ from apps.core.models import ACTIVE_STATES, Project, Role
 from apps.core.paging import page_of
 from apps.environments.models import Verifier
 from apps.reviews import actions, rescoring
+from apps.reviews.drawing import draw
 from apps.reviews.forms import OpenForm, scorable
 from apps.reviews.policy import policy_of
 from apps.reviews.queue import progress_of
@@ -38,6 +39,8 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 def open_review(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Which evaluations of a verifier version to review, and how many of their samples."""
     verifier = get_object_or_404(Verifier.objects.select_related("project"), project=project, pk=pk)
+    if request.htmx:
+        return drawn(request, verifier)
     form = OpenForm(verifier, request.POST or None, chosen=request.GET.getlist("run"))
     if request.method == "POST" and form.is_valid():
         try:
@@ -61,6 +64,19 @@ def open_review(request: HttpRequest, project: Project, pk: int) -> HttpResponse
         "scoring": verifier.rescores.filter(candidate_hash=verifier.hash, state__in=ACTIVE_STATES).first(),
     }
     return render(request, "reviews/open.html", context)
+
+
+def drawn(request: HttpRequest, verifier: Verifier) -> HttpResponse:
+    """What the form as it stands would draw: how many nobody has judged, and what would be thin."""
+    form = OpenForm(verifier, request.GET)
+    if not form.is_valid():
+        return render(request, "reviews/_drawn.html", {"waiting": "runs" in form.errors})
+    given = form.cleaned_data
+    try:
+        found = draw(runs=list(given["runs"]), verifier=verifier, size=given["size"], seed=given["seed"])
+    except actions.ReviewError as error:
+        return render(request, "reviews/_drawn.html", {"error": str(error)})
+    return render(request, "reviews/_drawn.html", {"found": found})
 
 
 @require_POST

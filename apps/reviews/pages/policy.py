@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -10,7 +13,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.reviews.forms import PolicyForm
-from apps.reviews.models import ReviewPolicy
+from apps.reviews.models import KappaRule, ReviewPolicy
 from apps.reviews.policy import PolicyError, policy_of, set_policy
 
 
@@ -36,7 +39,23 @@ def policy_save(request: HttpRequest, project: Project) -> HttpResponse:
 
 def _page(request: HttpRequest, project: Project, form: PolicyForm, status: int = 200) -> HttpResponse:
     row = ReviewPolicy.objects.filter(project=project).select_related("updated_by").first()
-    changes = project.audit_events.filter(action="review.policy_changed").select_related("actor")[:10]
+    changes = list(project.audit_events.filter(action="review.policy_changed").select_related("actor")[:10])
+    for event in changes:
+        event.rows = list(changed(event.detail))
     may_write = request.membership.may(Role.ADMIN)
     context = {"form": form, "row": row, "may_write": may_write, "policy": policy_of(project), "changes": changes}
     return render(request, "reviews/policy.html", context, status=status)
+
+
+def changed(detail: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(field's label, what it was, what it became) of a change in the audit log."""
+    for name, now in detail["after"].items():
+        was = detail["before"].get(name)
+        if was != now:
+            yield PolicyForm.base_fields[name].label, _shown(name, was), _shown(name, now)
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(dict(KappaRule.choices).get(value, value)) if name == "kappa_rule" else str(value)

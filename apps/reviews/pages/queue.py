@@ -21,6 +21,7 @@ from apps.reviews.models import Judgement, ReviewItem, RewardReview
 from apps.reviews.queue import Queue, holder_of, needed_of, release, reserve
 
 ALL_DONE = "You have judged all that needs you."
+NOTHING = "There is no answer to take back. What you judged blind stands, once its score is shown."
 OTHERS_HAVE_IT = "What is left is on somebody else's screen. It comes to you as soon as it is free."
 
 
@@ -87,10 +88,10 @@ def answer(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_view(Role.MEMBER)
 def undo(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Takes back the person's last step and shows its sample."""
+    """Takes back the person's last answer on a score and shows its sample."""
     review = get_object_or_404(RewardReview.objects.select_related("verifier", "project"), project=project, pk=pk)
     try:
-        done, said = actions.undo(review=review, by=request.user), "There is nothing to undo."
+        done, said = actions.undo(review=review, by=request.user), NOTHING
     except actions.ReviewError as error:
         done, said = None, str(error)
     if done is None:
@@ -98,7 +99,7 @@ def undo(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         return go(request, reverse("reviews:queue", args=[project.slug, pk]))
     if not request.htmx:
         return redirect("reviews:item", project.slug, done.pk)
-    return show(request, find(project, done.pk), note="Your last step is taken back.")
+    return show(request, find(project, done.pk), note="Your last answer is taken back.")
 
 
 # What the answers are made of

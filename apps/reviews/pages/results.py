@@ -15,6 +15,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.actions import audit
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.reviews import actions, results
@@ -28,7 +29,7 @@ from apps.reviews.policy import policy_of
 from apps.reviews.queue import Queue, needed_of
 
 COLUMNS = (
-    "item", "task", "model", "stratum", "reward", "success", "person", "ruling", "ruling_reason", "reviewer",
+    "item", "task", "model", "stratum", "held_out", "reward", "success", "person", "ruling", "ruling_reason", "reviewer",
     "judged", "note", "agrees", "reason", "at", "output",
 )  # fmt: skip
 
@@ -51,8 +52,10 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     review = find_review(project, pk)
     labels, policy, needed = labels_of([pk])[pk], policy_of(project), needed_of(review)
     bins, error, low, high = results.calibration_of(labels, needed)
-    may_see, wrong = open_items(request, review, labels), results.disagreements_of(labels, needed)
+    may_see, kept = open_items(request, review, labels), results.held_out(review)
+    wrong = results.disagreements_of(labels, needed)
     seen = [item for item in wrong if item in may_see]
+    shown = [item for item in seen if item not in kept]
     context = {
         "review": review,
         "policy": policy,
@@ -69,9 +72,12 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "total": len(labels),
         "complete": sum(label.is_complete(needed) for label in labels),
         "waiting": sum(label.differs(needed) for label in labels),
+        "to_rule": any(label.may_be_ruled(needed) for label in labels),
         "left": Queue(review, request.user).left() if request.membership.may(Role.MEMBER) else 0,
-        "disagreements": disagreements(seen, page=request),
+        "disagreements": disagreements(shown, page=request),
         "hidden": len(wrong) - len(seen),
+        "held_out": len(seen) - len(shown),
+        "held_out_total": len(kept),
     }
     return render(request, "reviews/detail.html", context)
 
@@ -91,19 +97,22 @@ def with_words(items: QuerySet[ReviewItem]) -> QuerySet[ReviewItem]:
 
 @project_view(Role.MEMBER)
 def adjudicate(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """What the reviewers saw otherwise, side by side: what waits for a ruling first, then what was ruled."""
+    """What the reviewers saw otherwise, side by side: what waits for a ruling first, then second thoughts, then what was
+    ruled. What is held out is here too: without a ruling it would have no label."""
     review = find_review(project, pk)
     needed = needed_of(review)
-    labels = [label for label in labels_of([pk])[pk] if label.ruling is not None or label.differs(needed)]
-    order = [label.item for label in sorted(labels, key=lambda label: label.ruling is not None)]
+    labels = [label for label in labels_of([pk])[pk] if label.may_be_ruled(needed)]
+    order = [label.item for label in sorted(labels, key=lambda one: (one.ruling is not None, not one.differs(needed)))]
     page = page_of(request, order, 10)
     rows = with_words(review.items.filter(pk__in=list(page.object_list))).select_related(
         "review__verifier", "sample__task", "sample__run__environment__verifier", "sample__run__model_version", "ruled_by"
     )  # fmt: skip
     found = rows.in_bulk()
-    page.object_list = [_ruled(request, found[item]) for item in page.object_list]
-    waiting = sum(label.ruling is None for label in labels)
-    context = {"review": review, "page": page, "waiting": waiting, "ruled": len(labels) - waiting}
+    kept = results.held_out(review)
+    page.object_list = [_ruled(request, found[item]) | {"held_out": item in kept} for item in page.object_list]
+    waiting, ruled = sum(one.differs(needed) for one in labels), sum(one.ruling is not None for one in labels)
+    counts = {"waiting": waiting, "ruled": ruled, "thoughts": len(labels) - waiting - ruled}
+    context = {"review": review, "page": page} | counts
     return render(request, "reviews/adjudicate.html", context)
 
 
@@ -115,6 +124,7 @@ def _ruled(request: HttpRequest, item: ReviewItem) -> dict[str, Any]:
         "case": case_of(item),
         "shown": shown_of(item),
         "judgements": said,
+        "differs": len({judgement.success for judgement in said}) > 1,
         "may_rule": not theirs or request.membership.may(Role.ADMIN),
     }
 
@@ -138,11 +148,16 @@ def rule(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 @project_view()
 def export(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The labels, one row a judgement: those of samples that this person may see."""
+    """The labels, one row a judgement: those of samples that this person may see. With `?held_out=1` also those kept from
+    whoever edits the verifier, which the audit log then says."""
     review = find_review(project, pk)
-    labels = labels_of([pk])[pk]
+    labels, kept = labels_of([pk])[pk], results.held_out(review)
+    everything = request.GET.get("held_out") == "1"
+    pks = open_items(request, review, labels) - (set() if everything else kept)
+    if everything:
+        audit("review.held_out_exported", project=project, by=request.user, target=review, n=len(pks & kept))
     persons = {label.item: label.person(needed_of(review)) for label in labels}
-    rows = rows_of(review, open_items(request, review, labels), persons)
+    rows = rows_of(review, pks, persons, kept)
     as_csv = request.GET.get("format") != "jsonl"
     name = f"review-{review.pk}.{'csv' if as_csv else 'jsonl'}"
     text = "".join(csv_of(rows) if as_csv else (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
@@ -150,12 +165,14 @@ def export(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return HttpResponse(text, content_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
 
-def rows_of(review: RewardReview, pks: set[int], persons: dict[int, bool | None]) -> Iterator[dict[str, Any]]:
+def rows_of(
+    review: RewardReview, pks: set[int], persons: dict[int, bool | None], kept: set[int]
+) -> Iterator[dict[str, Any]]:
     for item in with_words(review.items.filter(pk__in=pks)).order_by("position"):
         for said in sorted(item.judgements.all(), key=lambda judgement: judgement.at):
             values = (
-                item.pk, item.sample.task.key, str(item.sample.run.model_version), item.stratum, item.reward,
-                item.success, persons[item.pk], item.ruling, item.ruling_reason, said.by.get_username(),
+                item.pk, item.sample.task.key, str(item.sample.run.model_version), item.stratum, item.pk in kept,
+                item.reward, item.success, persons[item.pk], item.ruling, item.ruling_reason, said.by.get_username(),
                 said.success, said.note, said.agrees, said.reason, said.at.isoformat(), item.sample.output,
             )  # fmt: skip
             yield dict(zip(COLUMNS, values, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.contrib import messages
@@ -13,10 +14,12 @@ from apps.core.access import project_view
 from apps.core.jobs import cancel
 from apps.core.models import Project, Role
 from apps.environments.models import Verifier
-from apps.evals.models import EvalSet, Split
+from apps.evals.models import EvalSet, Split, Task
 from apps.reviews import rescoring, specs
 from apps.reviews.actions import lock_state
 from apps.reviews.models import ProbeRun
+
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @project_view()
@@ -73,15 +76,37 @@ def probe(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(
         ProbeRun.objects.select_related("verifier", "environment", "eval_set"), project=project, pk=pk
     )
-    return render(request, "reviews/probe.html", {"run": run, "report": run.result, "findings": grouped(run.result)})
+    keys = {str(pk): key for pk, key in Task.objects.filter(pk__in=run.spec.get("tasks", [])).values_list("pk", "key")}
+    applied, idle = by_use(run.result)
+    context = {
+        "run": run,
+        "report": run.result,
+        "findings": grouped(run.result, keys),
+        "applied": applied,
+        "idle": idle,
+    }
+    return render(request, "reviews/probe.html", context)
 
 
-def grouped(report: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """A report's findings by probe, in the order of the worst of each."""
+def grouped(report: dict[str, Any], keys: dict[str, str]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """A report's findings by probe, in the order of the worst of each; tasks by their keys."""
     found: dict[str, list[dict[str, Any]]] = {}
     for finding in report.get("failed", []):
-        found.setdefault(finding["probe"], []).append(finding)
+        named = {part: _with_keys(finding.get(part), keys) for part in ("task", "what", "reason")}
+        found.setdefault(finding["probe"].replace("_", " "), []).append(finding | named)
     return list(found.items())
+
+
+def _with_keys(text: Any, keys: dict[str, str]) -> str:
+    return UUID.sub(lambda one: keys.get(one[0], one[0]), str(text or ""))
+
+
+def by_use(report: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A report's probes: those that ran, what failed first, and those that do not apply to this verifier and its tasks."""
+    rows = [one | {"name": one["name"].replace("_", " ")} for one in report.get("probes", [])]
+    applied = [one for one in rows if one["status"] != "not_applicable"]
+    idle = [one for one in rows if one["status"] == "not_applicable"]
+    return sorted(applied, key=lambda one: one["status"] != "failed"), idle
 
 
 @project_view()

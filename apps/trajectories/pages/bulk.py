@@ -62,7 +62,7 @@ def _delete(request: HttpRequest, project: Project, ids: list, back: HttpRespons
         }
         return render(request, "trajectories/delete.html", context)
     n = actions_bulk.delete(project=project, ids=ids, by=request.user)
-    messages.success(request, f"{n:,} trajectories are deleted.")
+    messages.success(request, "1 trajectory is deleted." if n == 1 else f"{n:,} trajectories are deleted.")
     return back
 
 

@@ -33,7 +33,10 @@ def duration(ms: float | None) -> str:
 
 
 def money(usd: float | None) -> str:
-    return "" if usd is None else f"${usd:,.2f}" if usd >= 1 else f"${usd:.4f}"
+    """Cents from a dollar on, else four decimals; what these would show as nothing is said to be less."""
+    if usd is None:
+        return ""
+    return f"${usd:,.2f}" if usd >= 1 else "< $0.0001" if 0 < usd < 0.00005 else f"${usd:.4f}"
 
 
 def _outcome(row: Trajectory) -> SafeString:

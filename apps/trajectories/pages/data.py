@@ -193,7 +193,10 @@ def test(request: HttpRequest, project: Project) -> HttpResponse:
 
 def _tried(project: Project, *, text: str, trajectory: str, pattern: str, all: bool) -> dict:
     """Raises RuleError for a pattern that cannot be used and for a trajectory that is not there."""
-    rules = [Rule(kind, kind) for kind in BUILTINS] if all else actions.rules_of(project)
+    rules = list(actions.rules_of(project))
+    if all:
+        on = {rule.kind for rule in rules}
+        rules += [Rule(kind, kind) for kind in BUILTINS if kind not in on]
     if pattern:
         rules = [Rule("this pattern", "regex", pattern), *rules]
     redactor = Redactor(rules, key=actions.secret_of(project))

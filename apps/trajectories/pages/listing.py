@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from rest_framework.exceptions import ValidationError
 
 from apps.core.access import project_view
@@ -127,8 +128,8 @@ def export(request: HttpRequest, project: Project) -> HttpResponse:
     """The filtered trajectories, or with POST the selected ones, as a file; what is held out is no SFT example."""
     kind = request.GET.get("format") or request.POST.get("format") or "jsonl"
     if kind not in MEDIA:
-        messages.error(request, "There is no such format.")
-        return redirect("trajectories:list", project.slug)
+        messages.error(request, f"There is no such format; there are {', '.join(MEDIA)}.")
+        return redirect(f"{reverse('trajectories:list', args=[project.slug])}?{without(request.GET, 'format')}")
     if request.method == "POST":
         rows = project.trajectories.filter(pk__in=selection(request.POST, project)).order_by("pk")
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import messages
 from django.db.models import Q
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 from django.views.decorators.http import require_POST
@@ -12,6 +12,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.trajectories import actions_people
+from apps.trajectories.filters import without
 from apps.trajectories.models import SavedView
 
 
@@ -29,7 +30,9 @@ def save(request: HttpRequest, project: Project) -> HttpResponse:
         )
     except actions_people.ViewError as error:
         messages.error(request, str(error))
-        return redirect("trajectories:list", project.slug)
+        return redirect(
+            f"{reverse('trajectories:list', args=[project.slug])}?{without(QueryDict(given.get('query', '')))}"
+        )
     return redirect(f"{reverse('trajectories:list', args=[project.slug])}?{view.query}")
 
 

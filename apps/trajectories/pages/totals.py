@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import OperationalError, connection, transaction
@@ -74,20 +74,21 @@ def _hours(project: Project, known: Mapping[str, str]) -> QuerySet[HourlyCount]:
 
 
 def trend(project: Project, given: Mapping[str, str], measure: str) -> dict | None:
-    """The roll-ups by time as a chart; None where there is nothing. Filters they do not know are left out."""
+    """The roll-ups by time as a chart; None where there is nothing. Filters they do not know are left out.
+
+    Without an end it ends tomorrow: a run whose clock went wrong would squeeze all others into one bar. The title says so.
+    """
     known, _ = dimensions(given)
     begin, end = bounds(given)
     rows = _hours(project, known).filter(trajectories__gt=0)
     if begin:
         rows = rows.filter(hour__gte=begin.replace(minute=0, second=0, microsecond=0))
-    if end:
-        rows = rows.filter(hour__lt=end)
+    until = end or timezone.now() + timedelta(days=1)
+    later = 0 if end else rows.filter(hour__gte=until).aggregate(n=Sum("trajectories"))["n"] or 0
+    rows = rows.filter(hour__lt=until)
     if not (begin and end):
         seen = rows.aggregate(first=Min("hour"), last=Max("hour"))
-        begin, end = (
-            begin or seen["first"],
-            end or (seen["last"] and max(seen["last"], min(timezone.now(), seen["last"]))),
-        )
+        begin, end = begin or seen["first"], end or seen["last"]
     unit = time_unit(begin, end)
     sums = rows.annotate(at=Trunc("hour", unit)).values("at", *(["outcome_status"] if measure == "outcome" else []))
     names = ("trajectories", "input_tokens", "output_tokens", "cost_usd", "latency_ms", "with_latency")
@@ -95,6 +96,8 @@ def trend(project: Project, given: Mapping[str, str], measure: str) -> dict | No
     if not found:
         return None
     figure = _figure(found, measure, unit)
+    if later:
+        figure["layout"]["title"]["text"] += f", without {later:,} in the future"
     figure["layout"]["margin"] |= {"b": 22}
     figure["layout"]["yaxis"] |= {"nticks": 4, "rangemode": "tozero"}
     return figure

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from apps.trajectories.json_text import parsed
 from apps.trajectories.pages.arguments import Checker
 
 HEAD, FOLD_ABOVE, SHOWN = 2_000, 4_000, 60_000  # characters: before the fold, of what is folded, and at most
@@ -132,7 +133,7 @@ def _call(item: Any, checker: Checker) -> Call:
         name=name,
         arguments=fold(pretty(arguments) if arguments is not None else ""),
         id=_word(item.get("id")),
-        given=_parsed(arguments),
+        given=parsed(arguments),
         problems=checker.problems(name, arguments),
         dangerous=name in checker.dangerous,
     )
@@ -142,24 +143,15 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)[:200]
 
 
-def _parsed(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-
-
 def pretty(value: Any) -> str:
     """JSON with indents; text that is not a JSON object or array as it is."""
     if isinstance(value, str):
         if len(value) > SHOWN or value.lstrip()[:1] not in ("{", "["):
             return value
-        parsed = _parsed(value)
-        if isinstance(parsed, str):
+        found = parsed(value)
+        if isinstance(found, str):
             return value
-        value = parsed
+        value = found
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 

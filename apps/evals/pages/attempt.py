@@ -1,0 +1,33 @@
+"""The last beats of a view that changes a set: do it, say what is in the way, go back to a page of the set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+
+from apps.evals.actions import EvalSetError, HoldoutLeak, look
+from apps.evals.leaks import Leak
+from apps.evals.looks import count_shown
+from apps.evals.models import EvalSet, HoldoutLook, Split
+
+
+def attempt(request: HttpRequest, eval_set: EvalSet, act: Callable[[], object], page: str = "detail") -> HttpResponse:
+    try:
+        act()
+    except EvalSetError as error:
+        if isinstance(error, HoldoutLeak) and error.pair:
+            return _side_by_side(request, eval_set, error.pair)
+        messages.error(request, str(error))
+    return redirect(f"evals:{page}", eval_set.project.slug, eval_set.pk)
+
+
+def _side_by_side(request: HttpRequest, eval_set: EvalSet, pair: Leak) -> HttpResponse:
+    """Both requests; whoever sees the one that is held out has looked at it."""
+    if pair.theirs_set.endswith(Split.HOLDOUT.label):
+        count_shown(eval_set.project, [pair], by=request.user)
+    elif eval_set.tasks.holdout().filter(key=pair.key).exists():
+        look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=request.user, detail="a leak, side by side")
+    return render(request, "evals/leak.html", {"eval_set": eval_set, "leak": pair}, status=400)

@@ -1,0 +1,65 @@
+"""What a review's queue would hold: the scores of its evaluations, and the draw from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from apps.core.models import JobState
+from apps.environments.models import Verifier
+from apps.evals.models import EvalRun
+from apps.reviews.lock import ReviewError
+from apps.reviews.models import ReviewItem
+from apps.reviews.sampling import LARGEST, SMALLEST, Sampling, choose, content_key
+from apps.reviews.scores import Scored, scores_of
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The scored samples in the order of the queue, and how they were chosen."""
+
+    items: list[Scored]
+    sampling: Sampling
+
+    @property
+    def fresh(self) -> int:
+        """How many of them nobody has judged yet."""
+        return len(self.items) - self.sampling.again
+
+
+def draw(*, runs: Sequence[EvalRun], verifier: Verifier | None, size: int, seed: int) -> Draw:
+    """Samples of finished evaluations, those first that no review of the verifier (any version) has a word on. `verifier`
+    is that of the runs where it is not given. Raises ReviewError."""
+    scored = _scored(runs, verifier, size)
+    before = judged_before(verifier or runs[0].environment.verifier)
+    candidates = (one.candidate for one in scored)
+    drawn = choose(
+        (replace(one, judged=content_key(one.task, one.output) in before) for one in candidates), size, seed=seed
+    )
+    known = {str(one.sample.pk): one for one in scored}
+    return Draw([known[pk] for pk in drawn.ids], drawn)
+
+
+def judged_before(verifier: Verifier) -> set[str]:
+    """Content keys of the outputs that people have judged with any version of the verifier."""
+    rows = ReviewItem.objects.filter(
+        review__project=verifier.project_id, review__verifier__name=verifier.name, judgements__isnull=False
+    )
+    return {content_key(str(task), output) for task, output in rows.values_list("sample__task", "sample__output")}
+
+
+def _scored(runs: Sequence[EvalRun], verifier: Verifier | None, size: int) -> list[Scored]:
+    if not runs:
+        raise ReviewError("Choose at least one evaluation whose samples are to be reviewed.")
+    if not SMALLEST <= size <= LARGEST:
+        raise ReviewError(f"A review has {SMALLEST} to {LARGEST} samples; {size} were asked for.")
+    verifier = verifier or runs[0].environment.verifier
+    for run in runs:
+        if run.project_id != verifier.project_id:
+            raise ReviewError("This evaluation belongs to another project.")
+        if run.state != JobState.SUCCEEDED:
+            raise ReviewError(f"“{run.name}” has not finished. Its samples can be reviewed once it has.")
+    found = [scored for run in runs for scored in scores_of(run, verifier)]
+    if not found:
+        raise ReviewError("These evaluations have no scored samples to review.")
+    return found
