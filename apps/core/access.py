@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
-from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 
@@ -25,13 +26,22 @@ def get_membership(user: Any, slug: str, role: Role = Role.VIEWER) -> Membership
     return membership
 
 
+def page_of_request(request: HttpRequest) -> str:
+    """Where to go on after logging in: the page asked for; for what was sent from a form, the page with the form."""
+    if request.method in ("GET", "HEAD"):
+        return request.get_full_path()
+    sent_from = urlsplit(request.headers.get("Referer", ""))
+    return urlunsplit(("", "", sent_from.path or "/", sent_from.query, ""))
+
+
 def project_view(role: Role = Role.VIEWER) -> Callable:
     """Decorates `view(request, project, …)` at a URL with `<slug:slug>`; sets `request.membership`."""
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         @wraps(view)
-        @login_required
         def wrapper(request: HttpRequest, slug: str, *args: Any, **kwargs: Any) -> HttpResponse:
+            if not request.user.is_authenticated:
+                return redirect_to_login(page_of_request(request))
             membership = get_membership(request.user, slug, role)
             request.membership = membership  # type: ignore[attr-defined]
             request.project = membership.project  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
@@ -78,10 +78,13 @@ def _note_use(key: ApiKey) -> None:
 
 
 class HasProjectKey(BasePermission):
-    message = "Send an API key of the project as “Authorization: Bearer <key>”."
+    message = "Send an API key of the project as “Authorization: Bearer <key>”. Make one under Settings → API keys."
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        return isinstance(request.auth, ApiKey)
+        """Raises NotAuthenticated: the framework's own words would not say what to send."""
+        if not isinstance(request.auth, ApiKey):
+            raise NotAuthenticated(self.message)
+        return True
 
 
 class ApiKeyScheme(OpenApiAuthenticationExtension):

@@ -13,7 +13,7 @@ from apps.core.models import Project
 from apps.environments.models import Environment
 from apps.failures.judge.client import Server, complete, key_of
 from apps.failures.judge.rubrics import server_of
-from workers.clients import key_variable
+from workers.clients import judging, key_variable
 from workers.environments import Environment as Loaded
 from workers.environments import load
 from workers.outgoing import check_url
@@ -77,11 +77,16 @@ def judge_of(project: Project) -> Server | None:
     return server_of(rubric) if rubric else None
 
 
-def asker(server: Server) -> Callable[[list[dict]], str]:
-    """Touches no database, so that it may be called in another thread. Raises ServerError where no answer comes."""
+def asker(server: Server) -> Callable[..., str]:
+    """ask(messages, *, sample=0) → text. Touches no database, so that it may be called in another thread.
 
-    def ask(messages: list[dict]) -> str:
-        return complete(server, [_plain(message) for message in messages]).text
+    Raises ServerError where no answer comes.
+    """
+
+    def ask(messages: list[dict], *, sample: int = 0) -> str:
+        drawn, chat = judging(sample), [_plain(message) for message in messages]
+        seed = drawn.seed if sample else None
+        return complete(server, chat, temperature=drawn.temperature, seed=seed).text
 
     return ask
 

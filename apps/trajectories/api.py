@@ -171,6 +171,10 @@ def post_one(request: Request) -> Response:
         row = schema.decode(body_of(request))
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
+    if isinstance(row.value if isinstance(row, schema.Decoded) else row, list):
+        raise ValidationError(
+            {"path": "", "error": "expected one trajectory, got a list: send it to /api/v1/trajectories/batch/"}
+        )
     with redaction_works():
         done = actions.ingest(project=request.auth.project, rows=[row])
     if done.rejected:

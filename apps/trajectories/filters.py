@@ -22,7 +22,6 @@ from apps.trajectories.ids import floor_of
 from apps.trajectories.models import SearchText, TrajectoryKey
 
 WORDS = re.compile(r"\w+(?: +\w+)*")
-FEW = 2000
 
 SINCE = {
     "1h": timedelta(hours=1),

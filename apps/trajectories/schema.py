@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import re2
@@ -35,6 +35,10 @@ SUSPICIOUS = _pattern(r"\\u(?:0000|[dD][89a-fA-F])|[0-9]{18}|\x00")
 Short = Annotated[str, Meta(max_length=200)]
 Name = Annotated[str, Meta(max_length=120)]
 Count = Annotated[int, Meta(ge=0, le=2_000_000_000)]
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+Status = Literal["success", "failure", "unknown"]
+Kind = Literal["takeover", "edit", "approve", "reject", "abort"]
+CHOICES = {"role": get_args(Role), "status": get_args(Status), "kind": get_args(Kind)}
 
 
 class RowError(Exception):
@@ -62,7 +66,7 @@ class ToolCall(Struct):
 
 
 class Message(Struct):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Role
     content: str | list | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -70,14 +74,14 @@ class Message(Struct):
 
 
 class Outcome(Struct):
-    status: Literal["success", "failure", "unknown"] = "unknown"
+    status: Status = "unknown"
     reward: float | None = None
     label: Name = ""
     reason: str = ""
 
 
 class Intervention(Struct):
-    kind: Literal["takeover", "edit", "approve", "reject", "abort"]
+    kind: Kind
     message_index: Annotated[int, Meta(ge=0)] | None = None
     by: str | None = None
     before: Any = None
@@ -206,7 +210,10 @@ def _convert(value: Any, form: type[Struct]) -> Any:
         return msgspec.convert(value, form)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `")
-        raise RowError(_printable(path.rstrip("`").removeprefix("$").lstrip(".")), text) from error
+        where = _printable(path.rstrip("`").removeprefix("$").lstrip("."))
+        if text.startswith("Invalid enum value") and (allowed := CHOICES.get(where.rpartition(".")[2])):
+            text += f". There are: {', '.join(allowed)}."
+        raise RowError(where, text) from error
 
 
 def _deeper(value: Any, levels: int) -> bool:

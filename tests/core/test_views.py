@@ -147,3 +147,12 @@ def test_the_login_leads_only_to_this_site(project: Project) -> None:
 def test_pages_allow_scripts_from_here_only(project: Project, admin: Client) -> None:
     policy = admin.get(project.get_absolute_url()).headers["Content-Security-Policy"]
     assert "default-src 'self'" in policy and "script-src" not in policy
+
+
+def test_a_form_sent_after_the_session_ended_leads_back_to_its_page(client: Client) -> None:
+    project = make_project()
+    page, action = reverse("failures:triage", args=[project.slug]), reverse("failures:bulk", args=[project.slug])
+    sent = client.post(action, headers={"Referer": f"https://flywheel.example{page}?mode=x"})
+    assert sent.status_code == 302 and sent["Location"] == f"/login/?next={page}%3Fmode%3Dx"
+    assert client.post(action)["Location"] == "/login/?next=/"
+    assert client.get(page)["Location"] == f"/login/?next={page}"

@@ -211,3 +211,11 @@ def test_the_parser_answers_anything_with_a_row_or_a_reason(value: Any) -> None:
 def test_no_body_breaks_the_server(agent: Client, value: Any, name: str) -> None:
     answer = post(agent, ONE, row(name="fuzz") | {name: value})
     assert answer.status_code in (200, 201, 400)
+
+
+def test_errors_say_what_to_do(agent: Client) -> None:
+    assert "/api/v1/trajectories/batch/" in post(agent, ONE, [row()]).json()["error"]
+    wrong = post(agent, ONE, row(outcome={"status": "great"})).json()
+    assert wrong["path"] == "outcome.status" and "success, failure, unknown" in wrong["error"]
+    without = Client().get(ONE)
+    assert without.status_code == 401 and "Authorization: Bearer <key>" in without.json()["detail"]

@@ -92,13 +92,18 @@ def estimate(chat: list[dict[str, str]]) -> int:
     return sum(len(message["content"].encode()) // BYTES_PER_TOKEN + 8 for message in chat)
 
 
-def complete(server: Server, chat: list[dict[str, str]], sleep: Callable[[float], None] = time.sleep) -> Completion:
+def complete(
+    server: Server, chat: list[dict[str, str]], sleep: Callable[[float], None] = time.sleep, *, temperature: float = 0,
+    seed: int | None = None,
+) -> Completion:  # fmt: skip
     """The answer to a chat. Raises ServerError. A busy or broken server is asked again, with growing waits."""
     try:
         url = check_url(server.base_url, allow_private=server.allow_private)
         key = key_of(server, url.host)
         with guarded(allow_private=server.allow_private, headers=bearer(key), timeout=_timeout(server)) as client:
-            return _Call(server, client, f"{str(url).rstrip('/')}/chat/completions", key, chat, sleep).run()
+            return _Call(
+                server, client, f"{str(url).rstrip('/')}/chat/completions", key, chat, sleep, temperature, seed
+            ).run()
     except RefusedAddress as error:
         raise ServerError(str(error), final=True) from error
 
@@ -123,6 +128,8 @@ class _Call:
     key: str
     chat: list[dict[str, str]]
     sleep: Callable[[float], None]
+    temperature: float = 0
+    seed: int | None = None
 
     @property
     def where(self) -> str:
@@ -132,10 +139,12 @@ class _Call:
         body: dict[str, Any] = {
             "model": self.server.model,
             "messages": self.chat,
-            "temperature": 0,
+            "temperature": self.temperature,
             "max_tokens": MAX_OUTPUT,
             "response_format": {"type": "json_object"},
         }
+        if self.seed is not None:
+            body["seed"] = self.seed
         attempt = 0
         while True:
             status, headers, data, problem = self._post(body)
@@ -220,7 +229,7 @@ def relaxed(body: dict[str, Any], answer: bytes) -> dict[str, Any] | None:
     if "max_tokens" in said and "max_tokens" in rest:
         rest["max_completion_tokens"] = rest.pop("max_tokens")
         return rest
-    for name in ("temperature", "response_format"):
+    for name in ("seed", "temperature", "response_format"):
         if name in rest and (name in said or name == "response_format"):
             del rest[name]
             return rest

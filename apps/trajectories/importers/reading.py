@@ -53,7 +53,7 @@ def detect(sample: bytes, name: str) -> str:
         if fits(keys, name):
             return format
     found = ", ".join(sorted(keys)[:12]) or "none"
-    raise ImportError_(f"{name} has no known format (fields of its first record: {found}). Say which with --format.")
+    raise ImportError_(f"{name} has no known format (fields of its first record: {found}). Say which format it is.")
 
 
 def _langfuse(keys: set[str], name: str) -> bool:
