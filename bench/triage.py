@@ -114,13 +114,14 @@ def acted(project: Any, user: Any, actions: int) -> dict[str, Any]:
     def ask(action: str, body: dict[str, str] | None = None, query: str = "") -> Any:
         url = reverse(f"failures:{action}", args=[name] if action == "undo" else [name, at[0]]) + query
         answer = client.get(url) if body is None else client.post(url, body)
-        at[0] = at[0] if query == "?ahead=1" else answer["X-Case"]
+        at[0] = at[0] if query == "?ahead=1" or action == "similar" else answer["X-Case"]
         return answer
 
     tried = {
         "confirm and next": lambda: ask("decide", {"confirm": "1"}),
         "another mode and next": lambda: ask("decide", {"mode": "bad_planning"}),
         "next": lambda: ask("step"),
+        "similar": lambda: ask("similar"),
         "held ready": lambda: ask("step", query="?ahead=1"),
         "undo": lambda: ask("undo", {}),
     }
