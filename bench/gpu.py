@@ -222,7 +222,7 @@ class Pair:
         base, tokenizer = load_base(MODEL, dtype)
         self.config = FULL.grpo | {
             "prompts_per_step": sizes.prompts, "generations": group, "max_new_tokens": sizes.new_tokens, "steps": 100,
-            "eval_every": 0, "save_every": 1000,
+            "eval_every": 0, "kl_every": 0, "save_every": 1000,
         }  # fmt: skip
         spec = spec_of(dtype, sizes.prompts * group, folder) | {"config": self.config}
         if long:

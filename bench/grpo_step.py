@@ -29,7 +29,14 @@ from workers.recipes import FULL, HARNESS, VERIFIER
 from workers.spec import StopFlag
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIG = FULL.grpo | {"prompts_per_step": 4, "generations": 8, "steps": 100, "eval_every": 0, "save_every": 1000}
+CONFIG = FULL.grpo | {
+    "prompts_per_step": 4,
+    "generations": 8,
+    "steps": 100,
+    "eval_every": 0,
+    "kl_every": 0,
+    "save_every": 1000,
+}
 
 
 def spec_of(folder: Path, out: str) -> dict:

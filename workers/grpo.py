@@ -35,6 +35,7 @@ DEFAULTS = {
     "clip_low": 0.2,
     "clip_high": 0.28,
     "beta": 0.0,
+    "kl_every": 5,  # steps from one measurement of the KL to the next where it is not in the loss; 0: never
     "loss_type": "dapo",
     "scale_rewards": "group",
     "temperature": 1.0,
@@ -105,7 +106,8 @@ def policy_loss(
     """The clipped loss of a batch, all tensors [R, U] and advantage [R], and what was clipped.
 
     grpo: mean over completions of the mean over tokens. dapo: mean over all tokens. dr_grpo: sum over tokens / (R × the
-    longest length allowed). gspo: as grpo, with one ratio a sequence. KL to the reference: the k3 estimator × the ratio.
+    longest length allowed). gspo: as grpo, with one ratio a sequence. KL to the reference: the k3 estimator × the ratio;
+    without beta it is measured only, and without a reference not even that.
     """
     lengths = real.sum(-1).clamp(min=1)
     log_ratio = (logprobs - old) * real
@@ -115,26 +117,24 @@ def policy_loss(
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - config["clip_low"], 1 + config["clip_high"])
     each = -torch.minimum(ratio * advantage[:, None], clipped * advantage[:, None])
-    kl = torch.zeros_like(logprobs)
+    measured: dict[str, float] = {}
+    tokens = real.sum().clamp(min=1)
     if reference is not None:
         gap = reference - logprobs
         kl = gap.exp() - gap - 1
-        # Times the ratio (1 on policy): without its gradient the KL's is biased (DeepSeek-V3.2 2512.02556).
-        each = each + config["beta"] * ratio * kl
+        measured["train/kl"] = float((kl.detach() * real).sum() / tokens)
+        if config["beta"]:
+            # Times the ratio (1 on policy): without its gradient the KL's is biased (DeepSeek-V3.2 2512.02556).
+            each = each + config["beta"] * ratio * kl
     if config["loss_type"] in ("grpo", "gspo"):
         loss = ((each * real).sum(-1) / lengths).mean()
     elif config["loss_type"] == "dapo":
-        loss = (each * real).sum() / real.sum().clamp(min=1)
+        loss = (each * real).sum() / tokens
     else:
         loss = (each * real).sum() / (len(each) * config["max_new_tokens"])
-    tokens = real.sum().clamp(min=1)
     low = ((ratio < 1 - config["clip_low"]) & (advantage[:, None] < 0) & real).sum() / tokens
     high = ((ratio > 1 + config["clip_high"]) & (advantage[:, None] > 0) & real).sum() / tokens
-    return loss, {
-        "train/clip_low": float(low),
-        "train/clip_high": float(high),
-        "train/kl": float((kl.detach() * real).sum() / tokens),
-    }
+    return loss, measured | {"train/clip_low": float(low), "train/clip_high": float(high)}
 
 
 class Trainer:
@@ -157,7 +157,7 @@ class Trainer:
         base, tokenizer = load_base(spec["model"]["base"], training_dtype(spec["engine"]))
         start = spec["model"].get("adapter")
         self.model = lora(base, self.config, self.resume or start).to(device()).eval()
-        self.reference = self._add_reference(start) if self.config["beta"] else None
+        self.reference = self._add_reference(start) if self.config["beta"] or self.config["kl_every"] else None
         # The engine generates with this very model: the policy that acts is the policy that learns.
         self.engine = TransformersEngine(self.model, tokenizer, spec["engine"].get("batch_size", 64))
         self.fill = tokenizer.pad_token_id or 0
@@ -176,7 +176,9 @@ class Trainer:
         return "reference"
 
     def reference_logprobs(self, prompts: list[list[int]], completions: list[list[list[int]]]) -> Tensor | None:
-        if not self.config["beta"]:
+        """What the policy at the start would have said, [R, U]; None in a step that neither uses nor measures it."""
+        every = 1 if self.config["beta"] else self.config["kl_every"]
+        if not every or (self.done + 1) % every:
             return None
         with torch.no_grad():
             if self.reference is None:

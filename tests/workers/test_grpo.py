@@ -301,6 +301,20 @@ def run_spec(make_spec: Callable[..., dict], adapter: Path, lengths_pay: None) -
     return make
 
 
+def test_without_beta_the_kl_is_measured_at_intervals_and_holds_nothing(
+    run_spec: Callable[..., dict], events: Recorder, tmp_path: Path
+) -> None:
+    adapters = []
+    for every in (2, 0):
+        out = tmp_path / f"every-{every}"
+        config = CONFIG | {"beta": 0.0, "kl_every": every}
+        main(run_spec(config=config, validation_tasks=[], out_dir=str(out)), events, StopFlag())
+        adapters.append(load_file(out / "adapter" / "adapter_model.safetensors"))
+    found = [row["values"].get("train/kl") for row in events.rows("metric")]
+    assert [value is None for value in found] == [True, False, True, True, True, True] and found[1] > 0
+    assert all(torch.equal(adapters[0][name], adapters[1][name]) for name in adapters[0])
+
+
 def test_a_run_tells_all_and_leaves_an_adapter(
     run_spec: Callable[..., dict], events: Recorder, adapter: Path, tmp_path: Path
 ) -> None:
