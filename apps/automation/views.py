@@ -9,10 +9,11 @@ from django.views.decorators.http import require_POST
 from apps.automation import actions
 from apps.automation.models import Schedule, Step
 from apps.core.access import project_view
+from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 
 
-class ScheduleForm(forms.Form):
+class ScheduleForm(PlainForm):
     step = forms.ChoiceField(choices=Step.choices)
     every_minutes = forms.IntegerField(min_value=1, max_value=60 * 24 * 30, initial=60, label="Every (minutes)")
     enabled = forms.BooleanField(required=False, initial=True)
@@ -20,9 +21,7 @@ class ScheduleForm(forms.Form):
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    return render(
-        request, "automation/list.html", {"schedules": project.schedules.all(), "form": ScheduleForm(label_suffix="")}
-    )
+    return render(request, "automation/list.html", {"schedules": project.schedules.all(), "form": ScheduleForm()})
 
 
 @require_POST

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 PALETTE = ("#6370e8", "#1f9d6b", "#d9822b", "#c6423a", "#8a5cd6", "#2d8fc4", "#98a03a", "#b8578f")
 GOOD, BAD, UNKNOWN = "#1f9d6b", "#c6423a", "#8a919e"
 MARGIN = {"l": 40, "r": 8, "t": 30, "b": 30}
 LEGEND_HEIGHT = 20
+FEWEST = 7  # units of time that a chart shows
 UNIT_MS = {"minute": 54e3, "hour": 54e3 * 60, "day": 54e3 * 60 * 24, "week": 54e3 * 60 * 24 * 7}  # nine tenths of it
 
 
@@ -18,6 +19,14 @@ def time_unit(first: datetime | None, last: datetime | None) -> str:
     """What to count by, so that a chart has tens of bars and not hundreds: minute, hour or day."""
     span = (last - first).total_seconds() if first and last else 0
     return "minute" if span < 2 * 3600 else "hour" if span < 36 * 3600 else "day"
+
+
+def time_range(times: Iterable[Any], unit: str) -> list[str]:
+    """What an axis shows of times (or dates, or their ISO texts): at least FEWEST units, so that one bar is no wall."""
+    known = [datetime.fromisoformat(str(time)) for time in times]
+    step, last = timedelta(milliseconds=UNIT_MS[unit] / 0.9), max(known)
+    first = min(*known, last - (FEWEST - 1) * step)
+    return [(first - step / 2).isoformat(), (last + step / 2).isoformat()]
 
 
 def lines(
@@ -67,6 +76,8 @@ def bars(
             )
         )
     figure.update_layout(barmode="stack" if stacked else "group")
+    if unit and any(xs for xs, _ in series.values()):
+        figure.update_xaxes(range=time_range([x for xs, _ in series.values() for x in xs], unit))
     return _finish(figure, title, x, y, height, legend=len(series) > 1)
 
 

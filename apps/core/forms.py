@@ -1,12 +1,25 @@
 from __future__ import annotations
 
+from typing import Any
+
 from django import forms
 from django.contrib.auth import get_user_model
 
 from apps.core.models import Project, Role
 
 
-class ProjectForm(forms.ModelForm):
+class PlainLabels:
+    """Labels without a colon."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"label_suffix": ""} | kwargs)
+
+
+class PlainForm(PlainLabels, forms.Form):
+    pass
+
+
+class ProjectForm(PlainLabels, forms.ModelForm):
     class Meta:
         model = Project
         fields = ("name", "slug", "description")
@@ -15,11 +28,11 @@ class ProjectForm(forms.ModelForm):
         help_texts = {"slug": "For addresses: letters, digits, - and _"}
 
 
-class KeyForm(forms.Form):
+class KeyForm(PlainForm):
     name = forms.CharField(max_length=80, help_text="Which agent or machine will use it")
 
 
-class MemberForm(forms.Form):
+class MemberForm(PlainForm):
     username = forms.CharField(max_length=150)
     role = forms.ChoiceField(choices=Role.choices, initial=Role.MEMBER)
 

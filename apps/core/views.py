@@ -18,7 +18,7 @@ def projects(request: HttpRequest) -> HttpResponse:
     rows = Project.objects.visible_to(request.user)
     if len(rows) == 1 and "all" not in request.GET and request.method == "GET":
         return redirect("dashboard:home", rows[0].slug)
-    form = ProjectForm(request.POST or None, label_suffix="")
+    form = ProjectForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         project = actions.create_project(by=request.user, **form.cleaned_data)
         return redirect("dashboard:home", project.slug)

@@ -8,6 +8,7 @@ from django import forms
 from django.db import transaction
 from django.db.models import QuerySet
 
+from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts
 from apps.environments.actions import connect_mcp, connect_remote, own_kinds, save_environment, save_verifier
@@ -42,7 +43,7 @@ class ListOfObjects(forms.CharField):
         return found
 
 
-class HarnessForm(forms.Form):
+class HarnessForm(PlainForm):
     """Shown with its numbers side by side, below the rest."""
 
     def numbers(self) -> list[forms.BoundField]:
@@ -207,7 +208,7 @@ def connection_of(environment: Environment) -> dict[str, Any]:
     return environment.config | environment.harness | {"slug": environment.slug, "verifier": environment.verifier_id}
 
 
-class GraderForm(forms.Form):
+class GraderForm(PlainForm):
     """An OpenAI grader's JSON, as it was exported or written for the hosted service."""
 
     name = forms.SlugField(max_length=80)

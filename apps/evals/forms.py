@@ -6,6 +6,7 @@ from typing import Any
 from django import forms
 from django.db.models import Count
 
+from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.evals import importing
 from apps.evals.designed import WRITTEN
@@ -17,13 +18,6 @@ from workers.checks import assertions_in
 
 MOST_TOKENS = 1_000_000_000  # that a person may allow a job
 FROM_FAILURE = [(value, label) for value, label in Split.choices if value != Split.GENERAL]
-
-
-class PlainForm(forms.Form):
-    """Labels without a colon."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"label_suffix": ""} | kwargs)
 
 
 class EvalSetForm(PlainForm):

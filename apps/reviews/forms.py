@@ -5,6 +5,7 @@ from typing import Any
 
 from django import forms
 
+from apps.core.forms import PlainForm
 from apps.core.models import JobState
 from apps.environments.models import Verifier
 from apps.evals.models import EvalRun
@@ -20,7 +21,7 @@ class RunField(forms.ModelMultipleChoiceField):
         return f"{run.model_version} on {run.eval_set}, {run.get_split_display().lower()} · {run.created_at:%Y-%m-%d %H:%M}"
 
 
-class OpenForm(forms.Form):
+class OpenForm(PlainForm):
     """A review of one verifier version: of finished evaluations that it scored."""
 
     runs = RunField(None, widget=forms.CheckboxSelectMultiple, label="Evaluations")
@@ -31,7 +32,7 @@ class OpenForm(forms.Form):
 
     def __init__(self, verifier: Verifier, *args: Any, chosen: Sequence[str] = (), **kwargs: Any) -> None:
         earlier = verifier.reviews.count()
-        super().__init__(*args, label_suffix="", initial={"runs": chosen, "seed": earlier}, **kwargs)
+        super().__init__(*args, initial={"runs": chosen, "seed": earlier}, **kwargs)
         finished = EvalRun.objects.filter(project=verifier.project_id, state=JobState.SUCCEEDED)
         runs = finished.filter(pk__in=[*scored_by(verifier), *rescored_by(verifier)])
         self.fields["runs"].queryset = runs.select_related("model_version", "eval_set").order_by("-created_at")
@@ -60,7 +61,7 @@ def scorable(verifier: Verifier) -> list[EvalRun]:
     )
 
 
-class PolicyForm(forms.Form):
+class PolicyForm(PlainForm):
     min_samples = forms.IntegerField(min_value=1, max_value=LARGEST, label="Samples judged, at least")
     min_kappa = forms.FloatField(
         min_value=-1, max_value=1, label="Cohen's κ, at least", widget=forms.NumberInput(attrs={"step": "0.01"})

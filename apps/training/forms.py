@@ -4,12 +4,13 @@ from typing import Any
 
 from django import forms
 
+from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.training.models import Method
 
 
-class TrainingForm(forms.Form):
+class TrainingForm(PlainForm):
     """A run's settings; what is offered is the project's own."""
 
     method = forms.ChoiceField(choices=Method.choices)

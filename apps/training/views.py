@@ -60,7 +60,6 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     environments = list(project.environments.select_related("verifier"))
     states = lock_states({environment.verifier_id: environment.verifier for environment in environments}.values())
     locks = [(environment, states[environment.verifier_id]) for environment in environments]
-    form.label_suffix = ""
     context = {"form": form, "advice": advice_for(project), "locks": locks, "missing": missing(form)}
     return render(request, "training/new.html", context)
 

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.charts import bars
+from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 from apps.core.outgoing_keys import key_hosts
 from apps.core.paging import page_of
@@ -34,7 +35,7 @@ MANY = 200  # waiting runs that are counted
 TRY_S = 30.0  # a person waits for it
 
 
-class RubricForm(forms.Form):
+class RubricForm(PlainForm):
     """Everything of a version. A member may change the text only, to try it."""
 
     text = forms.CharField(max_length=MAX_TEXT, label="Rubric")

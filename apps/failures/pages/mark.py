@@ -10,13 +10,14 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 
 from apps.core.access import project_view
+from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 from apps.failures.actions import Refused, ensure_modes, mark_failure
 from apps.failures.models import Failure, FailureMode
 from apps.trajectories.models import Trajectory
 
 
-class MarkForm(forms.Form):
+class MarkForm(PlainForm):
     mode = forms.ModelChoiceField(FailureMode.objects.none(), to_field_name="slug", empty_label=None)
     blamed_message = forms.IntegerField(
         min_value=0,
@@ -26,7 +27,7 @@ class MarkForm(forms.Form):
     )
 
     def __init__(self, *args: object, project: Project, **kwargs: object) -> None:
-        super().__init__(*args, label_suffix="", **kwargs)
+        super().__init__(*args, **kwargs)
         self.fields["mode"].queryset = project.failure_modes.all()
 
 

@@ -12,6 +12,7 @@ from django.utils.text import slugify
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.forms import PlainLabels
 from apps.core.models import Project, Role
 from apps.failures.actions import ensure_modes
 from apps.failures.actions_modes import BUILT_IN, delete_mode, save_mode
@@ -19,7 +20,7 @@ from apps.failures.actions_people import Refused
 from apps.failures.models import FailureMode, FailureState
 
 
-class ModeForm(forms.ModelForm):
+class ModeForm(PlainLabels, forms.ModelForm):
     """The slug is chosen once: rules, judges and decisions refer to a mode by it."""
 
     slug = forms.SlugField(max_length=60, required=False, help_text="Letters, digits, - and _. Empty: from the name.")
@@ -31,7 +32,7 @@ class ModeForm(forms.ModelForm):
         labels = {"safety_relevant": "Safety-relevant: comes first in triage", "position": "Place in the list"}
 
     def __init__(self, *args: object, project: Project, **kwargs: object) -> None:
-        super().__init__(*args, label_suffix="", **kwargs)
+        super().__init__(*args, **kwargs)
         self.instance.project = project
         if self.instance.pk:
             del self.fields["slug"]

@@ -19,13 +19,13 @@ from apps.reviews.policy import PolicyError, policy_of, set_policy
 
 @project_view()
 def policy(request: HttpRequest, project: Project) -> HttpResponse:
-    return _page(request, project, PolicyForm(initial=policy_of(project), label_suffix=""))
+    return _page(request, project, PolicyForm(initial=policy_of(project)))
 
 
 @require_POST
 @project_view(Role.ADMIN)
 def policy_save(request: HttpRequest, project: Project) -> HttpResponse:
-    form = PolicyForm(request.POST, label_suffix="")
+    form = PolicyForm(request.POST)
     if form.is_valid():
         try:
             set_policy(project=project, by=request.user, **form.cleaned_data)

@@ -13,6 +13,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 from apps.trajectories import actions_redaction as actions
 from apps.trajectories.api import as_json
@@ -36,13 +37,13 @@ MAX_TEXT, MAX_SHOWN = 200_000, 50
 PRESIDIO = ("Names and places (Presidio)", "by a language model: English, slow", presidio_installed)
 
 
-class RuleForm(forms.Form):
+class RuleForm(PlainForm):
     name = forms.CharField(max_length=MAX_NAME)
     pattern = forms.CharField(max_length=MAX_PATTERN, strip=False)
     replacement = forms.CharField(max_length=MAX_REPLACEMENT, required=False)
 
 
-class TestForm(forms.Form):
+class TestForm(PlainForm):
     """`pattern` is tried before it is a rule; `trajectory` is a client's id or ours."""
 
     text = forms.CharField(max_length=MAX_TEXT, required=False, strip=False)
@@ -96,7 +97,7 @@ def _switches(project: Project) -> list[Switch]:
     ]
 
 
-class RetentionForm(forms.Form):
+class RetentionForm(PlainForm):
     days = forms.IntegerField(min_value=1, max_value=LONGEST, required=False)
 
 
