@@ -34,38 +34,35 @@ $(STAMP):
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 
+# An environment apart from ours: $(call apart,FOLDER,PYTHON,what pip is given).
+define apart
+	@test -x $(1)/bin/python || $(2) -m venv $(1)
+	@echo '*' > $(1)/.gitignore
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(3)
+	@rm -f $(1)/.installed-*
+	@touch $@
+endef
+
 # The SDKs that docs/sending.md names, apart from ours: without them tests/sending skips most of itself.
 sdks: $(SDKS_STAMP)
 
 $(SDKS_STAMP):
 	@test -n "$(PYTHON)" || { echo "The SDKs need Python 3.11 or 3.12 with venv."; exit 1; }
-	@test -x $(SDKS)/bin/python || $(PYTHON) -m venv $(SDKS)
-	@echo '*' > $(SDKS)/.gitignore
-	@$(SDKS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-sdks.txt
-	@rm -f $(SDKS)/.installed-*
-	@touch $@
+	$(call apart,$(SDKS),$(PYTHON),-r requirements-sdks.txt)
 
 # vf-eval, apart from ours: `make proof` runs exported tasks under it.
 verifiers: $(VERIFIERS_STAMP)
 
 $(VERIFIERS_STAMP):
 	@test -n "$(PYTHON)" || { echo "verifiers needs Python 3.11 or 3.12 with venv."; exit 1; }
-	@test -x $(VERIFIERS)/bin/python || $(PYTHON) -m venv $(VERIFIERS)
-	@echo '*' > $(VERIFIERS)/.gitignore
-	@$(VERIFIERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-verifiers.txt
-	@rm -f $(VERIFIERS)/.installed-*
-	@touch $@
+	$(call apart,$(VERIFIERS),$(PYTHON),-r requirements-verifiers.txt)
 
 # NeMo Data Designer, apart from ours: with it, a model can write variants (docs/evals.md).
 designer: $(DESIGNER_STAMP)
 
 $(DESIGNER_STAMP):
 	@test -n "$(PYTHON)" || { echo "Data Designer needs Python 3.11 or 3.12 with venv."; exit 1; }
-	@test -x $(DESIGNER)/bin/python || $(PYTHON) -m venv $(DESIGNER)
-	@echo '*' > $(DESIGNER)/.gitignore
-	@$(DESIGNER)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-designer.txt
-	@rm -f $(DESIGNER)/.installed-*
-	@touch $@
+	$(call apart,$(DESIGNER),$(PYTHON),-r requirements-designer.txt)
 
 # `gym`, apart from ours: `make proof` runs served environments under it. It asks for a late 3.13; every 3.13 will do.
 gym: $(GYM_STAMP)
@@ -73,11 +70,7 @@ gym: $(GYM_STAMP)
 $(GYM_STAMP):
 	@test -n "$(GYM_PYTHON)" || \
 		{ echo "nemo-gym needs Python 3.13 with venv. Install it, or name it: make gym GYM_PYTHON=/path/to/python3.13"; exit 1; }
-	@test -x $(GYM)/bin/python || $(GYM_PYTHON) -m venv $(GYM)
-	@echo '*' > $(GYM)/.gitignore
-	@$(GYM)/bin/python -m pip install --quiet --disable-pip-version-check --ignore-requires-python -r requirements-gym.txt
-	@rm -f $(GYM)/.installed-*
-	@touch $@
+	$(call apart,$(GYM),$(GYM_PYTHON),--ignore-requires-python -r requirements-gym.txt)
 
 demo: setup
 	$(PY) manage.py demo $(ARGS)

@@ -26,6 +26,7 @@ from typing import Any
 
 from workers.designer_meter import Meter, install, tokens_of
 from workers.events import Emitter
+from workers.keys import hidden
 from workers.outgoing import RefusedAddress, allowed, check_url
 from workers.spec import JobError, StopFlag, run_main
 
@@ -353,7 +354,7 @@ class Designer:
     def _hidden(self, text: str) -> str:
         """Without our key, should the server say it."""
         key = os.environ.get(self.server.get("api_key_env") or "", "")
-        return text.replace(key, "[key]") if key else text
+        return hidden(text, key)
 
 
 def reason(names: set[str], said: str, server: dict) -> str:

@@ -26,3 +26,8 @@ def key_in(variable: str) -> str:
 def bearer(key: str) -> dict[str, str]:
     """The header that carries a key; none without one."""
     return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def hidden(text: str, key: str) -> str:
+    """What a server said without our key, should it say it: people and agents see it, and samples keep it."""
+    return text.replace(key, "[key]") if key else text

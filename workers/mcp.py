@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from workers.environments.strict_json import clean
-from workers.keys import bearer, key_in
+from workers.keys import bearer, hidden, key_in
 from workers.outgoing import RefusedAddress, async_client
 
 REVISION = "2025-06-18"
@@ -88,7 +88,7 @@ class McpClient:
             if "id" not in message:
                 return {}
             async for text in _messages(response):
-                for found in _objects(text.replace(self.key, "[key]") if self.key else text):
+                for found in _objects(hidden(text, self.key)):
                     if found.get("id") == message["id"] and "method" not in found:
                         return found
         raise McpError("it ended without an answer")

@@ -20,10 +20,14 @@ def count_shown(project: Project, leaks: Iterable[Leak], *, by: Any) -> None:
             actions.look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=by, detail="a leak, side by side")
 
 
-def count_outputs_shown(run: EvalRun, *, by: Any) -> None:
-    """A page with outputs on held-out tasks is a look at them: one for each person and evaluation, however often."""
+def count_outputs_shown(run: EvalRun, *, by: Any) -> bool:
+    """A page with outputs on held-out tasks is a look at them: one for each person and evaluation, however often.
+
+    Returns whether it is one.
+    """
     if run.split != Split.HOLDOUT:
-        return
+        return False
     detail = f"outputs of {run.name} ({run.pk})"[:200]
     if not run.eval_set.looks.filter(kind=HoldoutLook.Kind.VIEW, by=by, detail=detail).exists():
         actions.look(eval_set=run.eval_set, kind=HoldoutLook.Kind.VIEW, by=by, detail=detail)
+    return True

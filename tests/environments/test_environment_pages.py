@@ -12,11 +12,11 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.core.models import AuditEvent, Project, Role
+from apps.core.models import AuditEvent, Project
 from apps.environments import remote
 from apps.environments.actions import connect_remote, save_environment, save_verifier
 from apps.environments.models import EnvironmentKind, Verifier
-from tests.factories import admin_of, make_environment, make_eval_set, make_key, make_member, make_project
+from tests.factories import admin_of, make_environment, make_eval_set, make_key, make_project
 from workers.outgoing import RefusedAddress
 from workers.spec import SpecError
 
@@ -26,18 +26,6 @@ GRADER = {
     "reference": "{{item.answer}}",
 }  # fmt: skip
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
-def member(project: Project) -> Client:
-    client = Client()
-    client.force_login(make_member(project, Role.MEMBER))
-    return client
 
 
 @pytest.fixture

@@ -8,25 +8,13 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.core.models import Project, Role
+from apps.core.models import Project
 from apps.environments.actions import save_verifier
 from tests.environments.gym import called, make_gym, row
-from tests.factories import admin_of, make_member, make_project
+from tests.factories import admin_of
 from tests.workers.mcp_server import running
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
-def member(project: Project) -> Client:
-    client = Client()
-    client.force_login(make_member(project, Role.MEMBER))
-    return client
 
 
 def at(name: str, project: Project, **query: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.workers.episodes import played
 from tests.workers.mcp_server import TOOLS, McpServer, running
 from tests.workers.test_workplace_assistant import assistant
 from workers import mcp
@@ -39,15 +40,7 @@ def spec(server: McpServer, **config: Any) -> dict:
 
 
 def play(server: McpServer, *messages: dict, **config: Any) -> tuple[list[str], Score]:
-    async def run() -> tuple[list[str], Score]:
-        episode = load(spec(server, **config)).open(TASK)
-        for message in messages:
-            await episode.step(message)
-        score = await episode.score()
-        await episode.close()
-        return [m["content"] for m in episode.messages if m["role"] == "tool"], score
-
-    return asyncio.run(run())
+    return played(spec(server, **config), TASK, *messages)
 
 
 def tools_of(server: McpServer, **config: Any) -> list[dict]:

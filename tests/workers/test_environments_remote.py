@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.workers.episodes import played
 from tests.workers.test_workplace_assistant import assistant
 from workers.environments import load, remote
 from workers.spec import SpecError
@@ -107,15 +108,7 @@ def spec(server: Server, **config: Any) -> dict:
 
 
 def play(server: Server, *messages: dict, **config: Any) -> tuple[list[str], Score]:
-    async def run() -> tuple[list[str], Score]:
-        episode = load(spec(server, **config)).open(TASK)
-        for message in messages:
-            await episode.step(message)
-        score = await episode.score()
-        await episode.close()
-        return [m["content"] for m in episode.messages if m["role"] == "tool"], score
-
-    return asyncio.run(run())
+    return played(spec(server, **config), TASK, *messages)
 
 
 def test_it_seeds_calls_and_verifies(server: Server) -> None:

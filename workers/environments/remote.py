@@ -16,7 +16,7 @@ import httpx
 from workers.environments import opening
 from workers.environments.episodes import ToolEpisode, tool_names
 from workers.environments.responses import chat_tool, response_of, row_of
-from workers.keys import bearer, key_in
+from workers.keys import bearer, hidden, key_in
 from workers.outgoing import RefusedAddress, async_client
 from workers.spec import SpecError
 from workers.verifiers import Clients, Execution, Score, masked
@@ -58,10 +58,6 @@ class Remote:
 
     def open(self, task: dict, state: dict | None = None) -> RemoteEpisode:
         return RemoteEpisode(self, task, state)
-
-    def hidden(self, text: str) -> str:
-        """What the server said without our key, should it say it: agents see it and samples keep it."""
-        return text.replace(self.key, "[key]") if self.key else text
 
 
 class RemoteEpisode(ToolEpisode):
@@ -156,7 +152,7 @@ class RemoteEpisode(ToolEpisode):
                 size += len(part)
                 if size > MAX_BYTES:
                     raise RemoteError(f"/{path} answered with more than {MAX_BYTES // 2**20} MiB")
-        text = self.environment.hidden(b"".join(parts).decode(errors="replace"))
+        text = hidden(b"".join(parts).decode(errors="replace"), self.environment.key)
         if response.status_code != 200:
             raise RemoteError(f"/{path} answered HTTP {response.status_code}")
         try:

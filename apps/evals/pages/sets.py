@@ -208,15 +208,13 @@ def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if which in SAMPLE_FILTERS:
         samples = samples.filter(SAMPLE_FILTERS[which])
     page = page_of(request, samples, 40)
-    if page.object_list:
-        count_outputs_shown(row, by=request.user)
     return render(
         request,
         "evals/run.html",
         live(row)
         | {
             "page": page,
-            "is_look": row.split == Split.HOLDOUT and bool(page.object_list),
+            "is_look": bool(page.object_list) and count_outputs_shown(row, by=request.user),
             "show": which,
             "filters": list(SAMPLE_FILTERS),
             "others": EvalRun.objects.filter(project=project, eval_set=row.eval_set, split=row.split, state="succeeded")

@@ -19,7 +19,7 @@ import httpx
 
 from apps.core import outgoing_keys
 from apps.failures.judge.prompt import clean
-from workers.keys import RefusedKey, bearer
+from workers.keys import RefusedKey, bearer, hidden
 from workers.outgoing import RefusedAddress, check_url
 from workers.outgoing import client as guarded
 
@@ -217,7 +217,7 @@ class _Call:
 
     def hidden(self, text: str) -> str:
         """A text of the server without our key, should it say it."""
-        return clean(text.replace(self.key, "[key]") if self.key else text)
+        return clean(hidden(text, self.key))
 
 
 def relaxed(body: dict[str, Any], answer: bytes) -> dict[str, Any] | None:
