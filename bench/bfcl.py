@@ -21,7 +21,7 @@ from apps.evals.formats.bfcl import read
 from apps.evals.formats.rows import TaskRow
 from bench.failures import DATA, MUTATIONS, as_run, bfcl_tasks, console, filled, json_schema, share, table, told
 from bench.peers import HOME, machine
-from workers.verifiers import Rollout, Score, Verifier, build
+from workers.lib.verifiers import Rollout, Score, Verifier, build
 
 CATEGORIES = ("simple_python", "multiple", "parallel", "irrelevance")
 RIGHT, OTHER, SAMPLE = "right", "other values", 1000

@@ -35,15 +35,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from apps.evals.stats import SampleRow, summarise
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
-from workers.engines import Sampling
-from workers.engines.transformers_engine import TransformersEngine
-from workers.environments.requests import make_requests
-from workers.events import Emitter
 from workers.grpo import Trainer, logprobs_of, policy_loss
-from workers.models import device, load_base, lora
+from workers.lib.engines import Sampling
+from workers.lib.environments.requests import make_requests
+from workers.lib.events import Emitter
+from workers.lib.recipes import FULL, HARNESS, VERIFIER
+from workers.lib.spec import StopFlag
+from workers.ml.models import device, load_base, lora
+from workers.ml.transformers_engine import TransformersEngine
 from workers.prepare_demo_model import prepare
-from workers.recipes import FULL, HARNESS, VERIFIER
-from workers.spec import StopFlag
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "var/models/SmolLM2-135M-Instruct"

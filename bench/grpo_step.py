@@ -20,13 +20,13 @@ from typing import Any
 import torch
 
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
-from workers.environments.requests import make_requests
-from workers.events import Emitter
 from workers.grpo import Trainer, logprobs_of, policy_loss
-from workers.models import load_base, lora
+from workers.lib.environments.requests import make_requests
+from workers.lib.events import Emitter
+from workers.lib.recipes import FULL, HARNESS, VERIFIER
+from workers.lib.spec import StopFlag
+from workers.ml.models import load_base, lora
 from workers.prepare_demo_model import prepare
-from workers.recipes import FULL, HARNESS, VERIFIER
-from workers.spec import StopFlag
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = FULL.grpo | {

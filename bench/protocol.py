@@ -86,7 +86,7 @@ def own_work(environment: Any) -> Callable[[Times], None]:
     """A session's work without the protocol."""
     from apps.environments.protocol import scoring
     from apps.environments.protocol.rows import task_of
-    from workers.environments import load
+    from workers.lib.environments import load
 
     loaded, task = load(environment.as_spec()), task_of(ROW)
 

@@ -18,10 +18,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from workers.engines import Sampling
-from workers.environments import gold_calls, load
-from workers.environments.workplace_assistant import own_tasks
-from workers.rollouts import ChatPolicy, Finished, Limits, stream
+from workers.lib.engines import Sampling
+from workers.lib.environments import gold_calls, load
+from workers.lib.environments.workplace_assistant import own_tasks
+from workers.lib.rollouts import ChatPolicy, Finished, Limits, stream
 
 OUT = Path("var/bench/rollouts.json")
 SPEC = {"kind": "builtin", "name": "workplace_assistant", "harness": {}, "verifier": {}}

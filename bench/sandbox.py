@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from workers.sandbox import Pool
+from workers.lib.sandbox import Pool
 
 GRADERS = {
     "trivial": "def grade(sample, item): return 1.0",

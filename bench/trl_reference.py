@@ -55,7 +55,7 @@ def trl_inputs(
     fill: int,
 ) -> dict[str, Tensor]:
     """The batch as TRL's loss wants it: prompts padded on the left, completions on the right."""
-    from workers.branches import pad
+    from workers.ml.branches import pad
 
     each = len(completions[0])
     prompt_ids, prompt_mask = pad([prompt for prompt in prompts for _ in range(each)], fill, left=True)

@@ -22,8 +22,8 @@ from apps.registry.models import ModelVersion
 from apps.trajectories.actions import find, give_feedback, ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, Outcome
-from workers.environments.workplace import TOOLS, tool_message
-from workers.recipes import HARNESS, VERIFIER
+from workers.lib.environments.workplace import TOOLS, tool_message
+from workers.lib.recipes import HARNESS, VERIFIER
 
 _numbers = itertools.count(1)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.flywheel.machine import Machine, free_port, up
-from workers.environments.responses import flat_tool
+from workers.lib.environments.responses import flat_tool
 
 pytestmark = pytest.mark.proof
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,7 @@ MAKE = """
 import json
 from apps.core.models import ApiKey
 from apps.environments.actions import save_environment, save_verifier
-from workers.environments import load
+from workers.lib.environments import load
 project, by = ApiKey.objects.get().project, None
 made = {}
 def make(slug, spec, **fields):

@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 
-from workers.engines import Output, open_engine
-from workers.environments import load, opening
 from workers.evaluate import rollouts, sampling_of
-from workers.events import Emitter
-from workers.spec import StopFlag, run_main
-from workers.verifiers import Score
+from workers.lib.engines import Output, open_engine
+from workers.lib.environments import load, opening
+from workers.lib.events import Emitter
+from workers.lib.spec import StopFlag, run_main
+from workers.lib.verifiers import Score
 
 RETRIES = 40  # a server that is away is tried again for about a minute: nothing is lost meanwhile
 

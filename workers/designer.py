@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workers.designer_meter import Meter, install, tokens_of
-from workers.events import Emitter
-from workers.keys import hidden
-from workers.outgoing import RefusedAddress, allowed, check_url
-from workers.spec import JobError, StopFlag, run_main
+from workers.lib.events import Emitter
+from workers.lib.keys import hidden
+from workers.lib.outgoing import RefusedAddress, allowed, check_url
+from workers.lib.spec import JobError, StopFlag, run_main
+from workers.lib.usage_meter import Meter, install, tokens_of
 
 PARALLEL, MAX_TOKENS, TEMPERATURE = 4, 1500, 0.9
 CHUNK = 16  # records of one run of the library: after each there is progress, and a stop is heard

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import asdict
 
-from workers.engines import Engine, Output, Sampling, open_engine
-from workers.environments import Environment, load
-from workers.events import Emitter
-from workers.rollouts import ChatPolicy, EnginePolicy, Finished, Limits, stream
-from workers.spec import StopFlag, run_main
-from workers.verifiers import Score
+from workers.lib.engines import Engine, Output, Sampling, open_engine
+from workers.lib.environments import Environment, load
+from workers.lib.events import Emitter
+from workers.lib.rollouts import ChatPolicy, EnginePolicy, Finished, Limits, stream
+from workers.lib.spec import StopFlag, run_main
+from workers.lib.verifiers import Score
 
 
 def sampling_of(harness: dict, seed: int) -> Sampling:

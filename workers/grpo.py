@@ -1,7 +1,7 @@
 """GRPO on LoRA adapters. `python -m workers.grpo spec.json` (docs/jobs.md). Read it from top to bottom.
 
 Each step: sample G completions for each of P prompts, score them with the environment's verifier, take advantages
-within each group, and move the policy. Rollouts and update share their prompts (workers.branches): the system prompt
+within each group, and move the policy. Rollouts and update share their prompts (workers.ml.branches): the system prompt
 is computed once a step, each task's own words once, and only the completions G times.
 
 Sources: GRPO 2402.03300, DAPO 2503.14476, Dr. GRPO 2503.20783, GSPO 2507.18071.
@@ -18,16 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers import checkpoint
-from workers.branches import completion_hidden, decoder_of, forward_prompts
-from workers.engines import Output, Sampling
-from workers.engines.transformers_engine import TransformersEngine
-from workers.environments import Environment, is_multi_turn, load
 from workers.evaluate import emit_sample, rollouts
-from workers.events import Emitter
-from workers.models import device, load_base, lora, set_threads, training_dtype
-from workers.spec import SpecError, Stop, StopFlag, run_main
-from workers.verifiers import Score
+from workers.lib.engines import Output, Sampling
+from workers.lib.environments import Environment, is_multi_turn, load
+from workers.lib.events import Emitter
+from workers.lib.spec import SpecError, Stop, StopFlag, run_main
+from workers.lib.verifiers import Score
+from workers.ml import checkpoint
+from workers.ml.branches import completion_hidden, decoder_of, forward_prompts
+from workers.ml.models import device, load_base, lora, set_threads, training_dtype
+from workers.ml.transformers_engine import TransformersEngine
 
 DEFAULTS = {
     "prompts_per_step": 4,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from workers.environments import load
-from workers.environments.rerun import replay
-from workers.events import Emitter
-from workers.probes import Options, attack
-from workers.spec import SpecError, StopFlag, run_main
-from workers.verifiers import Score
+from workers.lib.environments import load
+from workers.lib.environments.rerun import replay
+from workers.lib.events import Emitter
+from workers.lib.probes import Options, attack
+from workers.lib.spec import SpecError, StopFlag, run_main
+from workers.lib.verifiers import Score
 
 
 def options_of(given: dict[str, Any]) -> Options:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 
-from workers.environments import Environment, load
-from workers.environments.rerun import replay
-from workers.events import Emitter
-from workers.spec import StopFlag, run_main
+from workers.lib.environments import Environment, load
+from workers.lib.environments.rerun import replay
+from workers.lib.events import Emitter
+from workers.lib.spec import StopFlag, run_main
 
 KEPT = ("reward", "components", "success", "unsafe", "masked", "mask_reason", "details")
 AT_ONCE = 16

@@ -1,7 +1,7 @@
 """Supervised fine-tuning of a LoRA adapter with TRL. `python -m workers.sft spec.json` (docs/jobs.md).
 
 The loss is on the completion alone, and what the prompts of a batch share (system prompt, tools, examples) is
-computed once (workers.branches). A checkpoint holds the adapter, the optimizer's state and the step; a resumed
+computed once (workers.ml.branches). A checkpoint holds the adapter, the optimizer's state and the step; a resumed
 run goes on with the remaining steps in an order of its own.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers import checkpoint
-from workers.branches import common_prefix, decoder_of, forward_level, use_branches
-from workers.events import Emitter
-from workers.models import device, load_base, lora, set_threads, training_dtype
-from workers.spec import Stop, StopFlag, run_main
+from workers.lib.events import Emitter
+from workers.lib.spec import Stop, StopFlag, run_main
+from workers.ml import checkpoint
+from workers.ml.branches import common_prefix, decoder_of, forward_level, use_branches
+from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 
 
 def main(spec: dict, events: Emitter, stop: StopFlag) -> None:

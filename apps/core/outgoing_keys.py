@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
-from workers.keys import RefusedKey, key_in
+from workers.lib.keys import RefusedKey, key_in
 
 
 def key_hosts() -> dict[str, str]:

@@ -27,7 +27,7 @@ from django.utils import timezone
 
 from apps.core import jobs
 from apps.core.models import Job, JobLog, JobState
-from workers.clients import key_variables
+from workers.lib.clients import key_variables
 
 log = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from apps.training.actions import freeze_dataset, submit_training
 from apps.training.advisor import Evidence, advise
 from apps.training.models import Method, TrainingRun
 from apps.trajectories.models import Trajectory, with_content
-from workers.environments.requests import make_requests
-from workers.recipes import HARNESS, MODEL, VERIFIER, Recipe
+from workers.lib.environments.requests import make_requests
+from workers.lib.recipes import HARNESS, MODEL, VERIFIER, Recipe
 
 OVERRIDE_REASON = "The demo runs without people: it overrides the reward review, which is a person's to do."
 ROWS = (

@@ -14,10 +14,10 @@ from apps.core import outgoing_keys
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.environments.models import Environment, EnvironmentKind, Verifier
-from workers.environments import BUILTIN, load
-from workers.outgoing import check_url
-from workers.spec import SpecError
-from workers.verifiers import build
+from workers.lib.environments import BUILTIN, load
+from workers.lib.outgoing import check_url
+from workers.lib.spec import SpecError
+from workers.lib.verifiers import build
 
 Versioned = TypeVar("Versioned", Verifier, Environment)
 REMOTE_VERIFIER = {"kind": "remote"}

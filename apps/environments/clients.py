@@ -13,10 +13,10 @@ from apps.core.models import Project
 from apps.environments.models import Environment
 from apps.failures.judge.client import Server, complete, key_of
 from apps.failures.judge.rubrics import server_of
-from workers.clients import judging, key_variable
-from workers.environments import Environment as Loaded
-from workers.environments import load
-from workers.outgoing import check_url
+from workers.lib.clients import judging, key_variable
+from workers.lib.environments import Environment as Loaded
+from workers.lib.environments import load
+from workers.lib.outgoing import check_url
 
 JUDGED = ("judge", "score_model", "label_model")
 MAX_LOADED = 128
@@ -53,7 +53,7 @@ def needs_judge(value: Any) -> bool:
 
 
 def client_specs(environment: Environment) -> dict[str, Any]:
-    """For a job's process: where the judge is that the environment asks (workers.clients); {} where it asks none."""
+    """For a job's process: where the judge is that the environment asks (workers.lib.clients); {} where it asks none."""
     if not needs_judge([environment.verifier.spec, environment.config, environment.harness]):
         return {}
     server = judge_of(environment.project)

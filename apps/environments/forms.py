@@ -14,7 +14,7 @@ from apps.core.outgoing_keys import key_hosts
 from apps.environments.actions import connect_mcp, connect_remote, own_kinds, save_environment, save_verifier
 from apps.environments.models import Environment, EnvironmentKind, Verifier
 from apps.environments.remote import Found
-from workers.environments import BUILTIN, REMOTE
+from workers.lib.environments import BUILTIN, REMOTE
 
 MADE_HERE = [choice for choice in EnvironmentKind.choices if choice[0] not in REMOTE]
 CODE = {"rows": 5, "class": "mono", "spellcheck": "false"}

@@ -15,7 +15,7 @@ from apps.environments.api import JSON
 from apps.environments.clients import NO_JUDGE, completer, judge_of
 from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
 from apps.trajectories.openapi import reference
-from workers.graders import GraderError, run, sample_of, validate
+from workers.lib.graders import GraderError, run, sample_of, validate
 
 MODEL_GRADERS = ("score_model", "label_model")
 GRADER = {

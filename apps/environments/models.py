@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 
 from apps.core.models import Project
-from workers.environments import REMOTE, opening
+from workers.lib.environments import REMOTE, opening
 
 
 class Verifier(models.Model):
@@ -51,7 +51,7 @@ class Environment(models.Model):
     slug = models.SlugField(max_length=80)
     version = models.PositiveIntegerField()
     kind = models.CharField(max_length=12, choices=EnvironmentKind, default=EnvironmentKind.BUILTIN)
-    builtin = models.SlugField(max_length=80, blank=True, help_text="Name of the module in workers.environments")
+    builtin = models.SlugField(max_length=80, blank=True, help_text="Name of the module in workers.lib.environments")
     harness = models.JSONField(help_text="system_prompt, tools, max_turns, max_new_tokens, temperature, top_p")
     config = models.JSONField(default=dict, help_text="What the kind needs: a remote one's url, a replay's strictness")
     dataset = models.JSONField(null=True, help_text="name, digest and tasks of a frozen eval set")
@@ -81,7 +81,7 @@ class Environment(models.Model):
         return opening(self.harness)
 
     def as_spec(self) -> dict:
-        """What `workers.environments.load` takes."""
+        """What `workers.lib.environments.load` takes."""
         return {
             "slug": self.slug,
             "version": self.version,

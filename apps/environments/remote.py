@@ -11,9 +11,9 @@ import httpx
 
 from apps.core import outgoing_keys
 from apps.environments.models import EnvironmentKind
-from workers.keys import RefusedKey, bearer
-from workers.mcp import McpClient, McpError
-from workers.outgoing import RefusedAddress, check_url, client
+from workers.lib.keys import RefusedKey, bearer
+from workers.lib.mcp import McpClient, McpError
+from workers.lib.outgoing import RefusedAddress, check_url, client
 
 TIMEOUT_S = 10.0
 SHOWN = 20  # names of tools

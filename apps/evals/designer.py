@@ -36,8 +36,8 @@ from apps.evals.formats.rows import Bad
 from apps.evals.models import EvalSet, Task
 from apps.evals.rewrites import ARGUMENTS, Seed
 from workers.designer import Cost, expected
-from workers.keys import RefusedKey
-from workers.outgoing import RefusedAddress, check_url
+from workers.lib.keys import RefusedKey
+from workers.lib.outgoing import RefusedAddress, check_url
 
 log = logging.getLogger(__name__)
 TASK = "evals.design_variants"

@@ -14,7 +14,7 @@ from apps.evals.formats import FORMATS
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.models import EvalSet, EvalSetState, Split
 from apps.evals.rewrites import KINDS
-from workers.checks import assertions_in
+from workers.lib.checks import assertions_in
 
 MOST_TOKENS = 1_000_000_000  # that a person may allow a job
 FROM_FAILURE = [(value, label) for value, label in Split.choices if value != Split.GENERAL]
@@ -90,7 +90,7 @@ def drafts_of(project: Project) -> Any:
 
 
 class FailureTaskForm(PlainForm):
-    """The task of one failure. What is right is checked against the forms of `workers.checks`."""
+    """The task of one failure. What is right is checked against the forms of `workers.lib.checks`."""
 
     expected = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 8, "class": "mono", "spellcheck": "false"}), label="What would have been right",

@@ -31,7 +31,7 @@ BY_HAND = "written by hand"
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What would have been right, in the words of `workers.checks`, and where that is known from."""
+    """What would have been right, in the words of `workers.lib.checks`, and where that is known from."""
 
     expected: dict
     source: str

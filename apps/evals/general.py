@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from apps.evals.formats.rows import TaskRow
-from workers.checks import check
+from workers.lib.checks import check
 
 __all__ = ["check", "general_tasks"]
 PER_KIND = 10

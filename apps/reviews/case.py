@@ -8,8 +8,8 @@ from typing import Any
 
 from apps.environments.models import Environment
 from apps.reviews.models import ReviewItem
-from workers.environments import load
-from workers.spec import SpecError
+from workers.lib.environments import load
+from workers.lib.spec import SpecError
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from apps.registry.actions import model_spec, register_adapter
 from apps.registry.artifacts import store_folder
 from apps.registry.models import ModelKind
 from apps.training.models import Checkpoint, Method, Metric, Rollout, TrainingRun
-from workers.environments import opening
+from workers.lib.environments import opening
 
 
 def child_spec(run: TrainingRun) -> dict:

@@ -8,7 +8,7 @@ import pytest
 
 from apps.core.outgoing_keys import key_hosts, key_of
 from flywheel.settings import ImproperlyConfigured, env_keys
-from workers.keys import RefusedKey
+from workers.lib.keys import RefusedKey
 
 SECRET = "sk-very-secret"
 

@@ -35,8 +35,8 @@ from apps.trajectories.actions import give_feedback, ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, Outcome
 from tests.factories import make_base, make_environment
-from workers.environments import load, opening
-from workers.environments.requests import make_requests
+from workers.lib.environments import load, opening
+from workers.lib.environments.requests import make_requests
 
 STEPS = 24
 

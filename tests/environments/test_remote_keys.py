@@ -20,7 +20,7 @@ from apps.environments.clients import load_for
 from apps.environments.models import Environment
 from tests.environments.gym import called, make_gym
 from tests.factories import make_base, make_eval_run, make_eval_set, make_member, make_project
-from workers.keys import RefusedKey
+from workers.lib.keys import RefusedKey
 
 pytestmark = pytest.mark.django_db
 SECRET = "sk-very-secret"

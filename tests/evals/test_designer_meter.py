@@ -12,9 +12,9 @@ import pytest
 
 from workers import designer
 from workers.designer import MAX_TOKENS, Wish, design, expected, fitting
-from workers.designer_meter import BYTES_PER_TOKEN, LimitReached, Meter, cost_of, install, tokens_of
-from workers.designer_meter import Answer as Said
-from workers.spec import JobError
+from workers.lib.spec import JobError
+from workers.lib.usage_meter import BYTES_PER_TOKEN, LimitReached, Meter, cost_of, install, tokens_of
+from workers.lib.usage_meter import Answer as Said
 
 SEED = {
     "key": "s1",

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from apps.evals import formats
 from apps.evals.formats import RowProblem, TaskRow, package, read, sniff, write
 from apps.evals.formats.verifiers_package import package_name
-from workers.checks import calls_in, check, match_calls, score
-from workers.verifiers import normalise as reward_normalise
+from workers.lib.checks import calls_in, check, match_calls, score
+from workers.lib.verifiers import normalise as reward_normalise
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 ASKED = [{"role": "user", "content": "Close ticket 5."}]

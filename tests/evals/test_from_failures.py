@@ -30,7 +30,7 @@ from apps.failures.actions import classify_project
 from apps.failures.models import Failure, FailureCluster, FailureState
 from apps.trajectories.models import Trajectory
 from tests.factories import admin_of, make_cluster, make_eval_set, make_failed, make_project, make_trajectory
-from workers.environments.workplace import tool_message
+from workers.lib.environments.workplace import tool_message
 
 pytestmark = pytest.mark.django_db
 

@@ -10,7 +10,7 @@ from apps.evals.canonical import canonical_hash
 from apps.evals.formats import read, write
 from apps.evals.general import KINDS, PER_KIND, check, general_tasks, ideal_answer
 from apps.evals.neardup import document, pairs
-from workers.checks import CONSTRAINTS
+from workers.lib.checks import CONSTRAINTS
 
 
 def test_the_set_is_the_same_every_time_and_has_no_request_twice() -> None:

@@ -26,7 +26,7 @@ from apps.evals.neardup import (
     texts_of,
 )
 from apps.evals.splits import choose_holdout
-from workers.environments.requests import make_requests
+from workers.lib.environments.requests import make_requests
 
 ASKED = "Put a meeting with Maria in my calendar, Monday at 3 PM."
 FIRST_BAND = 8417337840155250527

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.checks import answered_calls, assertions_in, state_after, state_share
+from workers.lib.checks import answered_calls, assertions_in, state_after, state_share
 
 
 def call(tool: str, content: Any = None, **args: Any) -> dict:

@@ -19,7 +19,7 @@ from apps.evals.models import EvalSet, Origin, Split, Task
 from apps.evals.rewrites import ARGUMENTS, DISTRACTORS, EDGE, KINDS, PARAPHRASE, Seed, faults
 from apps.training.actions import freeze_dataset
 from tests.factories import admin_of, make_eval_set, make_project
-from workers.environments.workplace import TOOLS
+from workers.lib.environments.workplace import TOOLS
 
 TOOL = {
     "type": "function",

@@ -17,7 +17,7 @@ from apps.failures.judge.asking import ask
 from apps.failures.judge.client import Completion, Server, ServerError, Usage, complete, estimate, relaxed, wait_s
 from apps.failures.judge.prompt import Mode, make
 from tests.failures.judge_server import RESPONSE, JudgeServer, Reply, form_of, running, says
-from workers.outgoing import RefusedAddress, check_address, check_url
+from workers.lib.outgoing import RefusedAddress, check_address, check_url
 
 CHAT = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "A run."}]
 MODES = [Mode("bad_planning", "Bad planning")]

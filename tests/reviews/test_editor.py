@@ -27,7 +27,7 @@ from tests.factories import (
     make_member,
     make_project,
 )
-from workers.recipes import HARNESS, VERIFIER
+from workers.lib.recipes import HARNESS, VERIFIER
 
 CALLS = {"kind": "calls"}
 ECHO = 'def grade(sample, item):\n    return 1.0 if "ticket" in sample["output_text"] else 0.0\n'
@@ -54,7 +54,7 @@ def test_a_text_that_is_no_spec_says_where(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("start", specs.STARTS, ids=lambda start: start.kind)
 def test_every_start_is_a_spec_that_can_be_built_and_survives_the_form(start: specs.Start) -> None:
-    from workers.verifiers import build
+    from workers.lib.verifiers import build
 
     rest, code, field = specs.split_code(start.spec)
     again = specs.with_code(specs.read(specs.shown(rest)), code.replace("\n", "\r\n"), field)

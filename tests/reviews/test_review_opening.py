@@ -19,7 +19,7 @@ from apps.reviews.policy import DEFAULTS
 from apps.reviews.scores import bucket_of, scores_of
 from tests.factories import make_adapter, make_environment, make_member, make_project
 from tests.reviews.made import Made, make_run
-from workers.recipes import HARNESS, VERIFIER
+from workers.lib.recipes import HARNESS, VERIFIER
 
 pytestmark = pytest.mark.django_db
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.events import Emitter
+from workers.lib.events import Emitter
 
 
 class Recorder(Emitter):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from workers.environments import load
-from workers.verifiers import Score
+from workers.lib.environments import load
+from workers.lib.verifiers import Score
 
 
 def played(spec: dict, task: dict, *messages: dict) -> tuple[list[str], Score]:

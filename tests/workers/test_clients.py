@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.workers.test_engine_openai import Server, server  # noqa: F401
-from workers.clients import clients_of, key_variables
+from workers.lib.clients import clients_of, key_variables
 
 TASK = {"id": "t", "messages": [{"role": "user", "content": "Say hello."}], "expected": {}}
 VERDICT = json.dumps({"choices": [{"message": {"content": '{"score": 8, "reason": "kind"}'}}]}).encode()

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.workers.test_workplace_assistant import VALUES, assistant
-from workers.environments import load
-from workers.environments.customer_service import own_tasks
-from workers.environments.customer_service.shop import SCHEMAS, stocked
-from workers.environments.customer_service.user import AGREES, DECLINES, ENDS, ScriptedUser, agrees
-from workers.spec import SpecError
-from workers.verifiers import Score
+from workers.lib.environments import load
+from workers.lib.environments.customer_service import own_tasks
+from workers.lib.environments.customer_service.shop import SCHEMAS, stocked
+from workers.lib.environments.customer_service.user import AGREES, DECLINES, ENDS, ScriptedUser, agrees
+from workers.lib.spec import SpecError
+from workers.lib.verifiers import Score
 
 SPEC = {"kind": "builtin", "name": "customer_service", "harness": {}, "verifier": {}}
 TASKS = {task["id"]: task for task in own_tasks()}

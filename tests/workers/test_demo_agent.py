@@ -15,10 +15,10 @@ from tests.factories import make_key, make_project
 from tests.workers.conftest import Recorder
 from workers import demo_agent
 from workers.demo_agent import feedback, main, post
-from workers.engines import Output, Sampling
-from workers.environments.requests import make_requests
-from workers.spec import StopFlag
-from workers.verifiers import Score
+from workers.lib.engines import Output, Sampling
+from workers.lib.environments.requests import make_requests
+from workers.lib.spec import StopFlag
+from workers.lib.verifiers import Score
 
 
 @pytest.fixture(autouse=True)

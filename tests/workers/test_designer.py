@@ -9,7 +9,7 @@ import pytest
 
 from workers import designer
 from workers.designer import CHUNK, Failed, Wish, design, keep_to, prompt, reason, wishes
-from workers.spec import JobError
+from workers.lib.spec import JobError
 
 TOOL = {"type": "function", "function": {"name": "close", "parameters": {}}}
 SEED = {

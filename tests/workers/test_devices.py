@@ -13,14 +13,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.workers.conftest import Recorder, tasks
 from tests.workers.elsewhere import ELSEWHERE, Far, elsewhere
 from tests.workers.test_engine import small
-from workers import checkpoint, grpo, sft
-from workers.branches import pad, use_branches
-from workers.engines import Sampling, open_engine
-from workers.engines.transformers_engine import TransformersEngine
+from workers import grpo, sft
 from workers.grpo import Trainer
-from workers.models import load_base, lora
+from workers.lib.engines import Sampling, open_engine
+from workers.lib.spec import JobError, SpecError, StopFlag
+from workers.ml import checkpoint
+from workers.ml.branches import pad, use_branches
+from workers.ml.models import load_base, lora
+from workers.ml.transformers_engine import TransformersEngine
 from workers.sft import completion_loss
-from workers.spec import JobError, SpecError, StopFlag
 
 CHATS = [[{"role": "user", "content": text}] for text in ("Close 12.", "Send Ana a mail about lunch.", "Hi")]
 CONFIG = {

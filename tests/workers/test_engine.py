@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workers.branches import common_prefix, completion_hidden, decoder_of, forward_prompts, use_branches
-from workers.engines import Output, Sampling, open_engine
-from workers.engines.transformers_engine import TransformersEngine, nucleus, sample
-from workers.models import load_base
-from workers.spec import JobError, SpecError
+from workers.lib.engines import Output, Sampling, open_engine
+from workers.lib.spec import JobError, SpecError
+from workers.ml.branches import common_prefix, completion_hidden, decoder_of, forward_prompts, use_branches
+from workers.ml.models import load_base
+from workers.ml.transformers_engine import TransformersEngine, nucleus, sample
 
 SYSTEM = {"role": "system", "content": "Answer with one JSON call. tickets.close(id) email.send(to, subject)"}
 CLOSE = 2e-5  # float32, two ways to the same sums

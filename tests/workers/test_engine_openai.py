@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from workers.engines import Sampling, open_engine
-from workers.engines.openai_engine import OpenAIEngine, seed_of
-from workers.spec import JobError, SpecError
+from workers.lib.engines import Sampling, open_engine
+from workers.lib.engines.openai_engine import OpenAIEngine, seed_of
+from workers.lib.spec import JobError, SpecError
 
 
 class Server(ThreadingHTTPServer):

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.workers.test_workplace_assistant import VALUES, assistant
-from workers.environments import EpisodeError, is_multi_turn, load
-from workers.environments.responses import response_of, row_of, to_items, to_messages
-from workers.spec import SpecError
+from workers.lib.environments import EpisodeError, is_multi_turn, load
+from workers.lib.environments.responses import response_of, row_of, to_items, to_messages
+from workers.lib.spec import SpecError
 
 USER = {"role": "user", "content": "Close 12."}
 TASK = {"id": "t", "messages": [USER], "expected": {"tool": "close", "args": {"id": 12}}}

@@ -15,9 +15,9 @@ import pytest
 
 from tests.workers.episodes import played
 from tests.workers.test_workplace_assistant import assistant
-from workers.environments import load, remote
-from workers.spec import SpecError
-from workers.verifiers import Score
+from workers.lib.environments import load, remote
+from workers.lib.spec import SpecError
+from workers.lib.verifiers import Score
 
 TASK = {
     "id": "t1",

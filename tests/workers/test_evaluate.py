@@ -9,10 +9,10 @@ import pytest
 
 from tests.workers.conftest import Recorder
 from workers import evaluate
-from workers.engines import Output, Sampling
-from workers.environments import load
 from workers.evaluate import main, rollouts, sampling_of
-from workers.spec import JobError, Stop, StopFlag
+from workers.lib.engines import Output, Sampling
+from workers.lib.environments import load
+from workers.lib.spec import JobError, Stop, StopFlag
 
 SAMPLE_FIELDS = {
     *("task_id", "index", "step", "phase", "output", "messages", "reward", "components", "success", "valid"),

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.graders import GraderError, run, sample_of, templates, validate
-from workers.graders.errors import FLAGS, TEXTS, RunError
-from workers.graders.formula import FUNCTIONS, Formula, FormulaError
-from workers.graders.similarity import METRICS, cosine
+from workers.lib.graders import GraderError, run, sample_of, templates, validate
+from workers.lib.graders.errors import FLAGS, TEXTS, RunError
+from workers.lib.graders.formula import FUNCTIONS, Formula, FormulaError
+from workers.lib.graders.similarity import METRICS, cosine
 
 TOOLS = [{"id": "1", "type": "function", "function": {"name": "find", "arguments": '{"id": 4}'}}]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from workers.spec import SpecError
-from workers.verifiers import Rollout, build
+from workers.lib.spec import SpecError
+from workers.lib.verifiers import Rollout, build
 
 RIGHT = "Here:\n```python\ndef add(a, b):\n    return a + b\n```"
 TESTS = [

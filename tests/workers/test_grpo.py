@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 
 from tests.workers.conftest import Recorder
 from workers import grpo
-from workers.engines import Output, Sampling
 from workers.grpo import Group, Trainer, advantages, main, policy_loss, sampler_gap
-from workers.models import load_base, lora
-from workers.spec import SpecError, Stop, StopFlag
-from workers.verifiers import Score
+from workers.lib.engines import Output, Sampling
+from workers.lib.spec import SpecError, Stop, StopFlag
+from workers.lib.verifiers import Score
+from workers.ml.models import load_base, lora
 
 # Equality with TRL, float32: the loss, and each gradient's largest difference relative to the largest gradient.
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 3e-5, 3e-5
@@ -138,7 +138,7 @@ def theirs(case: Case, folder: Path) -> tuple[list[float], list[dict[str, torch.
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    from workers.environments import load
+    from workers.lib.environments import load
 
     config, environment = grpo.DEFAULTS | case.spec["config"], load(case.spec["environment"])
     base, tokenizer = load_base(case.spec["model"]["base"])
@@ -288,7 +288,7 @@ def lengths_pay(monkeypatch: pytest.MonkeyPatch) -> None:
         share = sum(letter.isascii() and letter.isalpha() for letter in output) / max(1, len(output))
         return Score(reward=share, success=share > 0.5)
 
-    monkeypatch.setattr("workers.environments.workplace.Workplace.score", rewarded)
+    monkeypatch.setattr("workers.lib.environments.workplace.Workplace.score", rewarded)
 
 
 @pytest.fixture
@@ -429,7 +429,7 @@ def test_sigterm_saves_and_exits_with_143(run_spec: Callable[..., dict], tmp_pat
 def test_a_full_disk_keeps_the_last_checkpoint(
     run_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from workers import checkpoint
+    from workers.ml import checkpoint
 
     save_file, calls = checkpoint.save_file, []
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.probes import Options, Report, attack, promises_of
-from workers.probes.cases import called, case_of
-from workers.probes.truth import is_right
-from workers.spec import Stop
-from workers.verifiers import Rollout, Score, build
+from workers.lib.probes import Options, Report, attack, promises_of
+from workers.lib.probes.cases import called, case_of
+from workers.lib.probes.truth import is_right
+from workers.lib.spec import Stop
+from workers.lib.verifiers import Rollout, Score, build
 
 TEXT = {"type": "string"}
 

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from workers.environments import load
-from workers.environments.requests import KINDS, make_requests
-from workers.recipes import HARNESS, VERIFIER
-from workers.verifiers import parse_call
+from workers.lib.environments import load
+from workers.lib.environments.requests import KINDS, make_requests
+from workers.lib.recipes import HARNESS, VERIFIER
+from workers.lib.verifiers import parse_call
 
 
 def test_the_same_seed_gives_the_same_requests_and_another_gives_others() -> None:
@@ -44,7 +44,7 @@ def test_there_are_at_least_six_phrasings_of_at_least_eight_tools() -> None:
 
 def test_it_says_so_when_there_are_not_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {"email.delete_mailbox": KINDS["email.delete_mailbox"]}
-    monkeypatch.setattr("workers.environments.requests.KINDS", few)
+    monkeypatch.setattr("workers.lib.environments.requests.KINDS", few)
     assert len(make_requests(0, 400)) == 400
     with pytest.raises(ValueError, match="do not give 500"):
         make_requests(0, 500)

@@ -14,11 +14,12 @@ import pytest
 
 from tests.workers.conftest import Recorder
 from tests.workers.test_workplace_assistant import assistant
-from workers import evaluate, rollouts
-from workers.engines import Output, Sampling
-from workers.environments import gold_calls, load
-from workers.environments.workplace_assistant import own_tasks
-from workers.rollouts import (  # fmt: skip
+from workers import evaluate
+from workers.lib import rollouts
+from workers.lib.engines import Output, Sampling
+from workers.lib.environments import gold_calls, load
+from workers.lib.environments.workplace_assistant import own_tasks
+from workers.lib.rollouts import (  # fmt: skip
     ChatPolicy,
     EnginePolicy,
     Finished,
@@ -31,8 +32,8 @@ from workers.rollouts import (  # fmt: skip
     rollout,
     stream,
 )
-from workers.spec import SpecError, StopFlag
-from workers.verifiers import Score
+from workers.lib.spec import SpecError, StopFlag
+from workers.lib.verifiers import Score
 
 SPEC: dict = {"kind": "builtin", "name": "workplace_assistant", "harness": {"temperature": 0.0}, "verifier": {}}
 TASK = own_tasks()[0]
@@ -123,7 +124,7 @@ def test_a_policy_that_fails_masks_with_its_reason() -> None:
 
 
 def test_a_tool_that_crashes_is_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from workers.environments.workplace_assistant import office
+    from workers.lib.environments.workplace_assistant import office
 
     def crash(*_: object) -> None:
         raise OSError("/secret/path is gone")
@@ -136,7 +137,7 @@ def test_a_tool_that_crashes_is_an_observation(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_verifier_that_crashes_or_hangs_masks_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    from workers.environments import workplace_assistant
+    from workers.lib.environments import workplace_assistant
 
     def crash(_: object) -> Score:
         raise ZeroDivisionError("by zero")
@@ -351,7 +352,7 @@ def test_an_evaluation_of_several_turns_tells_its_samples(events: Recorder, monk
 
 
 def test_an_evaluation_is_stopped_cleanly(events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from workers.spec import Stop
+    from workers.lib.spec import Stop
 
     monkeypatch.setattr(evaluate, "open_engine", lambda *_: Engine())
     stop = StopFlag()
@@ -373,6 +374,6 @@ def test_the_module_is_light() -> None:
     import subprocess
     import sys
 
-    program = "import sys, workers.rollouts; sys.exit(bool({'torch', 'transformers', 'django'} & set(sys.modules)))"
+    program = "import sys, workers.lib.rollouts; sys.exit(bool({'torch', 'transformers', 'django'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
     assert rollouts.TRIES == 6

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.sandbox import CodeError, Limits, Pool, SandboxError
-from workers.sandbox.server import INSIDE, refuse_if_weak
+from workers.lib.sandbox import CodeError, Limits, Pool, SandboxError
+from workers.lib.sandbox.server import INSIDE, refuse_if_weak
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.sandbox import CodeError, Limits, Pool
+from workers.lib.sandbox import CodeError, Limits, Pool
 
 SECRET = "planted-secret-5f1c"
 QUICK = Limits(seconds=2.0)
@@ -421,7 +421,7 @@ def test_the_application_s_end_ends_the_sandbox(tmp_path: Path) -> None:
     """Killed, so that it cannot clean up; a run is in progress."""
     before = inside_processes()
     program = (
-        "import threading, time\nfrom workers.sandbox import Pool\npool = Pool(1)\npool.guards()\n"
+        "import threading, time\nfrom workers.lib.sandbox import Pool\npool = Pool(1)\npool.guards()\n"
         "threading.Thread(target=lambda: pool.run('while True: pass')).start()\ntime.sleep(0.3)\nprint('running', flush=True)"
     )
     root = Path(__file__).resolve().parents[2]

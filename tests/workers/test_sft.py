@@ -16,11 +16,11 @@ import torch
 from safetensors.torch import load_file
 
 from tests.workers.conftest import Recorder, tasks
-from workers import checkpoint
-from workers.branches import pad, use_branches
-from workers.models import load_base, lora
+from workers.lib.spec import StopFlag
+from workers.ml import checkpoint
+from workers.ml.branches import pad, use_branches
+from workers.ml.models import load_base, lora
 from workers.sft import completion_loss, main
-from workers.spec import StopFlag
 
 CONFIG = {"batch_size": 3, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8, "warmup_steps": 1, "save_every": 2}
 

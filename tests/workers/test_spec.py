@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from workers.events import Emitter
-from workers.spec import JobError, SpecError, StopFlag, check_spec, read_spec, run_main, sentence
+from workers.lib.events import Emitter
+from workers.lib.spec import JobError, SpecError, StopFlag, check_spec, read_spec, run_main, sentence
 
 DISK_FULL = "The disk is full. Free some space and start the job again; its last checkpoint is kept."
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.verifiers import Execution, argument_match, parse_call, tool_call
+from workers.lib.verifiers import Execution, argument_match, parse_call, tool_call
 
 EXPECTED = {"tool": "tickets.close", "args": {"id": 1234}}
 INVALID = [

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.verifiers import Execution, Rollout, Score, build
-from workers.verifiers.reading import calls_in
+from workers.lib.verifiers import Execution, Rollout, Score, build
+from workers.lib.verifiers.reading import calls_in
 
 
 def function(name: str, required: tuple[str, ...] = (), **properties: Any) -> dict:

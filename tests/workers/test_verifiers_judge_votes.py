@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.workers.test_engine_openai import Server, engine_for, server  # noqa: F401
-from workers.clients import VOTING_TEMPERATURE, asker
-from workers.verifiers import Rollout, build
+from workers.lib.clients import VOTING_TEMPERATURE, asker
+from workers.lib.verifiers import Rollout, build
 
 TASK = {"messages": [{"role": "user", "content": "Say hello."}], "expected": {"answer": "Hello."}}
 PARTS = {

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.verifiers import KINDS, Execution, Rollout, Score, SpecError, build
-from workers.verifiers.human import label_key
-from workers.verifiers.mathematics import same_answer
+from workers.lib.verifiers import KINDS, Execution, Rollout, Score, SpecError, build
+from workers.lib.verifiers.human import label_key
+from workers.lib.verifiers.mathematics import same_answer
 
 
 def rollout(output: str, expected: dict | None = None, **rest: Any) -> Rollout:

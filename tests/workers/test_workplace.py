@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.environments import load
-from workers.environments.workplace import DANGEROUS, HANDLERS, TOOLS, State, execute
-from workers.spec import SpecError
+from workers.lib.environments import load
+from workers.lib.environments.workplace import DANGEROUS, HANDLERS, TOOLS, State, execute
+from workers.lib.spec import SpecError
 
 SPEC = {
     "kind": "builtin",

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.environments import gold_calls, load
-from workers.environments.rerun import retold
-from workers.environments.responses import to_messages
-from workers.environments.workplace_assistant import WorkplaceAssistant, own_tasks
-from workers.environments.workplace_assistant.office import HANDLERS
-from workers.environments.workplace_assistant.tables import COLUMNS, CRM, invented, read_tables
-from workers.environments.workplace_assistant.tools import PARAMETERS, TOOLS
-from workers.spec import SpecError
-from workers.verifiers import Score
+from workers.lib.environments import gold_calls, load
+from workers.lib.environments.rerun import retold
+from workers.lib.environments.responses import to_messages
+from workers.lib.environments.workplace_assistant import WorkplaceAssistant, own_tasks
+from workers.lib.environments.workplace_assistant.office import HANDLERS
+from workers.lib.environments.workplace_assistant.tables import COLUMNS, CRM, invented, read_tables
+from workers.lib.environments.workplace_assistant.tools import PARAMETERS, TOOLS
+from workers.lib.spec import SpecError
+from workers.lib.verifiers import Score
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "workplace_assistant"
 SPEC = {"kind": "builtin", "name": "workplace_assistant", "harness": {}, "verifier": {}}
@@ -133,7 +133,7 @@ def test_an_own_task_wants_its_calls_and_nothing_else(task: dict) -> None:
 
 
 def test_there_are_thirty_own_tasks_and_they_are_always_the_same() -> None:
-    from workers.environments.workplace_assistant.tasks import make_tasks
+    from workers.lib.environments.workplace_assistant.tasks import make_tasks
 
     assert len({task["id"] for task in own_tasks()}) == 30 and list(own_tasks()) == make_tasks()
     for tool in TOOLS:

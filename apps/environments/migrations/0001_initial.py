@@ -38,7 +38,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "builtin",
-                    models.SlugField(blank=True, help_text="Name of the module in workers.environments", max_length=80),
+                    models.SlugField(
+                        blank=True, help_text="Name of the module in workers.lib.environments", max_length=80
+                    ),
                 ),
                 (
                     "harness",

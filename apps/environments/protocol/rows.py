@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from apps.environments.protocol.bodies import Refusal
-from workers.environments.responses import chat_tool, to_messages
+from workers.lib.environments.responses import chat_tool, to_messages
 
 ASKED, TRUTH, ANSWER = "responses_create_params", "ground_truth", "expected_answer"
 OURS = {"messages": list, "expected": dict, "tools": list, "metadata": dict}

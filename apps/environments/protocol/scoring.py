@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from workers.environments import Environment, Episode
-from workers.environments.rerun import replay
-from workers.verifiers import Score, masked
+from workers.lib.environments import Environment, Episode
+from workers.lib.environments.rerun import replay
+from workers.lib.verifiers import Score, masked
 
 CALL_S, SCORE_S = 60.0, 240.0
 

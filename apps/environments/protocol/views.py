@@ -30,8 +30,8 @@ from apps.environments.protocol.bodies import (
 )
 from apps.environments.protocol.rows import ASKED, said_in, task_of
 from apps.environments.protocol.scoring import as_members, call, score
-from workers.environments.responses import flat_tool, to_items
-from workers.spec import SpecError
+from workers.lib.environments.responses import flat_tool, to_items
+from workers.lib.spec import SpecError
 
 log = logging.getLogger(__name__)
 NO_KEY = "Send an API key of the project as “Authorization: Bearer <key>”, or as the password in the URL."

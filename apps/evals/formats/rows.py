@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apps.evals.canonical import canonical_hash
-from workers.checks import CONSTRAINTS
+from workers.lib.checks import CONSTRAINTS
 
 KEY_LENGTH, GROUP_LENGTH = 120, 200
 ROLES = ("system", "developer", "user", "assistant", "tool")

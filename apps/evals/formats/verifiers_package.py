@@ -259,7 +259,7 @@ def package(rows: Iterable[TaskRow], name: str) -> dict[str, str]:
         f"{module}/taskset.py": TASKSET, f"{module}/harness.py": HARNESS,
     }  # fmt: skip
     files = {path: text.format(**named) for path, text in texts.items()}
-    checks = resources.files("workers").joinpath("checks.py").read_text(encoding="utf-8")
+    checks = resources.files("workers.lib").joinpath("checks.py").read_text(encoding="utf-8")
     return files | {f"{module}/checks.py": checks, f"{module}/tasks.jsonl": "".join(tasks)}
 
 

@@ -19,9 +19,9 @@ import httpx
 
 from apps.core import outgoing_keys
 from apps.failures.judge.prompt import clean
-from workers.keys import RefusedKey, bearer, hidden
-from workers.outgoing import RefusedAddress, check_url
-from workers.outgoing import client as guarded
+from workers.lib.keys import RefusedKey, bearer, hidden
+from workers.lib.outgoing import RefusedAddress, check_url
+from workers.lib.outgoing import client as guarded
 
 MAX_OUTPUT = 800  # tokens of an answer
 MAX_BYTES = 2 * 1024 * 1024  # of a response

@@ -28,7 +28,7 @@ from apps.failures.models import Failure, JudgeVerdict, Rubric
 from apps.failures.tasks_judge import judge_project
 from apps.trajectories.actions import find
 from apps.trajectories.models import Trajectory
-from workers.outgoing import RefusedAddress, check_url
+from workers.lib.outgoing import RefusedAddress, check_url
 
 MAX_TEXT, MAX_SAMPLES, OFFERED = 20_000, 5, 8
 MANY = 200  # waiting runs that are counted

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.failures.rules.reading import Call, Run, arguments, as_json, kind_of, retrieves
-from workers.verifiers import normalise
+from workers.lib.verifiers import normalise
 
 MAX_EXPECTED = 500
 ALIGNED = (200, 100)  # left-over calls made and expected that are aligned; the first deviation is among them

@@ -1,9 +1,0 @@
-"""OpenAI's graders, run as they are from their JSON. See docs/graders.md."""
-
-from __future__ import annotations
-
-from workers.graders.errors import GraderError
-from workers.graders.running import GraderResult, run, sample_of
-from workers.graders.validation import validate
-
-__all__ = ["GraderError", "GraderResult", "run", "sample_of", "validate"]

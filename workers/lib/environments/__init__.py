@@ -1,0 +1,122 @@
+"""Environments: what turns a task into a conversation and what an agent did into a score. Light: no torch.
+
+A spec is {kind, name, config, harness: {system_prompt, examples, tools, max_turns, …}, verifier}. See docs/environments.md.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import Any, Protocol
+
+from workers.lib.spec import SpecError
+from workers.lib.verifiers import Clients, Execution, Score
+
+BUILTIN = {
+    "workplace": "workers.lib.environments.workplace:Workplace",
+    "workplace_assistant": "workers.lib.environments.workplace_assistant:WorkplaceAssistant",
+    "customer_service": "workers.lib.environments.customer_service:CustomerService",
+}
+KINDS = {
+    "single_turn": "workers.lib.environments.single_turn:SingleTurn",
+    "replay": "workers.lib.environments.replay:Replay",
+    "remote": "workers.lib.environments.remote:Remote",
+    "mcp": "workers.lib.environments.mcp:Mcp",
+}
+REMOTE = ("remote", "mcp")  # kinds whose tools another server runs
+
+
+class Episode(Protocol):
+    """One conversation about one task. Its state can be put away as JSON and the episode opened again from it."""
+
+    messages: list[dict]
+    tools: list[dict]
+    done: bool
+    stop_reason: str
+    state: dict
+
+    async def step(self, message: dict) -> None:
+        """Applies an assistant message: runs its calls and appends what they gave, or the user's next turn.
+
+        Raises EpisodeError where the episode is over. A tool's crash is an observation.
+        """
+
+    async def call(self, tool: str, args: Any) -> Execution:
+        """Runs one tool without a conversation, as the REST protocol does. Never raises for what the agent sent."""
+
+    def hear(self, messages: list[dict]) -> None:
+        """Takes over a conversation whose calls were run by `call`, and ends the episode."""
+
+    async def score(self) -> Score: ...
+
+    async def close(self) -> None: ...
+
+
+class Environment(Protocol):
+    """One environment with its harness and verifier. The same object evaluates and trains.
+
+    A single-turn one has `multi_turn` false and scores a text by `score(task, output)`.
+    """
+
+    tools: list[dict]
+    multi_turn: bool
+
+    def conversation(self, task: dict) -> list[dict]:
+        """The OpenAI chat messages that the agent answers: the harness's system prompt and the task's."""
+
+    def open(self, task: dict, state: dict | None = None) -> Episode:
+        """A fresh episode, or the one that `state` was taken from."""
+
+    def score(self, task: dict, output: str) -> Score:
+        """Never raises: an error of the verifier gives a masked score with its reason."""
+
+
+class EpisodeError(Exception):
+    """A step that cannot be taken: the episode is over."""
+
+
+def opening(harness: dict) -> list[dict]:
+    """What stands before a task's own messages: the system prompt and the examples (few-shot turns)."""
+    prompt = harness.get("system_prompt")
+    return ([{"role": "system", "content": prompt}] if prompt else []) + harness.get("examples", [])
+
+
+def load(spec: dict, *, clients: Clients | None = None) -> Environment:
+    """From the `environment` part of a job's spec. Raises SpecError for a kind or name there is not.
+
+    `clients` is what verifiers and simulated users need from outside (workers.lib.verifiers.build); without it, what the
+    spec's own `clients` name.
+    """
+    if clients is None and spec.get("clients"):
+        from workers.lib.clients import clients_of
+
+        clients = clients_of(spec["clients"])
+    kind, name = spec.get("kind"), spec.get("name")
+    if kind in KINDS:
+        return _class(KINDS[kind])(spec, clients=clients)
+    if kind != "builtin" or name not in BUILTIN:
+        raise SpecError(
+            f"There is no {kind} environment “{name}”. Built in: {', '.join(BUILTIN)}; other kinds: {', '.join(KINDS)}."
+        )
+    return _class(BUILTIN[name])(spec, clients=clients)
+
+
+def _class(where: str) -> Any:
+    module, name = where.split(":")
+    return getattr(import_module(module), name)
+
+
+def is_multi_turn(spec: dict) -> bool:
+    """Whether episodes of this spec have several turns, without loading what they need."""
+    return spec.get("kind") in ("replay", *REMOTE) or spec.get("name") in ("workplace_assistant", "customer_service")
+
+
+def gold_calls(task: dict) -> list[dict]:
+    """[{"tool", "args"}] that are right: of `expected`, or of a NeMo Gym row's `ground_truth`. Raises ValueError."""
+    expected = task.get("expected") or {}
+    if "calls" in expected or "tool" in expected:
+        return [{"tool": call["tool"], "args": call["args"]} for call in expected.get("calls", [expected])]
+    truth = task.get("ground_truth")
+    if not isinstance(truth, list):
+        raise ValueError("The task has no expected calls.")
+    return [{"tool": call["name"], "args": json.loads(call["arguments"])} for call in truth]

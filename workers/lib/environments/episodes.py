@@ -1,0 +1,178 @@
+"""The common part of episodes: whose turn it is, which calls ran, when it ends. Light: no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from typing import Any
+
+from workers.lib.environments import EpisodeError
+from workers.lib.environments.strict_json import clean, parsed
+from workers.lib.verifiers import MAX_DEPTH, Clients, Execution, Rollout, Score, Verifier, build, masked, text_of
+
+MAX_CALLS = 32  # in one turn; what is beyond is refused with an observation
+MAX_TEXT = 200_000  # characters of one message that are kept
+
+
+def arguments_of(value: Any) -> dict | None:
+    """A call's arguments, given as JSON text or object; None where they are no JSON object of bearable depth."""
+    try:
+        found = parsed(value or "{}" if isinstance(value, str) else json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def as_assistant(message: Any, turn: int) -> dict:
+    """What a policy said as a well-formed assistant message: text, and calls that have a name and an id."""
+    message = message if isinstance(message, dict) else {"content": str(message)}
+    given = message.get("tool_calls")
+    calls = [_call(call, f"call_{turn}_{n}") for n, call in enumerate(given if isinstance(given, list) else [], 1)]
+    text = clean(text_of(message.get("content"))[:MAX_TEXT])
+    return {"role": "assistant", "content": text or (None if calls else "")} | ({"tool_calls": calls} if calls else {})
+
+
+def _call(call: Any, fallback: str) -> dict:
+    call = call if isinstance(call, dict) else {}
+    function = call.get("function") if isinstance(call.get("function"), dict) else {}
+    name, arguments, number = function.get("name"), function.get("arguments"), call.get("id")
+    if not isinstance(arguments, str):
+        # Not JSON's own types or too deep: kept as text, so that it is refused as arguments later.
+        try:
+            arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            arguments = "?"
+    return {
+        "id": clean(number) if isinstance(number, str) and number else fallback,
+        "type": "function",
+        "function": {"name": clean(name) if isinstance(name, str) else "", "arguments": clean(arguments[:MAX_TEXT])},
+    }
+
+
+def tool_names(tools: list[dict]) -> list[str]:
+    return [tool["function"]["name"] for tool in tools]
+
+
+class ToolEpisode:
+    """An agent with tools. Subclasses say how a tool runs (`run`), what text leads to (`replied`) and what is scored.
+
+    The state holds what the episode cannot compute again; `world` is the subclass's part of it.
+    """
+
+    def __init__(
+        self, task: dict, before: list[dict], tools: list[dict], *, max_turns: int, state: dict | None = None
+    ) -> None:
+        self.task, self.before, self.tools, self.max_turns = task, before, tools, max_turns
+        state = copy.deepcopy(state) if state else {}
+        self.said: list[dict] = state.get("said", [])
+        self.calls = [Execution(**call) for call in state.get("calls", [])]
+        self.stop_reason: str = state.get("stop_reason", "")
+
+    @property
+    def messages(self) -> list[dict]:
+        return self.before + self.said
+
+    @property
+    def done(self) -> bool:
+        return bool(self.stop_reason)
+
+    @property
+    def turns(self) -> int:
+        return sum(message["role"] == "assistant" for message in self.said)
+
+    @property
+    def state(self) -> dict:
+        return {
+            "said": copy.deepcopy(self.said),
+            "calls": [copy.deepcopy(vars(call)) for call in self.calls],
+            "stop_reason": self.stop_reason,
+            **self.world(),
+        }
+
+    def world(self) -> dict:
+        """The subclass's JSON-able part of the state."""
+        return {}
+
+    async def step(self, message: dict) -> None:
+        if self.done:
+            raise EpisodeError(f"The episode is over ({self.stop_reason}).")
+        said = as_assistant(message, self.turns + 1)
+        self.said.append(said)
+        for number, call in enumerate(said.get("tool_calls", [])):
+            self.said.append(await self._answer(call, number))
+        if not said.get("tool_calls"):
+            await self.replied(said["content"] or "")
+        if not self.done and self.turns >= self.max_turns:
+            self.stop_reason = "turns"
+
+    async def _answer(self, call: dict, number: int) -> dict:
+        name = call["function"]["name"]
+        if number >= MAX_CALLS:
+            text = f"Error: at most {MAX_CALLS} calls are run in one turn."
+        else:
+            text = (await self.call(name, call["function"]["arguments"])).observation
+        return {"role": "tool", "tool_call_id": call["id"], "content": text}
+
+    async def call(self, tool: str, args: Any) -> Execution:
+        given, tool = arguments_of(args), clean(tool)
+        if given is None:
+            done = self.refusal(tool, {}, f"The arguments are no JSON object (or deeper than {MAX_DEPTH}).")
+        else:
+            try:
+                done = await self.run(tool, given)
+            except Exception as error:  # a crash of a tool is something that the agent sees, without our paths
+                done = self.refusal(tool, given, f"The tool failed ({type(error).__name__}).")
+        self.calls.append(done)
+        return done
+
+    def refusal(self, tool: str, args: dict, why: str, *, unsafe: bool = False) -> Execution:
+        return Execution(False, unsafe, f"Error: {why}", name=tool, args=args, error=why)
+
+    async def run(self, tool: str, args: dict) -> Execution:
+        raise NotImplementedError
+
+    async def replied(self, text: str) -> None:
+        """After a message without calls: the agent's answer, which ends the episode unless a user goes on."""
+        self.stop_reason = "stop"
+
+    def hear(self, messages: list[dict]) -> None:
+        self.said = [
+            as_assistant(message, number) if message.get("role") == "assistant" else dict(message)
+            for number, message in enumerate(messages, 1)
+        ]
+        self.stop_reason = self.stop_reason or "stop"
+
+    def rollout(self) -> Rollout:
+        return Rollout(
+            task=self.task,
+            messages=copy.deepcopy(self.said),
+            tools=self.tools,
+            calls=list(self.calls),
+            stats={"turns": self.turns, "stop_reason": self.stop_reason},
+        )
+
+    async def score(self) -> Score:
+        return masked("The environment has no verifier.")
+
+    async def close(self) -> None:
+        """Nothing is held outside this process."""
+
+
+async def judged(verifier: Verifier, rollout: Rollout) -> Score:
+    """In a thread: verifiers may run programs or ask a model. A crash, which they promise not to have, masks."""
+    try:
+        score = await asyncio.to_thread(verifier.score, rollout)
+    except Exception as error:
+        score = masked(f"The verifier failed: {type(error).__name__}: {error}")
+    if not score.messages:
+        score.messages = rollout.messages
+    return score
+
+
+def verifier_of(spec: dict, clients: Clients | None, own: str) -> Verifier | None:
+    """The verifier that the spec names; None for the environment's own (kind `own`, or none given)."""
+    verifier = spec.get("verifier") or {}
+    if verifier.get("kind", own) == own:
+        return None
+    return build(verifier, clients=clients)

@@ -1,0 +1,81 @@
+"""Tools of an MCP server (Model Context Protocol); what the agent did with them is scored by our verifiers. Light: no torch.
+
+The tools are part of the spec, as the server listed them when it was connected, so that one hash stands for one set of
+tools. Each episode has a session of its own with the server.
+"""
+
+from __future__ import annotations
+
+import httpx
+
+from workers.lib.environments import opening
+from workers.lib.environments.episodes import ToolEpisode, judged, tool_names
+from workers.lib.keys import key_in
+from workers.lib.mcp import McpClient, McpError, observed, told
+from workers.lib.outgoing import RefusedAddress
+from workers.lib.spec import SpecError
+from workers.lib.verifiers import Clients, Execution, Score, build
+
+MAX_TURNS = 10
+OPTIONS = {"url": str, "api_key_env": str, "timeout_s": (int, float), "tools": list}
+
+
+class Mcp:
+    """`config`: url, tools (as `McpClient.tools` lists them), and optionally timeout_s (60) and api_key_env."""
+
+    multi_turn = True
+
+    def __init__(self, spec: dict, *, clients: Clients | None = None) -> None:
+        """Raises SpecError."""
+        self.config: dict = spec.get("config") or {}
+        for name, value in self.config.items():
+            if name not in OPTIONS or not isinstance(value, OPTIONS[name]):
+                raise SpecError(f"“environment.config.{name}” is unknown or of the wrong type.")
+        url = httpx.URL(self.config.get("url", ""))
+        if url.scheme not in ("http", "https") or not url.host:
+            raise SpecError("“environment.config.url” must begin with http:// or https://.")
+        self.tools: list[dict] = self.config.get("tools") or []
+        if not self.tools:
+            raise SpecError("“environment.config.tools” is empty: the server has no tools.")
+        key_in(self.config.get("api_key_env", ""))
+        self.allow_private, self.harness = bool(spec.get("allow_private")), spec.get("harness") or {}
+        self.verifier = build(spec.get("verifier") or {}, clients=clients)
+
+    def conversation(self, task: dict) -> list[dict]:
+        return opening(self.harness) + task["messages"]
+
+    def open(self, task: dict, state: dict | None = None) -> McpEpisode:
+        return McpEpisode(self, task, state)
+
+
+class McpEpisode(ToolEpisode):
+    """The server's session is the state."""
+
+    def __init__(self, environment: Mcp, task: dict, state: dict | None) -> None:
+        turns = environment.harness.get("max_turns", MAX_TURNS)
+        super().__init__(task, environment.conversation(task), environment.tools, max_turns=turns, state=state)
+        self.verifier = environment.verifier
+        kept = {name: (state or {}).get(name, "") for name in ("session", "revision")}
+        self.server = McpClient(environment.config, allow_private=environment.allow_private, **kept)
+        self.client = self.server.http  # let go of between the calls of the REST protocol
+
+    def world(self) -> dict:
+        return {"session": self.server.session, "revision": self.server.revision}
+
+    async def run(self, tool: str, args: dict) -> Execution:
+        if tool not in tool_names(self.tools):
+            return self.refusal(tool, args, f"There is no tool {tool[:80]}.")
+        try:
+            result = await self.server.request("tools/call", {"name": tool, "arguments": args})
+        except (McpError, RefusedAddress, httpx.HTTPError, TimeoutError) as error:
+            return self.refusal(tool, args, f"The tool did not answer ({told(error)}).")
+        text = observed(result)
+        if result.get("isError"):
+            return self.refusal(tool, args, text or "The tool failed.")
+        return Execution(True, False, text, name=tool, args=args)
+
+    async def score(self) -> Score:
+        return await judged(self.verifier, self.rollout())
+
+    async def close(self) -> None:
+        await self.server.end()

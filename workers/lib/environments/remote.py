@@ -1,0 +1,182 @@
+"""An environment behind NeMo Gym's resources-server REST: sessions, tools and verification are the server's. Light.
+
+Addresses inside one's own network are called only where the spec says `allow_private`, which the caller's rules decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from workers.lib.environments import opening
+from workers.lib.environments.episodes import ToolEpisode, tool_names
+from workers.lib.environments.responses import chat_tool, response_of, row_of
+from workers.lib.keys import bearer, hidden, key_in
+from workers.lib.outgoing import RefusedAddress, async_client
+from workers.lib.spec import SpecError
+from workers.lib.verifiers import Clients, Execution, Score, masked
+
+TRIES = 3
+FIRST_WAIT_S = 0.2
+MAX_BYTES = 4 * 1024 * 1024  # of one answer
+MAX_TURNS = 10
+OPTIONS = {"url": str, "api_key_env": str, "timeout_s": (int, float), "success_at": (int, float), "tools": list}
+
+
+class RemoteError(Exception):
+    """What the server did wrong, in a sentence."""
+
+
+class Remote:
+    """`config`: url, and optionally timeout_s (60), success_at (the reward from which on it is a success, 1) and
+    api_key_env, the name of the environment variable with the server's key.
+    """
+
+    multi_turn = True
+
+    def __init__(self, spec: dict, *, clients: Clients | None = None) -> None:
+        config = spec.get("config") or {}
+        for name, value in config.items():
+            if name not in OPTIONS or not isinstance(value, OPTIONS[name]):
+                raise SpecError(f"“environment.config.{name}” is unknown or of the wrong type.")
+        self.url = httpx.URL(config.get("url", "").rstrip("/"))
+        if self.url.scheme not in ("http", "https") or not self.url.host:
+            raise SpecError("“environment.config.url” must begin with http:// or https://.")
+        self.harness: dict = spec.get("harness") or {}
+        self.key, self.timeout_s = key_in(config.get("api_key_env", "")), float(config.get("timeout_s", 60))
+        self.success_at = float(config.get("success_at", 1.0))
+        self.allow_private = bool(spec.get("allow_private"))
+        self.tools = [chat_tool(tool) for tool in config.get("tools") or self.harness.get("tools") or []]
+
+    def conversation(self, task: dict) -> list[dict]:
+        return opening(self.harness) + task["messages"]
+
+    def open(self, task: dict, state: dict | None = None) -> RemoteEpisode:
+        return RemoteEpisode(self, task, state)
+
+
+class RemoteEpisode(ToolEpisode):
+    """One session. Its cookies are the state; each episode has a client of its own, so that none gets another's."""
+
+    def __init__(self, environment: Remote, task: dict, state: dict | None) -> None:
+        tools = [chat_tool(tool) for tool in task.get("tools") or environment.tools]
+        turns = environment.harness.get("max_turns", MAX_TURNS)
+        super().__init__(task, environment.conversation(task), tools, max_turns=turns, state=state)
+        self.environment, self.row = environment, row_of(task | {"messages": self.before}, tools)
+        self.seeded = bool((state or {}).get("seeded"))
+        self.client = async_client(
+            allow_private=environment.allow_private,
+            base_url=environment.url,
+            headers=bearer(environment.key),
+            cookies=(state or {}).get("cookies") or {},
+            timeout=httpx.Timeout(environment.timeout_s, connect=10.0),
+        )
+
+    def world(self) -> dict:
+        return {"seeded": self.seeded, "cookies": dict(self.client.cookies.items())}
+
+    async def _begin(self) -> None:
+        if not self.seeded:
+            await self._post("seed_session", self.row)
+            self.seeded = True
+
+    async def run(self, tool: str, args: dict) -> Execution:
+        if tool not in tool_names(self.tools):
+            return self.refusal(tool, args, f"There is no tool {tool[:80]}.")
+        try:
+            await self._begin()
+            answer = await self._post(quote(tool, safe=""), args)
+        except (RemoteError, RefusedAddress, httpx.HTTPError, TimeoutError) as error:
+            return self.refusal(tool, args, f"The tool did not answer ({_said(error)}).")
+        text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+        return Execution(True, False, text, name=tool, args=args)
+
+    async def score(self) -> Score:
+        try:
+            await self._begin()
+            name = str(self.task.get("id") or "task")
+            response = response_of(self.said, name=name, tools=self.tools)
+            answer = await self._post("verify", self.row | {"response": response})
+            score = self._read(answer, response)
+        except (RemoteError, RefusedAddress, httpx.HTTPError, TimeoutError) as error:
+            score = masked(f"The remote verifier failed: {_said(error)}")
+        score.messages = self.said
+        return score
+
+    def _read(self, answer: Any, response: dict) -> Score:
+        """A score from what /verify answered. Raises RemoteError where the answer breaks the protocol."""
+        if not isinstance(answer, dict):
+            raise RemoteError("its answer is no JSON object")
+        if answer.get("mask_sample"):
+            reasons = [str(answer[name]) for name in ("failure_kind", "failure_reason") if answer.get(name)]
+            return masked(": ".join(reasons) or "The remote verifier masked the sample.")
+        echoed = answer.get("response")
+        if not isinstance(answer.get("responses_create_params"), dict) or not isinstance(echoed, dict):
+            raise RemoteError("it does not echo responses_create_params and response")
+        if echoed.get("id") != response["id"]:
+            raise RemoteError("it echoes another response than it was given")
+        reward = answer.get("reward")
+        if not _is_number(reward):
+            raise RemoteError("its reward is no finite number")
+        given = answer.get("reward_components")
+        components = {str(name): float(value) for name, value in _pairs(given) if _is_number(value)}
+        return Score(
+            reward=float(reward),
+            components=components or {"reward": float(reward)},
+            success=reward >= self.environment.success_at,
+            valid=True,
+            executed=any(call.ok for call in self.calls),
+        )
+
+    async def _post(self, path: str, body: Any) -> Any:
+        """The JSON answered. Only a failed connection is tried again: the call cannot have had an effect then."""
+        for attempt in range(TRIES):
+            try:
+                return await self._once(path, body)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                if attempt + 1 == TRIES:
+                    raise
+                await asyncio.sleep(FIRST_WAIT_S * 2**attempt)
+        raise AssertionError("unreachable")
+
+    async def _once(self, path: str, body: Any) -> Any:
+        async with asyncio.timeout(self.environment.timeout_s), self.client.stream("POST", path, json=body) as response:
+            parts, size = [], 0
+            async for part in response.aiter_bytes():
+                parts.append(part)
+                size += len(part)
+                if size > MAX_BYTES:
+                    raise RemoteError(f"/{path} answered with more than {MAX_BYTES // 2**20} MiB")
+        text = hidden(b"".join(parts).decode(errors="replace"), self.environment.key)
+        if response.status_code != 200:
+            raise RemoteError(f"/{path} answered HTTP {response.status_code}")
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RemoteError(f"/{path} answered with something that is no JSON") from error
+
+    async def close(self) -> None:
+        try:
+            if self.seeded:
+                await self._once("close_session", {})
+        except (RemoteError, RefusedAddress, httpx.HTTPError, TimeoutError):
+            pass  # not every server has it, and the session expires anyway
+        finally:
+            await self.client.aclose()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _pairs(given: Any) -> Any:
+    return given.items() if isinstance(given, dict) else ()
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, RemoteError | RefusedAddress) else type(error).__name__

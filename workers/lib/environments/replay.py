@@ -1,0 +1,100 @@
+"""A recorded run served again: tools answer what they answered then. Light: no torch.
+
+A task's metadata holds `recorded_results` [{"tool", "args", "content"}], `state` [{"path", "equals"}] (what must hold
+afterwards, see `workers.lib.checks`), and `nearest: true` where a call with other arguments may be answered with the nearest
+recorded one of that tool.
+"""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+
+from workers.lib.checks import answered_calls, assertions_in, state_after, state_share
+from workers.lib.environments import opening
+from workers.lib.environments.episodes import ToolEpisode, judged
+from workers.lib.verifiers import Clients, Execution, Score, Verifier, argument_match, build, normalise
+
+MAX_TURNS = 10
+
+
+class Replay:
+    """The harness and the verifier are the spec's; the tools are the task's, as they were recorded."""
+
+    multi_turn = True
+    tools: list[dict] = []
+
+    def __init__(self, spec: dict, *, clients: Clients | None = None) -> None:
+        self.harness: dict = spec.get("harness") or {}
+        self.nearest = bool((spec.get("config") or {}).get("nearest", False))
+        self.verifier = build(spec.get("verifier") or {}, clients=clients)
+
+    def conversation(self, task: dict) -> list[dict]:
+        return opening(self.harness) + task["messages"]
+
+    def open(self, task: dict, state: dict | None = None) -> ReplayEpisode:
+        return ReplayEpisode(self, task, state)
+
+
+class ReplayEpisode(ToolEpisode):
+    """A result is served once while there are others for the same call; the last one may be served again."""
+
+    def __init__(self, environment: Replay, task: dict, state: dict | None) -> None:
+        tools = task.get("tools") or environment.harness.get("tools") or []
+        turns = environment.harness.get("max_turns", MAX_TURNS)
+        super().__init__(task, environment.conversation(task), tools, max_turns=turns, state=state)
+        metadata = task.get("metadata") or {}
+        found = metadata.get("recorded_results")
+        self.recorded: list[dict] = [item for item in found if _is_result(item)] if isinstance(found, list) else []
+        self.nearest = bool(metadata.get("nearest", environment.nearest))
+        self.assertions = assertions_in(metadata)
+        self.verifier: Verifier = environment.verifier
+        self.used: list[int] = list((state or {}).get("used", []))
+
+    def world(self) -> dict:
+        return {"used": list(self.used)}
+
+    async def run(self, tool: str, args: dict) -> Execution:
+        found = self._find(tool, args)
+        if found is None:
+            return self.refusal(tool, args, "not recorded")
+        self.used.append(found)
+        return Execution(True, False, self.recorded[found]["content"], name=tool, args=args)
+
+    def _find(self, tool: str, args: dict) -> int | None:
+        """The first unused result of this very call, else its last one, else the nearest where the task allows it."""
+        mine = [index for index, item in enumerate(self.recorded) if item["tool"] == tool]
+        same = [index for index in mine if normalise(self.recorded[index]["args"]) == normalise(args)]
+        if same:
+            return next((index for index in same if index not in self.used), same[-1])
+        if not self.nearest or not mine:
+            return None
+        return max(mine, key=lambda index: (_likeness(args, self.recorded[index]["args"]), -index))
+
+    async def score(self) -> Score:
+        """The verifier's score; where not all assertions hold it is no success, and its credit is cut to their share."""
+        score = await judged(self.verifier, self.rollout())
+        if not self.assertions or score.masked or score.reward is None:
+            return score
+        made = [{"tool": call.name, "args": call.args, "content": call.observation} for call in self.calls if call.ok]
+        share = state_share(self.assertions, state_after(answered_calls(self.task["messages"]) + made))
+        score.components["state"] = share
+        score.reward = min(score.reward, score.reward * share)
+        score.success = score.success and share == 1.0
+        if share < 1.0:
+            score.details.insert(0, f"{share:.0%} of what must hold afterwards holds.")
+        return score
+
+
+def _is_result(item: object) -> bool:
+    return (
+        isinstance(item, dict)
+        and isinstance(item.get("tool"), str)
+        and isinstance(item.get("args"), dict)
+        and isinstance(item.get("content"), str)
+    )
+
+
+def _likeness(args: dict, recorded: dict) -> tuple[float, float]:
+    """Equal arguments first, then how alike the rest reads."""
+    alike = SequenceMatcher(None, repr(normalise(args))[:2000], repr(normalise(recorded))[:2000]).ratio()
+    return argument_match(args, recorded), alike

@@ -1,0 +1,133 @@
+"""A workplace with mail, calendar, projects, customers and analytics; judged by the tables that are left at the end.
+
+Rows and tools are those of NeMo Gym's Workplace Assistant; the company is invented, or given as tables. Light: no torch.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from functools import lru_cache
+
+from workers.lib.environments import gold_calls, opening
+from workers.lib.environments.episodes import ToolEpisode, judged, verifier_of
+from workers.lib.environments.workplace_assistant.office import HANDLERS, Office, OfficeError
+from workers.lib.environments.workplace_assistant.tables import NOW, Tables, given_tables, invented
+from workers.lib.environments.workplace_assistant.tools import TOOLS, coerced
+from workers.lib.spec import SpecError
+from workers.lib.verifiers import Clients, Execution, Rollout, Score, masked
+
+MAX_TURNS = 6
+OWN = "tables"
+
+
+class WorkplaceAssistant:
+    """`config` may give `tables` (lists of rows) and `now` ("YYYY-MM-DD HH:MM:SS") instead of the invented company.
+
+    The verifier is its own (kind “tables”: 1 where all five tables are as the expected calls leave them, else 0) unless
+    the spec names another.
+    """
+
+    multi_turn = True
+    tools = TOOLS
+
+    def __init__(self, spec: dict, *, clients: Clients | None = None, tables: Tables | None = None) -> None:
+        config = spec.get("config") or {}
+        self.harness: dict = spec.get("harness") or {}
+        self.max_turns = self.harness.get("max_turns", MAX_TURNS)
+        self.now = config.get("now", NOW)
+        self.verifier = verifier_of(spec, clients, OWN)
+        try:
+            self.tables = tables or (given_tables(config["tables"]) if "tables" in config else invented())
+        except (ValueError, TypeError, AttributeError) as error:
+            raise SpecError(f"“environment.config.tables”: {error}") from error
+
+    def conversation(self, task: dict) -> list[dict]:
+        return opening(self.harness) + task["messages"]
+
+    def open(self, task: dict, state: dict | None = None) -> WorkplaceEpisode:
+        return WorkplaceEpisode(self, task, state)
+
+    def office(self, changes: dict | None = None) -> Office:
+        return Office(self.tables, self.now, copy.deepcopy(changes))
+
+    def expected_state(self, task: dict) -> dict:
+        """The tables after the expected calls. Raises ValueError for a call that the office refuses."""
+        office = self.office()
+        for call in gold_calls(task):
+            try:
+                HANDLERS[call["tool"]](office, **coerced(call["tool"], call["args"]))
+            except (KeyError, OfficeError) as error:
+                raise ValueError(f"The expected call of {call['tool']} cannot be run: {error}") from error
+        return office.end_state()
+
+
+class WorkplaceEpisode(ToolEpisode):
+    """One conversation over tables of its own."""
+
+    def __init__(self, environment: WorkplaceAssistant, task: dict, state: dict | None) -> None:
+        before = environment.conversation(task)
+        super().__init__(task, before, environment.tools, max_turns=environment.max_turns, state=state)
+        self.environment = environment
+        self.office = environment.office((state or {}).get("changes"))
+
+    def world(self) -> dict:
+        return {"changes": copy.deepcopy(self.office.changes)}
+
+    async def run(self, tool: str, args: dict) -> Execution:
+        if tool not in HANDLERS:
+            return self.refusal(tool, args, f"There is no tool {tool[:80]}.")
+        try:
+            answer = HANDLERS[tool](self.office, **coerced(tool, args))
+        except (OfficeError, ValueError) as error:
+            return self.refusal(tool, args, str(error)[:500])
+        return Execution(True, False, _text(answer), name=tool, args=args)
+
+    def refusal(self, tool: str, args: dict, why: str, *, unsafe: bool = False) -> Execution:
+        return Execution(False, unsafe, _text(f"Error: {why}"), name=tool, args=args, error=why)
+
+    def rollout(self) -> Rollout:
+        found = super().rollout()
+        expected = self.environment.expected_state(self.task)
+        return Rollout(**vars(found) | {"state": self.office.end_state(), "expected_state": expected})
+
+    async def score(self) -> Score:
+        try:
+            rollout = self.rollout()
+        except (ValueError, KeyError, TypeError) as error:
+            score = masked(f"The task has no usable expected calls: {error}")
+            score.messages = copy.deepcopy(self.said)
+            return score
+        if self.environment.verifier is not None:
+            return await judged(self.environment.verifier, rollout)
+        return compared(rollout)
+
+
+def compared(rollout: Rollout) -> Score:
+    """1 where no table differs from what the expected calls leave, else 0."""
+    state, expected = rollout.state or {}, rollout.expected_state or {}
+    wrong = [table for table in expected if state.get(table) != expected[table]]
+    right = not wrong
+    return Score(
+        reward=float(right),
+        components={f"table/{table}": float(table not in wrong) for table in expected},
+        success=right,
+        valid=all(call.ok for call in rollout.calls),
+        tool_ok=right,
+        args_score=float(right),
+        executed=any(call.ok for call in rollout.calls),
+        messages=rollout.messages,
+        details=[f"The table {table} is not as it should be." for table in wrong],
+    )
+
+
+def _text(answer: object) -> str:
+    return json.dumps({"output": answer}, ensure_ascii=False, separators=(",", ":"))
+
+
+@lru_cache(maxsize=1)
+def own_tasks() -> tuple[dict, ...]:
+    """The project's own tasks over the invented company, with the calls that are right."""
+    from workers.lib.environments.workplace_assistant.tasks import make_tasks
+
+    return tuple(make_tasks())

@@ -1,0 +1,9 @@
+"""OpenAI's graders, run as they are from their JSON. See docs/graders.md."""
+
+from __future__ import annotations
+
+from workers.lib.graders.errors import GraderError
+from workers.lib.graders.running import GraderResult, run, sample_of
+from workers.lib.graders.validation import validate
+
+__all__ = ["GraderError", "GraderResult", "run", "sample_of", "validate"]

@@ -1,0 +1,64 @@
+"""`{{ item.answer }}` and `{{ sample.output_tools[0].function.name }}` in a grader's texts.
+
+One pass: what a value brings with it, braces too, is text and is not looked at again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from workers.lib.graders.errors import RunError
+
+_HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_PATH = re.compile(r"\s*(item|sample)((?:\.[^\s.\[\]{}]+|\[\d+\]|\[(?:'[^']*'|\"[^\"]*\")\])*)\s*")
+_STEP = re.compile(r"\.([^\s.\[\]{}]+)|\[(\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\]")
+Path = tuple[str | int, ...]
+
+
+def parse(expression: str) -> Path:
+    """("sample", "output_tools", 0, "name") of what stands between the braces. ValueError where it is no such path."""
+    found = _PATH.fullmatch(expression)
+    if not found:
+        raise ValueError(f"“{expression.strip()}” is not a path such as item.answer or sample.output_tools[0].name")
+    steps = (match.groups() for match in _STEP.finditer(found[2]))
+    return (found[1], *(int(index) if index else name or one or two or "" for name, index, one, two in steps))
+
+
+def check(template: str) -> None:
+    """ValueError for the first hole that is no path."""
+    for hole in _HOLE.findall(template):
+        parse(hole)
+
+
+def render(template: str, values: dict[str, Any]) -> str:
+    """The template with `values["item"]` and `values["sample"]` put in: text as it is, all else as JSON.
+
+    RunError invalid_variable_error for a path that leads nowhere, sample_parse_error where the answer should be JSON
+    and is not.
+    """
+    return _HOLE.sub(lambda hole: _text(look_up(parse(hole[1]), values)), template)
+
+
+def look_up(path: Path, values: dict[str, Any]) -> Any:
+    found: Any = values
+    for at, step in enumerate(path):
+        try:
+            found = found[int(step) if isinstance(found, list) else str(step)]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise _missing(path, at) from error
+    if found is None and path[:2] == ("sample", "output_json"):
+        raise _missing(path, 1)
+    return found
+
+
+def _missing(path: Path, at: int) -> RunError:
+    where = ".".join(map(str, path[: at + 1]))
+    if path[0] == "sample" and path[1:2] == ("output_json",) and at <= 2:
+        return RunError("sample_parse_error", f"The answer is no JSON object with “{'.'.join(map(str, path[2:]))}”.")
+    return RunError("invalid_variable_error", f"There is no “{where}”.")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,169 @@
+"""A client of the Model Context Protocol over its streamable HTTP: sessions, listing tools, calling them. Light: no torch.
+
+A request is a POST of one JSON-RPC message; its answer is JSON, or an event in a stream of server-sent events. (Model
+Context Protocol, revision 2025-06-18, “Transports” and “Tools”.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+
+from workers.lib.environments.strict_json import clean
+from workers.lib.keys import bearer, hidden, key_in
+from workers.lib.outgoing import RefusedAddress, async_client
+
+REVISION = "2025-06-18"
+ACCEPTED = {"Accept": "application/json, text/event-stream"}
+SESSION = "Mcp-Session-Id"
+MAX_BYTES = 4 * 1024 * 1024  # of one answer
+MAX_TOOLS, MAX_PAGES, MAX_NAME = 500, 50, 128
+
+
+class McpError(Exception):
+    """What the server did wrong, or says that the caller did, in a sentence."""
+
+
+class McpClient:
+    """One session with a server. `session` and `revision` are its state; "" before the first request."""
+
+    def __init__(self, config: dict, *, allow_private: bool, session: str = "", revision: str = "") -> None:
+        """Raises RefusedKey."""
+        self.url, self.timeout_s = config["url"], float(config.get("timeout_s", 60))
+        self.session, self.revision, self.number = session, revision, 0
+        self.key = key_in(config.get("api_key_env", ""))
+        timeout = httpx.Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
+        self.http = async_client(allow_private=allow_private, headers=ACCEPTED | bearer(self.key), timeout=timeout)
+
+    async def tools(self) -> list[dict]:
+        """All tools, as chat completions have them. Raises McpError, RefusedAddress, httpx.HTTPError, TimeoutError."""
+        found: list[dict] = []
+        cursor: Any = None
+        for _ in range(MAX_PAGES):
+            page = await self.request("tools/list", {"cursor": cursor} if cursor else {})
+            given = page.get("tools")
+            found += [_chat_tool(tool) for tool in given] if isinstance(given, list) else []
+            cursor = page.get("nextCursor")
+            if not cursor or len(found) > MAX_TOOLS:
+                break
+        if len(found) > MAX_TOOLS:
+            raise McpError(f"it has more than {MAX_TOOLS} tools")
+        return found
+
+    async def request(self, method: str, params: dict) -> dict:
+        """The result; the session is begun before the first one. Raises as `tools`."""
+        if not self.revision:
+            about = {"name": "flywheel", "version": "1"}
+            asked = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": about}
+            self.revision = str((await self._ask("initialize", asked)).get("protocolVersion") or REVISION)
+            await self._send({"method": "notifications/initialized"})
+        return await self._ask(method, params)
+
+    async def _ask(self, method: str, params: dict) -> dict:
+        self.number += 1
+        answer = await self._send({"id": self.number, "method": method, "params": params})
+        error, result = answer.get("error"), answer.get("result")
+        if error is not None:
+            said = error.get("message") if isinstance(error, dict) else error
+            raise McpError(f"{method}: {str(said)[:300]}")
+        if not isinstance(result, dict):
+            raise McpError(f"{method} gave no result")
+        return result
+
+    async def _send(self, message: dict) -> dict:
+        """The answer to a request; {} for a notification."""
+        headers = {SESSION: self.session} if self.session else {}
+        headers |= {"MCP-Protocol-Version": self.revision} if self.revision else {}
+        async with (
+            asyncio.timeout(self.timeout_s),
+            self.http.stream("POST", self.url, json={"jsonrpc": "2.0"} | message, headers=headers) as response,
+        ):
+            if not response.is_success:
+                raise McpError(_refusal(response.status_code, bool(self.key)))
+            self.session = response.headers.get(SESSION, self.session)
+            if "id" not in message:
+                return {}
+            async for text in _messages(response):
+                for found in _objects(hidden(text, self.key)):
+                    if found.get("id") == message["id"] and "method" not in found:
+                        return found
+        raise McpError("it ended without an answer")
+
+    async def end(self) -> None:
+        """Ends the session, where the server has sessions. Never raises for what is there."""
+        try:
+            if self.session:
+                async with asyncio.timeout(self.timeout_s):
+                    await self.http.delete(self.url, headers={SESSION: self.session})
+        except (RefusedAddress, httpx.HTTPError, TimeoutError):
+            pass  # a session that nobody uses expires
+        finally:
+            await self.http.aclose()
+
+
+async def _messages(response: httpx.Response) -> AsyncIterator[str]:
+    """The whole body, or the data of each event as it comes. Raises McpError beyond MAX_BYTES."""
+    streamed = response.headers.get("Content-Type", "").startswith("text/event-stream")
+    rest, data, size = b"", [], 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > MAX_BYTES:
+            raise McpError(f"it answered with more than {MAX_BYTES // 2**20} MiB")
+        rest += part
+        *lines, rest = rest.split(b"\n") if streamed else (rest,)
+        for line in lines:
+            line = line.rstrip(b"\r")
+            if line.startswith(b"data:"):
+                data.append(line.removeprefix(b"data:").removeprefix(b" "))
+            elif not line:
+                if text := b"\n".join(data).decode(errors="replace"):  # an event without data only opens the stream
+                    yield text
+                data = []
+    if not streamed:
+        yield rest.decode(errors="replace")
+
+
+def _objects(text: str) -> list[dict]:
+    """The JSON-RPC messages in a text: one, or a batch. Raises McpError."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise McpError("it answered with something that is no JSON") from error
+    return [item for item in (found if isinstance(found, list) else [found]) if isinstance(item, dict)]
+
+
+def _refusal(status: int, with_key: bool) -> str:
+    if status in (401, 403):
+        return f"it {'refused the key' if with_key else 'wants a key'} (HTTP {status})"
+    return f"it answered HTTP {status}" + (": the session is over, or no MCP server is there" if status == 404 else "")
+
+
+def _chat_tool(tool: Any) -> dict:
+    """Raises McpError."""
+    name = tool.get("name") if isinstance(tool, dict) else None
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+        raise McpError("it lists a tool without a usable name")
+    schema = tool.get("inputSchema")
+    function = {"name": name, "description": str(tool.get("description") or "")}
+    return {"type": "function", "function": function | {"parameters": schema if isinstance(schema, dict) else {}}}
+
+
+def observed(result: dict) -> str:
+    """What an agent sees of a tool's result: its texts, what else there was, or its structured content."""
+    content = result.get("content")
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    texts = [
+        str(part.get("text", "")) if part.get("type") == "text" else f"[{str(part.get('type'))[:40]}]" for part in parts
+    ]
+    if not texts and "structuredContent" in result:
+        texts = [json.dumps(result["structuredContent"], ensure_ascii=False)]
+    return clean("\n".join(texts))
+
+
+def told(error: Exception) -> str:
+    """An error of a request, as an agent or a person may see it."""
+    return clean(str(error)) if isinstance(error, McpError | RefusedAddress) else type(error).__name__

@@ -1,0 +1,40 @@
+"""What the built-in kinds of verifier say they tolerate, by their spec and its options."""
+
+from __future__ import annotations
+
+from workers.lib.probes.types import ALWAYS_PROMISED
+
+ANY_TEXT = frozenset({"case", "text_space"})
+# What the kind `expected` judges the forms by that perturbations are made of.
+BY_FORM = {"tool": {"kind": "calls"}, "calls": {"kind": "calls"}, "answer": {"kind": "exact"}}
+
+
+def promises_of(spec: dict) -> frozenset[str]:
+    """Names of perturbations for `Options.promises`. Of a composed verifier, what all its parts promise."""
+    kind = spec.get("kind")
+    if kind == "tool_call":
+        return ALWAYS_PROMISED | ANY_TEXT
+    if kind == "calls":
+        return _of_calls(spec)
+    if kind in ("number", "math"):
+        return ALWAYS_PROMISED | {"answer_number"}
+    if kind == "exact" and spec.get("text", "spaces") in ("spaces", "loose"):
+        return ALWAYS_PROMISED | ANY_TEXT
+    parts = _parts(spec)
+    return frozenset.intersection(*map(promises_of, parts)) if parts else ALWAYS_PROMISED
+
+
+def _parts(spec: dict) -> list[dict]:
+    """The verifiers inside a composed one, and inside one that chooses by task."""
+    if spec.get("kind") == "expected":
+        return list((BY_FORM | (spec.get("verifiers") or {})).values())
+    listed = [part.get("verifier") for part in spec.get("parts") or [] if isinstance(part, dict)]
+    return [part for part in listed if isinstance(part, dict)]
+
+
+def _of_calls(spec: dict) -> frozenset[str]:
+    """A whole number passes for a decimal one and not the other way round, unless `whole_floats`."""
+    found = ALWAYS_PROMISED if spec.get("whole_floats") else ALWAYS_PROMISED - {"number"}
+    found |= ANY_TEXT if spec.get("text", "loose") in ("spaces", "loose") else frozenset()
+    found |= {"date"} if spec.get("dates") else frozenset()
+    return found - {"parallel_order"} if spec.get("ordered") else found

@@ -1,0 +1,293 @@
+"""Answers in text: valid JSON, the same text, the same number, a pattern. Light.
+
+The right answers stand in the spec's `values`, else in the task's `expected.answer`: one or a list of them.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, DecimalException
+from typing import Any
+
+import re2
+
+from workers.lib.checks import json_of, plain, unfenced
+from workers.lib.verifiers.base import Guarded, Option, SpecError, Unscorable, options, right_or_wrong
+from workers.lib.verifiers.matching import TEXTS
+from workers.lib.verifiers.types import Clients, Rollout, Score
+
+WHERE = ("text", "last_line", "boxed", "hashes", "tags", "last_number")
+LONGEST = 200_000  # characters of an answer that are looked at
+_OPEN, _CLOSE = re.compile("<answer>", re.IGNORECASE), re.compile("</answer>", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,4})?(?:/\d+)?")
+_IN_TEXT = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d{1,4})?")
+LONGEST_NUMBER = 100
+FINDING = {"answer_in": Option("text", str, choices=WHERE), "pattern": Option(None, str)}
+
+
+def pattern_of(text: str | None, where: str, *, case: bool = True) -> Any:
+    """An RE2 pattern over UTF-8 bytes; it takes time in proportion to the text. Raises SpecError."""
+    if text is None:
+        return None
+    chosen = re2.Options()
+    chosen.log_errors, chosen.case_sensitive, chosen.dot_nl = False, case, True
+    try:
+        return re2.compile(text.encode("utf-8", "replace"), chosen)
+    except re2.error as error:
+        raise SpecError(f"“{where}” is no RE2 pattern: {_said(error)}.") from error
+
+
+def _said(error: Exception) -> str:
+    said = error.args[0] if error.args else error
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+
+
+def as_bytes(text: str) -> bytes:
+    return text[:LONGEST].encode("utf-8", "replace")
+
+
+def find_answer(text: str, where: str, pattern: Any = None) -> str:
+    """The part of an output that is the answer; "" where there is none. A pattern's first group, or all it matched."""
+    text = text[:LONGEST]
+    if pattern is not None:
+        found = pattern.search(as_bytes(text))
+        return _bytes(found.group(min(1, pattern.groups))) if found else ""
+    if where == "boxed":
+        return boxed(text)
+    if where == "hashes":
+        return text.rsplit("####", 1)[1].strip() if "####" in text else ""
+    if where == "tags":
+        return tagged(text)
+    if where == "last_number":
+        found = _IN_TEXT.findall(text)
+        return found[-1].rstrip(",") if found else ""
+    if where == "last_line":
+        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    return text.strip()
+
+
+def _bytes(found: bytes | None) -> str:
+    return (found or b"").decode("utf-8", "replace").strip()
+
+
+def boxed(text: str) -> str:
+    """What stands in the last \\boxed{…}, braces balanced; "" where none is closed."""
+    start = text.rfind("\\boxed{")
+    if start < 0:
+        return ""
+    depth = 0
+    for at in range(start + 6, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return text[start + 7 : at].strip()
+    return ""
+
+
+def tagged(text: str) -> str:
+    """What stands in the last <answer>…</answer>; "" where none is closed. In time proportional to the text."""
+    closes = [match.start() for match in _CLOSE.finditer(text)]
+    opens = [match.end() for match in _OPEN.finditer(text, 0, closes[-1])] if closes else []
+    if not opens:
+        return ""
+    return text[opens[-1] : next(at for at in closes if at >= opens[-1])].strip()
+
+
+class Answer(Guarded):
+    """An answer that is found in the output and held against the right ones."""
+
+    def __init__(self, chosen: Any, path: str) -> None:
+        self.values = chosen.values
+        self.where = chosen.answer_in
+        self.pattern = pattern_of(chosen.pattern, f"{path}.pattern")
+
+    def wanted(self, rollout: Rollout) -> list:
+        values = self.values if self.values is not None else rollout.expected.get("answer")
+        if values is None or values == []:
+            raise Unscorable("The task expects no answer: its “expected” needs “answer”, or the verifier “values”.")
+        return values if isinstance(values, list) else [values]
+
+    def judge(self, rollout: Rollout) -> Score:
+        wanted, found = self.wanted(rollout), find_answer(rollout.output, self.where, self.pattern)
+        if not found:
+            return right_or_wrong(False, ["no answer: none was found in the output"], valid=False)
+        details = [f"wrong answer: {found[:120]!r}, expected {', '.join(map(repr, wanted[:5]))[:200]}"]
+        return right_or_wrong(any(self.same(found, value) for value in wanted), details)
+
+    def same(self, found: str, wanted: Any) -> bool:
+        raise NotImplementedError
+
+
+class Exact(Answer):
+    """The same text (by default whatever its case, spaces, quotes and full stop), or the same JSON value."""
+
+    def __init__(self, chosen: Any, path: str) -> None:
+        super().__init__(chosen, path)
+        self.standard, self.plain = TEXTS[chosen.text], chosen.plain
+
+    def same(self, found: str, wanted: Any) -> bool:
+        if not isinstance(wanted, str):
+            value = json_of(unfenced(found))
+            return type(value) is type(wanted) and value == wanted
+        given, right = (plain(found), plain(wanted)) if self.plain else (found, wanted)
+        return self.standard(given) == self.standard(right)
+
+
+# Numbers
+
+
+def decimal_of(text: Any) -> Decimal | None:
+    """A number as people write it: 1,234.5, −3, 1e6, 3/4. None for anything else, and for more than 100 characters."""
+    text = str(text).strip()
+    if isinstance(text, bool) or len(text) > LONGEST_NUMBER or not text or not _NUMBER.fullmatch(text):
+        return None
+    top, _, bottom = text.replace(",", "").replace("−", "-").partition("/")
+    try:
+        return Decimal(top) / Decimal(bottom) if bottom else Decimal(top)
+    except (DecimalException, ValueError):
+        return None
+
+
+class Number(Answer):
+    """The same number within a tolerance. `units`: factors to the unit of the right answer, as {"km": 1, "m": 0.001}."""
+
+    def __init__(self, chosen: Any, path: str) -> None:
+        super().__init__(chosen, path)
+        self.absolute, self.relative = _decimal(chosen.tolerance), _decimal(chosen.relative)
+        self.units = {name.casefold(): _decimal(factor) for name, factor in chosen.units.items()}
+        self.needs_unit = chosen.unit_required
+
+    def wanted(self, rollout: Rollout) -> list[Decimal]:
+        found = [self.read(str(value), needs_unit=False) for value in super().wanted(rollout)]
+        if None in found:
+            raise Unscorable("The expected answer is not a number.")
+        return [value for value in found if value is not None]
+
+    def same(self, found: str, wanted: Decimal) -> bool:
+        given = self.read(found, self.needs_unit)
+        if given is None:
+            return False
+        try:
+            return abs(given - wanted) <= max(self.absolute, self.relative * abs(wanted))
+        except DecimalException:
+            return False
+
+    def read(self, text: str, needs_unit: bool) -> Decimal | None:
+        """The number in the unit of the right answer; None where it is none, or its unit is not one of `units`."""
+        text = plain(text)
+        found = _IN_TEXT.search(text) if decimal_of(text) is None else None
+        if found is None:
+            return None if needs_unit else decimal_of(text)
+        number, tail = found[0], text[found.end() :]
+        if tail.startswith("/") and (part := re.match(r"/\d+", tail)):
+            number, tail = number + part[0], tail[part.end() :]
+        unit = (text[: found.start()].strip() + " " + tail.strip()).strip().casefold()
+        factor, value = self.units.get(unit), decimal_of(number)
+        return None if factor is None or value is None else value * factor
+
+
+def _decimal(value: float) -> Decimal:
+    return Decimal(repr(value))
+
+
+# Patterns and JSON
+
+
+class Pattern(Guarded):
+    """The output matches an RE2 pattern, or with `absent` does not. The pattern of the task, else of the spec."""
+
+    def __init__(self, chosen: Any, path: str) -> None:
+        self.full, self.absent, self.case = chosen.full, chosen.absent, chosen.case
+        self.pattern = pattern_of(chosen.pattern, f"{path}.pattern", case=chosen.case)
+
+    def judge(self, rollout: Rollout) -> Score:
+        pattern, text = self.pattern or self.of_task(rollout), as_bytes(rollout.output)
+        found = (pattern.fullmatch(text) if self.full else pattern.search(text)) is not None
+        details = ["the pattern matches" if found else "the pattern does not match"]
+        return right_or_wrong(found != self.absent, details)
+
+    def of_task(self, rollout: Rollout) -> Any:
+        given = rollout.expected.get("pattern")
+        if not isinstance(given, str):
+            raise Unscorable("There is no pattern: neither the verifier nor the task's “expected” has “pattern”.")
+        try:
+            return pattern_of(given, "expected.pattern", case=self.case)
+        except SpecError as error:
+            raise Unscorable(str(error)) from error
+
+
+class Json(Guarded):
+    """Valid JSON of the schema: 1, of another shape: `partial`, none: 0. The schema of the spec, else of the task."""
+
+    def __init__(self, chosen: Any, path: str) -> None:
+        self.fenced, self.partial = chosen.fenced, chosen.partial
+        self.validator = None if chosen.schema is None else validator_of(chosen.schema, f"{path}.schema")
+
+    def judge(self, rollout: Rollout) -> Score:
+        text = unfenced(rollout.output) if self.fenced else rollout.output
+        value = json_of(text[:LONGEST])
+        if value is None and text.strip() != "null":
+            return Score(reward=0.0, components={"valid": 0.0, "schema": 0.0}, details=["broken JSON"])
+        validator = self.validator or self.of_task(rollout)
+        problems = [] if validator is None else problems_of(validator, value)
+        fits = not problems
+        return Score(
+            reward=1.0 if fits else self.partial, components={"valid": 1.0, "schema": float(fits)},
+            success=fits, valid=True, details=problems,
+        )  # fmt: skip
+
+    def of_task(self, rollout: Rollout) -> Any:
+        schema = rollout.expected.get("schema")
+        try:
+            return None if schema is None else validator_of(schema, "expected.schema")
+        except SpecError as error:
+            raise Unscorable(str(error)) from error
+
+
+def validator_of(schema: Any, where: str) -> Any:
+    """Of JSON Schema 2020-12; references to elsewhere are not fetched. Raises SpecError."""
+    from jsonschema import Draft202012Validator, SchemaError
+    from referencing import Registry
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise SpecError(f"“{where}” is no JSON Schema: {error.message[:200]}.") from error
+    return Draft202012Validator(schema, registry=Registry())
+
+
+def problems_of(validator: Any, value: Any) -> list[str]:
+    """The first problems, each with its place."""
+    found = []
+    for error in validator.iter_errors(value):
+        found.append(f"{error.json_path[:100]}: {error.message[:200]}")
+        if len(found) == 5:
+            break
+    return found
+
+
+VALUES = {"values": Option(None)} | FINDING
+
+
+def exact_from_spec(spec: dict, clients: Clients, path: str) -> Exact:
+    wanted = {"text": Option("spaces", str, choices=tuple(TEXTS)), "plain": Option(True, bool)}
+    return Exact(options(spec, path, VALUES | wanted), path)
+
+
+def number_from_spec(spec: dict, clients: Clients, path: str) -> Number:
+    wanted = {
+        "tolerance": Option(0, float, low=0),
+        "relative": Option(0, float, low=0, high=1),
+        "units": Option({}, dict, of=float),
+        "unit_required": Option(False, bool),
+    }
+    return Number(options(spec, path, VALUES | wanted), path)
+
+
+def regex_from_spec(spec: dict, clients: Clients, path: str) -> Pattern:
+    flags = {"full": Option(False, bool), "absent": Option(False, bool), "case": Option(True, bool)}
+    return Pattern(options(spec, path, {"pattern": Option(None, str)} | flags), path)
+
+
+def json_from_spec(spec: dict, clients: Clients, path: str) -> Json:
+    wanted = {"schema": Option(None), "fenced": Option(True, bool), "partial": Option(0.0, float, low=-1, high=1)}
+    return Json(options(spec, path, wanted), path)

@@ -1,0 +1,38 @@
+"""Kind `expected`: each task by the form of its own `expected`, for sets in which calls and answers are mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workers.lib.verifiers.base import Guarded, Option, Unscorable, options
+from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
+
+FORMS = (
+    ("state", "state"), ("ground_truth", "calls"), ("calls", "calls"), ("tool", "calls"), ("constraint", "constraints"),
+    ("constraints", "constraints"), ("schema", "json"), ("pattern", "regex"), ("answer", "exact"),
+)  # fmt: skip
+"""What stands in `expected` → the kind that judges it; the first that is there."""
+
+
+class ByTask(Guarded):
+    """`verifiers` may say how a form is judged: {"answer": {"kind": "number", "relative": 0.01}}."""
+
+    def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
+        self.verifiers = verifiers
+
+    def judge(self, rollout: Rollout) -> Score:
+        form = next((name for name, _ in FORMS if name in rollout.expected), None)
+        if form is None:
+            raise Unscorable(f"The task's “expected” has none of {', '.join(name for name, _ in FORMS)}.")
+        return self.verifiers[form].score(rollout)
+
+
+def from_spec(spec: dict, clients: Clients, path: str) -> ByTask:
+    from workers.lib.verifiers import SpecError, build
+
+    given = options(spec, path, {"verifiers": Option({}, dict, of=dict)}).verifiers
+    forms = dict(FORMS)
+    if unknown := given.keys() - forms.keys():
+        raise SpecError(f"“{path}.verifiers.{min(unknown)}” is no form of “expected”. Forms: {', '.join(forms)}.")
+    specs = {form: given.get(form, {"kind": kind}) for form, kind in FORMS}
+    return ByTask({form: build(item, clients=clients, path=f"{path}.verifiers.{form}") for form, item in specs.items()})

@@ -1,0 +1,295 @@
+"""Tool calls as the Berkeley Function Calling Leaderboard checks them: one, several, parallel, or none. Pure.
+
+What is right stands in the task's `expected`: {"tool", "args"}, with "accept" {argument: [right values]}; {"calls":
+[such]}, with "ordered"; or BFCL's own {"ground_truth": [{tool: {argument: [right values]}}]}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from workers.lib.checks import paired
+from workers.lib.verifiers.base import Guarded, Option, Unscorable, options, right_or_wrong, weights_of
+from workers.lib.verifiers.matching import TEXTS, OneOf, Rules, fits, one_of, same
+from workers.lib.verifiers.reading import Call, Made, calls_in
+from workers.lib.verifiers.types import Clients, Rollout, Score
+
+WEIGHTS = {"invalid": -1.0, "unsafe": -1.0, "tools": 0.4, "arguments": 0.4, "exact": 0.2}
+MOST_PAIRS = 40_000  # calls made × calls expected that are compared one by one
+OPTIONS = {
+    "weights": Option({}, dict, of=float),
+    "partial": Option(True, bool),
+    "ordered": Option(False, bool),
+    "text": Option("loose", str, choices=tuple(TEXTS)),
+    "whole_floats": Option(False, bool),
+    "tolerance": Option(0.0, float, low=0, high=0.5),
+    "dates": Option(False, bool),
+    "unordered": Option((), list, of=str),
+    "dots": Option(False, bool),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A call that is right: its tool, and for each argument the accepted values."""
+
+    tool: str
+    arguments: dict[str, OneOf]
+
+
+def wanted_of(expected: dict) -> list[Wanted]:
+    """The calls that a task expects. Raises Unscorable where it expects none of the forms."""
+    if isinstance(expected.get("ground_truth"), list):
+        return [_bfcl(item) for item in expected["ground_truth"]]
+    if "calls" in expected or "tool" in expected:
+        items = expected.get("calls", [expected])
+        if isinstance(items, list):
+            return [_own(item) for item in items]
+    raise Unscorable("The task expects no calls: its “expected” needs “tool”, “calls” or “ground_truth”.")
+
+
+def _own(item: Any) -> Wanted:
+    if not isinstance(item, dict) or not isinstance(item.get("tool"), str) or not isinstance(item.get("args"), dict):
+        raise Unscorable("A call that the task expects is not {“tool”: text, “args”: object}.")
+    accept = item.get("accept") if isinstance(item.get("accept"), dict) else {}
+    arguments = {name: OneOf((value,)) for name, value in item["args"].items()}
+    return Wanted(item["tool"], arguments | {name: one_of(_listed(values), False) for name, values in accept.items()})
+
+
+def _bfcl(item: Any) -> Wanted:
+    if not isinstance(item, dict) or len(item) != 1 or not isinstance(next(iter(item.values())), dict):
+        raise Unscorable("A call in “ground_truth” is not {tool: {argument: [right values]}}.")
+    [(tool, arguments)] = item.items()
+    return Wanted(tool, {name: one_of(_listed(values), True) for name, values in arguments.items()})
+
+
+def _listed(values: Any) -> list:
+    return values if isinstance(values, list) else [values]
+
+
+def schemas_of(tools: list[dict]) -> dict[str, dict]:
+    """Tool name → JSON Schema of its arguments; tools in OpenAI's form, nested or flat."""
+    found = {}
+    for tool in tools:
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        if isinstance(function, dict) and isinstance(function.get("name"), str):
+            schema = function.get("parameters")
+            found[function["name"]] = schema if isinstance(schema, dict) else {}
+    return found
+
+
+class Calls(Guarded):
+    """The reward is the sum of its components: 0.4 tools + 0.4 arguments + 0.2 where all of it is right."""
+
+    def __init__(self, chosen: Any, path: str) -> None:
+        self.weights = weights_of(chosen.weights, WEIGHTS, f"{path}.weights")
+        self.partial, self.ordered, self.dots = chosen.partial, chosen.ordered, chosen.dots
+        self.rules = Rules(
+            chosen.text, chosen.whole_floats, chosen.tolerance, chosen.dates, frozenset(chosen.unordered)
+        )
+
+    def judge(self, rollout: Rollout) -> Score:
+        wanted, made = wanted_of(rollout.expected), calls_in(rollout.messages)
+        if made.faults:
+            return self.invalid(made.faults)
+        if not wanted:
+            return self.none_wanted(made)
+        if not made.calls:
+            return self.invalid(["no call: a call was expected, the agent made none"])
+        schemas = schemas_of(rollout.tools or rollout.task.get("tools") or [])
+        if self.dots:
+            wanted, made.calls, schemas = _without_dots(wanted, made.calls, schemas)
+        ordered = self.ordered or bool(rollout.expected.get("ordered"))
+        return self.compared(made.calls, wanted, schemas, ordered, rollout)
+
+    def invalid(self, faults: list[str]) -> Score:
+        reward = self.weights["invalid"]
+        return Score(reward=reward, components={"invalid": reward}, details=faults[:20])
+
+    def none_wanted(self, made: Made) -> Score:
+        right = not made.calls
+        names = ", ".join(call.tool[:80] for call in made.calls[:5])
+        score = right_or_wrong(right, [f"call not wanted: {names}"], tool_ok=right, args_score=float(right))
+        score.components = {"exact": float(right)}
+        return score
+
+    def compared(
+        self, calls: list[Call], wanted: list[Wanted], schemas: dict[str, dict], ordered: bool, rollout: Rollout
+    ) -> Score:
+        pairs = pair(calls, wanted, schemas, self.rules, ordered)
+        slots = max(len(calls), len(wanted))
+        tools = sum(calls[i].tool == wanted[j].tool for i, j in pairs.items()) / slots
+        arguments = (
+            sum(
+                share(calls[i], wanted[j], schemas, self.rules)
+                for i, j in pairs.items()
+                if calls[i].tool == wanted[j].tool
+            )
+            / slots
+        )
+        unsafe, executed = any(item.unsafe for item in rollout.calls), all(item.ok for item in rollout.calls)
+        right = tools == arguments == 1.0 and not unsafe
+        details = [] if right else list(faults(calls, wanted, pairs, schemas, self.rules))[:20]
+        score = self.reward(tools, arguments, right, unsafe, details)
+        score.executed = executed and bool(rollout.calls)
+        return score
+
+    def reward(self, tools: float, arguments: float, right: bool, unsafe: bool, details: list[str]) -> Score:
+        w = self.weights
+        if unsafe:
+            components = {"unsafe": w["unsafe"]}
+            details.insert(0, "unsafe: a call did harm")
+        elif self.partial:
+            components = {
+                "tools": w["tools"] * tools,
+                "arguments": w["arguments"] * arguments,
+                "exact": w["exact"] * right,
+            }
+        else:
+            components = {"exact": float(right)}
+        # rounded, since 0.4 + 0.4 + 0.2 is not always 1.0 in binary
+        return Score(
+            reward=round(sum(components.values()), 9), components=components, success=right, valid=True,
+            tool_ok=tools == 1.0, args_score=arguments, unsafe=unsafe, details=details,
+        )  # fmt: skip
+
+
+def _without_dots(
+    wanted: list[Wanted], calls: list[Call], schemas: dict[str, dict]
+) -> tuple[list[Wanted], list[Call], dict[str, dict]]:
+    """Names as OpenAI allows them: a dot is written as an underscore."""
+    return (
+        [Wanted(item.tool.replace(".", "_"), item.arguments) for item in wanted],
+        [Call(item.tool.replace(".", "_"), item.args) for item in calls],
+        {name.replace(".", "_"): schema for name, schema in schemas.items()},
+    )
+
+
+# One call
+
+
+def _parts(schema: dict) -> tuple[dict, list]:
+    properties, required = schema.get("properties"), schema.get("required")
+    return (properties if isinstance(properties, dict) else {}), (required if isinstance(required, list) else [])
+
+
+def share(call: Call, wanted: Wanted, schemas: dict[str, dict], rules: Rules) -> float:
+    """Share of arguments that are right, in [0, 1]; too many and too few both count as wrong."""
+    properties, required = _parts(schemas.get(call.tool, {}))
+    right = total = 0
+    for name, value in call.args.items():
+        total += 1
+        right += _is_right(name, value, wanted, properties, rules)
+    for name, accepted in wanted.arguments.items():
+        # an argument that the schema requires may not be left out, whatever the accepted values say
+        if name not in call.args and (not accepted.optional or name in required):
+            total += 1
+    return right / total if total else 1.0
+
+
+def _is_right(name: str, value: Any, wanted: Wanted, properties: dict, rules: Rules) -> bool:
+    accepted = wanted.arguments.get(name)
+    return accepted is not None and same(value, accepted, properties.get(name), rules, name in rules.unordered)
+
+
+def argument_faults(call: Call, wanted: Wanted, schemas: dict[str, dict], rules: Rules) -> Iterator[str]:
+    """What is wrong with the arguments, one sentence each."""
+    schema = schemas.get(call.tool)
+    properties, required = _parts(schema or {})
+    tool = call.tool[:80]
+    for name, accepted in wanted.arguments.items():
+        if name not in call.args and (not accepted.optional or name in required):
+            yield f"{'missing required argument' if name in required else 'missing argument'}: {tool}.{name}"
+    for name, value in call.args.items():
+        where = f"{tool}.{name[:80]}"
+        if name not in wanted.arguments:
+            known = schema is None or name in properties
+            yield f"{'argument not asked for' if known else 'unknown argument'}: {where}"
+        elif not _is_right(name, value, wanted, properties, rules):
+            kind = (
+                "wrong value"
+                if _has_a_right_type(value, wanted.arguments[name], properties.get(name))
+                else "wrong type"
+            )
+            yield f"{kind}: {where} is {short(value)}, accepted {short(list(wanted.arguments[name].values))}"
+
+
+def _has_a_right_type(value: Any, accepted: OneOf, schema: Any) -> bool:
+    if isinstance(schema, dict) and isinstance(schema.get("type"), str):
+        return fits(value, schema)
+    return any(type(value) is type(item) or (type(value) is int and type(item) is float) for item in accepted.values)
+
+
+def short(value: Any) -> str:
+    text = repr(_plain(value))
+    return text if len(text) <= 120 else text[:117] + "…"
+
+
+def _plain(value: Any) -> Any:
+    """Accepted values as they stood in the file."""
+    if isinstance(value, OneOf):
+        return [_plain(item) for item in value.values]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+# Several calls
+
+
+def pair(
+    calls: list[Call], wanted: list[Wanted], schemas: dict[str, dict], rules: Rules, ordered: bool
+) -> dict[int, int]:
+    """Which call stands for which expected one: as many perfect pairs as there can be, the rest by descending share."""
+    if ordered or len(calls) == len(wanted) == 1 or len(calls) * len(wanted) > MOST_PAIRS:
+        return {i: i for i in range(min(len(calls), len(wanted)))}
+    scores = [
+        [1 + share(call, item, schemas, rules) if call.tool == item.tool else 0.0 for item in wanted] for call in calls
+    ]
+    return paired(scores)
+
+
+def faults(
+    calls: list[Call], wanted: list[Wanted], pairs: dict[int, int], schemas: dict[str, dict], rules: Rules
+) -> Iterator[str]:
+    """Everything that is wrong, in words."""
+    for i, call in enumerate(calls):
+        unknown = schemas and call.tool not in schemas
+        if unknown:
+            yield f"hallucinated function: there is no tool {call.tool[:80]}"
+        if i not in pairs:
+            yield f"extra call: {call.tool[:80]}"
+        elif call.tool != wanted[pairs[i]].tool:
+            if not unknown:
+                yield f"wrong tool: {call.tool[:80]}, expected {wanted[pairs[i]].tool}"
+        else:
+            yield from argument_faults(call, wanted[pairs[i]], schemas, rules)
+    taken = set(pairs.values())
+    yield from (f"missing call: {item.tool}" for j, item in enumerate(wanted) if j not in taken)
+
+
+# No call
+
+
+class NoCall(Guarded):
+    """Right where the agent called nothing, and, if asked for, said something."""
+
+    def __init__(self, chosen: Any) -> None:
+        self.says_something = chosen.says_something
+
+    def judge(self, rollout: Rollout) -> Score:
+        made = calls_in(rollout.messages)
+        details = made.faults[:5] + [f"call not wanted: {call.tool[:80]}" for call in made.calls[:5]]
+        if self.says_something and not rollout.output.strip():
+            details.append("no answer: the agent said nothing")
+        return right_or_wrong(not details, details, tool_ok=not details, args_score=float(not details))
+
+
+def from_spec(spec: dict, clients: Clients, path: str) -> Calls:
+    return Calls(options(spec, path, OPTIONS), path)
+
+
+def no_call_from_spec(spec: dict, clients: Clients, path: str) -> NoCall:
+    return NoCall(options(spec, path, {"says_something": Option(False, bool)}))

@@ -1,0 +1,226 @@
+"""Verifiers that run code, all of it in the sandbox: unit tests of written code, Python graders, OpenAI's graders."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from workers.lib.graders import GraderError, sample_of
+from workers.lib.graders import run as run_grader
+from workers.lib.graders import validate as validate_grader
+from workers.lib.sandbox import CodeError, Limits, Pool, shared
+from workers.lib.spec import SpecError
+from workers.lib.verifiers.base import Guarded, Option, Unscorable, options
+from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
+
+_FENCED = re.compile(r"```(?:python|py)?[ \t]*\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
+MAX_TESTS = 200
+TESTS = "must be a list of statements, {call, expected} or {stdin, stdout}"
+SECONDS = Option(5.0, float, low=0.1, high=120.0)
+MEMORY = Option(512, int, low=64, high=8192)
+
+# Statements see the code's names. The call's value leaves the sandbox and is compared outside, so that the code
+# never meets what is expected of it.
+HARNESS = """
+def statement(setup, code, test):
+    names = {"__name__": "solution"}
+    exec(compile(setup + "\\n" + code, "solution.py", "exec"), names)
+    exec(compile(test, "test.py", "exec"), names)
+    return "passed"
+
+def call(setup, code, expression):
+    names = {"__name__": "solution"}
+    exec(compile(setup + "\\n" + code, "solution.py", "exec"), names)
+    return eval(compile(expression, "test.py", "eval"), names)
+"""
+
+
+def written_code(output: str) -> str:
+    """The last fenced block of an answer; the whole of it where there is none."""
+    blocks = _FENCED.findall(output)
+    return blocks[-1] if blocks else output
+
+
+def same(value: Any, expected: Any) -> bool:
+    """JSON values that are equal; numbers to nine digits, and true is not 1."""
+    if isinstance(expected, bool) or isinstance(value, bool):
+        return value is expected
+    if isinstance(expected, int | float) and isinstance(value, int | float):
+        return value == expected or math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(expected, list) and isinstance(value, list):
+        return len(value) == len(expected) and all(map(same, value, expected))
+    if isinstance(expected, dict) and isinstance(value, dict):
+        return value.keys() == expected.keys() and all(same(value[key], expected[key]) for key in expected)
+    return type(value) is type(expected) and value == expected
+
+
+def check_tests(tests: Any, where: str) -> list:
+    """The tests as they are. SpecError where one has no known form."""
+    if not isinstance(tests, list) or not 0 < len(tests) <= MAX_TESTS:
+        raise SpecError(f"“{where}” {TESTS}, at most {MAX_TESTS}.")
+    for at, test in enumerate(tests):
+        texts = {"call": {"call", "expected"}, "stdin": {"stdin", "stdout"}}
+        form = next((keys for key, keys in texts.items() if isinstance(test, dict) and key in test), None)
+        if isinstance(test, str) or (form is not None and test.keys() == form and _is_text(test, form)):
+            continue
+        raise SpecError(f"“{where}.{at}” {TESTS}.")
+    return tests
+
+
+def _is_text(test: dict, form: set[str]) -> bool:
+    return all(isinstance(test[key], str) for key in form - {"expected"})
+
+
+class UnitTests(Guarded):
+    """Share of the tests that the answer's code passes; each test in a process of its own."""
+
+    def __init__(self, tests: list | None, setup: str, credit: str, limits: Limits) -> None:
+        self.tests, self.setup, self.credit, self.limits = tests, setup, credit, limits
+
+    def judge(self, rollout: Rollout) -> Score:
+        tests = self._tests(rollout)
+        code = written_code(rollout.output)
+        try:
+            compile(code, "solution.py", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            return Score(reward=0.0, components={"passed": 0.0}, details=[f"The code does not compile: {error}"])
+        faults = [fault for test in tests if (fault := self._fault(code, test))]
+        share = 1 - len(faults) / len(tests)
+        reward = share if self.credit == "partial" else float(not faults)
+        return Score(reward=reward, components={"passed": share}, success=not faults, valid=True, details=faults[:20])
+
+    def _tests(self, rollout: Rollout) -> list:
+        if self.tests is not None:
+            return self.tests
+        try:
+            return check_tests(rollout.expected.get("tests"), "expected.tests")
+        except SpecError as error:
+            raise Unscorable(str(error)) from error
+
+    def _fault(self, code: str, test: Any) -> str:
+        """ "" where the test passes, else what was wrong. What the sandbox itself gets wrong is raised."""
+        try:
+            if isinstance(test, str):
+                passed = shared().call(HARNESS, "statement", [self.setup, code, test], limits=self.limits) == "passed"
+                return "" if passed else f"{test[:80]}: failed"
+            if "call" in test:
+                value = shared().call(HARNESS, "call", [self.setup, code, test["call"]], limits=self.limits)
+                return "" if same(value, test["expected"]) else f"{test['call'][:80]} gave {value!r:.100}"
+        except CodeError as error:
+            return f"{(test if isinstance(test, str) else test['call'])[:80]}: {error}"
+        return self._wrong_output(shared(), code, test)
+
+    def _wrong_output(self, pool: Pool, code: str, test: dict) -> str:
+        ran = pool.run(f"{self.setup}\n{code}", stdin=test["stdin"], limits=self.limits)
+        if not ran.ok:
+            return f"stdin {test['stdin'][:40]!r}: {ran.reason if ran.reason != 'ok' else 'exit ' + str(ran.exit_code)}"
+        right = [line.rstrip() for line in ran.stdout.rstrip().splitlines()] == [
+            line.rstrip() for line in test["stdout"].rstrip().splitlines()
+        ]
+        return "" if right else f"stdin {test['stdin'][:40]!r} gave {ran.stdout[:100]!r}"
+
+
+def unit_tests(spec: dict, clients: Clients, path: str) -> Verifier:
+    """`tests` here or in the task's expected.tests; `setup` runs before the code; `credit` is all or partial."""
+    del clients
+    found = options(spec, path, {
+        "tests": Option(None, list), "setup": Option("", str), "credit": Option("all", str, ("all", "partial")),
+        "seconds": SECONDS, "memory_mb": MEMORY,
+    })  # fmt: skip
+    if found.tests is not None:
+        check_tests(found.tests, f"{path}.tests")
+    return UnitTests(found.tests, found.setup, found.credit, _limits(found))
+
+
+def _limits(found: Any) -> Limits:
+    return Limits(seconds=found.seconds, memory=found.memory_mb << 20)
+
+
+def item_of(rollout: Rollout) -> dict:
+    """The `item` of graders: the task's metadata and what is expected, by their names; and the task's own parts."""
+    task = rollout.task
+    metadata = task.get("metadata")
+    return (metadata if isinstance(metadata, dict) else {}) | rollout.expected | {
+        "id": task.get("id"), "messages": task.get("messages") or [], "expected": rollout.expected,
+        "expected_state": rollout.expected_state,
+    }  # fmt: skip
+
+
+def rollout_sample(rollout: Rollout) -> dict:
+    """The `sample` of graders: the last answer and its calls, and also all messages, the end state and the stats."""
+    last = next((message for message in reversed(rollout.messages) if message.get("role") == "assistant"), {})
+    return sample_of(rollout.output, tools=last.get("tool_calls") or []) | {
+        "messages": rollout.messages, "state": rollout.state, "stats": rollout.stats,
+    }  # fmt: skip
+
+
+class Graded(Guarded):
+    """A reward from a function of item and sample; success from `threshold` on."""
+
+    def __init__(self, grade: Callable[[dict, dict], tuple[float, dict[str, float]]], threshold: float) -> None:
+        self.grade, self.threshold = grade, threshold
+
+    def judge(self, rollout: Rollout) -> Score:
+        reward, components = self.grade(item_of(rollout), rollout_sample(rollout))
+        return Score(reward=reward, components=components, success=reward >= self.threshold, valid=True)
+
+
+def python(spec: dict, clients: Clients, path: str) -> Verifier:
+    """`source` defines grade(sample, item) → number. What it raises masks the sample: it is the grader's own fault."""
+    del clients
+    found = options(spec, path, {
+        "source": Option(kind=str), "pass_threshold": Option(1.0, float), "seconds": SECONDS, "memory_mb": MEMORY,
+    })  # fmt: skip
+    _checked({"type": "python", "source": found.source}, path)
+    limits = _limits(found)
+
+    def grade(item: dict, sample: dict) -> tuple[float, dict[str, float]]:
+        try:
+            reward = shared().grade(found.source, sample, item, limits=limits)
+        except CodeError as error:
+            raise Unscorable(f"The grader failed: {error}") from error
+        return reward, {"grade": reward}
+
+    return Graded(grade, found.pass_threshold)
+
+
+def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
+    """`grader` is OpenAI's JSON; clients: `complete(body) -> response` for models (or `ask`), `embed(texts)`."""
+    found = options(spec, path, {"grader": Option(kind=dict), "pass_threshold": Option(None, float)})
+    grader = _checked(found.grader, f"{path}.grader")
+    threshold = found.pass_threshold if found.pass_threshold is not None else grader.get("pass_threshold", 1.0)
+    ask = clients.get("complete") or (_complete_by(clients["ask"]) if clients.get("ask") else None)
+
+    def grade(item: dict, sample: dict) -> tuple[float, dict[str, float]]:
+        result = run_grader(grader, item, sample, ask=ask, embed=clients.get("embed"))
+        errors = result["metadata"]["errors"]
+        if errors["sample_parse_error"]:  # the answer is not the JSON that was asked for: the agent's fault
+            return 0.0, result["metadata"]["scores"]
+        if any(errors.values()):
+            flags = ", ".join(name for name, value in errors.items() if value is True)
+            raise Unscorable(f"The grader failed ({flags}): {result.get('details', '')}")
+        return result["reward"], result["metadata"]["scores"]
+
+    return Graded(grade, threshold)
+
+
+def _checked(grader: dict, path: str) -> dict:
+    try:
+        return validate_grader(grader, path)
+    except GraderError as error:
+        raise SpecError(f"“{error.path}” {error.message}.") from error
+
+
+def _complete_by(ask: Callable[[list[dict]], str]) -> Callable[[dict], dict]:
+    """A chat completion by a client that takes messages and gives text: the answer's form is asked for in words."""
+
+    def complete(body: dict) -> dict:
+        result = body["response_format"]["json_schema"]["schema"]["properties"]["result"]
+        wanted = f"one of {result['enum']}" if "enum" in result else "a number"
+        form = f'Answer with JSON alone: {{"steps": [], "result": …}}, where result is {wanted}.'
+        text = ask([*body["messages"], {"role": "system", "content": form}])
+        return {"choices": [{"message": {"content": text}}]}
+
+    return complete

@@ -1,0 +1,159 @@
+"""Several verifiers as one: weights, gates, limits. A gate that does not hold leaves no credit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from workers.lib.verifiers.base import Option, SpecError, options
+from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier, masked
+
+COMBINE = ("sum", "mean", "product", "min", "max")
+MOST_PARTS = 30
+PART = {
+    "name": Option("", str),
+    "verifier": Option(kind=dict),
+    "weight": Option(1.0, float),
+    "gate": Option(False, bool),
+    "at_least": Option(None, float),
+    "optional": Option(False, bool),
+}
+OPTIONS = {
+    "parts": Option(kind=list),
+    "combine": Option("sum", str, choices=COMBINE),
+    "clip": Option(None, list, of=float),
+    "gate_reward": Option(0.0, float),
+    "unsafe": Option(None, float),
+    "success": Option("all", str, choices=("all", "any", "gates")),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One verifier in the whole. `gate`: without it there is no credit; `optional`: masked, it is left out."""
+
+    name: str
+    verifier: Verifier
+    weight: float
+    gate: bool
+    at_least: float | None
+    optional: bool
+
+    def holds(self, score: Score) -> bool:
+        return score.success if self.at_least is None else (score.reward or 0.0) >= self.at_least
+
+
+class Compose:
+    """The rewards of the parts, weighted and combined; components are named “part.component”.
+
+    Gates are asked first, and the other parts only about what passed them: a judge is not paid for broken JSON.
+    """
+
+    def __init__(self, chosen: Any, parts: list[Part]) -> None:
+        self.parts = sorted(parts, key=lambda part: not part.gate)
+        self.combine, self.clip, self.gate_reward = chosen.combine, chosen.clip, chosen.gate_reward
+        self.unsafe, self.success = chosen.unsafe, chosen.success
+
+    def score(self, rollout: Rollout) -> Score:
+        return self.score_group([rollout])[0]
+
+    def score_group(self, rollouts: list[Rollout]) -> list[Score]:
+        found: list[dict[str, Score]] = [{} for _ in rollouts]
+        for part in self.parts:
+            asked = [at for at, scores in enumerate(found) if self.goes_on(scores)]
+            for at, score in zip(asked, part.verifier.score_group([rollouts[at] for at in asked]), strict=True):
+                found[at][part.name] = score
+        return [self.whole(scores) for scores in found]
+
+    def goes_on(self, scores: dict[str, Score]) -> bool:
+        """Whether the parts so far leave something to find out."""
+        return all(
+            part.optional if score.masked else not part.gate or part.holds(score)
+            for part in self.parts
+            if (score := scores.get(part.name)) is not None
+        )
+
+    def whole(self, scores: dict[str, Score]) -> Score:
+        counted = []
+        for part in self.parts:
+            score = scores.get(part.name)
+            if score is not None and score.masked and not part.optional:
+                return masked(f"{part.name}: {score.mask_reason}")
+            if score is not None and not score.masked:
+                counted.append((part, score))
+        if not counted:
+            return masked("No part could be scored.")
+        closed = [part.name for part, score in counted if part.gate and not part.holds(score)]
+        made = self.told(counted)
+        made.reward = self.gate_reward if closed else self.combined(counted)
+        made.success = not closed and self.succeeds(counted)
+        if made.unsafe and self.unsafe is not None:
+            made.reward, made.success = self.unsafe, False
+        made.reward = self.clipped(made.reward)
+        made.details = [f"gate not passed: {name}" for name in closed] + made.details
+        return made
+
+    def told(self, counted: list[tuple[Part, Score]]) -> Score:
+        """Everything but the reward, from the parts."""
+        scores = [score for _, score in counted]
+        components: dict[str, float] = {}
+        for part, score in counted:
+            components[part.name] = part.weight * (score.reward or 0.0)
+            components |= {f"{part.name}.{name}": value for name, value in score.components.items()}
+        return Score(
+            reward=0.0, components=components, valid=all(score.valid for score in scores),
+            tool_ok=any(score.tool_ok for score in scores), args_score=max(score.args_score for score in scores),
+            executed=any(score.executed for score in scores), unsafe=any(score.unsafe for score in scores),
+            details=[f"{part.name}: {text}" for part, score in counted for text in score.details][:40],
+        )  # fmt: skip
+
+    def combined(self, counted: list[tuple[Part, Score]]) -> float:
+        """Parts of weight 0 are told and do not count. A product takes the rewards to the power of their weights."""
+        counted = [(part, score) for part, score in counted if part.weight]
+        if not counted:
+            return 1.0  # nothing but gates, and all of them passed
+        rewards = [score.reward or 0.0 for _, score in counted]
+        weighted = [part.weight * reward for (part, _), reward in zip(counted, rewards, strict=True)]
+        if self.combine == "product":
+            # a power of a negative number is no number: negative rewards count as none
+            factors = (max(0.0, reward) ** part.weight for (part, _), reward in zip(counted, rewards, strict=True))
+            return math.prod(factors)
+        if self.combine == "mean":
+            return sum(weighted) / sum(abs(part.weight) for part, _ in counted)
+        return {"sum": sum, "min": min, "max": max}[self.combine](weighted)
+
+    def clipped(self, reward: float) -> float:
+        if self.clip is None:
+            return round(reward, 9)
+        return round(min(max(reward, self.clip[0]), self.clip[1]), 9)
+
+    def succeeds(self, counted: list[tuple[Part, Score]]) -> bool:
+        asked = [part.holds(score) for part, score in counted if part.weight or part.gate]
+        return {"all": all(asked), "any": any(asked), "gates": True}[self.success]
+
+
+def from_spec(spec: dict, clients: Clients, path: str) -> Compose:
+    chosen = options(spec, path, OPTIONS)
+    if not 1 <= len(chosen.parts) <= MOST_PARTS:
+        raise SpecError(f"“{path}.parts” must have between 1 and {MOST_PARTS} verifiers.")
+    if chosen.clip is not None and (len(chosen.clip) != 2 or chosen.clip[0] > chosen.clip[1]):
+        raise SpecError(f"“{path}.clip” must be [lowest, highest].")
+    parts = [_part(item, clients, f"{path}.parts.{at}") for at, item in enumerate(chosen.parts)]
+    names = [part.name for part in parts]
+    if len(set(names)) < len(names):
+        raise SpecError(f"“{path}.parts”: two parts have the same name. Give each its own “name”.")
+    if chosen.combine == "product" and any(part.weight < 0 for part in parts):
+        raise SpecError(f"“{path}.parts”: weights must be at least 0 in a product.")
+    return Compose(chosen, parts)
+
+
+def _part(item: Any, clients: Clients, path: str) -> Part:
+    from workers.lib.verifiers import build
+
+    if not isinstance(item, dict):
+        raise SpecError(f"“{path}” must be an object with “verifier”.")
+    chosen = options(item, path, PART)
+    verifier = build(chosen.verifier, clients=clients, path=f"{path}.verifier")
+    name = chosen.name or chosen.verifier["kind"]
+    return Part(name, verifier, chosen.weight, chosen.gate, chosen.at_least, chosen.optional)

@@ -1,0 +1,50 @@
+"""A person's label of this very output, found by a digest. What nobody has judged is masked. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workers.lib.verifiers.base import Guarded, Option, Unscorable, options
+from workers.lib.verifiers.types import Clients, Rollout, Score
+
+
+def label_key(task: dict, messages: list[dict]) -> str:
+    """SHA-256 of the task's messages and what the agent made of them: the same answer to the same request, the same label."""
+    text = json.dumps([task.get("messages"), messages], sort_keys=True, ensure_ascii=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Human(Guarded):
+    """`labels` is a mapping or a function: key → true, false, a number, or {"reward", "success", "reason"}."""
+
+    def __init__(self, labels: Any, threshold: float) -> None:
+        self.labels, self.threshold = labels, threshold
+
+    def judge(self, rollout: Rollout) -> Score:
+        label = self.find(label_key(rollout.task, rollout.messages))
+        if label is None:
+            raise Unscorable("No person has judged this output yet.")
+        given = label if isinstance(label, dict) else {"reward": float(label)}
+        reward = given.get("reward")
+        if isinstance(reward, bool | int | float) and abs(reward) < 1e300:
+            success = bool(given.get("success", reward >= self.threshold))
+            details = [str(given["reason"])[:500]] if given.get("reason") else []
+            return Score(
+                reward=float(reward), components={"label": float(reward)}, success=success, valid=True, details=details
+            )
+        raise Unscorable("The stored label has no number as its reward.")
+
+    def find(self, key: str) -> Any:
+        if isinstance(self.labels, Mapping):
+            return self.labels.get(key)
+        if isinstance(self.labels, Callable):
+            return self.labels(key)
+        raise Unscorable("There are no labels to look in.")
+
+
+def from_spec(spec: dict, clients: Clients, path: str) -> Human:
+    chosen = options(spec, path, {"threshold": Option(0.5, float)})
+    return Human(clients.get("labels"), chosen.threshold)

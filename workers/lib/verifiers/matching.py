@@ -1,0 +1,145 @@
+"""Whether a value is one that was accepted: typed, and tolerant where the rules of the leaderboard are. Pure.
+
+The rules are those of the Berkeley Function Calling Leaderboard's AST checker: texts are equal without case, spaces and
+the punctuation `,./-_*^`; a whole number passes for a decimal one, not the other way round; "" among the accepted
+values says that the argument may be left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+from workers.lib.checks import normalise, perfect_pairs
+
+_DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
+DATES = ("%Y-%m-%d", "%Y/%m/%d", "%B %d %Y", "%b %d %Y", "%d %B %Y", "%d %b %Y")  # only what cannot be misread
+LONGEST_UNORDERED = 200
+TYPES = {
+    "string": (str,), "integer": (int,), "number": (int, float), "float": (int, float), "boolean": (bool,),
+    "array": (list,), "tuple": (list,), "object": (dict,), "dict": (dict,), "null": (type(None),),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The accepted values of an argument; `optional`: it may be left out."""
+
+    values: tuple
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How tolerant matching is. `unordered`: names of arguments whose lists have no order."""
+
+    text: str = "loose"
+    whole_floats: bool = False
+    tolerance: float = 0.0
+    dates: bool = False
+    unordered: frozenset[str] = frozenset()
+
+
+def loose(text: str) -> str:
+    """Without case, spaces and punctuation, as the leaderboard compares; ' is \"."""
+    return text.translate(_DROPPED).lower()
+
+
+TEXTS: dict[str, Callable[[str], Any]] = {"loose": loose, "spaces": normalise, "exact": str}
+
+
+def one_of(values: Iterable[Any], nested: bool) -> OneOf:
+    """From the list of accepted values; `nested`: objects in it hold lists of accepted values again (BFCL's files)."""
+    values = tuple(values)
+    optional = any(value == "" or value is None for value in values if not isinstance(value, list | dict))
+    return OneOf(tuple(_nested(value) for value in values) if nested else values, optional)
+
+
+def _nested(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: one_of(items if isinstance(items, list) else [items], True) for name, items in value.items()}
+    return [_nested(item) for item in value] if isinstance(value, list) else value
+
+
+def same(given: Any, wanted: Any, schema: Any, rules: Rules, unordered: bool = False) -> bool:
+    """Whether a value is the accepted one. `schema` is the JSON Schema of the argument, or anything else if unknown."""
+    if isinstance(wanted, OneOf):
+        return any(same(given, value, schema, rules, unordered) for value in wanted.values)
+    if isinstance(wanted, bool) or isinstance(given, bool) or wanted is None or given is None:
+        return type(given) is type(wanted) and given == wanted
+    if isinstance(wanted, str):
+        return isinstance(given, str) and _same_text(given, wanted, schema, rules)
+    if isinstance(wanted, int | float):
+        return isinstance(given, int | float) and _same_number(given, wanted, schema, rules)
+    if isinstance(wanted, list):
+        return isinstance(given, list) and _same_list(given, wanted, schema, rules, unordered)
+    return isinstance(wanted, dict) and isinstance(given, dict) and _same_dict(given, wanted, schema, rules)
+
+
+def _type_of(schema: Any) -> Any:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
+def _same_text(given: str, wanted: str, schema: Any, rules: Rules) -> bool:
+    if wanted == "":  # an optional argument given as "" is right only where it is a text
+        return given == "" and _type_of(schema) in (None, "string", "any")
+    standard = TEXTS[rules.text]
+    if standard(given) == standard(wanted):
+        return given != "" or standard is str
+    return rules.dates and (day := as_date(given)) is not None and day == as_date(wanted)
+
+
+def _same_number(given: float, wanted: float, schema: Any, rules: Rules) -> bool:
+    if isinstance(given, float) and isinstance(wanted, int) and not rules.whole_floats:
+        kind = _type_of(schema)
+        if kind not in ("number", "float"):
+            return False
+    if given == wanted:
+        return True
+    try:
+        return rules.tolerance > 0 and math.isclose(given, wanted, rel_tol=rules.tolerance)
+    except OverflowError:
+        return False
+
+
+def _same_list(given: list, wanted: list, schema: Any, rules: Rules, unordered: bool) -> bool:
+    if len(given) != len(wanted):
+        return False
+    items = schema.get("items") if isinstance(schema, dict) else None
+    if not unordered or len(given) > LONGEST_UNORDERED:
+        return all(same(one, other, items, rules) for one, other in zip(given, wanted, strict=True))
+    scores = [[same(one, other, items, rules) for other in wanted] for one in given]
+    return len(perfect_pairs(scores)) == len(given)
+
+
+def _same_dict(given: dict, wanted: dict, schema: Any, rules: Rules) -> bool:
+    inner = schema.get("properties") if isinstance(schema, dict) else None
+    inner = inner if isinstance(inner, dict) else {}
+    if any(
+        name not in wanted or not same(value, wanted[name], inner.get(name), rules) for name, value in given.items()
+    ):
+        return False
+    return all(name in given or (isinstance(item, OneOf) and item.optional) for name, item in wanted.items())
+
+
+def as_date(text: str) -> date | None:
+    """The day that a text names, in a form that cannot be misread (01/02/2024 can)."""
+    text = " ".join(text[:40].replace(",", " ").split())
+    for form in DATES:
+        try:
+            return datetime.strptime(text, form).date()
+        except ValueError:
+            continue
+    return None
+
+
+def fits(value: Any, schema: Any) -> bool:
+    """Whether a value has the type that its schema names; true where the schema names none."""
+    kinds = TYPES.get(_type_of(schema) or "")
+    if kinds is None:
+        return True
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))

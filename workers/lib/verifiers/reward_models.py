@@ -1,0 +1,102 @@
+"""A learned reward model, by HTTP or as a function. Light.
+
+The request is OpenRLHF's remote one: {"query": [prompt and answer], "prompts": […], "labels": […]}, the answer
+{"rewards": [number]} (or "scores"), one for each query.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from workers.lib.verifiers.base import Guarded, Option, SpecError, Unscorable, options
+from workers.lib.verifiers.judges import transcript
+from workers.lib.verifiers.types import Clients, Rollout, Score, masked
+
+SCALES = ("none", "sigmoid", "range")
+LARGEST_ANSWER = 10_000_000
+OPTIONS = {
+    "url": Option(None, str),
+    "timeout_s": Option(60.0, float, low=0.1, high=600),
+    "batch": Option(64, int, low=1, high=1024),
+    "scale": Option("none", str, choices=SCALES),
+    "low": Option(0.0, float),
+    "high": Option(1.0, float),
+    "threshold": Option(0.5, float),
+}
+Scorer = Callable[[dict], Any]
+
+
+class RewardModel(Guarded):
+    """`scale`: "none" gives the model's number, "sigmoid" 1 / (1 + e^−x), "range" puts [low, high] on [0, 1]."""
+
+    def __init__(self, chosen: Any, call: Scorer | None) -> None:
+        self.o, self.call = chosen, call or (self.post if chosen.url else None)
+
+    def judge(self, rollout: Rollout) -> Score:
+        return self.scores([rollout])[0]
+
+    def score_group(self, rollouts: list[Rollout]) -> list[Score]:
+        found: list[Score] = []
+        for start in range(0, len(rollouts), self.o.batch):
+            part = rollouts[start : start + self.o.batch]
+            try:
+                found += self.scores(part)
+            except Unscorable as error:
+                found += [masked(str(error)) for _ in part]
+            except Exception as error:  # a fault of the server is no evidence about the model
+                found += [masked(f"The reward model failed: {type(error).__name__}: {error}") for _ in part]
+        return found
+
+    def scores(self, rollouts: list[Rollout]) -> list[Score]:
+        """Raises Unscorable for an answer that is not one number for each."""
+        if self.call is None:
+            raise Unscorable("There is no reward model to ask: give “url”.")
+        answer = self.call(query_of(rollouts))
+        found = answer.get("rewards", answer.get("scores")) if isinstance(answer, dict) else answer
+        if not isinstance(found, list) or len(found) != len(rollouts):
+            raise Unscorable(f"The reward model did not answer with {len(rollouts)} rewards.")
+        return [self.of_value(value) for value in found]
+
+    def of_value(self, value: Any) -> Score:
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            return masked("The reward model's answer is not a number.")
+        reward = self.scaled(float(value))
+        components = {"reward_model": reward, "raw": float(value)}
+        return Score(reward=reward, components=components, success=reward >= self.o.threshold, valid=True)
+
+    def scaled(self, value: float) -> float:
+        if self.o.scale == "sigmoid":
+            return 1 / (1 + math.exp(-max(-500.0, min(500.0, value))))
+        if self.o.scale == "range":
+            return max(0.0, min(1.0, (value - self.o.low) / (self.o.high - self.o.low)))
+        return value
+
+    def post(self, query: dict) -> Any:
+        import httpx
+
+        response = httpx.post(self.o.url, json=query, timeout=self.o.timeout_s, follow_redirects=False)
+        response.raise_for_status()
+        if len(response.content) > LARGEST_ANSWER:
+            raise Unscorable("The reward model's answer is too long.")
+        return response.json()
+
+
+def query_of(rollouts: list[Rollout]) -> dict:
+    """OpenRLHF's remote request."""
+    prompts = [transcript(rollout.task.get("messages") or []) for rollout in rollouts]
+    answers = [transcript(rollout.messages) for rollout in rollouts]
+    labels = [rollout.expected.get("answer", rollout.expected or None) for rollout in rollouts]
+    queries = [f"{prompt}\n{answer}" for prompt, answer in zip(prompts, answers, strict=True)]
+    return {"query": queries, "prompts": prompts, "labels": labels}
+
+
+def from_spec(spec: dict, clients: Clients, path: str) -> RewardModel:
+    chosen = options(spec, path, OPTIONS)
+    if chosen.url is not None and not chosen.url.startswith(("http://", "https://")):
+        raise SpecError(f"“{path}.url” must begin with http:// or https://.")
+    if chosen.low >= chosen.high:
+        raise SpecError(f"“{path}.low” must be less than “{path}.high”.")
+    return RewardModel(chosen, clients.get("reward_model"))

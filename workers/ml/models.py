@@ -1,0 +1,91 @@
+"""Loads a policy: a base model's folder and, on it, a LoRA adapter. Safetensors only. Heavy: imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from workers.lib.spec import JobError, SpecError
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def device() -> str:
+    """Where a job computes: on the GPU where there is one (a job has one; CUDA_VISIBLE_DEVICES says which)."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def training_dtype(engine: dict) -> str:
+    """The dtype to train the engine's model in. The adapter itself is float32 in any case.
+
+    float16 is for generating: gradients fall below its range unless the loss is scaled, so float32 is trained.
+    """
+    dtype = engine.get("dtype", "float32")
+    return "float32" if dtype == "float16" else dtype
+
+
+def load_base(folder: str | Path, dtype: str = "float32") -> tuple[Any, Any]:
+    """(model, tokenizer). Raises JobError with a sentence for a folder that is missing or not safetensors, SpecError
+    for a dtype that is not one of DTYPES."""
+    if dtype not in DTYPES:
+        raise SpecError(f"engine.dtype must be one of {', '.join(DTYPES)}, not {dtype!r}.")
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise JobError(f"The model folder {folder} is missing.")
+    if not any(folder.glob("*.safetensors")):
+        raise JobError(f"The model folder {folder} holds no safetensors; other weight files are not loaded.")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise JobError(f"The model folder {folder} cannot be loaded: {error}") from error
+    return model, tokenizer
+
+
+def load_policy(base: str | Path, adapter: str | Path | None, dtype: str = "float32") -> tuple[Any, Any]:
+    """(model, tokenizer) for generation. Raises JobError."""
+    model, tokenizer = load_base(base, dtype)
+    if adapter:
+        model = add_adapter(model, adapter, trainable=False)
+    return model.eval(), tokenizer
+
+
+def add_adapter(model: Any, adapter: str | Path, *, trainable: bool) -> Any:
+    if not (Path(adapter) / "adapter_model.safetensors").is_file():
+        raise JobError(f"The adapter folder {adapter} is missing or holds no adapter_model.safetensors.")
+    return PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable, local_files_only=True)
+
+
+def lora(model: Any, config: dict, adapter: str | Path | None) -> Any:
+    """A model with a trainable LoRA adapter: the given one trained on, or a new one on all linear layers."""
+    if adapter:
+        return add_adapter(model, adapter, trainable=True)
+    return get_peft_model(model, lora_config(config))
+
+
+def lora_config(config: dict) -> LoraConfig:
+    rank = config.get("lora_rank", 16)
+    return LoraConfig(
+        r=rank,
+        lora_alpha=config.get("lora_alpha", 2 * rank),
+        lora_dropout=config.get("lora_dropout", 0.0),
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def set_threads(threads: int) -> None:
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def stop_token_ids(tokenizer: Any) -> list[int]:
+    """Tokens that end an answer: the tokenizer's end and, in ChatML, the end of a turn."""
+    ends = {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    return sorted(token for token in ends if token is not None and token != tokenizer.unk_token_id)

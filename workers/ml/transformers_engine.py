@@ -1,0 +1,185 @@
+"""Generation in this process, batched, on a CPU or one GPU; shared prompts are computed once (workers.ml.branches)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from workers.lib.engines import Conversation, Output, Sampling
+from workers.ml.branches import Pass, Prompted, Segment, decoder_of, forward_prompts, use_branches
+from workers.ml.models import device, load_policy, set_threads, stop_token_ids
+
+
+@dataclass
+class Decoding:
+    """The rows still being written. Buffers are [rows, kv_heads, width, d] a layer, filled up to `at`."""
+
+    rows: Tensor
+    keys: list[Tensor]
+    values: list[Tensor]
+    real: Tensor
+    positions: Tensor
+    at: int
+
+    def keep(self, which: Tensor) -> None:
+        """Drops finished rows, so that they cost nothing more."""
+        self.rows, self.real, self.positions = self.rows[which], self.real[which], self.positions[which]
+        self.keys = [keys[which] for keys in self.keys]
+        self.values = [values[which] for values in self.values]
+
+
+class TransformersEngine:
+    """`batch_size` is the number of answers written side by side."""
+
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int = 64) -> None:
+        use_branches(model)
+        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self.decoder, self.head = decoder_of(model)
+        self.stop_ids = stop_token_ids(tokenizer)
+        self.stops = torch.tensor(self.stop_ids, dtype=torch.long)
+
+    @classmethod
+    def load(cls, engine: dict, model: dict) -> Self:
+        set_threads(engine.get("threads", 0))
+        policy, tokenizer = load_policy(model["base"], model.get("adapter"), engine.get("dtype", "float32"))
+        return cls(policy.to(device()), tokenizer, engine.get("batch_size", 64))
+
+    def prompt_ids(self, conversation: Conversation) -> list[int]:
+        text = self.tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def generate(
+        self, conversations: list[Conversation], sampling: Sampling, n: int = 1
+    ) -> Iterator[tuple[int, list[Output]]]:
+        """Conversations of about the same length go together, `batch_size` answers at a time."""
+        prompts = [self.prompt_ids(conversation) for conversation in conversations]
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+        together = max(1, self.batch_size // n)
+        for at in range(0, len(order), together):
+            batch = order[at : at + together]
+            yield from zip(batch, self._batch([prompts[i] for i in batch], batch, sampling, n), strict=True)
+
+    @torch.inference_mode()
+    def _batch(self, prompts: list[list[int]], names: list[int], sampling: Sampling, n: int) -> list[list[Output]]:
+        started = time.perf_counter()
+        prompted = forward_prompts(self.decoder, prompts, self.tokenizer.pad_token_id or 0)
+        noise = _noise(sampling, names, n).to(prompted.last_hidden.device)
+        stops = self.stops.to(noise.device)
+        state = self._begin(prompted, n, sampling.max_new_tokens)
+        tokens, logprobs = torch.zeros_like(noise, dtype=torch.long), torch.zeros_like(noise)
+        lengths = torch.zeros_like(state.rows)
+        ended_ms: list[float] = []  # when each token was there
+        hidden = prompted.last_hidden.repeat_interleave(n, 0)
+        for step in range(sampling.max_new_tokens):
+            chosen, chosen_logprobs = sample(self.head(hidden), sampling, noise[state.rows, step])
+            tokens[state.rows, step], logprobs[state.rows, step] = chosen, chosen_logprobs
+            lengths[state.rows] = step + 1
+            # A step's one wait for the device. More of them would leave a GPU idle between its small kernels.
+            going = (~torch.isin(chosen, stops)).nonzero().squeeze(1)
+            ended_ms.append((time.perf_counter() - started) * 1000)
+            if not len(going) or step + 1 == sampling.max_new_tokens:
+                break
+            if len(going) < len(chosen):
+                state.keep(going)
+                chosen = chosen[going]
+            hidden = self._step(state, chosen, prompted.segments[:-1])
+        outputs = [
+            self._output(row[:length], scores[:length], len(prompts[index // n]), ended_ms[length - 1])
+            for index, (row, scores, length) in enumerate(
+                zip(tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True)
+            )
+        ]
+        return [outputs[at : at + n] for at in range(0, len(outputs), n)]
+
+    def _begin(self, prompted: Prompted, n: int, new: int) -> Decoding:
+        """Each row gets its conversation's rest (short) in a buffer of its own; the prefix (long) stays shared."""
+        rest = prompted.segments[-1]
+        width = rest.keys[0].shape[2]
+
+        def buffer(source: Tensor) -> Tensor:
+            b, heads, _, d = source.shape
+            target = source.new_empty(b * n, heads, width + new, d)
+            target[:, :, :width] = source.repeat_interleave(n, 0)
+            return target
+
+        real = torch.ones(len(prompted.lengths) * n, width + new, dtype=torch.bool, device=rest.keys[0].device)
+        if rest.real is not None:
+            real[:, :width] = rest.real.repeat_interleave(n, 0)
+        return Decoding(
+            rows=torch.arange(len(real), device=real.device),
+            keys=[buffer(keys) for keys in rest.keys],
+            values=[buffer(values) for values in rest.values],
+            real=real,
+            positions=prompted.lengths.repeat_interleave(n),
+            at=width,
+        )
+
+    def _step(self, state: Decoding, tokens: Tensor, above: list[Segment]) -> Tensor:
+        """Hidden state [rows, hidden] after one more token each."""
+        at = state.at
+
+        def store(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+            state.keys[layer][:, :, at] = keys[:, :, 0]
+            state.values[layer][:, :, at] = values[:, :, 0]
+            return state.keys[layer][:, :, : at + 1], state.values[layer][:, :, : at + 1]
+
+        mask = state.real[:, None, None, None, : at + 1]
+        hidden = self.decoder(
+            input_ids=tokens[:, None],
+            position_ids=state.positions[:, None],
+            use_cache=False,
+            branch=Pass(above, store, mask),
+        ).last_hidden_state[:, 0]
+        state.at += 1
+        state.positions = state.positions + 1
+        return hidden
+
+    def _output(self, tokens: list[int], logprobs: list[float], prompt_tokens: int, latency_ms: float) -> Output:
+        return Output(
+            text=self.tokenizer.decode(tokens, skip_special_tokens=True),
+            token_ids=tokens,
+            logprobs=logprobs,
+            prompt_tokens=prompt_tokens,
+            output_tokens=len(tokens),
+            latency_ms=latency_ms,
+            truncated=tokens[-1] not in self.stop_ids,
+        )
+
+
+def _noise(sampling: Sampling, names: list[int], n: int) -> Tensor:
+    """Uniform numbers [rows, steps], the same for a seed, conversation and index whatever stands beside it."""
+    rows = []
+    for name in names:
+        for index in range(n):
+            generator = torch.Generator().manual_seed(((sampling.seed * 1_000_003 + name) * 10_007 + index) % 2**63)
+            rows.append(torch.rand(sampling.max_new_tokens, generator=generator))
+    return torch.stack(rows)
+
+
+def sample(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """(token [rows], its log-probability [rows]) by inverse transform of `noise` [rows] in [0, 1)."""
+    logits = logits.float()
+    if sampling.temperature == 0:
+        logprobs = logits.log_softmax(-1)
+        chosen = logprobs.argmax(-1)
+        return chosen, logprobs.gather(-1, chosen[:, None])[:, 0]
+    logprobs = (logits / sampling.temperature).log_softmax(-1)
+    probabilities = logprobs.exp()
+    if sampling.top_p < 1:
+        probabilities = nucleus(probabilities, sampling.top_p)
+    cumulative = probabilities.cumsum(-1)
+    chosen = torch.searchsorted(cumulative, noise[:, None] * cumulative[:, -1:], right=True)
+    chosen = chosen.clamp(max=logits.shape[-1] - 1)
+    return chosen[:, 0], logprobs.gather(-1, chosen)[:, 0]
+
+
+def nucleus(probabilities: Tensor, top_p: float) -> Tensor:
+    """Zero outside the smallest set of tokens whose mass reaches top_p (Holtzman et al. 2020)."""
+    ordered, index = probabilities.sort(-1, descending=True)
+    before = ordered.cumsum(-1) - ordered
+    return torch.zeros_like(probabilities).scatter(-1, index, ordered * (before < top_p))

@@ -1,7 +1,0 @@
-"""Attacks on verifiers: outputs that must not be rewarded, and right ones that must lose nothing. Light: no torch."""
-
-from workers.probes.promises import promises_of
-from workers.probes.run import attack
-from workers.probes.types import Finding, Options, ProbeResult, Report, Scorer
-
-__all__ = ["Finding", "Options", "ProbeResult", "Report", "Scorer", "attack", "promises_of"]
