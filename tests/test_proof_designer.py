@@ -20,7 +20,7 @@ from apps.evals.models import EvalSet, Origin, Split, Task
 from apps.evals.rewrites import ARGUMENTS, EDGE, PARAPHRASE
 from tests.evals.test_designer import row
 from tests.factories import admin_of, make_project
-from workers.designer import ORDERS
+from workers.lib.variant_requests import ORDERS
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = [

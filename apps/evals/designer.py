@@ -35,9 +35,9 @@ from apps.evals import actions, designed, variants
 from apps.evals.formats.rows import Bad
 from apps.evals.models import EvalSet, Task
 from apps.evals.rewrites import ARGUMENTS, Seed
-from workers.designer import Cost, expected
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
+from workers.lib.variant_requests import Cost, expected
 
 log = logging.getLogger(__name__)
 TASK = "evals.design_variants"

@@ -11,10 +11,11 @@ import httpx
 import pytest
 
 from workers import designer
-from workers.designer import MAX_TOKENS, Wish, design, expected, fitting
+from workers.designer import design
 from workers.lib.spec import JobError
 from workers.lib.usage_meter import BYTES_PER_TOKEN, LimitReached, Meter, cost_of, install, tokens_of
 from workers.lib.usage_meter import Answer as Said
+from workers.lib.variant_requests import MAX_TOKENS, Wish, expected, fitting
 
 SEED = {
     "key": "s1",

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from workers import designer
-from workers.designer import CHUNK, Failed, Wish, design, keep_to, prompt, reason, wishes
+from workers.designer import CHUNK, Failed, design, keep_to, reason
 from workers.lib.spec import JobError
+from workers.lib.variant_requests import Wish, prompt, wishes
 
 TOOL = {"type": "function", "function": {"name": "close", "parameters": {}}}
 SEED = {
