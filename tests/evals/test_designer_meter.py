@@ -15,7 +15,7 @@ from workers.designer import design
 from workers.lib.spec import JobError
 from workers.lib.usage_meter import BYTES_PER_TOKEN, LimitReached, Meter, cost_of, install, tokens_of
 from workers.lib.usage_meter import Answer as Said
-from workers.lib.variant_requests import MAX_TOKENS, Wish, expected, fitting
+from workers.lib.variant_requests import FRAME, MAX_TOKENS, Wish, expected, fitting
 
 SEED = {
     "key": "s1",
@@ -127,7 +127,7 @@ def wish(size: int) -> Wish:
 
 
 def test_so_many_are_asked_side_by_side_as_fit_whatever_they_answer() -> None:
-    one = designer.tokens_of(3_000 + designer.FRAME + 2) + MAX_TOKENS
+    one = tokens_of(3_000 + FRAME + 2) + MAX_TOKENS
     for most, count in ((one - 1, 0), (one, 1), (3 * one, 3), (99 * one, 5)):
         assert fitting([wish(3_000)] * 5, meter(most, MAX_TOKENS)[0]) == count
     assert fitting([wish(3_000), wish(30_000), wish(3_000)], meter(2 * one, MAX_TOKENS)[0]) == 1
