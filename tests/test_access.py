@@ -54,9 +54,9 @@ WRITES = {
     "failures:reclassify_start", "failures:reclassification_apply", "failures:reclassification_discard",
     "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "failures:classify", "failures:decide",
     "failures:undo", "failures:bulk", "failures:split", "failures:assign", "failures:mode_add", "failures:mode_save",
-    "failures:mode_delete", "evals:create", "evals:look", "evals:add_trajectories", "evals:add_task", "evals:split",
-    "evals:import_start", "evals:export_holdout", "evals:versions_look", "evals:general", "evals:make_variants",
-    "evals:design_start", "evals:design_stop", "evals:end_batch", "evals:confirm_task", "evals:judge_variant", "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:judge",
+    "failures:mode_delete", "evals:create", "evals:show_holdout", "evals:add_trajectories", "evals:add_task", "evals:split",
+    "evals:import_start", "evals:export_holdout", "evals:versions_with_holdout", "evals:general", "evals:make_variants",
+    "evals:variant_job_start", "evals:variant_job_stop", "evals:end_batch", "evals:confirm_task", "evals:judge_variant", "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:judge",
     "reviews:answer", "reviews:rule", "reviews:policy_save", "reviews:verifier_create", "reviews:verifier_check",
     "reviews:verifier_save", "reviews:verifier_try", "reviews:probe_run", "reviews:probe_cancel", "reviews:score_run",
     "reviews:undo", "reviews:override", "training:cancel", "promotion:make_report", "promotion:promote",
@@ -143,17 +143,18 @@ def world(data_dir: Path) -> dict[str, Any]:
             "failures:mark": trajectory.pk,
             **dict.fromkeys(("failures:mode_save", "failures:mode_delete"), project.failure_modes.last().pk),
             **dict.fromkeys(
-                ("evals:detail", "evals:look", "evals:new_run", "evals:new_version", "evals:environment"), eval_set.pk
+                ("evals:detail", "evals:show_holdout", "evals:new_run", "evals:new_version", "evals:environment"),
+                eval_set.pk,
             ),
             **dict.fromkeys(("evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze"), draft.pk),
             "evals:remove_task": draft.tasks.first().pk,
             "evals:task_from_failure": trajectory.failure.pk,
             **dict.fromkeys(
-                ("evals:versions", "evals:versions_look", "evals:export", "evals:export_holdout"), eval_set.pk
+                ("evals:versions", "evals:versions_with_holdout", "evals:export", "evals:export_holdout"), eval_set.pk
             ),
             **dict.fromkeys(("evals:from_successes", "evals:import", "evals:import_start", "evals:general"), draft.pk),
             **dict.fromkeys(("evals:variants", "evals:make_variants", "evals:end_batch"), draft.pk),
-            **dict.fromkeys([f"evals:design_{what}" for what in ("start", "status", "stop")], draft.pk),
+            **dict.fromkeys([f"evals:variant_job_{what}" for what in ("start", "status", "stop")], draft.pk),
             **dict.fromkeys(("evals:confirm_task", "evals:judge_variant"), draft.tasks.trainable().last().pk),
             "evals:import_status": (draft.pk, task_import(draft, by)),
             **dict.fromkeys(("evals:run", "evals:run_status", "evals:learnability", "evals:cancel"), before.pk),

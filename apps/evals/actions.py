@@ -15,10 +15,12 @@ from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.environments.models import Environment
-from apps.evals import leaks, neardup
 from apps.evals.canonical import canonical_hash, set_digest
-from apps.evals.models import WAITING, EvalRun, EvalSet, EvalSetState, HoldoutLook, Origin, Split, Task
-from apps.evals.splits import choose_holdout
+from apps.evals.holdout import leaks
+from apps.evals.holdout.splits import choose_holdout
+from apps.evals.holdout.view_log import record_view
+from apps.evals.models import WAITING, EvalRun, EvalSet, EvalSetState, HoldoutView, Origin, Split, Task
+from apps.evals.near_duplicates import compare
 from apps.failures.actions_clusters import in_evals
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Outcome, Trajectory
@@ -363,7 +365,7 @@ def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) 
     not drawn. Raises HoldoutLeak where something hangs together with both.
     """
     linked = [(one.group, other.group, score) for one, other, score in leaks.within(tasks)]
-    alike = neardup.components({task.group for task in tasks}, linked)
+    alike = compare.components({task.group for task in tasks}, linked)
     group_of = {task.key: task.group for task in tasks}
     texts = [leaks.of_task(task) for task in tasks]
     elsewhere = Task.objects.exclude(eval_set__in={task.eval_set_id for task in tasks})
@@ -433,11 +435,6 @@ def _more(found: Sequence[leaks.Leak]) -> str:
     return f"There are {len(found) - 1} more such pairs. " if len(found) > 1 else ""
 
 
-def look(*, eval_set: EvalSet, kind: HoldoutLook.Kind, by: Any, detail: str = "") -> HoldoutLook:
-    """Counts one look at a hold-out."""
-    return HoldoutLook.objects.create(eval_set=eval_set, kind=kind, by=by, detail=detail[:200])
-
-
 @transaction.atomic
 def submit_eval(
     *,
@@ -486,7 +483,7 @@ def submit_eval(
         },
     )
     if split == Split.HOLDOUT:
-        look(eval_set=eval_set, kind=HoldoutLook.Kind.EVALUATION, by=by, detail=str(model_version))
+        record_view(eval_set=eval_set, kind=HoldoutView.Kind.EVALUATION, by=by, detail=str(model_version))
     return jobs.submit(run, by=by)
 
 

@@ -15,7 +15,8 @@ from rest_framework.response import Response
 
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
-from apps.evals.models import EvalSet, EvalSetState, HoldoutLook, Split
+from apps.evals.holdout.view_log import record_view
+from apps.evals.models import EvalSet, EvalSetState, Split
 from apps.trajectories.api import number_of, parts_of
 from apps.trajectories.openapi import responses
 
@@ -38,7 +39,7 @@ ROW = {
 }
 SET = {
     "type": "object",
-    "required": ["id", "name", "version", "state", "counts", "looks"],
+    "required": ["id", "name", "version", "state", "counts", "holdout_views"],
     "properties": {
         "id": {"type": "string", "format": "uuid"},
         "name": {"type": "string"},
@@ -47,7 +48,7 @@ SET = {
         "digest": {"type": "string"},
         "description": {"type": "string"},
         "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
-        "looks": {"type": "integer"},
+        "holdout_views": {"type": "integer"},
     },
 }
 SETS = {"type": "object", "required": ["results"], "properties": {"results": {"type": "array", "items": SET}}}
@@ -85,7 +86,7 @@ def _responses(good: dict[int, dict], *bad: int) -> dict[Any, Any]:
 )
 @api_view(["GET"])
 def collection(request: Request) -> Response:
-    sets = EvalSet.objects.filter(project=request.auth.project).annotate(looked=Count("looks"))
+    sets = EvalSet.objects.filter(project=request.auth.project).annotate(looked=Count("holdout_views"))
     return Response({"results": [as_json(eval_set, eval_set.looked) for eval_set in sets]})
 
 
@@ -114,13 +115,12 @@ def item(request: Request, pk: UUID) -> Response:
     shown, more = page[:limit], len(page) > limit
     open_ = request.query_params.get("holdout") == "1"
     if open_ and any(task.split == Split.HOLDOUT for task in shown):
-        kind = HoldoutLook.Kind.VIEW
-        actions.look(eval_set=eval_set, kind=kind, by=None, detail=f"API key “{request.auth.name}”")
+        record_view(eval_set=eval_set, by=None, detail=f"API key “{request.auth.name}”")
     told = [
         _task(task) if open_ or task.split != Split.HOLDOUT else {"key": task.key, "split": task.split}
         for task in shown
     ]
-    found = as_json(eval_set, eval_set.looks.count())
+    found = as_json(eval_set, eval_set.holdout_views.count())
     return Response(found | {"tasks": told, "next": offset + limit if more else None})
 
 
@@ -170,7 +170,7 @@ def _find(request: Request, pk: UUID) -> EvalSet:
     return found
 
 
-def as_json(eval_set: EvalSet, looks: int) -> dict[str, Any]:
+def as_json(eval_set: EvalSet, holdout_views: int) -> dict[str, Any]:
     counts = dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split"))
     return {
         "id": str(eval_set.pk),
@@ -180,7 +180,7 @@ def as_json(eval_set: EvalSet, looks: int) -> dict[str, Any]:
         "digest": eval_set.digest,
         "description": eval_set.description,
         "counts": counts,
-        "looks": looks,
+        "holdout_views": holdout_views,
     }
 
 

@@ -6,7 +6,7 @@ class EvalsConfig(AppConfig):
     label = "evals"
 
     def ready(self) -> None:
-        from apps.evals.leaks import forbidden
+        from apps.evals.holdout.leaks import forbidden
         from apps.trajectories import exports
 
         exports.GUARDS.append(forbidden)

@@ -12,7 +12,8 @@ from django.db.models import QuerySet
 
 from apps.evals import actions
 from apps.evals.formats import TaskRow, package, write
-from apps.evals.models import WAITING, EvalSet, HoldoutLook, Split, Task
+from apps.evals.holdout.view_log import record_view
+from apps.evals.models import WAITING, EvalSet, Split, Task
 
 FLYWHEEL = "flywheel"  # metadata: {origin, set, trajectory?, variant_of?}
 VERIFIERS = "verifiers"
@@ -61,7 +62,7 @@ def export(*, eval_set: EvalSet, format: str, split: Split, by: Any) -> Export:
     if not tasks.exists():
         raise actions.EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
     if split == Split.HOLDOUT:
-        actions.look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=by, detail=f"export as {FORMATS[format]}")
+        record_view(eval_set=eval_set, by=by, detail=f"export as {FORMATS[format]}")
     name = f"{eval_set.slug}-v{eval_set.version}-{split}"
     rows = map(row_of, tasks.iterator(chunk_size=500))
     if format == VERIFIERS:

@@ -9,11 +9,11 @@ from django.db.models import Count
 from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.evals import importing
-from apps.evals.designed import WRITTEN
 from apps.evals.formats import FORMATS
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.models import EvalSet, EvalSetState, Split
-from apps.evals.rewrites import KINDS
+from apps.evals.variants.from_model import WRITTEN
+from apps.evals.variants.templates import KINDS
 from workers.lib.checks import assertions_in
 
 MOST_TOKENS = 1_000_000_000  # that a person may allow a job
@@ -190,7 +190,7 @@ class VariantsForm(PlainForm):
     seed = forms.IntegerField(initial=0)
 
 
-class DesignForm(PlainForm):
+class ModelVariantsForm(PlainForm):
     """Whom a model's variants are asked of: the project's judge, or another server that an admin names."""
 
     JUDGE, OTHER = "judge", "other"

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from apps.core.models import Job, Project
 from apps.environments.models import Environment
-from apps.evals import neardup
+from apps.evals.near_duplicates import compare
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Trajectory
 
@@ -90,8 +90,8 @@ class TaskQuerySet(models.QuerySet["Task"]):
     def bulk_create(self, objs: Iterable[Task], *args: Any, **kwargs: Any) -> list[Task]:
         tasks = list(objs)
         bare = [task for task in tasks if not task.bands]
-        documents = [neardup.document(task.messages, task.expected, task.demonstration) for task in bare]
-        for task, found in zip(bare, neardup.signatures(documents), strict=True):
+        documents = [compare.document(task.messages, task.expected, task.demonstration) for task in bare]
+        for task, found in zip(bare, compare.signatures(documents), strict=True):
             task.bands = found.bands
         return super().bulk_create(tasks, *args, **kwargs)
 
@@ -122,7 +122,7 @@ class Task(models.Model):
     bands = ArrayField(
         models.BigIntegerField(),
         default=list,
-        help_text="LSH of the words (`neardup.Signature`): near-duplicates share one",
+        help_text="LSH of the words (`compare.Signature`): near-duplicates share one",
     )
     messages = models.JSONField()
     tools = models.JSONField(default=list, help_text="OpenAI tools, where they are not the harness's")
@@ -174,7 +174,7 @@ class Task(models.Model):
         return self.key
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        self.bands = neardup.signature(self.messages, self.expected, self.demonstration).bands
+        self.bands = compare.signature(self.messages, self.expected, self.demonstration).bands
         if kwargs.get("update_fields") is not None:
             kwargs["update_fields"] = {*kwargs["update_fields"], "bands"}
         super().save(*args, **kwargs)
@@ -190,14 +190,14 @@ class Task(models.Model):
         }
 
 
-class HoldoutLook(models.Model):
+class HoldoutView(models.Model):
     """One look at a hold-out: by a person on a page, or by an evaluation. A hold-out wears out by being looked at."""
 
     class Kind(models.TextChoices):
         EVALUATION = "evaluation"
         VIEW = "view"
 
-    eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="looks")
+    eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="holdout_views")
     kind = models.CharField(max_length=10, choices=Kind)
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     detail = models.CharField(max_length=200, blank=True)

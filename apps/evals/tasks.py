@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from apps.evals import designer, importing
+from apps.evals import importing
+from apps.evals.variants import model_job
 
 
 @shared_task(name=importing.TASK)
@@ -12,9 +13,9 @@ def import_tasks(identity: str) -> None:
 
 @shared_task(name="evals.resend_imports", expires=60)
 def resend_imports() -> int:
-    return importing.resend_lost() + designer.settle_lost()
+    return importing.resend_lost() + model_job.settle_lost()
 
 
-@shared_task(name=designer.TASK)
-def design_variants(set_id: str, job_id: str) -> None:
-    designer.run(set_id, job_id)
+@shared_task(name=model_job.TASK)
+def write_variants(set_id: str, job_id: str) -> None:
+    model_job.run(set_id, job_id)

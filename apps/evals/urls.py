@@ -1,13 +1,13 @@
 from django.urls import path
 
-from apps.evals.pages import designing, environment, failures, files, learnability, sets, versions
+from apps.evals.pages import environment, failures, files, learnability, sets, variant_job, versions
 
 app_name = "evals"
 urlpatterns = [
     path("", sets.listing, name="list"),
     path("create/", sets.create, name="create"),
     path("<uuid:pk>/", sets.detail, name="detail"),
-    path("<uuid:pk>/look/", sets.look, name="look"),
+    path("<uuid:pk>/holdout/", sets.show_holdout, name="show_holdout"),
     path("<uuid:pk>/add/", sets.add_trajectories, name="add_trajectories"),
     path("<uuid:pk>/task/", sets.add_task, name="add_task"),
     path("<uuid:pk>/split/", sets.split, name="split"),
@@ -22,14 +22,14 @@ urlpatterns = [
     path("<uuid:pk>/export/", files.export, name="export"),
     path("<uuid:pk>/export/holdout/", files.export_holdout, name="export_holdout"),
     path("<uuid:pk>/versions/", versions.versions, name="versions"),
-    path("<uuid:pk>/versions/look/", versions.versions_look, name="versions_look"),
+    path("<uuid:pk>/versions/holdout/", versions.with_holdout, name="versions_with_holdout"),
     path("<uuid:pk>/general/", versions.general, name="general"),
     path("<uuid:pk>/variants/", versions.variants_page, name="variants"),
     path("<uuid:pk>/variants/make/", versions.make_variants, name="make_variants"),
     path("<uuid:pk>/variants/end/", versions.end_batch, name="end_batch"),
-    path("<uuid:pk>/variants/design/", designing.start, name="design_start"),
-    path("<uuid:pk>/variants/design/status/", designing.status, name="design_status"),
-    path("<uuid:pk>/variants/design/stop/", designing.stop, name="design_stop"),
+    path("<uuid:pk>/variants/job/", variant_job.start, name="variant_job_start"),
+    path("<uuid:pk>/variants/job/status/", variant_job.status, name="variant_job_status"),
+    path("<uuid:pk>/variants/job/stop/", variant_job.stop, name="variant_job_stop"),
     path("tasks/<uuid:pk>/confirm/", versions.confirm_task, name="confirm_task"),
     path("tasks/<uuid:pk>/verdict/", versions.judge_variant, name="judge_variant"),
     path("from-failure/<int:pk>/", failures.task_from_failure, name="task_from_failure"),

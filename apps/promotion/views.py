@@ -11,7 +11,7 @@ from apps.core.access import project_view
 from apps.core.charts import intervals
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
-from apps.evals.looks import count_outputs_shown
+from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun
 from apps.promotion import actions
 from apps.promotion.models import Channel, GateReport, Promotion
@@ -113,7 +113,7 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     checks = row.report["checks"]
     measured = [check for check in reversed(checks) if check["low"] is not None]
     if pairs := moved_pairs(row):
-        count_outputs_shown(row.candidate, by=request.user)
+        record_output_view(row.candidate, by=request.user)
     return render(
         request,
         "promotion/report.html",

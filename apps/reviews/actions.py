@@ -12,8 +12,8 @@ from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.models import Role
 from apps.environments.models import Verifier
-from apps.evals.actions import look
-from apps.evals.models import EvalRun, HoldoutLook, Split
+from apps.evals.holdout.view_log import record_view
+from apps.evals.models import EvalRun, Split
 from apps.reviews.drawing import draw
 from apps.reviews.lock import Lock, ReviewError, TrainingLocked, lock_state, lock_states, require_unlocked
 from apps.reviews.models import Judgement, LockOverride, ReviewItem, RewardReview
@@ -44,7 +44,7 @@ def open_review(
     review.runs.set(runs)
     ReviewItem.objects.bulk_create(_item(review, place, one) for place, one in enumerate(drawn.items))
     for eval_set in {run.eval_set for run in runs if run.split == Split.HOLDOUT}:
-        look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=by, detail=f"reward review of {verifier}")
+        record_view(eval_set=eval_set, by=by, detail=f"reward review of {verifier}")
     audit(
         "review.opened", project=review.project, by=by, target=review, verifier=str(verifier), hash=verifier.hash,
         n=len(drawn.items), drawn_again=drawn.sampling.again, runs=[str(run.pk) for run in runs],

@@ -12,8 +12,8 @@ from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.environments.models import Environment
-from apps.evals import leaks
 from apps.evals.canonical import digest_of
+from apps.evals.holdout import leaks
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.registry.models import ModelVersion
 from apps.reviews.actions import require_unlocked

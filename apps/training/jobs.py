@@ -7,8 +7,8 @@ from pathlib import Path
 
 from django.db import transaction
 
-from apps.evals import leaks
 from apps.evals.actions import HoldoutLeak
+from apps.evals.holdout import leaks
 from apps.evals.jobs import engine_spec, sample_fields
 from apps.evals.models import Split, Task
 from apps.registry.actions import model_spec, register_adapter

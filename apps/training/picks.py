@@ -8,8 +8,8 @@ from django import forms
 from django.http import QueryDict
 
 from apps.core.models import JobState, Project
+from apps.evals.learnability.run import RunLearnability
 from apps.evals.models import EvalRun, EvalSetState, Split
-from apps.evals.teaching import Teaching
 from apps.training.forms import TrainingForm
 from apps.training.models import Method
 
@@ -56,7 +56,7 @@ class PickForm(TrainingForm):
         run = self.cleaned_data.get("picked_by")
         if run is None:
             return {}
-        return {"picked_by": run, "keys": Teaching(run).pick(self.cleaned_data.get("per_group")).chosen}
+        return {"picked_by": run, "keys": RunLearnability(run).pick(self.cleaned_data.get("per_group")).chosen}
 
 
 def offers(project: Project, per_group: int | None = None, named: str = "") -> dict[str, str]:
@@ -82,7 +82,7 @@ def _found(runs: Any, named: str) -> EvalRun | None:
 
 
 def _label(run: EvalRun, per_group: int | None) -> str:
-    made = Teaching(run).pick(per_group)
+    made = RunLearnability(run).pick(per_group)
     total = len(made.chosen) + len(made.left_out)
     return f"The {len(made.chosen)} of {total} in {run.eval_set} that “{run.name}” says teach" if made.chosen else ""
 

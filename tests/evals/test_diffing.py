@@ -67,9 +67,9 @@ def test_the_page_masks_the_holdout_until_somebody_looks(client: Client) -> None
     url = reverse("evals:versions", args=[project.slug, second.pk])
     page = client.get(url).content.decode()
     assert f"{first} → {second}" in page and gone.messages[0]["content"] in page and "An open one." in page
-    assert "A secret request." not in page and second.looks.count() == 0
-    page = client.post(reverse("evals:versions_look", args=[project.slug, second.pk])).content.decode()
-    assert "A secret request." in page and second.looks.count() == 1
+    assert "A secret request." not in page and second.holdout_views.count() == 0
+    page = client.post(reverse("evals:versions_with_holdout", args=[project.slug, second.pk])).content.decode()
+    assert "A secret request." in page and second.holdout_views.count() == 1
     assert (
         "one version"
         in client.get(reverse("evals:versions", args=[project.slug, make_eval_set(project).pk])).content.decode()

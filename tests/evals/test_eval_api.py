@@ -47,11 +47,11 @@ def test_sets_are_listed_with_their_counts(draft: EvalSet, key: dict) -> None:
 def test_a_holdout_is_masked_until_it_is_asked_for(draft: EvalSet, key: dict) -> None:
     secret = draft.tasks.holdout().first().messages[0]["content"]
     masked = get("set", key, draft.pk)
-    assert secret not in masked.content.decode() and draft.looks.count() == 0
+    assert secret not in masked.content.decode() and draft.holdout_views.count() == 0
     assert [set(task) for task in masked.json()["tasks"] if task["split"] == "holdout"] == [{"key", "split"}] * 3
     told = get("set", key, draft.pk, holdout="1")
-    assert secret in told.content.decode() and draft.looks.count() == 1
-    assert get("set", key, draft.pk, holdout="1", split="train").status_code == 200 and draft.looks.count() == 1
+    assert secret in told.content.decode() and draft.holdout_views.count() == 1
+    assert get("set", key, draft.pk, holdout="1", split="train").status_code == 200 and draft.holdout_views.count() == 1
 
 
 def test_pages(draft: EvalSet, key: dict) -> None:

@@ -11,7 +11,7 @@ from django.utils.html import escape
 
 from apps.core.models import Role
 from apps.evals import actions
-from apps.evals.models import EvalSet, HoldoutLook, Split
+from apps.evals.models import EvalSet, HoldoutView, Split
 from tests.factories import (
     admin_of,
     make_base,
@@ -73,12 +73,12 @@ def test_a_leak_is_shown_side_by_side_and_that_is_a_look(client: Client) -> None
     draft = actions.create_eval_set(project=held.project, slug="other", by=None)
     client.force_login(admin_of(held.project))
     given = {"key": "near", "request": secret, "expected": '{"tool": "x", "args": {}}', "split": Split.TRAIN}
-    before = held.looks.count()
+    before = held.holdout_views.count()
     answer = client.post(url(draft, "add_task"), given)
     assert answer.status_code == 400 and answer.content.decode().count(escape(secret)) == 2
-    assert held.looks.count() == before + 1 and not draft.tasks.exists()
+    assert held.holdout_views.count() == before + 1 and not draft.tasks.exists()
     client.post(url(draft, "add_task"), given | {"split": Split.HOLDOUT, "request": "Something else entirely, by hand"})
-    assert held.looks.count() == before + 1 and draft.tasks.count() == 1
+    assert held.holdout_views.count() == before + 1 and draft.tasks.count() == 1
 
 
 def test_a_viewer_is_offered_nothing_to_change(client: Client) -> None:
@@ -110,7 +110,7 @@ def test_an_evaluation_is_started_once_and_the_list_shows_it_before_it_has_numbe
     first = client.post(url(frozen, "new_run"), given)
     assert first.status_code == 302
     assert "under way already" in client.post(url(frozen, "new_run"), given).content.decode()
-    assert frozen.runs.count() == 1 and frozen.looks.filter(kind=HoldoutLook.Kind.EVALUATION).count() == 1
+    assert frozen.runs.count() == 1 and frozen.holdout_views.filter(kind=HoldoutView.Kind.EVALUATION).count() == 1
     page = client.get(reverse("evals:list", args=[project.slug]))
     assert page.status_code == 200 and base.name in page.content.decode()
     assert client.get(first["Location"]).status_code == 200 and client.get(url(frozen)).status_code == 200
@@ -124,5 +124,5 @@ def test_outputs_on_held_out_tasks_are_a_look_of_each_person_once(client: Client
         client.force_login(user)
         assert "counted as one look" in client.get(page).content.decode()
         client.get(page, {"show": "failed"})
-    assert run.eval_set.looks.filter(kind=HoldoutLook.Kind.VIEW).count() == 2
+    assert run.eval_set.holdout_views.filter(kind=HoldoutView.Kind.VIEW).count() == 2
     assert "counted as one look" not in client.get(page, {"page": 1, "show": "unsafe"}).content.decode()

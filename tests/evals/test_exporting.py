@@ -14,8 +14,8 @@ from django.urls import reverse
 
 from apps.core.models import Role
 from apps.evals import actions, exporting, importing
+from apps.evals.capability.add import add_general
 from apps.evals.formats import read
-from apps.evals.generalset import add_general
 from apps.evals.models import EvalSet, Origin, Split, Task
 from tests.factories import admin_of, make_eval_set, make_member, make_project
 
@@ -62,7 +62,7 @@ def test_a_holdout_is_in_no_file_but_its_own(format: str) -> None:
                 archive = zipfile.ZipFile(io.BytesIO(data))
                 data = b"".join(archive.read(name) for name in archive.namelist())
             assert held and not any(text in data for text in held)
-        assert one.looks.count() == 0
+        assert one.holdout_views.count() == 0
 
 
 def test_what_waits_to_be_looked_through_does_not_go_out() -> None:
@@ -98,12 +98,12 @@ def test_the_page_gives_files_and_a_holdout_only_when_confirmed(client: Client) 
     response = client.get(page(eval_set), {"split": "train", "format": "nemo-gym"})
     assert "attachment" in response["Content-Disposition"] and body_of(response).count(b"\n") == 3
     held = client.get(page(eval_set), {"split": "holdout"})
-    assert held["Content-Type"].startswith("text/html") and eval_set.looks.count() == 0
+    assert held["Content-Type"].startswith("text/html") and eval_set.holdout_views.count() == 0
     refused = client.post(page(eval_set, "export_holdout"), {"format": "flywheel"})
-    assert refused.status_code == 302 and eval_set.looks.count() == 0
+    assert refused.status_code == 302 and eval_set.holdout_views.count() == 0
     given = client.post(page(eval_set, "export_holdout"), {"format": "flywheel", "confirmed": "on"})
     assert body_of(given).count(b'"split": "holdout"') == 3
-    assert eval_set.looks.get().by == admin_of(eval_set.project)
+    assert eval_set.holdout_views.get().by == admin_of(eval_set.project)
 
 
 def test_a_viewer_cannot_take_the_holdout(client: Client) -> None:

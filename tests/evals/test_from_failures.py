@@ -193,7 +193,7 @@ def test_a_leak_blocks_with_both_requests_and_counts_as_a_look(world: dict[str, 
     page = response.content.decode()
     assert response.status_code == 400 and "would leak" in page
     assert request_ in page and str(held) in page
-    assert not world["draft"].tasks.exists() and held.looks.count() == 1
+    assert not world["draft"].tasks.exists() and held.holdout_views.count() == 1
     world["failure"].refresh_from_db()
     assert world["failure"].state == FailureState.OPEN
 

@@ -14,9 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.core.models import Project
-from apps.evals import actions, leaks, neardup
+from apps.evals import actions
 from apps.evals.canonical import canonical_hash
+from apps.evals.holdout import leaks
 from apps.evals.models import EvalSet, Split, Task
+from apps.evals.near_duplicates import compare
 from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.jobs import sft_row
 from apps.trajectories.exports import SftExport
@@ -164,10 +166,10 @@ def trained_on(eval_set: EvalSet) -> list[dict]:
 
 
 def near(row: dict[str, Any]) -> bool:
-    held = neardup.document([{"role": "user", "content": HELD}], CALL)
-    units = neardup.texts_of(row)
+    held = compare.document([{"role": "user", "content": HELD}], CALL)
+    units = compare.texts_of(row)
     return any(
-        neardup.similarity(held, neardup.document(unit.messages, unit.expected)) >= neardup.THRESHOLD for unit in units
+        compare.similarity(held, compare.document(unit.messages, unit.expected)) >= compare.THRESHOLD for unit in units
     )
 
 

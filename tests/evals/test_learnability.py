@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from apps.evals.learnability import TaskView, learnability, pick, signal_chance
+from apps.evals.learnability.signal import TaskView, learnability, pick, signal_chance
 from apps.evals.stats import SampleRow
 
 

@@ -9,10 +9,10 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import Role
+from apps.evals.learnability.run import CannotPick, RunLearnability, tasks_of
 from apps.evals.models import EvalRun, Sample, Split
 from apps.evals.pages.learnability import Options, interval, student, whole
 from apps.evals.stats import mean_interval
-from apps.evals.teaching import CannotPick, Teaching, tasks_of
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, make_eval_set, make_member, make_project, make_user
 
@@ -79,7 +79,7 @@ def test_a_hold_out_is_shown_and_never_picked(client: Client, db: None, data_dir
     html = page(client, run)
     assert "can never be picked" in html and "RL will learn from 3 of 3" in html and "Train on the" not in html
     with pytest.raises(CannotPick, match="never"):
-        Teaching(run).pick()
+        RunLearnability(run).pick()
 
 
 def test_an_evaluation_without_samples_says_what_to_do(client: Client, run: EvalRun) -> None:
@@ -115,13 +115,13 @@ def test_a_stranger_and_another_project_see_nothing(client: Client, run: EvalRun
 
 def test_a_cap_takes_that_many_of_a_group(db: None, data_dir: Path) -> None:
     run = evaluated(frozen_set(group="one"), PASSED, data_dir)
-    assert len(Teaching(run).pick().chosen) == 2 and len(Teaching(run).pick(per_group=1).chosen) == 1
+    assert len(RunLearnability(run).pick().chosen) == 2 and len(RunLearnability(run).pick(per_group=1).chosen) == 1
 
 
 def test_the_database_sums_as_the_page_does(run: EvalRun) -> None:
     for sample in run.samples.filter(index__gt=1):
         Sample.objects.filter(pk=sample.pk).update(reward=sample.reward * 0.3 + 0.1)
-    read = Teaching(run)
+    read = RunLearnability(run)
     summed = {item.task: item for item in tasks_of(run, read.names)}
     assert summed.keys() == {item.task for item in read.found.tasks}
     for item in read.found.tasks:
@@ -133,7 +133,7 @@ def test_the_database_sums_as_the_page_does(run: EvalRun) -> None:
 def test_a_task_without_a_scored_sample_has_its_reason(run: EvalRun) -> None:
     task = run.eval_set.tasks.trainable()[0]
     run.samples.filter(task=task).update(masked=True, reward=None, success=False)
-    made = Teaching(run).pick()
+    made = RunLearnability(run).pick()
     assert made.left_out[str(task.pk)] == "no sample of it was scored" and len(made.chosen) + len(made.left_out) == 5
 
 

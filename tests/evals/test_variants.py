@@ -13,10 +13,12 @@ from django.urls import reverse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.evals import actions, neardup, rewrites, variants
+from apps.evals import actions
 from apps.evals.actions import EvalSetError
 from apps.evals.models import EvalSet, Origin, Split, Task
-from apps.evals.rewrites import ARGUMENTS, DISTRACTORS, EDGE, KINDS, PARAPHRASE, Seed, faults
+from apps.evals.near_duplicates import compare
+from apps.evals.variants import batches, templates
+from apps.evals.variants.templates import ARGUMENTS, DISTRACTORS, EDGE, KINDS, PARAPHRASE, Seed, faults
 from apps.training.actions import freeze_dataset
 from tests.factories import admin_of, make_eval_set, make_project
 from workers.lib.environments.workplace import TOOLS
@@ -42,7 +44,7 @@ SEED = Seed(
 
 
 def made(kind: str, seed: Seed = SEED, count: int = 30) -> list[Seed]:
-    return list(rewrites.variants(seed, [kind], count, random.Random(7)))
+    return list(templates.variants(seed, [kind], count, random.Random(7)))
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -59,7 +61,7 @@ def test_a_changed_value_changes_everywhere() -> None:
         said = variant.messages[0]["content"]
         assert variant.expected != SEED.expected
         for value in variant.expected["args"].values():
-            assert rewrites.occurs(value, said)
+            assert templates.occurs(value, said)
         room = variant.expected["args"]["room"]
         assert variant.recorded[0]["args"]["room"] == room and room in variant.recorded[0]["content"]
         assert isinstance(variant.expected["args"]["seats"], int)
@@ -110,7 +112,7 @@ def test_no_seed_breaks_it(text: str, args: dict, number: int) -> None:
         {"tool": "t", "args": args},
         [TOOL],
     )
-    for variant in rewrites.variants(seed, list(KINDS), 1, random.Random(number)):
+    for variant in templates.variants(seed, list(KINDS), 1, random.Random(number)):
         faults(seed, variant)
         assert variant.expected["args"].keys() == args.keys()
 
@@ -134,19 +136,19 @@ def draft(db: None) -> EvalSet:
     return eval_set
 
 
-def batch(draft: EvalSet, **changes: Any) -> variants.Made:
+def batch(draft: EvalSet, **changes: Any) -> batches.Made:
     usual = {"kinds": [ARGUMENTS, PARAPHRASE], "each": 4, "by": admin_of(draft.project)}
-    return variants.make_batch(eval_set=draft, **usual | changes)
+    return batches.make_batch(eval_set=draft, **usual | changes)
 
 
 def test_a_batch_is_synthetic_waits_and_has_no_near_duplicates(draft: EvalSet) -> None:
     found = batch(draft)
-    waiting = list(variants.waiting_in(draft))
+    waiting = list(batches.waiting_in(draft))
     assert found.made == len(waiting) >= 10
     assert {task.origin for task in waiting} == {Origin.SYNTHETIC} and {task.split for task in waiting} == {Split.TRAIN}
     assert all(task.variant_of.group == task.group and task.confirmed_by is None for task in waiting)
-    documents = [(task.key, neardup.document(task.messages, task.expected)) for task in waiting]
-    assert neardup.pairs(documents) == []
+    documents = [(task.key, compare.document(task.messages, task.expected)) for task in waiting]
+    assert compare.pairs(documents) == []
     assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
     with pytest.raises(EvalSetError, match="waits"):
         batch(draft)
@@ -155,10 +157,10 @@ def test_a_batch_is_synthetic_waits_and_has_no_near_duplicates(draft: EvalSet) -
 
 
 def judged(draft: EvalSet, good: int, bad: int) -> None:
-    tasks = list(variants.waiting_in(draft))[: good + bad]
+    tasks = list(batches.waiting_in(draft))[: good + bad]
     for number, task in enumerate(tasks):
-        verdict = variants.ACCEPTED if number < good else variants.REJECTED
-        variants.judge(task=task, verdict=verdict, by=admin_of(draft.project))
+        verdict = batches.ACCEPTED if number < good else batches.REJECTED
+        batches.judge(task=task, verdict=verdict, by=admin_of(draft.project))
 
 
 @pytest.mark.parametrize(
@@ -169,30 +171,30 @@ def test_a_batch_is_used_when_enough_of_a_sample_is_good(draft: EvalSet, good: i
     judged(draft, good, bad)
     if not may:
         with pytest.raises(EvalSetError, match="Look at 10 at least"):
-            variants.use_batch(eval_set=draft, by=None)
+            batches.use_batch(eval_set=draft, by=None)
         return
-    assert variants.use_batch(eval_set=draft, by=None) == size - bad
+    assert batches.use_batch(eval_set=draft, by=None) == size - bad
     assert draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).count() == size - bad
-    assert variants.review_of(draft) is None
+    assert batches.review_of(draft) is None
     with pytest.raises(EvalSetError):
-        variants.judge(task=draft.tasks.filter(origin=Origin.SYNTHETIC).first(), verdict="accepted", by=None)
+        batches.judge(task=draft.tasks.filter(origin=Origin.SYNTHETIC).first(), verdict="accepted", by=None)
     dataset = freeze_dataset(eval_set=actions.freeze(eval_set=draft, by=None), by=None)
     assert dataset.size == 4 + size - bad
 
 
 def test_a_discarded_batch_is_gone(draft: EvalSet) -> None:
     size = batch(draft).made
-    assert variants.discard_batch(eval_set=draft, by=None) == size
+    assert batches.discard_batch(eval_set=draft, by=None) == size
     assert draft.tasks.count() == 4
     with pytest.raises(EvalSetError, match="No batch"):
-        variants.use_batch(eval_set=draft, by=None)
+        batches.use_batch(eval_set=draft, by=None)
 
 
 def test_the_sample_stays_the_same_and_is_of_ten(draft: EvalSet) -> None:
     batch(draft)
-    first = [task.pk for task in variants.sample(variants.waiting_in(draft))]
+    first = [task.pk for task in batches.sample(batches.waiting_in(draft))]
     assert len(first) == 10 and first == [
-        task.pk for task in variants.sample(variants.waiting_in(draft).order_by("-key"))
+        task.pk for task in batches.sample(batches.waiting_in(draft).order_by("-key"))
     ]
 
 
@@ -200,9 +202,9 @@ def test_seeds_are_confirmed_train_tasks(draft: EvalSet) -> None:
     draft.tasks.update(confirmed_by=None)
     with pytest.raises(EvalSetError, match="no confirmed task"):
         batch(draft)
-    variants.confirm(task=draft.tasks.first(), by=admin_of(draft.project))
-    assert {task.variant_of.key for task in variants.waiting_in(draft)} <= {"s0"} and batch(draft).made
-    variants.discard_batch(eval_set=draft, by=None)
+    batches.confirm(task=draft.tasks.first(), by=admin_of(draft.project))
+    assert {task.variant_of.key for task in batches.waiting_in(draft)} <= {"s0"} and batch(draft).made
+    batches.discard_batch(eval_set=draft, by=None)
     draft.tasks.update(split=Split.HOLDOUT, confirmed_by=admin_of(draft.project))
     with pytest.raises(EvalSetError, match="no confirmed task"):
         batch(draft)
@@ -210,8 +212,8 @@ def test_seeds_are_confirmed_train_tasks(draft: EvalSet) -> None:
 
 def test_a_variant_near_a_holdout_is_left_out(draft: EvalSet) -> None:
     first = batch(draft, seed=3, kinds=[ARGUMENTS])
-    near = variants.waiting_in(draft).first()
-    variants.discard_batch(eval_set=draft, by=None)
+    near = batches.waiting_in(draft).first()
+    batches.discard_batch(eval_set=draft, by=None)
     other = actions.create_eval_set(project=draft.project, slug="held", by=None)
     actions.add_task(
         eval_set=other, key="h", request=f"Please {near.messages[0]['content']} Thanks!", split=Split.HOLDOUT, by=None,
@@ -219,19 +221,19 @@ def test_a_variant_near_a_holdout_is_left_out(draft: EvalSet) -> None:
     )  # fmt: skip
     again = batch(draft, seed=3, kinds=[ARGUMENTS])
     assert again.guarded >= 1 and again.made < first.made
-    assert not variants.waiting_in(draft).filter(canonical_hash=near.canonical_hash).exists()
+    assert not batches.waiting_in(draft).filter(canonical_hash=near.canonical_hash).exists()
 
 
 def test_the_database_never_holds_one_out(draft: EvalSet) -> None:
     batch(draft)
     with pytest.raises(IntegrityError), transaction.atomic():
-        variants.waiting_in(draft).update(split=Split.HOLDOUT)
+        batches.waiting_in(draft).update(split=Split.HOLDOUT)
 
 
 def test_distractors_go_beside_the_tasks_own_tools(draft: EvalSet) -> None:
     draft.tasks.update(tools=TOOLS)
     batch(draft, kinds=[DISTRACTORS])
-    assert all(len(task.tools) > len(TOOLS) for task in variants.waiting_in(draft))
+    assert all(len(task.tools) > len(TOOLS) for task in batches.waiting_in(draft))
 
 
 def test_the_page_by_keyboard(client: Client, draft: EvalSet) -> None:

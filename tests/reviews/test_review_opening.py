@@ -12,7 +12,7 @@ from django.urls import reverse
 from apps.core.models import AuditEvent
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Verifier
-from apps.evals.models import EvalRun, HoldoutLook, Sample
+from apps.evals.models import EvalRun, HoldoutView, Sample
 from apps.reviews import actions
 from apps.reviews.models import RewardReview
 from apps.reviews.policy import DEFAULTS
@@ -64,7 +64,7 @@ def test_samples_are_of_every_score_kind_and_model(made: Made, tmp_path: Path) -
 def test_it_freezes_the_policy_counts_the_look_and_is_audited(made: Made) -> None:
     review = made.review(reviewers_per_sample=2)
     assert review.policy == DEFAULTS | {"reviewers_per_sample": 2}
-    look = HoldoutLook.objects.get(eval_set=made.eval_set, kind="view")
+    look = HoldoutView.objects.get(eval_set=made.eval_set, kind="view")
     assert look.by == made.admin and look.detail == f"reward review of {made.verifier}"
     detail = AuditEvent.objects.get(action="review.opened").detail
     assert detail["hash"] == made.verifier.hash and detail["n"] == 60 and detail["runs"] == [str(made.run.pk)]

@@ -10,8 +10,8 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import AuditEvent
+from apps.evals.learnability.run import RunLearnability
 from apps.evals.models import EvalRun, Split
-from apps.evals.teaching import Teaching
 from apps.reviews.actions import override_lock
 from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.models import Dataset, TrainingRun
@@ -129,7 +129,7 @@ def test_an_evaluation_of_another_set_is_refused(client: Client, run: EvalRun) -
 
 
 def test_a_selection_is_a_dataset_of_its_own_and_the_same_twice_is_one(run: EvalRun) -> None:
-    ids = Teaching(run).pick().chosen
+    ids = RunLearnability(run).pick().chosen
     every = freeze_dataset(eval_set=run.eval_set, by=None)
     some = freeze_dataset(eval_set=run.eval_set, by=None, keys=ids, picked_by=run)
     assert some.digest != every.digest and some.size == 2

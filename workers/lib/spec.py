@@ -24,7 +24,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "grpo": COMMON | TRAINING | {"engine": dict, "tasks": list},
     "rescore": SCORING | {"samples": list},
     "probe": SCORING | {"tasks": list},
-    "designer": {
+    "write_variants": {
         "out_dir": str,
         "server.base_url": str,
         "server.model": str,

@@ -166,7 +166,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="HoldoutLook",
+            name="HoldoutView",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("kind", models.CharField(choices=[("evaluation", "Evaluation"), ("view", "View")], max_length=10)),
@@ -184,7 +184,7 @@ class Migration(migrations.Migration):
                 (
                     "eval_set",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="looks", to="evals.evalset"
+                        on_delete=django.db.models.deletion.CASCADE, related_name="holdout_views", to="evals.evalset"
                     ),
                 ),
             ],
@@ -228,7 +228,7 @@ class Migration(migrations.Migration):
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.BigIntegerField(),
                         default=list,
-                        help_text="LSH of the words (`neardup.Signature`): near-duplicates share one",
+                        help_text="LSH of the words (`compare.Signature`): near-duplicates share one",
                         size=None,
                     ),
                 ),

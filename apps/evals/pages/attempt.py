@@ -8,10 +8,10 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
-from apps.evals.actions import EvalSetError, HoldoutLeak, look
-from apps.evals.leaks import Leak
-from apps.evals.looks import count_shown
-from apps.evals.models import EvalSet, HoldoutLook, Split
+from apps.evals.actions import EvalSetError, HoldoutLeak
+from apps.evals.holdout.leaks import Leak
+from apps.evals.holdout.view_log import record_leak_views, record_view
+from apps.evals.models import EvalSet, Split
 
 
 def attempt(request: HttpRequest, eval_set: EvalSet, act: Callable[[], object], page: str = "detail") -> HttpResponse:
@@ -27,7 +27,7 @@ def attempt(request: HttpRequest, eval_set: EvalSet, act: Callable[[], object], 
 def _side_by_side(request: HttpRequest, eval_set: EvalSet, pair: Leak) -> HttpResponse:
     """Both requests; whoever sees the one that is held out has looked at it."""
     if pair.theirs_set.endswith(Split.HOLDOUT.label):
-        count_shown(eval_set.project, [pair], by=request.user)
+        record_leak_views(eval_set.project, [pair], by=request.user)
     elif eval_set.tasks.holdout().filter(key=pair.key).exists():
-        look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=request.user, detail="a leak, side by side")
+        record_view(eval_set=eval_set, by=request.user, detail="a leak, side by side")
     return render(request, "evals/leak.html", {"eval_set": eval_set, "leak": pair}, status=400)

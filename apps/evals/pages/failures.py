@@ -16,8 +16,8 @@ from apps.core.models import Project, Role
 from apps.evals import actions, from_failures
 from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
 from apps.evals.from_failures import demonstration_of
-from apps.evals.leaks import Leak, of_task, same
-from apps.evals.looks import count_shown
+from apps.evals.holdout.leaks import Leak, of_task, same
+from apps.evals.holdout.view_log import record_leak_views
 from apps.evals.models import EvalSet, Split, Task
 from apps.failures.actions import Refused, decide
 from apps.failures.models import Failure, FailureState
@@ -108,7 +108,7 @@ def _leak(request: HttpRequest, failure: Failure, cut: int, given: dict, made: a
     """The two requests; seeing the one of a hold-out is a look."""
     leak = made.leaks[0] if made.leaks else exact_leak(failure, cut, given)
     if given["split"] != Split.HOLDOUT:
-        count_shown(failure.project, [leak], by=request.user)
+        record_leak_views(failure.project, [leak], by=request.user)
     return leak
 
 

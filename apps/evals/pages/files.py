@@ -127,7 +127,7 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
         return _file(request, eval_set, Split(split), format)
     counts = {split: exporting.tasks_of(eval_set, split).count() for split in Split}
     context = {
-        "eval_set": eval_set, "formats": exporting.FORMATS.items(), "looks": eval_set.looks.count(),
+        "eval_set": eval_set, "formats": exporting.FORMATS.items(), "holdout_views": eval_set.holdout_views.count(),
         "rows": [(split, counts[split]) for split in Split if split != Split.HOLDOUT and counts[split]],
         "held": counts[Split.HOLDOUT],
     }  # fmt: skip

@@ -17,10 +17,10 @@ from apps.core.charts import BAD, GOOD, PALETTE, bars, lines
 from apps.core.intervals import LEVEL, wilson
 from apps.core.models import Project
 from apps.core.paging import page_of
-from apps.evals.learnability import Learnability, TaskView, signal_chance
+from apps.evals.learnability.run import RunLearnability
+from apps.evals.learnability.signal import Learnability, TaskView, signal_chance
 from apps.evals.models import EvalRun, Sample
 from apps.evals.stats import Estimate, pass_at_k
-from apps.evals.teaching import Teaching
 
 GROUP_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MOST_BINS = 16
@@ -87,32 +87,32 @@ def _uuid(text: str) -> UUID | None:
 def learnability(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(EvalRun.objects.select_related("eval_set", "model_version"), project=project, pk=pk)
     options = Options.of(request.GET)
-    teaching = Teaching(run, options.group_size)
-    rows = rows_of(teaching, options.per_group)
+    learning = RunLearnability(run, options.group_size)
+    rows = rows_of(learning, options.per_group)
     shown = [row for row in rows if _is(row, options.kind)]
     return render(
         request,
         "evals/learnability.html",
-        {"run": run, "options": options, "why_not": teaching.why_not(), "page": page_of(request, ordered(shown, options.sort))}
-        | _summary(teaching.found, rows)
+        {"run": run, "options": options, "why_not": learning.why_not(), "page": page_of(request, ordered(shown, options.sort))}
+        | _summary(learning.found, rows)
         | _samples(run, options.task),
     )  # fmt: skip
 
 
-def rows_of(teaching: Teaching, per_group: int | None) -> list[Row]:
+def rows_of(learning: RunLearnability, per_group: int | None) -> list[Row]:
     """Every task with a scored sample, and what the pick says of it."""
-    made = None if teaching.why_not() else teaching.pick(per_group)
+    made = None if learning.why_not() else learning.pick(per_group)
     chosen, left_out = (set(made.chosen), made.left_out) if made else (set(), {})
-    size = teaching.group_size
+    size = learning.group_size
     return [
         Row(
             view=item,
-            key=teaching.names[item.task][0],
+            key=learning.names[item.task][0],
             signal=signal_chance(item.passed, item.n, size),
             picked=item.task in chosen,
             why=left_out.get(item.task, ""),
         )
-        for item in teaching.found.tasks
+        for item in learning.found.tasks
     ]
 
 

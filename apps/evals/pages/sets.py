@@ -13,12 +13,13 @@ from apps.core.access import project_view
 from apps.core.charts import intervals
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
-from apps.evals import actions, variants
+from apps.evals import actions
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
-from apps.evals.looks import count_outputs_shown
-from apps.evals.models import EvalRun, EvalSet, HoldoutLook, Split, Task
+from apps.evals.holdout.view_log import record_output_view, record_view
+from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
 from apps.evals.pages.failures import tell
+from apps.evals.variants import batches
 from apps.failures.models import FailureState
 from apps.trajectories.models import Outcome, Trajectory, in_chunks
 
@@ -88,10 +89,10 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "looked": looked,
             "splits": Split.choices,
             "counts": dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split")),
-            "looks": eval_set.looks.count(),
-            "recent_looks": eval_set.looks.select_related("by")[:10],
+            "holdout_views": eval_set.holdout_views.count(),
+            "recent_views": eval_set.holdout_views.select_related("by")[:10],
             "runs": eval_set.runs.select_related("model_version")[:10],
-            "waiting": variants.waiting_in(eval_set).count(),
+            "waiting": batches.waiting_in(eval_set).count(),
             "task_form": TaskForm(),
             "split_form": SplitForm(),
             "candidates": candidates(project).count() if not eval_set.is_frozen else 0,
@@ -101,10 +102,10 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
 
 @require_POST
 @project_view(Role.MEMBER)
-def look(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+def show_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Shows the hold-out's tasks, and counts that someone looked."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    actions.look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=request.user, detail="tasks on the page")
+    record_view(eval_set=eval_set, by=request.user, detail="tasks on the page")
     request.GET = request.GET.copy()
     request.GET["split"] = Split.HOLDOUT
     request.GET["page"] = request.POST.get("page", "1")
@@ -196,7 +197,12 @@ def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             form.add_error(None, str(error))
         else:
             return redirect("evals:run", project.slug, made.pk)
-    context = {"eval_set": eval_set, "form": form, "missing": form.missing(), "looks": eval_set.looks.count()}
+    context = {
+        "eval_set": eval_set,
+        "form": form,
+        "missing": form.missing(),
+        "holdout_views": eval_set.holdout_views.count(),
+    }
     return render(request, "evals/new_run.html", context)
 
 
@@ -214,7 +220,7 @@ def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         live(row)
         | {
             "page": page,
-            "is_look": bool(page.object_list) and count_outputs_shown(row, by=request.user),
+            "is_look": bool(page.object_list) and record_output_view(row, by=request.user),
             "show": which,
             "filters": list(SAMPLE_FILTERS),
             "others": EvalRun.objects.filter(project=project, eval_set=row.eval_set, split=row.split, state="succeeded")

@@ -12,14 +12,16 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
-from apps.evals import actions, designer, variants
+from apps.evals import actions
+from apps.evals.capability.add import add_general
 from apps.evals.diffing import diff
 from apps.evals.forms import VariantsForm
-from apps.evals.generalset import add_general
-from apps.evals.models import EvalSet, HoldoutLook, Split, Task
+from apps.evals.holdout.view_log import record_view
+from apps.evals.models import EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
-from apps.evals.pages.designing import estimate, form_for, shown
 from apps.evals.pages.failures import tell
+from apps.evals.pages.variant_job import estimate, form_for, shown
+from apps.evals.variants import batches, model_job
 
 
 @project_view()
@@ -29,10 +31,10 @@ def versions(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 @require_POST
 @project_view(Role.MEMBER)
-def versions_look(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+def with_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The same with the hold-out's tasks; that is a look."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    actions.look(eval_set=eval_set, kind=HoldoutLook.Kind.VIEW, by=request.user, detail="differences of versions")
+    record_view(eval_set=eval_set, by=request.user, detail="differences of versions")
     return _diff(request, project, pk, looked=True)
 
 
@@ -65,24 +67,24 @@ def confirm_task(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     task = get_object_or_404(
         Task.objects.exclude(split=Split.HOLDOUT).select_related("eval_set"), project=project, pk=pk
     )
-    return attempt(request, task.eval_set, lambda: variants.confirm(task=task, by=request.user))
+    return attempt(request, task.eval_set, lambda: batches.confirm(task=task, by=request.user))
 
 
 @project_view()
 def variants_page(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Making a batch, or looking through the one that waits."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    waiting = variants.waiting_in(eval_set).select_related("variant_of")
-    drawn = sorted(variants.sample(waiting), key=lambda task: bool(task.metadata["variant"]["verdict"]))  # next on top
-    design_form = form_for(request, project)
+    waiting = batches.waiting_in(eval_set).select_related("variant_of")
+    drawn = sorted(batches.sample(waiting), key=lambda task: bool(task.metadata["variant"]["verdict"]))  # next on top
+    model_form = form_for(request, project)
     context = {
-        "eval_set": eval_set, "review": variants.review_of(eval_set), "sample": drawn,
+        "eval_set": eval_set, "review": batches.review_of(eval_set), "sample": drawn,
         "following": next((task.pk for task in drawn if not task.metadata["variant"]["verdict"]), None),
-        "form": VariantsForm(), "seeds": variants.seeds_of(eval_set).count(), "share": variants.ACCEPTED_SHARE,
+        "form": VariantsForm(), "seeds": batches.seeds_of(eval_set).count(), "share": batches.ACCEPTED_SHARE,
         "used": eval_set.tasks.filter(origin="synthetic").count() - waiting.count(),
-        "design_form": design_form, "installed": designer.is_installed(),
+        "model_form": model_form, "installed": model_job.is_installed(),
     }  # fmt: skip
-    return render(request, "evals/variants.html", context | shown(eval_set) | estimate(eval_set, design_form))
+    return render(request, "evals/variants.html", context | shown(eval_set) | estimate(eval_set, model_form))
 
 
 @require_POST
@@ -95,9 +97,9 @@ def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpRespon
         return redirect("evals:variants", project.slug, pk)
 
     def make() -> None:
-        if designer.is_active(designer.state_of(eval_set.pk)):
+        if model_job.is_active(model_job.state_of(eval_set.pk)):
             raise actions.EvalSetError("A model writes variants for this set. Wait for it, or stop it.")
-        made = variants.make_batch(eval_set=eval_set, by=request.user, **form.cleaned_data)
+        made = batches.make_batch(eval_set=eval_set, by=request.user, **form.cleaned_data)
         messages.success(
             request,
             f"{made.made:,} variants wait to be looked through. Left out: {made.faulty:,} faulty, {made.alike:,} like "
@@ -113,7 +115,7 @@ def judge_variant(request: HttpRequest, project: Project, pk: str) -> HttpRespon
     task = get_object_or_404(Task.objects.select_related("eval_set"), project=project, pk=pk)
     verdict = request.POST.get("verdict", "")
     return attempt(
-        request, task.eval_set, lambda: variants.judge(task=task, verdict=verdict, by=request.user), "variants"
+        request, task.eval_set, lambda: batches.judge(task=task, verdict=verdict, by=request.user), "variants"
     )
 
 
@@ -125,10 +127,10 @@ def end_batch(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
     def end() -> None:
         if request.POST.get("do") == "use":
-            used = variants.use_batch(eval_set=eval_set, by=request.user)
+            used = batches.use_batch(eval_set=eval_set, by=request.user)
             messages.success(request, f"{used:,} variants are tasks of the train split now.")
         else:
-            gone = variants.discard_batch(eval_set=eval_set, by=request.user)
+            gone = batches.discard_batch(eval_set=eval_set, by=request.user)
             messages.success(request, f"{gone:,} variants were discarded.")
 
     return attempt(request, eval_set, end, "variants")

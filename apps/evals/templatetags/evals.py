@@ -5,7 +5,7 @@ from typing import Any
 
 from django import template
 
-from apps.evals.leaks import Leak
+from apps.evals.holdout.leaks import Leak
 
 register = template.Library()
 

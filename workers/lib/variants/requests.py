@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from workers.lib.usage_meter import Meter, tokens_of
+from workers.lib.variants.usage import Meter, tokens_of
 
 PARALLEL, MAX_TOKENS = 4, 1500
 SHOWN = 12_000  # characters of a conversation or of tools that the model is shown

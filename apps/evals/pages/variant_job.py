@@ -13,11 +13,12 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
-from apps.evals import actions, designer, variants
-from apps.evals.designer import Wanted
-from apps.evals.forms import DesignForm
+from apps.evals import actions
+from apps.evals.forms import ModelVariantsForm
 from apps.evals.models import EvalSet
 from apps.evals.pages.attempt import attempt
+from apps.evals.variants import batches, model_job
+from apps.evals.variants.model_job import Wanted
 
 PREFIX = "design"
 ASKED: dict[str, Any] = {"base_url": "", "model": "", "key_variable": "", "kinds": [], "each": 0, "tokens": 0}
@@ -34,7 +35,7 @@ def start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         return _again(request, eval_set)
     wanted = Wanted(**{name: form.cleaned_data[name] for name in ASKED})
     try:
-        designer.submit(eval_set=eval_set, wanted=wanted, by=request.user)
+        model_job.submit(eval_set=eval_set, wanted=wanted, by=request.user)
     except actions.EvalSetError as error:
         messages.error(request, str(error))
         return _again(request, eval_set)
@@ -52,30 +53,30 @@ def _again(request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
 @project_view(Role.MEMBER)
 def stop(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return attempt(request, eval_set, lambda: designer.stop(eval_set=eval_set, by=request.user), "variants")
+    return attempt(request, eval_set, lambda: model_job.stop(eval_set=eval_set, by=request.user), "variants")
 
 
 @project_view()
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that asks for itself; once the job has ended, the page comes anew."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    job = designer.state_of(eval_set.pk)
-    if designer.is_active(job):
-        designer.settle(job)
-    response = render(request, "evals/_design.html", {"eval_set": eval_set} | shown(eval_set))
-    if not designer.is_active(designer.state_of(eval_set.pk)):
+    job = model_job.state_of(eval_set.pk)
+    if model_job.is_active(job):
+        model_job.settle(job)
+    response = render(request, "evals/_variant_job.html", {"eval_set": eval_set} | shown(eval_set))
+    if not model_job.is_active(model_job.state_of(eval_set.pk)):
         response["HX-Refresh"] = "true"
     return response
 
 
-def form_for(request: HttpRequest, project: Project, data: Any = None) -> DesignForm:
+def form_for(request: HttpRequest, project: Project, data: Any = None) -> ModelVariantsForm:
     """Empty, or filled in from what was posted or from the page's own address."""
     if data is None and f"{PREFIX}-each" in request.GET:
         data = request.GET
-    return DesignForm(designer.judge_server(project), request.membership.may(Role.ADMIN), data, prefix=PREFIX)
+    return ModelVariantsForm(model_job.judge_server(project), request.membership.may(Role.ADMIN), data, prefix=PREFIX)
 
 
-def estimate(eval_set: EvalSet, form: DesignForm) -> dict[str, Any]:
+def estimate(eval_set: EvalSet, form: ModelVariantsForm) -> dict[str, Any]:
     """What this form's job would cost: {cost, usd}, or {no_cost} with the sentence why it could not be."""
     form.is_valid()
     for name in ("kinds", "each"):
@@ -84,11 +85,11 @@ def estimate(eval_set: EvalSet, form: DesignForm) -> dict[str, Any]:
     given = {name: form.fields[name].initial for name in ASKED} | (form.judge or {}) | getattr(form, "cleaned_data", {})
     wanted = Wanted(**{name: given[name] or default for name, default in ASKED.items()})
     try:
-        cost = designer.cost_of(variants.usable_seeds(eval_set), wanted)
+        cost = model_job.cost_of(batches.usable_seeds(eval_set), wanted)
     except actions.EvalSetError as error:
         return {"no_cost": str(error)}
     used = {"input_tokens": cost.input_tokens, "output_tokens": cost.output_tokens}
-    return {"cost": cost, "usd": usd(designer.prices_of(eval_set.project, wanted), used)}
+    return {"cost": cost, "usd": usd(model_job.prices_of(eval_set.project, wanted), used)}
 
 
 def usd(prices: list[float], used: dict[str, int]) -> float | None:
@@ -100,17 +101,17 @@ def usd(prices: list[float], used: dict[str, int]) -> float | None:
 
 def shown(eval_set: EvalSet) -> dict[str, Any]:
     """The set's last job, as long as it says something about what is on the page."""
-    job = designer.state_of(eval_set.pk)
-    review = variants.review_of(eval_set)
+    job = model_job.state_of(eval_set.pk)
+    review = batches.review_of(eval_set)
     if job and job["state"] == "succeeded" and (review is None or job["result"]["batch"] != review.batch):
         job = None
     if job is None:
         return {"design": None, "designing": False}
     used = job.get("used")
     return {
-        "design": job, "designing": designer.is_active(job), "percent": 100 * job["done"] / max(1, job["total"]),
-        "left_out": designer.left_out(job["result"]) if "result" in job else "",
-        "stopping": designer.is_stopping(job),
+        "design": job, "designing": model_job.is_active(job), "percent": 100 * job["done"] / max(1, job["total"]),
+        "left_out": model_job.left_out(job["result"]) if "result" in job else "",
+        "stopping": model_job.is_stopping(job),
         "tokens": used["input_tokens"] + used["output_tokens"] if used else 0,
         "spent": usd(job.get("prices", []), used) if used else None,
     }  # fmt: skip

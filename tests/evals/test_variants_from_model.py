@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.evals import designed
 from apps.evals.formats.rows import Bad
-from apps.evals.rewrites import ARGUMENTS, EDGE, PARAPHRASE, Seed, faults
+from apps.evals.variants import from_model
+from apps.evals.variants.templates import ARGUMENTS, EDGE, PARAPHRASE, Seed, faults
 
 CALL = {"name": "book_room", "arguments": {"room": "B-14", "who": "Ann Smith", "seats": 12}}
 SEED = Seed(
@@ -41,14 +41,14 @@ def call(**changes: Any) -> list[dict]:
 
 @pytest.mark.parametrize("kind", [PARAPHRASE, EDGE])
 def test_other_words_keep_all_else(kind: str) -> None:
-    made = designed.variant(SEED, row("Please reserve B-14, 12 seats, Ann Smith.", [CALL], kind))
+    made = from_model.variant(SEED, row("Please reserve B-14, 12 seats, Ann Smith.", [CALL], kind))
     assert made.messages[:-1] == SEED.messages[:-1] and made.messages[-1]["content"].startswith("Please")
     assert (made.expected, made.recorded, made.kind) == (SEED.expected, SEED.recorded, kind)
     assert not faults(SEED, made)
 
 
 def test_other_arguments_go_everywhere_but_into_the_systems_words() -> None:
-    made = designed.variant(SEED, row("Book C-9 for Bo Lee, 12 seats.", call(room="C-9", who="Bo Lee"), ARGUMENTS))
+    made = from_model.variant(SEED, row("Book C-9 for Bo Lee, 12 seats.", call(room="C-9", who="Bo Lee"), ARGUMENTS))
     assert [message["content"] for message in made.messages[:3]] == [
         "Rooms are like B-14.",
         "Is C-9 free?",
@@ -84,11 +84,11 @@ def test_other_arguments_go_everywhere_but_into_the_systems_words() -> None:
 )  # fmt: skip
 def test_what_is_no_variant_says_why(request_: Any, calls: Any, kind: Any, words: str) -> None:
     with pytest.raises(Bad, match=words):
-        designed.variant(SEED, row(request_, calls, kind))
+        from_model.variant(SEED, row(request_, calls, kind))
 
 
 def test_a_value_that_the_request_does_not_say_is_a_fault() -> None:
-    made = designed.variant(SEED, row("Book B-14 for Ann Smith.", call(seats=99), ARGUMENTS))
+    made = from_model.variant(SEED, row("Book B-14 for Ann Smith.", call(seats=99), ARGUMENTS))
     assert any("99" in fault for fault in faults(SEED, made))
 
 
@@ -109,8 +109,8 @@ def test_no_answer_breaks_it(old: Any, new: Any, request: str, kind: str, more: 
     given_row = (row(request, calls, kind), row(more, calls, kind), row(request, more, kind))[number]
     for one in (given_row, more):
         try:
-            designed.key_of(one)
-            made = designed.variant(seed, one)
+            from_model.key_of(one)
+            made = from_model.variant(seed, one)
         except Bad:
             continue
         faults(seed, made)

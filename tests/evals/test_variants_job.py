@@ -1,6 +1,6 @@
 """A model's variants as a job: asked for with a good address only, done once, filtered and reviewed like the templates'.
 
-A small program stands in for the one with NeMo Data Designer; tests/test_proof_designer.py holds it against the real one.
+A small program stands in for the one with NeMo Data Designer; tests/test_proof_write_variants.py holds it against the real one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import AuditEvent
-from apps.evals import actions, designer, variants
+from apps.evals import actions
 from apps.evals.actions import EvalSetError
-from apps.evals.designer import Wanted
 from apps.evals.models import EvalSet, Origin, Split, Task
-from apps.evals.rewrites import ARGUMENTS, EDGE, PARAPHRASE
+from apps.evals.variants import batches, model_job
+from apps.evals.variants.model_job import Wanted
+from apps.evals.variants.templates import ARGUMENTS, EDGE, PARAPHRASE
 from apps.failures.judge import rubrics
 from tests.factories import admin_of, make_member, make_project
 
@@ -97,25 +98,25 @@ WANTED = Wanted("http://127.0.0.1:9/v1", "writer", "", [PARAPHRASE, ARGUMENTS, E
 
 def ask(draft: EvalSet, wanted: Wanted = WANTED) -> dict:
     """Submits and does the job; what is known of it then."""
-    designer.submit(eval_set=draft, wanted=wanted, by=admin_of(draft.project))
-    job = designer.state_of(draft.pk)
-    designer.run(job["set"], job["id"])
-    return designer.state_of(draft.pk)
+    model_job.submit(eval_set=draft, wanted=wanted, by=admin_of(draft.project))
+    job = model_job.state_of(draft.pk)
+    model_job.run(job["set"], job["id"])
+    return model_job.state_of(draft.pk)
 
 
 def test_what_comes_back_waits_for_a_review_and_is_synthetic_for_ever(draft: EvalSet, plays: Callable) -> None:
     plays(*GOOD)
     job = ask(draft)
     assert job["state"] == "succeeded" and job["result"]["made"] == 3 and job["result"]["failed"] == 5, job
-    waiting = list(variants.waiting_in(draft).select_related("variant_of"))
+    waiting = list(batches.waiting_in(draft).select_related("variant_of"))
     assert {task.origin for task in waiting} == {Origin.SYNTHETIC} and {task.split for task in waiting} == {Split.TRAIN}
     assert {task.metadata["variant"]["kind"] for task in waiting} == {PARAPHRASE, ARGUMENTS, EDGE}
     assert {task.metadata["variant"]["model"] for task in waiting} == {"writer"}
     assert all(task.variant_of.group == task.group and task.confirmed_by is None for task in waiting)
     assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
     with pytest.raises(EvalSetError, match="Look at 3 at least"):
-        variants.use_batch(eval_set=draft, by=None)
-    left = {path.name.partition("-")[0] for path in designer.home_of(draft.pk).iterdir()}
+        batches.use_batch(eval_set=draft, by=None)
+    left = {path.name.partition("-")[0] for path in model_job.home_of(draft.pk).iterdir()}
     assert left == {"claim", "job.json", "stderr.log"}
     asked = AuditEvent.objects.get(action="variants.asked_for")
     assert asked.detail["server"] == WANTED.base_url and asked.detail["asked"] == 24
@@ -145,10 +146,10 @@ def test_what_was_used_is_told_however_the_job_ends_and_stays_in_the_audit_log(
 def test_a_limit_is_always_given_and_one_that_allows_no_question_is_refused(draft: EvalSet, plays: Callable) -> None:
     plays(*GOOD)
     with pytest.raises(EvalSetError, match="may need up to"):
-        designer.submit(eval_set=draft, wanted=replace(WANTED, tokens=100), by=None)
-    designer.submit(eval_set=draft, wanted=WANTED, by=None)
-    job = designer.state_of(draft.pk)
-    cost = designer.cost_of(variants.usable_seeds(draft), WANTED)
+        model_job.submit(eval_set=draft, wanted=replace(WANTED, tokens=100), by=None)
+    model_job.submit(eval_set=draft, wanted=WANTED, by=None)
+    job = model_job.state_of(draft.pk)
+    cost = model_job.cost_of(batches.usable_seeds(draft), WANTED)
     assert job["wanted"]["tokens"] == cost.most_tokens > job["expected"] == cost.tokens > 0 and cost.questions == 24
 
 
@@ -162,7 +163,7 @@ def test_the_page_says_what_it_will_cost_at_the_judges_prices(client: Client, dr
     rubrics.save_version(project=draft.project, fields=fields, by=None)
     rubrics.switch(project=draft.project, version=1, by=None)
     assert "at the judge’s prices" in client.get(url(draft)).content.decode()
-    kept = client.post(url(draft, "design_start"), FORM | {"design-tokens": 7}, follow=True).content.decode()
+    kept = client.post(url(draft, "variant_job_start"), FORM | {"design-tokens": 7}, follow=True).content.decode()
     assert "may need up to" in kept and 'value="7"' in kept and f'value="{WANTED.base_url}"' in kept
 
 
@@ -207,52 +208,52 @@ def test_a_failure_says_why_and_stores_nothing(draft: EvalSet, plays: Callable, 
 
 def test_it_is_done_once_and_a_set_that_was_frozen_meanwhile_takes_none(draft: EvalSet, plays: Callable) -> None:
     plays(*GOOD)
-    designer.submit(eval_set=draft, wanted=WANTED, by=None)
-    job = designer.state_of(draft.pk)
+    model_job.submit(eval_set=draft, wanted=WANTED, by=None)
+    job = model_job.state_of(draft.pk)
     with pytest.raises(EvalSetError, match="already"):
-        designer.submit(eval_set=draft, wanted=WANTED, by=None)
+        model_job.submit(eval_set=draft, wanted=WANTED, by=None)
     actions.freeze(eval_set=draft, by=None)
-    designer.run(job["set"], job["id"])
-    ended = designer.state_of(draft.pk)
+    model_job.run(job["set"], job["id"])
+    ended = model_job.state_of(draft.pk)
     assert ended["state"] == "failed" and "frozen" in ended["error"]
-    designer.run(job["set"], job["id"])
-    designer.run(job["set"], "another")
-    assert designer.state_of(draft.pk) == ended
+    model_job.run(job["set"], job["id"])
+    model_job.run(job["set"], "another")
+    assert model_job.state_of(draft.pk) == ended
 
 
 def test_a_stop_ends_it_and_stores_nothing(draft: EvalSet, plays: Callable) -> None:
     plays(*GOOD, sleep_s=60)
-    designer.submit(eval_set=draft, wanted=WANTED, by=None)
-    job = designer.state_of(draft.pk)
-    (designer.home_of(draft.pk) / f"stop-{job['id']}").touch()  # as `stop` does while it runs
-    designer.run(job["set"], job["id"])
-    assert designer.state_of(draft.pk)["state"] == "cancelled" and draft.tasks.count() == 4
+    model_job.submit(eval_set=draft, wanted=WANTED, by=None)
+    job = model_job.state_of(draft.pk)
+    (model_job.home_of(draft.pk) / f"stop-{job['id']}").touch()  # as `stop` does while it runs
+    model_job.run(job["set"], job["id"])
+    assert model_job.state_of(draft.pk)["state"] == "cancelled" and draft.tasks.count() == 4
     with pytest.raises(EvalSetError, match="No model writes"):
-        designer.stop(eval_set=draft, by=None)
+        model_job.stop(eval_set=draft, by=None)
 
 
 def test_a_queued_job_is_stopped_at_once(draft: EvalSet, plays: Callable) -> None:
-    designer.submit(eval_set=draft, wanted=WANTED, by=None)
-    designer.stop(eval_set=draft, by=None)
-    job = designer.state_of(draft.pk)
-    designer.run(job["set"], job["id"])
-    assert designer.state_of(draft.pk)["state"] == "cancelled"
+    model_job.submit(eval_set=draft, wanted=WANTED, by=None)
+    model_job.stop(eval_set=draft, by=None)
+    job = model_job.state_of(draft.pk)
+    model_job.run(job["set"], job["id"])
+    assert model_job.state_of(draft.pk)["state"] == "cancelled"
 
 
 def test_what_nobody_began_is_sent_again_and_what_was_lost_ends(
     draft: EvalSet, plays: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[dict] = []
-    monkeypatch.setattr(designer, "_send", sent.append)
-    designer.submit(eval_set=draft, wanted=WANTED, by=None)
-    assert designer.settle_lost() == 0
+    monkeypatch.setattr(model_job, "_send", sent.append)
+    model_job.submit(eval_set=draft, wanted=WANTED, by=None)
+    assert model_job.settle_lost() == 0
     now = time.time()
-    monkeypatch.setattr(designer.time, "time", lambda: now + designer.LOST_AFTER_S + 60)
-    assert designer.settle_lost() == 1 and len(sent) == 1
-    designer._write(designer.state_of(draft.pk) | {"state": "running"})
-    monkeypatch.setattr(designer.time, "time", lambda: now + 3 * designer.LOST_AFTER_S)
-    assert designer.settle_lost() == 1
-    assert "worker was lost" in designer.state_of(draft.pk)["error"]
+    monkeypatch.setattr(model_job.time, "time", lambda: now + model_job.LOST_AFTER_S + 60)
+    assert model_job.settle_lost() == 1 and len(sent) == 1
+    model_job._write(model_job.state_of(draft.pk) | {"state": "running"})
+    monkeypatch.setattr(model_job.time, "time", lambda: now + 3 * model_job.LOST_AFTER_S)
+    assert model_job.settle_lost() == 1
+    assert "worker was lost" in model_job.state_of(draft.pk)["error"]
 
 
 def test_the_child_gets_the_one_key_that_was_named(
@@ -281,19 +282,19 @@ def test_what_cannot_go_well_is_refused_before_it_is_asked(
     draft: EvalSet, plays: Callable, changes: dict, words: str
 ) -> None:
     with pytest.raises(EvalSetError, match=words):
-        designer.submit(eval_set=draft, wanted=Wanted(**{**WANTED.__dict__, **changes}), by=None)
-    assert designer.state_of(draft.pk) is None
+        model_job.submit(eval_set=draft, wanted=Wanted(**{**WANTED.__dict__, **changes}), by=None)
+    assert model_job.state_of(draft.pk) is None
 
 
 def test_seeds_and_a_free_place_are_needed(draft: EvalSet, plays: Callable) -> None:
     plays(*GOOD)
     ask(draft)
     with pytest.raises(EvalSetError, match="batch waits"):
-        designer.submit(eval_set=draft, wanted=WANTED, by=None)
-    variants.discard_batch(eval_set=draft, by=None)
+        model_job.submit(eval_set=draft, wanted=WANTED, by=None)
+    batches.discard_batch(eval_set=draft, by=None)
     draft.tasks.update(confirmed_by=None)
     with pytest.raises(EvalSetError, match="no confirmed task"):
-        designer.submit(eval_set=draft, wanted=WANTED, by=None)
+        model_job.submit(eval_set=draft, wanted=WANTED, by=None)
 
 
 # The page
@@ -308,8 +309,8 @@ def test_without_data_designer_the_page_says_how_to_get_it(client: Client, draft
     client.force_login(admin_of(draft.project))
     page = client.get(url(draft)).content.decode()
     assert "make designer" in page and "Make variants" in page and "Have variants written" not in page
-    answer = client.post(url(draft, "design_start"), FORM, follow=True).content.decode()
-    assert "is not installed here" in answer and designer.state_of(draft.pk) is None
+    answer = client.post(url(draft, "variant_job_start"), FORM, follow=True).content.decode()
+    assert "is not installed here" in answer and model_job.state_of(draft.pk) is None
 
 
 FORM = {
@@ -321,15 +322,15 @@ FORM = {
 def test_from_the_form_to_the_review(client: Client, draft: EvalSet, plays: Callable) -> None:
     plays(*GOOD)
     client.force_login(admin_of(draft.project))
-    page = client.post(url(draft, "design_start"), FORM, follow=True).content.decode()
+    page = client.post(url(draft, "variant_job_start"), FORM, follow=True).content.decode()
     assert "writer writes variants" in page and "0 of 16 asked for" in page and "Make variants" not in page
     assert "Wait for it" in client.post(
         url(draft, "make_variants"), {"kinds": [PARAPHRASE], "each": 1, "seed": 0}, follow=True
     ).content.decode()  # fmt: skip
-    assert "HX-Refresh" not in client.get(url(draft, "design_status"), headers={"HX-Request": "true"})
-    job = designer.state_of(draft.pk)
-    designer.run(job["set"], job["id"])
-    assert client.get(url(draft, "design_status"), headers={"HX-Request": "true"})["HX-Refresh"] == "true"
+    assert "HX-Refresh" not in client.get(url(draft, "variant_job_status"), headers={"HX-Request": "true"})
+    job = model_job.state_of(draft.pk)
+    model_job.run(job["set"], job["id"])
+    assert client.get(url(draft, "variant_job_status"), headers={"HX-Request": "true"})["HX-Refresh"] == "true"
     page = client.get(url(draft)).content.decode()
     assert "3 wait." in page and 'title="Written by a model">writer' in page and "5 answers could not be used" in page
 
@@ -345,17 +346,17 @@ def test_what_a_model_says_is_shown_as_text(client: Client, draft: EvalSet, play
 def test_only_an_admin_names_another_server(client: Client, draft: EvalSet, plays: Callable) -> None:
     client.force_login(make_member(draft.project))
     assert "No model to ask" in client.get(url(draft)).content.decode()
-    client.post(url(draft, "design_start"), FORM)
-    assert designer.state_of(draft.pk) is None
+    client.post(url(draft, "variant_job_start"), FORM)
+    assert model_job.state_of(draft.pk) is None
     fields = {"text": "x", "base_url": "http://127.0.0.1:9/v1", "model": "judge-model", "key_variable": "",
               "usd_per_million_input": 0, "usd_per_million_output": 0, "usd_per_day": 1}  # fmt: skip
     rubrics.save_version(project=draft.project, fields=fields, by=None)
     rubrics.switch(project=draft.project, version=1, by=None)
     assert "The judge: judge-model" in client.get(url(draft)).content.decode()
     client.post(
-        url(draft, "design_start"), FORM | {"design-server": "judge", "design-base_url": "http://evil.example/v1"}
+        url(draft, "variant_job_start"), FORM | {"design-server": "judge", "design-base_url": "http://evil.example/v1"}
     )
-    job = designer.state_of(draft.pk)
+    job = model_job.state_of(draft.pk)
     assert (job["wanted"]["base_url"], job["wanted"]["model"]) == ("http://127.0.0.1:9/v1", "judge-model")
 
 
@@ -372,5 +373,5 @@ def test_a_bad_form_says_what_is_wrong(
     client: Client, draft: EvalSet, plays: Callable, changes: dict, words: str
 ) -> None:
     client.force_login(admin_of(draft.project))
-    assert words in client.post(url(draft, "design_start"), FORM | changes, follow=True).content.decode()
-    assert designer.state_of(draft.pk) is None
+    assert words in client.post(url(draft, "variant_job_start"), FORM | changes, follow=True).content.decode()
+    assert model_job.state_of(draft.pk) is None

@@ -1,7 +1,7 @@
-"""Near-duplicates among 100,000 tasks. `python -m bench.neardup [--tasks 100000] [--held 10000] [--words 30]`
+"""Near-duplicates among 100,000 tasks. `python -m bench.near_duplicates [--tasks 100000] [--held 10000] [--words 30]`
 
 Makes tasks from templates with slots and free words, plants paraphrases of held-out ones, then times signatures, tasks
-against the hold-out, and tasks against each other; says how many of the planted ones were found. Writes var/bench/neardup.json.
+against the hold-out, and tasks against each other; says how many of the planted ones were found. Writes var/bench/near_duplicates.json.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from apps.evals.neardup import Document, document, pairs, signatures
+from apps.evals.near_duplicates.compare import Document, document, pairs, signatures
 
 TEMPLATES, VOCABULARY, NAMES, PLANTED = 300, 6000, 800, 500
 FILLER = ("please", "hey, could you kindly", "thanks a lot", "when you have a moment")
@@ -102,7 +102,7 @@ def main() -> None:
         parser.add_argument(name, type=int, default=default)
     options = parser.parse_args()
     report = run(options.tasks, options.held, options.words)
-    path = Path("var/bench/neardup.json")
+    path = Path("var/bench/near_duplicates.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1))
     print(json.dumps(report, indent=1))

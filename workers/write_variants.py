@@ -1,4 +1,4 @@
-"""Variants of tasks that a model writes, by NeMo Data Designer. `python -m workers.designer spec.json` (docs/evals.md).
+"""Variants of tasks that a model writes, by NeMo Data Designer. `python -m workers.write_variants spec.json` (docs/evals.md).
 
 It runs in a virtual environment of its own (`make designer`). The spec: `server` {base_url, model, api_key_env,
 allow_private, timeout_s}, `seeds` [{key, messages, calls: [{name, arguments}], tools}], `kinds`, `each`, `most_tokens`,
@@ -27,8 +27,8 @@ from workers.lib.events import Emitter
 from workers.lib.keys import hidden
 from workers.lib.outgoing import RefusedAddress, allowed, check_url
 from workers.lib.spec import JobError, StopFlag, run_main
-from workers.lib.usage_meter import Meter, install
-from workers.lib.variant_requests import MAX_TOKENS, PARALLEL, Wish, fitting, wishes
+from workers.lib.variants.requests import MAX_TOKENS, PARALLEL, Wish, fitting, wishes
+from workers.lib.variants.usage import Meter, install
 
 TEMPERATURE = 0.9
 CHUNK = 16  # records of one run of the library: after each there is progress, and a stop is heard
@@ -318,4 +318,4 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("designer", main)
+    run_main("write_variants", main)

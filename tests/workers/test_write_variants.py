@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from workers import designer
-from workers.designer import CHUNK, Failed, design, keep_to, reason
+from workers import write_variants
 from workers.lib.spec import JobError
-from workers.lib.variant_requests import Wish, prompt, wishes
+from workers.lib.variants.requests import Wish, prompt, wishes
+from workers.write_variants import CHUNK, Failed, design, keep_to, reason
 
 TOOL = {"type": "function", "function": {"name": "close", "parameters": {}}}
 SEED = {
@@ -88,7 +88,7 @@ def test_what_came_is_kept_and_hopeless_asking_ends(answers: list[str], made: in
         ({"ModelAuthenticationError"}, "", "refused the key"),
         ({"ModelNotFoundError"}, "", "has no model “m {x}”"),
         ({"ModelTimeoutError"}, "", "within 5 s"),
-        ({"UserTemplateError"}, f"Cause: {designer.UNREADABLE}", "JSON"),
+        ({"UserTemplateError"}, f"Cause: {write_variants.UNREADABLE}", "JSON"),
         ({"Other"}, "| Cause: {odd} thing.\n| Solution: none", "gave no answer of use ({odd} thing)"),
     ],
 )

@@ -18,12 +18,14 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from apps.core.actions import audit
-from apps.evals import actions, neardup, rewrites
+from apps.evals import actions
 from apps.evals.canonical import canonical_hash
 from apps.evals.formats.verifiers_package import RECORDED
 from apps.evals.from_failures import demonstration_of, free_key
 from apps.evals.models import WAITING, EvalSet, Origin, Split, Task
-from apps.evals.rewrites import Seed
+from apps.evals.near_duplicates import compare
+from apps.evals.variants import templates
+from apps.evals.variants.templates import Seed
 
 LOOKED_AT, ACCEPTED_SHARE = 10, 0.9
 MOST_SEEDS, MOST_EACH = 2_000, 20
@@ -87,7 +89,7 @@ def make_batch(*, eval_set: EvalSet, kinds: Sequence[str], each: int, by: Any, s
     """
     rng = random.Random(seed)
     seeds = usable_seeds(eval_set)
-    found = [(task, made) for task in seeds for made in rewrites.variants(seed_of(task), list(kinds), each, rng)]
+    found = [(task, made) for task in seeds for made in templates.variants(seed_of(task), list(kinds), each, rng)]
     made = store_batch(eval_set=eval_set, found=found, source={"by": TEMPLATES}, by=by)
     if not made.made:
         raise actions.EvalSetError(f"{NONE} Arguments can be changed where the request says them in digits.")
@@ -111,7 +113,7 @@ def store_batch(*, eval_set: EvalSet, found: Sequence[tuple[Task, Seed]], source
 
     Inside a transaction. `source` says of each variant what made it. Raises EvalSetError for a frozen set.
     """
-    good = [(task, made) for task, made in found if not rewrites.faults(seed_of(task), made)]
+    good = [(task, made) for task, made in found if not templates.faults(seed_of(task), made)]
     kept = without_alike(good)
     batch = uuid.uuid4().hex[:12]
     taken = set(eval_set.tasks.values_list("key", flat=True))
@@ -127,9 +129,9 @@ def seed_of(task: Task) -> Seed:
 
 def without_alike(found: Sequence[tuple[Task, Seed]]) -> list[tuple[Task, Seed]]:
     """Of variants that are nearly the same, the first."""
-    documents = [(number, neardup.document(made.messages, made.expected)) for number, (_, made) in enumerate(found)]
+    documents = [(number, compare.document(made.messages, made.expected)) for number, (_, made) in enumerate(found)]
     near: dict[int, set[int]] = {}
-    for one, other, _ in neardup.pairs(documents, most=None):
+    for one, other, _ in compare.pairs(documents, most=None):
         near.setdefault(max(one, other), set()).add(min(one, other))
     kept: set[int] = set()
     for number in range(len(found)):

@@ -6,7 +6,7 @@ from typing import Any
 
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash
-from apps.evals.general import general_tasks
+from apps.evals.capability.generate import general_tasks
 from apps.evals.models import EvalSet, Origin, Split, Task
 
 

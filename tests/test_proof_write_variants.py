@@ -1,5 +1,5 @@
 """NeMo Data Designer itself, in its own environment, asks a server on this machine for variants: they arrive, are
-filtered, and wait for a review. What it writes is what the stand-in of tests/evals/test_designer.py writes."""
+filtered, and wait for a review. What it writes is what the stand-in of tests/evals/test_variants_job.py writes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from apps.evals import actions, designer, variants
-from apps.evals.designer import Wanted
+from apps.evals import actions
 from apps.evals.models import EvalSet, Origin, Split, Task
-from apps.evals.rewrites import ARGUMENTS, EDGE, PARAPHRASE
-from tests.evals.test_designer import row
+from apps.evals.variants import batches, model_job
+from apps.evals.variants.model_job import Wanted
+from apps.evals.variants.templates import ARGUMENTS, EDGE, PARAPHRASE
+from tests.evals.test_variants_job import row
 from tests.factories import admin_of, make_project
-from workers.lib.variant_requests import ORDERS
+from workers.lib.variants.requests import ORDERS
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = [
@@ -83,7 +84,7 @@ def server(folder: Path) -> Iterator[str]:
     """Its address, ending in /v1."""
     path = folder / "script.json"
     path.write_text(json.dumps(script()))
-    command = [sys.executable, "-m", "tests.evals.design_server", str(path)]
+    command = [sys.executable, "-m", "tests.evals.variant_server", str(path)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"  # type: ignore[union-attr]
@@ -111,14 +112,14 @@ def draft(data_dir: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Eva
 
 def ask(draft: EvalSet, address: str) -> dict:
     wanted = Wanted(address, "scripted", "DESIGN_KEY", [PARAPHRASE, ARGUMENTS, EDGE], 1)
-    designer.submit(eval_set=draft, wanted=wanted, by=admin_of(draft.project))
-    job = designer.state_of(draft.pk)
-    designer.run(job["set"], job["id"])
-    return designer.state_of(draft.pk)
+    model_job.submit(eval_set=draft, wanted=wanted, by=admin_of(draft.project))
+    job = model_job.state_of(draft.pk)
+    model_job.run(job["set"], job["id"])
+    return model_job.state_of(draft.pk)
 
 
 def test_variants_arrive_are_filtered_and_wait(draft: EvalSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(designer, "_tidy", lambda home: None)  # the rows are looked at below
+    monkeypatch.setattr(model_job, "_tidy", lambda home: None)  # the rows are looked at below
     with server(tmp_path) as address:
         job = ask(draft, address)
         with urllib.request.urlopen(address.replace("/v1", "/requests")) as told:
@@ -128,7 +129,7 @@ def test_variants_arrive_are_filtered_and_wait(draft: EvalSet, tmp_path: Path, m
     result = job["result"]
     counts = {name: result[name] for name in ("asked", "failed", "made", "faulty", "alike", "guarded")}
     assert counts == {"asked": 9, "failed": 2, "made": 4, "faulty": 2, "alike": 0, "guarded": 1}
-    waiting = {task.messages[0]["content"]: task for task in variants.waiting_in(draft).select_related("variant_of")}
+    waiting = {task.messages[0]["content"]: task for task in batches.waiting_in(draft).select_related("variant_of")}
     for text, task in waiting.items():
         print(task.key, task.metadata["variant"]["kind"], task.origin, task.expected, text)
     assert {text: task.expected["args"] for text, task in waiting.items()} == {
@@ -138,7 +139,7 @@ def test_variants_arrive_are_filtered_and_wait(draft: EvalSet, tmp_path: Path, m
     assert {task.metadata["variant"]["model"] for task in waiting.values()} == {"scripted"}
     assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
     with pytest.raises(actions.EvalSetError, match="Look at 4 at least"):
-        variants.use_batch(eval_set=draft, by=None)
+        batches.use_batch(eval_set=draft, by=None)
     assert len(requests) == 12  # one first, nine, and one more for each of the two unusable ones
     rows_are_those_of_the_stand_in(draft)
 
@@ -150,7 +151,7 @@ def rows_are_those_of_the_stand_in(draft: EvalSet) -> None:
         row(keys[number], text, 0, kind) | {"ground_truth": [{"name": "tickets.close", "arguments": arguments(ticket)}]}
         for (number, kind), (text, ticket) in said.items()
     ]
-    lines = (designer.home_of(draft.pk) / "out" / "rows.jsonl").read_text().splitlines()
+    lines = (model_job.home_of(draft.pk) / "out" / "rows.jsonl").read_text().splitlines()
     assert sorted(lines) == sorted(json.dumps(one, ensure_ascii=False) for one in expected)
 
 

@@ -31,11 +31,11 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from apps.evals.near.calls import calls_of, expected_leaves, text_of
-from apps.evals.near.join import Overlap, candidates
-from apps.evals.near.minhash import BANDS, PERMUTATIONS, ROWS, VERSION, bands_of, minhashes
-from apps.evals.near.text import content, fold, is_slot
-from apps.evals.near.training import Unit, texts_of
+from apps.evals.near_duplicates.calls import calls_of, expected_leaves, text_of
+from apps.evals.near_duplicates.join import Overlap, candidates
+from apps.evals.near_duplicates.minhash import BANDS, PERMUTATIONS, ROWS, VERSION, bands_of, minhashes
+from apps.evals.near_duplicates.text import content, fold, is_slot
+from apps.evals.near_duplicates.training import Unit, texts_of
 
 __all__ = [
     "BANDS", "NEARLY_IDENTICAL", "PERMUTATIONS", "ROWS", "THRESHOLD", "VERSION", "Document", "Signature", "Unit",

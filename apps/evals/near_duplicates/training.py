@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from apps.evals.near.calls import calls_of, text_of, values_of
+from apps.evals.near_duplicates.calls import calls_of, text_of, values_of
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from apps.evals.formats.rows import Bad, want
-from apps.evals.rewrites import ARGUMENTS, EDGE, KINDS, PARAPHRASE, SHORTEST, Seed, exchanger, with_request
+from apps.evals.variants.templates import ARGUMENTS, EDGE, KINDS, PARAPHRASE, SHORTEST, Seed, exchanger, with_request
 
 WRITTEN = {kind: KINDS[kind] for kind in (PARAPHRASE, ARGUMENTS, EDGE)}
 MAX_REQUEST = 20_000  # characters
@@ -38,7 +38,7 @@ def key_of(row: Any) -> str:
 
 
 def variant(seed: Seed, row: dict) -> Seed:
-    """The variant in a row of workers.designer. Raises Bad."""
+    """The variant in a row of workers.write_variants. Raises Bad."""
     kind = want(want(row.get("verifier_metadata"), dict, "verifier_metadata", "").get("kind"), str, "kind", "")
     if kind not in WRITTEN:
         raise Bad("kind", "is none that was asked for.")

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server that writes variants by a script, as a process. `python -m tests.evals.design_server SCRIPT`
+"""An OpenAI-compatible server that writes variants by a script, as a process. `python -m tests.evals.variant_server SCRIPT`
 
 The script is JSON, {key, answers: [[words of the question, text of the answer], …]}: the first whose words are all in the
 question answers it, and is used up. A question without one gets “OK”, which is no JSON; one without the key HTTP 401.

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from apps.evals.canonical import canonical_hash
+from apps.evals.capability.generate import KINDS, PER_KIND, check, general_tasks, ideal_answer
 from apps.evals.formats import read, write
-from apps.evals.general import KINDS, PER_KIND, check, general_tasks, ideal_answer
-from apps.evals.neardup import document, pairs
+from apps.evals.near_duplicates.compare import document, pairs
 from workers.lib.checks import CONSTRAINTS
 
 

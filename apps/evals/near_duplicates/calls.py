@@ -1,4 +1,4 @@
-"""What a task says and what it expects, taken out of messages and calls for `neardup` to compare. Pure."""
+"""What a task says and what it expects, taken out of messages and calls for `compare` to compare. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from apps.evals.near.text import fold, words
+from apps.evals.near_duplicates.text import fold, words
 from apps.trajectories.json_text import parsed
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from scipy import sparse
 
-from apps.evals.near.minhash import BANDS, chunks
+from apps.evals.near_duplicates.minhash import BANDS, chunks
 
 PAIRS = 500_000  # worked on at a time
 

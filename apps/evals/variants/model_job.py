@@ -2,7 +2,7 @@
 
 What is known of the job lies in a folder of the set below the data folder, the last one only. It is done once: a job
 that was lost halfway has cost money already, so that a person decides whether to begin again. What comes back goes the
-same way as the templates' variants: `variants.store_batch`. Before the start it is estimated what the answers cost in
+same way as the templates' variants: `batches.store_batch`. Before the start it is estimated what the answers cost in
 tokens; more than a limit are never used, and what was used is told however the job ends.
 """
 
@@ -31,16 +31,17 @@ from apps.core.models import Project, Role
 from apps.core.outgoing_keys import key_of
 from apps.core.runner import PASSED_ENV, Child
 from apps.environments.clients import judge_of
-from apps.evals import actions, designed, variants
+from apps.evals import actions
 from apps.evals.formats.rows import Bad
 from apps.evals.models import EvalSet, Task
-from apps.evals.rewrites import ARGUMENTS, Seed
+from apps.evals.variants import batches, from_model
+from apps.evals.variants.templates import ARGUMENTS, Seed
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
-from workers.lib.variant_requests import Cost, expected
+from workers.lib.variants.requests import Cost, expected
 
 log = logging.getLogger(__name__)
-TASK = "evals.design_variants"
+TASK = "evals.write_variants"
 QUEUE = "eval"
 MOST_ASKED = 2_000  # answers of one job
 TIMEOUT_S = 60  # for one answer
@@ -83,7 +84,7 @@ def submit(*, eval_set: EvalSet, wanted: Wanted, by: Any) -> None:
         raise actions.EvalSetError(ABSENT)
     _check_server(eval_set.project, wanted, by)
     eval_set = actions.locked_draft(eval_set)
-    cost = cost_of(variants.usable_seeds(eval_set), wanted)
+    cost = cost_of(batches.usable_seeds(eval_set), wanted)
     limit = wanted.tokens or cost.most_tokens
     if limit < cost.dearest:
         raise actions.EvalSetError(f"One question may need up to {cost.dearest:,} tokens. Allow at least so many.")
@@ -137,9 +138,9 @@ def _count(seeds: list[Task], wanted: Wanted) -> int:
 
 
 def _kinds(task: Task, wanted: Wanted) -> list[str]:
-    if not designed.may_be_asked_about(variants.seed_of(task)):
+    if not from_model.may_be_asked_about(batches.seed_of(task)):
         return []
-    has_calls = bool(designed.calls_of(task.expected))
+    has_calls = bool(from_model.calls_of(task.expected))
     return [kind for kind in wanted.kinds if has_calls or kind != ARGUMENTS]
 
 
@@ -154,7 +155,7 @@ def _send(job: dict) -> None:
 
 
 def home_of(set_id: Any) -> Path:
-    return Path(settings.FLYWHEEL_DATA_DIR) / "task_designs" / uuid.UUID(str(set_id)).hex
+    return Path(settings.FLYWHEEL_DATA_DIR) / "variant_jobs" / uuid.UUID(str(set_id)).hex
 
 
 def state_of(set_id: Any) -> dict | None:
@@ -188,7 +189,7 @@ def _write(job: dict) -> None:
 
 def settle_lost() -> int:
     """Sends a job again that nobody has begun; ends one whose worker is gone. Returns how many."""
-    folder = Path(settings.FLYWHEEL_DATA_DIR) / "task_designs"
+    folder = Path(settings.FLYWHEEL_DATA_DIR) / "variant_jobs"
     homes = [home for home in folder.iterdir() if home.is_dir()] if folder.is_dir() else []
     return sum(settle(job) for home in homes if (job := state_of(home.name)))
 
@@ -265,7 +266,7 @@ def _design(job: dict) -> dict:
     """{state, result?, done?}. Raises EvalSetError."""
     eval_set = EvalSet.objects.select_related("project").get(pk=job["set"])
     wanted = Wanted(**job["wanted"])
-    seeds = variants.usable_seeds(eval_set)
+    seeds = batches.usable_seeds(eval_set)
     try:
         told = ask(job, spec_of(seeds, wanted))
     finally:
@@ -290,14 +291,19 @@ def _note_use(eval_set: EvalSet, job: dict) -> None:
 
 
 def spec_of(seeds: list[Task], wanted: Wanted) -> dict:
-    """What the child is told (workers.designer)."""
+    """What the child is told (workers.write_variants)."""
     server = {
         "base_url": wanted.base_url, "model": wanted.model, "api_key_env": wanted.key_variable,
         "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS, "timeout_s": TIMEOUT_S,
     }  # fmt: skip
     asked = [task for task in seeds if _kinds(task, wanted)]
     told = [
-        {"key": str(task.pk), "messages": task.messages, "calls": designed.calls_of(task.expected), "tools": task.tools}
+        {
+            "key": str(task.pk),
+            "messages": task.messages,
+            "calls": from_model.calls_of(task.expected),
+            "tools": task.tools,
+        }
         for task in asked
     ]
     return {"server": server, "seeds": told, "kinds": wanted.kinds, "each": wanted.each, "most_tokens": wanted.tokens}
@@ -312,22 +318,22 @@ def _rows(path: Path) -> Iterator[Any]:
 def store(*, eval_set: EvalSet, rows: Iterator[Any], wanted: Wanted, by: Any) -> dict:
     """The rows as a batch that waits: {batch, made, faulty, alike, guarded, problem}. Raises EvalSetError."""
     eval_set = actions.locked_draft(eval_set)
-    seeds = {str(task.pk): task for task in variants.usable_seeds(eval_set)}
+    seeds = {str(task.pk): task for task in batches.usable_seeds(eval_set)}
     found: list[tuple[Task, Seed]] = []
     problems: list[str] = []
     for row in rows:
         try:
-            task = seeds.get(designed.key_of(row))
+            task = seeds.get(from_model.key_of(row))
             if task is None:
                 raise Bad("verifier_metadata.key", "names no seed of now.")
-            found.append((task, designed.variant(variants.seed_of(task), row)))
+            found.append((task, from_model.variant(batches.seed_of(task), row)))
         except Bad as error:
             problems.append(str(error))
-    source = {"by": variants.MODEL, "model": wanted.model}
-    made = variants.store_batch(eval_set=eval_set, found=found, source=source, by=by)
+    source = {"by": batches.MODEL, "model": wanted.model}
+    made = batches.store_batch(eval_set=eval_set, found=found, source=source, by=by)
     counts = asdict(made) | {"faulty": made.faulty + len(problems), "problem": problems[0] if problems else ""}
     if not made.made:
-        raise actions.EvalSetError(f"{variants.NONE} {left_out(counts)}")
+        raise actions.EvalSetError(f"{batches.NONE} {left_out(counts)}")
     return counts
 
 
@@ -366,7 +372,7 @@ def _start(home: Path, spec: dict) -> Child:
     names = (*PASSED_ENV, spec["server"]["api_key_env"])
     env = {name: os.environ[name] for name in names if name in os.environ and name != "VIRTUAL_ENV"}
     env |= {"FLYWHEEL_EVENTS_FD": str(write_fd), "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(settings.BASE_DIR)}
-    command = [settings.FLYWHEEL_DESIGNER_PYTHON, "-m", "workers.designer", str(spec_path)]
+    command = [settings.FLYWHEEL_DESIGNER_PYTHON, "-m", "workers.write_variants", str(spec_path)]
     try:
         with stderr_path.open("wb") as stderr:
             process = subprocess.Popen(

@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from workers import designer
-from workers.designer import design
+from workers import write_variants
 from workers.lib.spec import JobError
-from workers.lib.usage_meter import BYTES_PER_TOKEN, LimitReached, Meter, cost_of, install, tokens_of
-from workers.lib.usage_meter import Answer as Said
-from workers.lib.variant_requests import FRAME, MAX_TOKENS, Wish, expected, fitting
+from workers.lib.variants.requests import FRAME, MAX_TOKENS, Wish, expected, fitting
+from workers.lib.variants.usage import BYTES_PER_TOKEN, LimitReached, Meter, cost_of, install, tokens_of
+from workers.lib.variants.usage import Answer as Said
+from workers.write_variants import design
 
 SEED = {
     "key": "s1",
@@ -115,11 +115,12 @@ def test_every_request_of_the_process_is_counted_and_the_one_too_many_is_never_s
 def test_what_is_expected_is_rather_too_much() -> None:
     cost = expected({"seeds": [SEED], "kinds": ["paraphrase", "arguments"], "each": 3})
     prompts = [
-        wish.prompt for wish in designer.wishes({"seeds": [SEED], "kinds": ["paraphrase", "arguments"], "each": 3})
+        wish.prompt
+        for wish in write_variants.wishes({"seeds": [SEED], "kinds": ["paraphrase", "arguments"], "each": 3})
     ]
     assert cost.questions == 6 and cost.input_tokens > sum(map(len, prompts)) / BYTES_PER_TOKEN
     assert cost.dearest > MAX_TOKENS and cost.most_tokens >= 2 * cost.tokens
-    assert cost.most_tokens >= designer.PARALLEL * cost.dearest
+    assert cost.most_tokens >= write_variants.PARALLEL * cost.dearest
 
 
 def wish(size: int) -> Wish:

@@ -15,9 +15,9 @@ from django.db.models import QuerySet
 
 from apps.core.models import Project
 from apps.environments.models import Environment
-from apps.evals import neardup
 from apps.evals.models import Split, Task
-from apps.evals.neardup import Document
+from apps.evals.near_duplicates import compare
+from apps.evals.near_duplicates.compare import Document
 
 AT_ONCE = 200  # documents of one query
 SHOWN = 300  # characters of a request in a sentence
@@ -50,8 +50,8 @@ class Text:
 
 
 def of_task(task: Task) -> Text:
-    request = "\n".join(neardup.text_of(message) for message in task.messages if message.get("role") != "system")
-    return Text(task.key, request, neardup.document(task.messages, task.expected, task.demonstration))
+    request = "\n".join(compare.text_of(message) for message in task.messages if message.get("role") != "system")
+    return Text(task.key, request, compare.document(task.messages, task.expected, task.demonstration))
 
 
 def same(task: Task, other: Task) -> Leak:
@@ -66,8 +66,8 @@ def _place(task: Task) -> str:
 
 def of_row(key: Any, row: dict) -> Iterator[Text]:
     """Every request that a training row teaches to answer. Raises ValueError for a row without text."""
-    for unit in neardup.texts_of(row):
-        yield Text(key, unit.text, neardup.document(unit.messages, unit.expected, unit.demonstration))
+    for unit in compare.texts_of(row):
+        yield Text(key, unit.text, compare.document(unit.messages, unit.expected, unit.demonstration))
 
 
 def against(
@@ -79,14 +79,14 @@ def against(
     tasks = Task.objects.all() if among is None else among
     other = tasks.filter(project=project, guarded=0 if guarded else 1)
     while chunk := list(islice(given, AT_ONCE)):
-        bands = {band for found in neardup.signatures(text.document for text in chunk) for band in found.bands}
+        bands = {band for found in compare.signatures(text.document for text in chunk) for band in found.bands}
         yield from _among(chunk, list(other.filter(bands__overlap=list(bands)).select_related("eval_set")))
 
 
 def _among(texts: Sequence[Text], tasks: Sequence[Task]) -> Iterator[Leak]:
     theirs = [(number, of_task(task).document) for number, task in enumerate(tasks)]
     ours = [(number, text.document) for number, text in enumerate(texts)]
-    for left, right, score in neardup.pairs(ours, theirs, most=1):
+    for left, right, score in compare.pairs(ours, theirs, most=1):
         text, task = texts[left], tasks[right]
         yield Leak(text.key, text.words, of_task(task).words, _place(task), score)
 
@@ -94,7 +94,7 @@ def _among(texts: Sequence[Text], tasks: Sequence[Task]) -> Iterator[Leak]:
 def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:
     """Near-duplicates among the tasks of one set, the nearest first."""
     documents = [(number, of_task(task).document) for number, task in enumerate(tasks)]
-    return [(tasks[left], tasks[right], score) for left, right, score in neardup.pairs(documents, most=None)]
+    return [(tasks[left], tasks[right], score) for left, right, score in compare.pairs(documents, most=None)]
 
 
 def across(tasks: Sequence[Task]) -> Iterator[Leak]:

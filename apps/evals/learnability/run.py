@@ -8,7 +8,7 @@ from functools import cached_property
 from django.db.models import Avg, Count, Q, StdDev
 
 from apps.core.models import JobState
-from apps.evals.learnability import Learnability, Pick, TaskView, learnability, pick
+from apps.evals.learnability.signal import Learnability, Pick, TaskView, learnability, pick
 from apps.evals.models import EvalRun, Split
 from apps.evals.stats import SampleRow
 
@@ -20,7 +20,7 @@ class CannotPick(Exception):
 
 
 @dataclass(frozen=True)
-class Teaching:
+class RunLearnability:
     """One evaluation, read once. `group_size`: samples of a task in one GRPO step (G, at least 2)."""
 
     run: EvalRun
@@ -62,7 +62,7 @@ class Teaching:
 
 
 def tasks_of(run: EvalRun, names: dict[str, tuple[str, str]]) -> list[TaskView]:
-    """The tasks with an unmasked sample, summed in the database: a form reads many evaluations. `names` as in Teaching.
+    """The tasks with an unmasked sample, summed in the database: a form reads many evaluations. `names` as in RunLearnability.
 
     Spreads are rounded, since sums in another order differ in their last digits and the pick's order may not.
     """

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.evals import neardup
-from apps.evals.near.calls import text_of
-from apps.evals.near.text import content, words
-from apps.evals.neardup import (
+from apps.evals.holdout.splits import choose_holdout
+from apps.evals.near_duplicates import compare
+from apps.evals.near_duplicates.calls import text_of
+from apps.evals.near_duplicates.compare import (
     THRESHOLD,
     Document,
     Signature,
@@ -25,7 +25,7 @@ from apps.evals.neardup import (
     similarity,
     texts_of,
 )
-from apps.evals.splits import choose_holdout
+from apps.evals.near_duplicates.text import content, words
 from workers.lib.environments.requests import make_requests
 
 ASKED = "Put a meeting with Maria in my calendar, Monday at 3 PM."
@@ -127,7 +127,7 @@ def test_what_is_normalised_equal_is_always_caught(text: str) -> None:
     a, b = doc(text), doc(loud)
     if words(text):
         assert similarity(a, b) == 1
-        assert set(signature([{"role": "user", "content": text}]).bands) == set(neardup.signatures([b])[0].bands)
+        assert set(signature([{"role": "user", "content": text}]).bands) == set(compare.signatures([b])[0].bands)
         assert pairs([(1, a)], [(2, b)]) == [(1, 2, 1.0)]
 
 
@@ -168,15 +168,15 @@ def test_the_index_misses_no_more_than_stated(size: int, shared: int) -> None:
     """Expected misses of 3,000 pairs at 0.70: 0.45; seven or more come once in a million."""
     alike = _alike(3000, size, shared)
     assert shared / (2 * size - shared) >= 0.69
-    left = neardup.signatures(a for a, _ in alike)
-    right = neardup.signatures(b for _, b in alike)
+    left = compare.signatures(a for a, _ in alike)
+    right = compare.signatures(b for _, b in alike)
     assert sum(not set(a.bands) & set(b.bands) for a, b in zip(left, right, strict=True)) < 7
 
 
 def test_the_estimate_is_unbiased_and_as_exact_as_stated() -> None:
     alike = _alike(2000, 20, 16)
     given_ = [a for a, _ in alike], [b for _, b in alike]
-    estimates = [similarity(a, b) for a, b in zip(*map(neardup.signatures, given_), strict=True)]
+    estimates = [similarity(a, b) for a, b in zip(*map(compare.signatures, given_), strict=True)]
     truth = 16 / 24
     assert np.mean(estimates) == pytest.approx(truth, abs=0.004)
     assert np.std(estimates) == pytest.approx((truth * (1 - truth) / 128) ** 0.5, rel=0.1)
@@ -187,11 +187,9 @@ def test_a_signature_is_the_same_in_every_process() -> None:
     made = signature([{"role": "user", "content": ASKED}], EXPECTED)
     assert (len(made.minhash), len(made.bands), len(set(made.bands))) == (512, 32, 32)
     assert all(-(2**63) <= band < 2**63 for band in made.bands)
-    code = (
-        f"from apps.evals.neardup import signature; print(signature([{{'role': 'user', 'content': {ASKED!r}}}]).bands)"
-    )
+    code = f"from apps.evals.near_duplicates.compare import signature; print(signature([{{'role': 'user', 'content': {ASKED!r}}}]).bands)"
     ran = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONHASHSEED": "5"}, cwd=Path(neardup.__file__).parents[2],
+        [sys.executable, "-c", code], env={"PYTHONHASHSEED": "5"}, cwd=Path(compare.__file__).parents[3],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert ran.stdout.strip() == str(made.bands)
@@ -275,6 +273,6 @@ def test_a_row_of_the_same_template_is_no_leak_and_an_empty_row_is_refused() -> 
 def test_no_row_makes_it_fail_otherwise(row: dict) -> None:
     try:
         for unit in texts_of(row):
-            neardup.signatures([document(unit.messages, unit.expected, unit.demonstration)])
+            compare.signatures([document(unit.messages, unit.expected, unit.demonstration)])
     except ValueError as error:
         assert "without text" in str(error)

@@ -1,1 +1,0 @@
-"""What `neardup` is made of: the words of a task, of its calls and of training rows; MinHash; joins of many with many. Pure."""
