@@ -1,0 +1,46 @@
+"""The domain's noun: messages and tool calls, read in one place. Everything that reads a message reads it here.
+
+Pure and only the standard library: exported verifiers packages carry these files along.
+"""
+
+from workers.lib.messages.calls import (
+    ToolCall,
+    arguments_of,
+    as_json,
+    call_of,
+    calls_in,
+    calls_in_text,
+    calls_of,
+    native_calls,
+    to_native,
+    to_text,
+)
+from workers.lib.messages.compare import argument_share, call_key, normalise, same_call, same_value
+from workers.lib.messages.content import (
+    PROMPT_ROLES,
+    RESULT_ROLES,
+    Message,
+    content_text,
+    is_example,
+    is_prompt,
+    is_request,
+    last_answer,
+    last_request,
+    part_text,
+    reasoning_of,
+    system_prompt,
+    text_of,
+    unfenced,
+)
+from workers.lib.messages.json_text import MAX_DEPTH, clean, cleaned, json_of, read_json, unpacked
+from workers.lib.messages.results import Exchange, OpenCalls, exchanges
+from workers.lib.messages.tools import chat_tool, flat_tool, function_of, functions_of, schemas_of
+
+__all__ = [
+    "MAX_DEPTH", "PROMPT_ROLES", "RESULT_ROLES", "Exchange", "Message", "OpenCalls", "ToolCall", "argument_share",
+    "arguments_of", "as_json", "call_key", "call_of", "calls_in", "calls_in_text", "calls_of", "chat_tool", "clean",
+    "cleaned", "content_text", "exchanges", "flat_tool", "function_of", "functions_of", "is_example", "is_prompt",
+    "is_request", "json_of", "last_answer", "last_request", "native_calls", "normalise", "part_text", "read_json",
+    "reasoning_of", "same_call", "same_value", "schemas_of", "system_prompt", "text_of", "to_native", "to_text",
+    "unfenced", "unpacked",
+]  # fmt: skip

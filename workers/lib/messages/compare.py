@@ -1,0 +1,66 @@
+"""Whether two calls are the same call. Only the standard library.
+
+There is one answer for rewards, failures, near-duplicates and recorded results: the same tool by its exact name, and
+arguments that mean the same. Text is compared without case and with runs of spaces as one; 4 equals 4.0; true is not 1;
+the order of names does not matter, that of lists does. Whole numbers are compared exactly: two ids above 2**53 that a
+double cannot tell apart are different.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+from workers.lib.messages.calls import ToolCall
+
+_SPACE = re.compile(r"\s+")
+
+
+def normalise(value: Any) -> Hashable:
+    """Equal for JSON values that mean the same."""
+    if isinstance(value, str):
+        return ("text", _SPACE.sub(" ", value).strip().casefold())
+    if isinstance(value, bool) or value is None:
+        return ("constant", value)
+    if isinstance(value, int | float):
+        return ("number", value)
+    if isinstance(value, list):
+        return ("list", tuple(normalise(item) for item in value))
+    if isinstance(value, dict):
+        return ("object", tuple(sorted((key, normalise(item)) for key, item in value.items())))
+    return ("other", repr(value))
+
+
+def same_value(one: Any, other: Any) -> bool:
+    return normalise(one) == normalise(other)
+
+
+def call_key(tool: str, args: dict | None) -> Hashable:
+    """Equal for calls that are the same."""
+    return tool, normalise(args or {})
+
+
+def same_call(one: ToolCall, other: ToolCall) -> bool:
+    """Calls that cannot be read are the same where they were written the same."""
+    if one.args is None or other.args is None:
+        return one.tool == other.tool and one.args is other.args and one.arguments == other.arguments
+    return call_key(one.tool, one.args) == call_key(other.tool, other.args)
+
+
+def argument_share(args: dict, right: dict, accept: dict | None = None) -> float:
+    """Share of arguments that are right, in [0, 1]: missing ones and those that were not asked for both count as wrong.
+
+    `accept` lists, for an argument, all values that are right; None or "" among them says that it may be left out.
+    """
+    choices = {
+        name: (values, any(value is None or value == "" for value in values)) for name, values in (accept or {}).items()
+    }
+    choices |= {name: ([value], False) for name, value in right.items() if name not in choices}
+    names = args.keys() | {name for name, (_, optional) in choices.items() if not optional}
+    if not names:
+        return 1.0
+    correct = sum(
+        name in args and name in choices and normalise(args[name]) in map(normalise, choices[name][0]) for name in names
+    )
+    return correct / len(names)

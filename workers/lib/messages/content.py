@@ -1,0 +1,99 @@
+"""What a message says: its text, its reasoning, whether it belongs to the prompt. Only the standard library.
+
+A message is OpenAI's chat message as JSON: {role, content: text or parts, reasoning_content?, tool_calls?, tool_call_id?,
+name?}. Messages come from strangers: a field of another type counts as missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+Message = dict[str, Any]
+
+PROMPT_ROLES = ("system", "developer")
+RESULT_ROLES = ("tool", "function")
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+REASONING_PARTS = frozenset(("reasoning", "thinking", "redacted_thinking"))
+_FENCE = re.compile(r"\A```[\w-]*\s*\n(.*?)\n?\s*```\Z", re.DOTALL)
+
+
+def text_of(message: Message) -> str:
+    """The text of a message without its reasoning; of an assistant that refuses, the refusal.
+
+    Parts are joined by line ends. Those of an assistant are pieces of one text (OpenAI's `output_text`, Anthropic's text
+    between citations) and are joined as they are.
+    """
+    found = content_text(message.get("content"), "" if message.get("role") == "assistant" else "\n")
+    refusal = message.get("refusal")
+    return found or (refusal if isinstance(refusal, str) else "")
+
+
+def content_text(content: Any, joint: str = "\n") -> str:
+    """The text of a message's content: text, parts, or one part. Reasoning, pictures, files and calls are none."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    return joint.join(text for text in map(part_text, parts) if text)
+
+
+def part_text(part: Any) -> str:
+    """The text of one part of a content; "" for a part that is not text."""
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict) or part.get("type") in REASONING_PARTS:
+        return ""
+    text = part.get("refusal") if part.get("type") == "refusal" else part.get("text")
+    return text if isinstance(text, str) else ""
+
+
+def reasoning_of(message: Message) -> str:
+    """What the model thought before it answered, as a field of the message or as parts of its content."""
+    for name in REASONING_FIELDS:
+        if isinstance(found := message.get(name), str) and found:
+            return found
+    content = message.get("content")
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    thoughts = (
+        next((part[name] for name in ("text", "thinking", "reasoning") if isinstance(part.get(name), str)), "")
+        for part in parts
+        if part.get("type") in REASONING_PARTS
+    )
+    return "\n".join(filter(None, thoughts))
+
+
+def unfenced(text: str) -> str:
+    """A text without the code fence around all of it."""
+    fenced = _FENCE.match(text.strip())
+    return fenced[1] if fenced else text
+
+
+def is_prompt(message: Message) -> bool:
+    """Whether a message is the harness's instructions."""
+    return message.get("role") in PROMPT_ROLES
+
+
+def is_example(message: Message) -> bool:
+    """Whether a message is a few-shot turn of the prompt, by OpenAI's convention for `name` ("example_user")."""
+    return str(message.get("name") or "").startswith("example_")
+
+
+def system_prompt(messages: Iterable[Message]) -> str:
+    """The text of all instructions."""
+    return "\n\n".join(text for message in messages if is_prompt(message) and (text := text_of(message)))
+
+
+def is_request(message: Message) -> bool:
+    """Whether a user says it in the conversation itself, not in an example."""
+    return message.get("role") == "user" and not is_example(message)
+
+
+def last_request(messages: list[Message]) -> int | None:
+    """The index of the user's last message; None where there is none."""
+    return next((index for index in range(len(messages) - 1, -1, -1) if is_request(messages[index])), None)
+
+
+def last_answer(messages: list[Message]) -> Message:
+    """The last message of the assistant; {} where there is none."""
+    return next((message for message in reversed(messages) if message.get("role") == "assistant"), {})

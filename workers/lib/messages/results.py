@@ -1,0 +1,94 @@
+"""Which result belongs to which call. Only the standard library."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from workers.lib.messages.calls import ToolCall, native_calls
+from workers.lib.messages.content import RESULT_ROLES, Message
+
+
+class HasId(Protocol):
+    @property
+    def id(self) -> str | None: ...
+
+    @property
+    def tool(self) -> str: ...
+
+
+C = TypeVar("C", bound=HasId)
+
+
+class OpenCalls(Generic[C]):
+    """The calls of one assistant turn that have no result yet.
+
+    Models give the same ids in each turn, and the same id twice in one, so a result belongs to the first open call with its
+    id. Where one of the two lacks an id: a result with an id to the first call without one; a result without an id to the
+    first open call, of its `name` where there is one. Thousands of calls in one turn take no longer each than one.
+    """
+
+    def __init__(self, calls: Iterable[C] = ()) -> None:
+        self._calls = list(calls)
+        self._closed: set[int] = set()
+        self._queues: dict[tuple[str, str], deque[int]] = {}  # by (what, its value): places in their order
+        for place, call in enumerate(self._calls):
+            self._queues.setdefault(("id", call.id or ""), deque()).append(place)
+
+    def take(self, result: Message) -> C | None:
+        """The call that a message answers, which is then closed; None where it answers none."""
+        wanted, name = result.get("tool_call_id"), result.get("name")
+        if isinstance(wanted, str) and wanted:
+            return self._first("id", wanted) or self._first("id", "")
+        self._queue_by_name()
+        found = self._first("tool", name) if isinstance(name, str) and name else None
+        return found or self._first("any", "")
+
+    def _queue_by_name(self) -> None:
+        if self._calls and ("any", "") not in self._queues:
+            self._queues["any", ""] = deque(range(len(self._calls)))
+            for place, call in enumerate(self._calls):
+                self._queues.setdefault(("tool", call.tool), deque()).append(place)
+
+    def _first(self, what: str, value: str) -> C | None:
+        queue = self._queues.get((what, value))
+        while queue:
+            place = queue.popleft()
+            if place not in self._closed:
+                self._closed.add(place)
+                return self._calls[place]
+        return None
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A call and what the tool answered; `index` and `result_index` are the places of the two messages."""
+
+    call: ToolCall
+    index: int
+    result: Message | None = None
+    result_index: int | None = None
+
+    @property
+    def id(self) -> str:
+        return self.call.id
+
+    @property
+    def tool(self) -> str:
+        return self.call.tool
+
+
+def exchanges(messages: Iterable[Message]) -> list[Exchange]:
+    """The native calls of the assistant with their results. A result belongs to the assistant's turn right before it."""
+    made: list[Exchange] = []
+    waiting: OpenCalls[Exchange] = OpenCalls()
+    for index, message in enumerate(messages):
+        if message.get("role") == "assistant":
+            turn = [Exchange(call, index) for call in native_calls(message)]
+            made += turn
+            waiting = OpenCalls(turn)
+        elif message.get("role") in RESULT_ROLES and (found := waiting.take(message)):
+            found.result, found.result_index = message, index
+    return made
