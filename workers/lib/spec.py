@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.lib.events import Emitter
+from workers.lib.typed import SpecError
 
 STOPPED = 128 + signal.SIGTERM
 # What each kind needs, by path, and of which type; what programs read with a default is not listed.
@@ -38,10 +39,6 @@ TASK = {"id": str, "messages": list, "expected": dict}
 ROW = {"messages": list, "completion": str}
 SAMPLE = {"id": str, "task": dict, "messages": list}
 NAMES = {dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
-
-
-class SpecError(Exception):
-    """A spec that cannot be run; the message names the field."""
 
 
 class JobError(Exception):

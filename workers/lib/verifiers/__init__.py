@@ -41,7 +41,7 @@ KINDS = {
 }
 """kind → "module:function" that takes (spec, clients) and returns a Verifier; imported on first use."""
 
-DEEPEST = 24  # parts of a path: eight verifiers in each other
+DEEPEST = 16  # dots in a path: eight verifiers in each other
 
 
 def build(spec: dict, *, clients: Clients | None = None, path: str = "verifier") -> Verifier:

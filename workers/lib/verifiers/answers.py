@@ -7,22 +7,55 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal, DecimalException
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import re2
+from msgspec import Meta
 
 from workers.lib.checks import json_of, plain, unfenced
-from workers.lib.verifiers.base import Guarded, Option, SpecError, Unscorable, options, right_or_wrong
+from workers.lib.typed import NotNegative, Number, Share
+from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options, right_or_wrong
 from workers.lib.verifiers.matching import TEXTS
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
-WHERE = ("text", "last_line", "boxed", "hashes", "tags", "last_number")
 LONGEST = 200_000  # characters of an answer that are looked at
 _OPEN, _CLOSE = re.compile("<answer>", re.IGNORECASE), re.compile("</answer>", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,4})?(?:/\d+)?")
 _IN_TEXT = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d{1,4})?")
 LONGEST_NUMBER = 100
-FINDING = {"answer_in": Option("text", str, choices=WHERE), "pattern": Option(None, str)}
+
+
+class AnswerOptions(Options):
+    """Where the answer is found, and the right ones where the task does not have them."""
+
+    values: Any = None
+    answer_in: Literal["text", "last_line", "boxed", "hashes", "tags", "last_number"] = "text"
+    pattern: str | None = None
+
+
+class ExactOptions(AnswerOptions):
+    text: Literal["loose", "spaces", "exact"] = "spaces"
+    plain: bool = True
+
+
+class NumberOptions(AnswerOptions):
+    tolerance: NotNegative = 0
+    relative: Share = 0
+    units: dict[str, Number] = {}
+    unit_required: bool = False
+
+
+class PatternOptions(Options):
+    pattern: str | None = None
+    full: bool = False
+    absent: bool = False
+    case: bool = True
+
+
+class JsonOptions(Options):
+    schema: Any = None
+    fenced: bool = True
+    partial: Annotated[float, Meta(ge=-1, le=1)] = 0.0
 
 
 def pattern_of(text: str | None, where: str, *, case: bool = True) -> Any:
@@ -147,7 +180,7 @@ def decimal_of(text: Any) -> Decimal | None:
         return None
 
 
-class Number(Answer):
+class NumberAnswer(Answer):
     """The same number within a tolerance. `units`: factors to the unit of the right answer, as {"km": 1, "m": 0.001}."""
 
     def __init__(self, chosen: Any, path: str) -> None:
@@ -265,29 +298,17 @@ def problems_of(validator: Any, value: Any) -> list[str]:
     return found
 
 
-VALUES = {"values": Option(None)} | FINDING
-
-
 def exact_from_spec(spec: dict, clients: Clients, path: str) -> Exact:
-    wanted = {"text": Option("spaces", str, choices=tuple(TEXTS)), "plain": Option(True, bool)}
-    return Exact(options(spec, path, VALUES | wanted), path)
+    return Exact(options(spec, path, ExactOptions), path)
 
 
-def number_from_spec(spec: dict, clients: Clients, path: str) -> Number:
-    wanted = {
-        "tolerance": Option(0, float, low=0),
-        "relative": Option(0, float, low=0, high=1),
-        "units": Option({}, dict, of=float),
-        "unit_required": Option(False, bool),
-    }
-    return Number(options(spec, path, VALUES | wanted), path)
+def number_from_spec(spec: dict, clients: Clients, path: str) -> NumberAnswer:
+    return NumberAnswer(options(spec, path, NumberOptions), path)
 
 
 def regex_from_spec(spec: dict, clients: Clients, path: str) -> Pattern:
-    flags = {"full": Option(False, bool), "absent": Option(False, bool), "case": Option(True, bool)}
-    return Pattern(options(spec, path, {"pattern": Option(None, str)} | flags), path)
+    return Pattern(options(spec, path, PatternOptions), path)
 
 
 def json_from_spec(spec: dict, clients: Clients, path: str) -> Json:
-    wanted = {"schema": Option(None), "fenced": Option(True, bool), "partial": Option(0.0, float, low=-1, high=1)}
-    return Json(options(spec, path, wanted), path)
+    return Json(options(spec, path, JsonOptions), path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workers.lib.verifiers.base import Guarded, Option, Unscorable, options
+from workers.lib.typed import FormError, unknown
+from workers.lib.verifiers.base import Guarded, Options, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
 
 FORMS = (
@@ -12,6 +13,10 @@ FORMS = (
     ("constraints", "constraints"), ("schema", "json"), ("pattern", "regex"), ("answer", "exact"),
 )  # fmt: skip
 """What stands in `expected` → the kind that judges it; the first that is there."""
+
+
+class ByTaskOptions(Options):
+    verifiers: dict[str, dict] = {}
 
 
 class ByTask(Guarded):
@@ -28,11 +33,11 @@ class ByTask(Guarded):
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> ByTask:
-    from workers.lib.verifiers import SpecError, build
+    from workers.lib.verifiers import build
 
-    given = options(spec, path, {"verifiers": Option({}, dict, of=dict)}).verifiers
+    given = options(spec, path, ByTaskOptions).verifiers
     forms = dict(FORMS)
-    if unknown := given.keys() - forms.keys():
-        raise SpecError(f"“{path}.verifiers.{min(unknown)}” is no form of “expected”. Forms: {', '.join(forms)}.")
+    if strange := given.keys() - forms.keys():
+        raise FormError(f"{path}.verifiers.{min(strange)}", unknown(min(strange), list(forms)))
     specs = {form: given.get(form, {"kind": kind}) for form, kind in FORMS}
     return ByTask({form: build(item, clients=clients, path=f"{path}.verifiers.{form}") for form, item in specs.items()})

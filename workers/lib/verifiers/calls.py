@@ -8,27 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from workers.lib.checks import paired
-from workers.lib.verifiers.base import Guarded, Option, Unscorable, options, right_or_wrong, weights_of
-from workers.lib.verifiers.matching import TEXTS, OneOf, Rules, fits, one_of, same
+from workers.lib.typed import Number
+from workers.lib.verifiers.base import Guarded, Options, Unscorable, options, right_or_wrong, weights_of
+from workers.lib.verifiers.matching import OneOf, Rules, fits, one_of, same
 from workers.lib.verifiers.reading import Call, Made, calls_in
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 WEIGHTS = {"invalid": -1.0, "unsafe": -1.0, "tools": 0.4, "arguments": 0.4, "exact": 0.2}
 MOST_PAIRS = 40_000  # calls made × calls expected that are compared one by one
-OPTIONS = {
-    "weights": Option({}, dict, of=float),
-    "partial": Option(True, bool),
-    "ordered": Option(False, bool),
-    "text": Option("loose", str, choices=tuple(TEXTS)),
-    "whole_floats": Option(False, bool),
-    "tolerance": Option(0.0, float, low=0, high=0.5),
-    "dates": Option(False, bool),
-    "unordered": Option((), list, of=str),
-    "dots": Option(False, bool),
-}
+
+
+class CallsOptions(Options):
+    weights: dict[str, Number] = {}
+    partial: bool = True
+    ordered: bool = False
+    text: Literal["loose", "spaces", "exact"] = "loose"
+    whole_floats: bool = False
+    tolerance: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
+    dates: bool = False
+    unordered: list[str] = []
+    dots: bool = False
+
+
+class NoCallOptions(Options):
+    says_something: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,7 @@ def schemas_of(tools: list[dict]) -> dict[str, dict]:
 class Calls(Guarded):
     """The reward is the sum of its components: 0.4 tools + 0.4 arguments + 0.2 where all of it is right."""
 
-    def __init__(self, chosen: Any, path: str) -> None:
+    def __init__(self, chosen: CallsOptions, path: str) -> None:
         self.weights = weights_of(chosen.weights, WEIGHTS, f"{path}.weights")
         self.partial, self.ordered, self.dots = chosen.partial, chosen.ordered, chosen.dots
         self.rules = Rules(
@@ -288,8 +296,8 @@ class NoCall(Guarded):
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> Calls:
-    return Calls(options(spec, path, OPTIONS), path)
+    return Calls(options(spec, path, CallsOptions), path)
 
 
 def no_call_from_spec(spec: dict, clients: Clients, path: str) -> NoCall:
-    return NoCall(options(spec, path, {"says_something": Option(False, bool)}))
+    return NoCall(options(spec, path, NoCallOptions))

@@ -5,21 +5,46 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from workers.lib.graders import GraderError, sample_of
 from workers.lib.graders import run as run_grader
 from workers.lib.graders import validate as validate_grader
 from workers.lib.sandbox import CodeError, Limits, Pool, shared
 from workers.lib.spec import SpecError
-from workers.lib.verifiers.base import Guarded, Option, Unscorable, options
+from workers.lib.typed import Number
+from workers.lib.verifiers.base import Guarded, Options, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
 
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 MAX_TESTS = 200
 TESTS = "must be a list of statements, {call, expected} or {stdin, stdout}"
-SECONDS = Option(5.0, float, low=0.1, high=120.0)
-MEMORY = Option(512, int, low=64, high=8192)
+
+
+class Limited(Options, kw_only=True):
+    """What each run of code may use."""
+
+    seconds: Annotated[float, Meta(ge=0.1, le=120)] = 5.0
+    memory_mb: Annotated[int, Meta(ge=64, le=8192)] = 512
+
+
+class UnitTestsOptions(Limited):
+    tests: list | None = None
+    setup: str = ""
+    credit: Literal["all", "partial"] = "all"
+
+
+class PythonOptions(Limited):
+    source: str
+    pass_threshold: Number = 1.0
+
+
+class GraderOptions(Options):
+    grader: dict
+    pass_threshold: Number | None = None
+
 
 # Statements see the code's names. The call's value leaves the sandbox and is compared outside, so that the code
 # never meets what is expected of it.
@@ -65,7 +90,7 @@ def check_tests(tests: Any, where: str) -> list:
         form = next((keys for key, keys in texts.items() if isinstance(test, dict) and key in test), None)
         if isinstance(test, str) or (form is not None and test.keys() == form and _is_text(test, form)):
             continue
-        raise SpecError(f"“{where}.{at}” {TESTS}.")
+        raise SpecError(f"“{where}[{at}]” {TESTS}.")
     return tests
 
 
@@ -125,10 +150,7 @@ class UnitTests(Guarded):
 def unit_tests(spec: dict, clients: Clients, path: str) -> Verifier:
     """`tests` here or in the task's expected.tests; `setup` runs before the code; `credit` is all or partial."""
     del clients
-    found = options(spec, path, {
-        "tests": Option(None, list), "setup": Option("", str), "credit": Option("all", str, ("all", "partial")),
-        "seconds": SECONDS, "memory_mb": MEMORY,
-    })  # fmt: skip
+    found = options(spec, path, UnitTestsOptions)
     if found.tests is not None:
         check_tests(found.tests, f"{path}.tests")
     return UnitTests(found.tests, found.setup, found.credit, _limits(found))
@@ -170,9 +192,7 @@ class Graded(Guarded):
 def python(spec: dict, clients: Clients, path: str) -> Verifier:
     """`source` defines grade(sample, item) → number. What it raises masks the sample: it is the grader's own fault."""
     del clients
-    found = options(spec, path, {
-        "source": Option(kind=str), "pass_threshold": Option(1.0, float), "seconds": SECONDS, "memory_mb": MEMORY,
-    })  # fmt: skip
+    found = options(spec, path, PythonOptions)
     _checked({"type": "python", "source": found.source}, path)
     limits = _limits(found)
 
@@ -188,7 +208,7 @@ def python(spec: dict, clients: Clients, path: str) -> Verifier:
 
 def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
     """`grader` is OpenAI's JSON; clients: `complete(body) -> response` for models (or `ask`), `embed(texts)`."""
-    found = options(spec, path, {"grader": Option(kind=dict), "pass_threshold": Option(None, float)})
+    found = options(spec, path, GraderOptions)
     grader = _checked(found.grader, f"{path}.grader")
     threshold = found.pass_threshold if found.pass_threshold is not None else grader.get("pass_threshold", 1.0)
     ask = clients.get("complete") or (_complete_by(clients["ask"]) if clients.get("ask") else None)

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Literal
 
-from workers.lib.verifiers.base import Option, SpecError, options
+from msgspec import Meta
+
+from workers.lib.typed import Number
+from workers.lib.verifiers.base import Options, SpecError, options
 from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier, masked
 
-COMBINE = ("sum", "mean", "product", "min", "max")
 MOST_PARTS = 30
-PART = {
-    "name": Option("", str),
-    "verifier": Option(kind=dict),
-    "weight": Option(1.0, float),
-    "gate": Option(False, bool),
-    "at_least": Option(None, float),
-    "optional": Option(False, bool),
-}
-OPTIONS = {
-    "parts": Option(kind=list),
-    "combine": Option("sum", str, choices=COMBINE),
-    "clip": Option(None, list, of=float),
-    "gate_reward": Option(0.0, float),
-    "unsafe": Option(None, float),
-    "success": Option("all", str, choices=("all", "any", "gates")),
-}
+
+
+class PartOptions(Options):
+    verifier: dict
+    weight: Number = 1.0
+    gate: bool = False
+    at_least: Number | None = None
+    optional: bool = False
+
+
+class ComposeOptions(Options):
+    parts: Annotated[list[PartOptions], Meta(min_length=1, max_length=MOST_PARTS)]
+    combine: Literal["sum", "mean", "product", "min", "max"] = "sum"
+    clip: Annotated[list[Number], Meta(min_length=2, max_length=2)] | None = None
+    gate_reward: Number = 0.0
+    unsafe: Number | None = None
+    success: Literal["all", "any", "gates"] = "all"
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Compose:
     Gates are asked first, and the other parts only about what passed them: a judge is not paid for broken JSON.
     """
 
-    def __init__(self, chosen: Any, parts: list[Part]) -> None:
+    def __init__(self, chosen: ComposeOptions, parts: list[Part]) -> None:
         self.parts = sorted(parts, key=lambda part: not part.gate)
         self.combine, self.clip, self.gate_reward = chosen.combine, chosen.clip, chosen.gate_reward
         self.unsafe, self.success = chosen.unsafe, chosen.success
@@ -134,12 +137,10 @@ class Compose:
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> Compose:
-    chosen = options(spec, path, OPTIONS)
-    if not 1 <= len(chosen.parts) <= MOST_PARTS:
-        raise SpecError(f"“{path}.parts” must have between 1 and {MOST_PARTS} verifiers.")
-    if chosen.clip is not None and (len(chosen.clip) != 2 or chosen.clip[0] > chosen.clip[1]):
+    chosen = options(spec, path, ComposeOptions)
+    if chosen.clip is not None and chosen.clip[0] > chosen.clip[1]:
         raise SpecError(f"“{path}.clip” must be [lowest, highest].")
-    parts = [_part(item, clients, f"{path}.parts.{at}") for at, item in enumerate(chosen.parts)]
+    parts = [_part(item, clients, f"{path}.parts[{at}]") for at, item in enumerate(chosen.parts)]
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise SpecError(f"“{path}.parts”: two parts have the same name. Give each its own “name”.")
@@ -148,12 +149,9 @@ def from_spec(spec: dict, clients: Clients, path: str) -> Compose:
     return Compose(chosen, parts)
 
 
-def _part(item: Any, clients: Clients, path: str) -> Part:
+def _part(chosen: PartOptions, clients: Clients, path: str) -> Part:
     from workers.lib.verifiers import build
 
-    if not isinstance(item, dict):
-        raise SpecError(f"“{path}” must be an object with “verifier”.")
-    chosen = options(item, path, PART)
     verifier = build(chosen.verifier, clients=clients, path=f"{path}.verifier")
     name = chosen.name or chosen.verifier["kind"]
     return Part(name, verifier, chosen.weight, chosen.gate, chosen.at_least, chosen.optional)

@@ -12,7 +12,7 @@ from typing import Any
 
 from workers.lib.checks import CONSTRAINTS, json_of, letters, unfenced, words
 from workers.lib.verifiers.answers import LONGEST
-from workers.lib.verifiers.base import Guarded, Option, SpecError, Unscorable, options
+from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 RELATIONS = ("at least", "at most", "exactly", "less than", "more than")
@@ -183,12 +183,18 @@ def loosened(text: str) -> Iterator[str]:
         yield from (made, made.replace("*", ""))
 
 
+class ConstraintsOptions(Options):
+    constraints: list[dict] | None = None
+    partial: bool = False
+    loose: bool = False
+
+
 class Constraints(Guarded):
     """1 where all hold, else 0; with `partial` the share that holds. An empty answer holds to nothing."""
 
-    def __init__(self, chosen: Any, path: str) -> None:
+    def __init__(self, chosen: ConstraintsOptions, path: str) -> None:
         given = chosen.constraints
-        self.items = None if given is None else [checked(x, f"{path}.constraints.{at}") for at, x in enumerate(given)]
+        self.items = None if given is None else [checked(x, f"{path}.constraints[{at}]") for at, x in enumerate(given)]
         self.partial, self.loose = chosen.partial, chosen.loose
 
     def judge(self, rollout: Rollout) -> Score:
@@ -237,15 +243,10 @@ def of_task(rollout: Rollout) -> list[dict]:
         pairs = zip(metadata["instruction_id_list"], arguments, strict=False)
         given = [{k: v for k, v in (extra or {}).items() if v is not None} | {"type": kind} for kind, extra in pairs]
     try:
-        return [checked(item, f"expected.constraints.{at}") for at, item in enumerate(given or [])]
+        return [checked(item, f"expected.constraints[{at}]") for at, item in enumerate(given or [])]
     except SpecError as error:
         raise Unscorable(str(error)) from error
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> Constraints:
-    wanted = {
-        "constraints": Option(None, list),
-        "partial": Option(False, bool),
-        "loose": Option(False, bool),
-    }
-    return Constraints(options(spec, path, wanted), path)
+    return Constraints(options(spec, path, ConstraintsOptions), path)

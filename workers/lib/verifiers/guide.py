@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from workers.lib.verifiers.base import Guarded, Option, Unscorable, options, weights_of
+from workers.lib.typed import Number
+from workers.lib.verifiers.base import Guarded, Options, Unscorable, options, weights_of
 from workers.lib.verifiers.tool_calls import TOOL_CALL_WEIGHTS, argument_match, parse_call, tool_call
 from workers.lib.verifiers.types import Execution, Rollout, Score
 
-OPTIONS = {"weights": Option({}, dict, of=float)}
+
+class ToolCallOptions(Options):
+    weights: dict[str, Number] = {}
 
 
 class ToolCall(Guarded):
@@ -68,5 +71,5 @@ def _problem(args: dict, schema: dict) -> str:
 
 
 def from_spec(spec: dict, clients: Any, path: str) -> ToolCall:
-    given = options(spec, path, OPTIONS).weights
+    given = options(spec, path, ToolCallOptions).weights
     return ToolCall(weights_of(given, TOOL_CALL_WEIGHTS, f"{path}.weights"))

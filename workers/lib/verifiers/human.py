@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workers.lib.verifiers.base import Guarded, Option, Unscorable, options
+from workers.lib.typed import Number
+from workers.lib.verifiers.base import Guarded, Options, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 
@@ -15,6 +16,10 @@ def label_key(task: dict, messages: list[dict]) -> str:
     """SHA-256 of the task's messages and what the agent made of them: the same answer to the same request, the same label."""
     text = json.dumps([task.get("messages"), messages], sort_keys=True, ensure_ascii=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+class HumanOptions(Options):
+    threshold: Number = 0.5
 
 
 class Human(Guarded):
@@ -46,5 +51,5 @@ class Human(Guarded):
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> Human:
-    chosen = options(spec, path, {"threshold": Option(0.5, float)})
+    chosen = options(spec, path, HumanOptions)
     return Human(clients.get("labels"), chosen.threshold)

@@ -11,11 +11,11 @@ import random
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from workers.lib.checks import plain
-from workers.lib.verifiers.answers import VALUES, Answer
-from workers.lib.verifiers.base import Option, options
+from workers.lib.verifiers.answers import Answer, AnswerOptions
+from workers.lib.verifiers.base import options
 from workers.lib.verifiers.types import Clients
 
 LONGEST, MOST_TOKENS, DEEPEST, MOST_PARTS = 600, 250, 40, 30
@@ -382,10 +382,14 @@ def _equation(sides: list[str]) -> Tree:
     return ("-", parsed(sides[0]), parsed(sides[1]))
 
 
+class MathOptions(AnswerOptions):
+    symbols: Literal["real", "positive"] = "real"
+
+
 class Mathematics(Answer):
     """The same value as one of the right answers."""
 
-    def __init__(self, chosen: Any, path: str) -> None:
+    def __init__(self, chosen: MathOptions, path: str) -> None:
         super().__init__(chosen, path)
         self.symbols = chosen.symbols
 
@@ -394,5 +398,4 @@ class Mathematics(Answer):
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> Mathematics:
-    wanted = {"symbols": Option("real", str, choices=("real", "positive"))}
-    return Mathematics(options(spec, path, VALUES | wanted), path)
+    return Mathematics(options(spec, path, MathOptions), path)

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from workers.lib.verifiers.base import Guarded, Option, SpecError, Unscorable, options
+from msgspec import Meta
+
+from workers.lib.typed import Number
+from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options
 from workers.lib.verifiers.judges import transcript
 from workers.lib.verifiers.types import Clients, Rollout, Score, masked
 
-SCALES = ("none", "sigmoid", "range")
 LARGEST_ANSWER = 10_000_000
-OPTIONS = {
-    "url": Option(None, str),
-    "timeout_s": Option(60.0, float, low=0.1, high=600),
-    "batch": Option(64, int, low=1, high=1024),
-    "scale": Option("none", str, choices=SCALES),
-    "low": Option(0.0, float),
-    "high": Option(1.0, float),
-    "threshold": Option(0.5, float),
-}
+
+
+class RewardModelOptions(Options):
+    url: str | None = None
+    timeout_s: Annotated[float, Meta(ge=0.1, le=600)] = 60.0
+    batch: Annotated[int, Meta(ge=1, le=1024)] = 64
+    scale: Literal["none", "sigmoid", "range"] = "none"
+    low: Number = 0.0
+    high: Number = 1.0
+    threshold: Number = 0.5
+
+
 Scorer = Callable[[dict], Any]
 
 
@@ -94,7 +99,7 @@ def query_of(rollouts: list[Rollout]) -> dict:
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> RewardModel:
-    chosen = options(spec, path, OPTIONS)
+    chosen = options(spec, path, RewardModelOptions)
     if chosen.url is not None and not chosen.url.startswith(("http://", "https://")):
         raise SpecError(f"“{path}.url” must begin with http:// or https://.")
     if chosen.low >= chosen.high:

@@ -11,18 +11,19 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from workers.lib.verifiers.base import Guarded, Option, Unscorable, options
+from workers.lib.verifiers.base import Guarded, Options, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 MOST_DETAILS = 20
-OPTIONS = {
-    "tables": Option(None, list, of=str),
-    "ignore": Option((), list, of=str),
-    "keys": Option({}, dict, of=str),
-    "case_insensitive": Option(False),
-    "ordered": Option(False, bool),
-    "partial": Option(False, bool),
-}
+
+
+class StateOptions(Options):
+    tables: list[str] | None = None
+    ignore: list[str] = []
+    keys: dict[str, str] = {}
+    case_insensitive: bool | list[str] = False
+    ordered: bool = False
+    partial: bool = False
 
 
 class State(Guarded):
@@ -32,7 +33,7 @@ class State(Guarded):
     recognised in the differences; `case_insensitive` is true, or the fields whose texts have no case.
     """
 
-    def __init__(self, chosen: Any) -> None:
+    def __init__(self, chosen: StateOptions) -> None:
         self.tables, self.ignore, self.keys = chosen.tables, frozenset(chosen.ignore), chosen.keys
         self.ordered, self.partial = chosen.ordered, chosen.partial
         self.caseless = chosen.case_insensitive
@@ -133,4 +134,4 @@ def _short(value: Any) -> str:
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> State:
-    return State(options(spec, path, OPTIONS))
+    return State(options(spec, path, StateOptions))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
-from workers.lib.verifiers.base import Guarded, Option, options, weights_of
+from msgspec import Meta, field
+
+from workers.lib.typed import AtLeastOne, Number
+from workers.lib.verifiers.base import Guarded, Options, options, weights_of
 from workers.lib.verifiers.types import Clients, Execution, Rollout, Score, Verifier
 
 WEIGHTS = {
@@ -16,14 +19,16 @@ WEIGHTS = {
     "stopped": -0.2,
     "unsafe": -1.0,
 }
-OPTIONS = {
-    "outcome": Option(None, dict),
-    "weights": Option({}, dict, of=float),
-    "max_turns": Option(None, int, low=1),
-    "max_tokens": Option(None, int, low=1),
-    "bad_stops": Option(["turns", "length", "time", "max_turns", "max_tokens", "timeout"], list, of=str),
-    "clip": Option([-1.0, 1.0], list, of=float),
-}
+BAD_STOPS = ("turns", "length", "time", "max_turns", "max_tokens", "timeout")
+
+
+class TrajectoryOptions(Options):
+    outcome: dict | None = None
+    weights: dict[str, Number] = {}
+    max_turns: AtLeastOne | None = None
+    max_tokens: AtLeastOne | None = None
+    bad_stops: list[str] = field(default_factory=lambda: [*BAD_STOPS])
+    clip: Annotated[list[Number], Meta(min_length=2, max_length=2)] = field(default_factory=lambda: [-1.0, 1.0])
 
 
 class Trajectory(Guarded):
@@ -33,7 +38,7 @@ class Trajectory(Guarded):
     of its cost back; an error is never worth making, so that part may not be larger than the cost.
     """
 
-    def __init__(self, chosen: Any, outcome: Verifier | None, path: str) -> None:
+    def __init__(self, chosen: TrajectoryOptions, outcome: Verifier | None, path: str) -> None:
         self.outcome, self.max_turns, self.max_tokens = outcome, chosen.max_turns, chosen.max_tokens
         self.weights = weights_of(chosen.weights, WEIGHTS, f"{path}.weights")
         self.bad_stops, self.clip = frozenset(chosen.bad_stops), chosen.clip
@@ -95,8 +100,8 @@ def errors_in(calls: list[Execution]) -> tuple[int, int]:
 def from_spec(spec: dict, clients: Clients, path: str) -> Trajectory:
     from workers.lib.verifiers import SpecError, build
 
-    chosen = options(spec, path, OPTIONS)
-    if len(chosen.clip) != 2 or chosen.clip[0] > chosen.clip[1]:
+    chosen = options(spec, path, TrajectoryOptions)
+    if chosen.clip[0] > chosen.clip[1]:
         raise SpecError(f"“{path}.clip” must be [lowest, highest].")
     outcome = build(chosen.outcome, clients=clients, path=f"{path}.outcome") if chosen.outcome is not None else None
     made = Trajectory(chosen, outcome, path)
