@@ -8,7 +8,7 @@ from django import forms
 from apps.core.forms import PlainForm
 from apps.core.models import JobState
 from apps.environments.models import Verifier
-from apps.evals.models import EvalRun
+from apps.evals.models import EvalRun, EvalSet, Split
 from apps.reviews.actions import SIZE
 from apps.reviews.models import KappaRule, Rescore
 from apps.reviews.sampling import LARGEST, SMALLEST
@@ -59,6 +59,21 @@ def scorable(verifier: Verifier) -> list[EvalRun]:
     return list(
         runs.select_related("model_version", "eval_set", "environment__verifier").order_by("-created_at")[:RUNS]
     )
+
+
+class ProbeForm(PlainForm):
+    """Where a verifier is probed, and with whose tasks: hold-outs are left alone, so sets of nothing else are not offered."""
+
+    environment = forms.ModelChoiceField(None, label="In", empty_label=None)
+    eval_set = forms.ModelChoiceField(None, label="With tasks of", empty_label=None)
+
+    def __init__(self, verifier: Verifier, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        probed = [split for split in Split if split != Split.HOLDOUT]
+        sets = EvalSet.objects.filter(project=verifier.project_id, tasks__split__in=probed).distinct()
+        self.fields["environment"].queryset = verifier.environments.all()
+        self.fields["eval_set"].queryset = sets.order_by("-created_at")
+        self.has_sets = sets.exists()
 
 
 class PolicyForm(PlainForm):

@@ -17,6 +17,9 @@ from apps.core.models import Job, JobState
 from apps.reviews.models import ProbeRun, Rescore
 from tests.e2e.seed import World
 
+GENEROUS = """def grade(sample, item):
+    return 1.0
+"""
 TYPE = "(text) => document.querySelector('.CodeMirror').CodeMirror.setValue(text)"
 
 
@@ -65,6 +68,27 @@ def test_a_verifier_is_written_tried_and_saved(world: World, logged_in: Any) -> 
     expect(page.locator(".diff .gone")).to_contain_text("-1.0")
     assert project.environments.filter(slug=world.environment.slug).count() == 2
 
+
+def test_the_probes_run_and_their_findings_are_shown(world: World, logged_in: Any) -> None:
+    """A verifier written here, attacked from its page: its hole is found, and holds the lock."""
+    page, project = logged_in, world.project
+    page.goto(reverse("reviews:verifier_edit", args=[project.slug, world.environment.verifier_id]))
+    expect(page.locator("#check")).to_contain_text("valid")
+    page.evaluate(TYPE, json.dumps({"kind": "python", "source": GENEROUS}))
+    expect(page.locator("#check")).to_contain_text("valid")
+    page.get_by_label("What changed, and why").fill("Every answer is paid")
+    page.get_by_role("button", name="Save as a new version").click()
+    expect(page.locator(".note.success")).to_contain_text("Saved as")
+    expect(page.get_by_text("Not attacked yet.")).to_be_visible()
+
     with worker(ProbeRun):
         page.get_by_role("button", name="Run the probes").click()
-        expect(page.get_by_role("heading", name="Probes", exact=True)).to_be_visible(timeout=60_000)
+        page.wait_for_url("**/probes/**")
+        expect(page.get_by_role("heading", name="Findings, the worst first")).to_be_visible()
+    run = project.proberuns.get()
+    assert run.state == JobState.SUCCEEDED and run.failed and run.verifier.spec["source"] == GENEROUS
+    assert run.eval_set == world.eval_set and run.environment.verifier == run.verifier
+    expect(page.locator("summary", has_text="empty").first).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(f"{run.failed} finding")
+    page.goto(reverse("reviews:verifier", args=[project.slug, run.verifier_id]))
+    expect(page.get_by_role("link", name=f"{run.failed} finding")).to_be_visible()

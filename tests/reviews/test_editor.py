@@ -222,7 +222,9 @@ def test_answers_that_another_version_scored_are_scored_again_for_a_review(run: 
 @pytest.mark.django_db(transaction=True)
 def test_probes_find_the_hole_of_a_bad_verifier_and_none_in_a_good_one(run: EvalRun, environment: Environment) -> None:
     project, by = environment.project, admin_of(environment.project)
-    good = ended(rescoring.submit_probe(environment=environment, eval_set=run.eval_set, by=by))
+    start = reverse("reviews:probe_run", args=[project.slug, environment.verifier_id])
+    logged_in(project).post(start, {"environment": environment.pk, "eval_set": str(run.eval_set_id)})
+    good = ended(environment.verifier.probe_runs.get(environment=environment, eval_set=run.eval_set))
     assert (good.failed, good.result["passed"]) == (0, True)
 
     bad, (taken,) = save_edit(

@@ -14,9 +14,10 @@ from apps.core.access import project_view
 from apps.core.jobs import cancel
 from apps.core.models import Project, Role
 from apps.environments.models import Verifier
-from apps.evals.models import EvalSet, Split, Task
+from apps.evals.models import Task
 from apps.reviews import rescoring, specs
 from apps.reviews.actions import lock_state
+from apps.reviews.forms import ProbeForm
 from apps.reviews.models import ProbeRun
 
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -41,30 +42,23 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "field": field,
             "lock": lock_state(verifier),
             "environments": verifier.environments.all(),
-            "sets": probed_sets(project),
+            "probe_form": ProbeForm(verifier),
             "probe": verifier.probe_runs.first(),
             "reviews": verifier.reviews.select_related("created_by"),
         },
     )
 
 
-def probed_sets(project: Project) -> list[EvalSet]:
-    """Sets that have tasks for probes, which leave hold-outs alone."""
-    teaching = [split for split in Split if split != Split.HOLDOUT]
-    return list(project.eval_sets.filter(tasks__split__in=teaching).distinct().order_by("-pk")[:50])
-
-
 @require_POST
 @project_view(Role.MEMBER)
 def run_probe(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     verifier = get_object_or_404(Verifier, project=project, pk=pk)
-    environment = verifier.environments.filter(pk=_number(request.POST.get("environment"))).first()
-    eval_set = project.eval_sets.filter(pk=_number(request.POST.get("eval_set"))).first()
-    if environment is None or eval_set is None:
+    form = ProbeForm(verifier, request.POST)
+    if not form.is_valid():
         messages.error(request, "Choose an environment that uses this verifier, and a set whose tasks the probes use.")
         return redirect("reviews:verifier", project.slug, pk)
     try:
-        run = rescoring.submit_probe(environment=environment, eval_set=eval_set, by=request.user)
+        run = rescoring.submit_probe(**form.cleaned_data, by=request.user)
     except rescoring.RescoringError as error:
         messages.error(request, str(error))
         return redirect("reviews:verifier", project.slug, pk)
@@ -125,7 +119,3 @@ def cancel_probe(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     if not cancel(run, by=request.user):
         messages.info(request, "These probes had ended already.")
     return redirect("reviews:probe", project.slug, pk)
-
-
-def _number(value: str | None) -> int:
-    return int(value) if value and value.isascii() and value.isdigit() and len(value) < 10 else 0
