@@ -288,3 +288,22 @@ def test_a_key_sees_only_its_own_project(world: dict[str, Any]) -> None:
     assert Client().get(reverse("evals_api:sets"), **headers).json()["results"] == []
     assert Client().get(reverse("api:trajectories"), **headers).json()["results"] == []
     assert Client().get(reverse("promotion_api:channel", args=["production"]), **headers).status_code == 404
+
+
+NUMBERS = (
+    "a", "against", "ahead", "at", "b", "back", "cap", "cut", "from", "g", "ids", "index", "limit", "message", "mode", "page",
+    "per_group", "phase", "show", "since", "split", "step", "suggestion", "to", "version",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "-1", "²", "\x00", "0190a5c4-0000-7000-8000-000000000000"])
+def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], value: str) -> None:
+    """A person may have typed anything into an address or a form: the page is shown, or says what is wrong."""
+    admin = logged_in(admin_of(world["project"]))
+    for name in PAGES:
+        if name in WRITES:
+            body = world["bodies"].get(name, {}) | dict.fromkeys(NUMBERS, value) | {"did": "assign"}
+            if not name.startswith(("core:", "trajectories:redaction", "trajectories:retention")):
+                assert admin.post(url_of(name, world), body).status_code < 500, name
+        else:
+            assert admin.get(url_of(name, world), dict.fromkeys(NUMBERS, value)).status_code < 500, name

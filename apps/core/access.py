@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from django.contrib.auth.views import redirect_to_login
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 
 from apps.core.models import Membership, Role
@@ -34,6 +34,13 @@ def page_of_request(request: HttpRequest) -> str:
     return urlunsplit(("", "", sent_from.path or "/", sent_from.query, ""))
 
 
+def refuse_nul(request: HttpRequest) -> None:
+    """No form and no link of ours carries a NUL, and PostgreSQL stores none: raises BadRequest (400)."""
+    for fields in (request.GET, request.POST):
+        if any("\x00" in text for name, values in fields.lists() for text in (name, *values)):
+            raise BadRequest("A NUL character was sent.")
+
+
 def project_view(role: Role = Role.VIEWER) -> Callable:
     """Decorates `view(request, project, …)` at a URL with `<slug:slug>`; sets `request.membership`."""
 
@@ -42,6 +49,7 @@ def project_view(role: Role = Role.VIEWER) -> Callable:
         def wrapper(request: HttpRequest, slug: str, *args: Any, **kwargs: Any) -> HttpResponse:
             if not request.user.is_authenticated:
                 return redirect_to_login(page_of_request(request))
+            refuse_nul(request)
             membership = get_membership(request.user, slug, role)
             request.membership = membership  # type: ignore[attr-defined]
             request.project = membership.project  # type: ignore[attr-defined]

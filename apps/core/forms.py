@@ -7,6 +7,16 @@ from django.contrib.auth import get_user_model
 
 from apps.core.models import Project, Role
 
+LARGEST_KEY = 2**63 - 1  # of a bigint
+
+
+def whole(text: str | None, low: int = 0, high: int = LARGEST_KEY) -> int | None:
+    """The whole number that a query or a form carries; None for anything else, and outside the range."""
+    if not text or not text.isascii() or not text.isdecimal() or len(text) > len(str(LARGEST_KEY)):
+        return None
+    value = int(text)
+    return value if low <= value <= high else None
+
 
 class PlainLabels:
     """Labels without a colon."""

@@ -10,6 +10,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.environments import remote
 from apps.environments.actions import save_verifier
@@ -68,7 +69,7 @@ def _loaded(environment: Environment) -> dict[str, Any]:
 @project_view(Role.MEMBER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     """`?from=<pk>` begins with what that environment has."""
-    start = project.environments.filter(pk=_number(request.GET.get("from"))).first()
+    start = project.environments.filter(pk=whole(request.GET.get("from"))).first()
     form = EnvironmentForm(project, request.POST or None, initial=initial_of(start) if start else None)
     if request.method == "POST" and form.is_valid():
         made = made_by(form, by=request.user)
@@ -86,14 +87,10 @@ def made_by(form: EnvironmentForm, *, by: Any, dataset: dict | None = None) -> E
         return None
 
 
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 18 else 0
-
-
 @project_view(Role.MEMBER)
 def connect(request: HttpRequest, project: Project) -> HttpResponse:
     """`?kind=` remote or mcp; `?from=<pk>` begins with what that environment has."""
-    start = project.environments.filter(kind__in=CONNECTIONS, pk=_number(request.GET.get("from"))).first()
+    start = project.environments.filter(kind__in=CONNECTIONS, pk=whole(request.GET.get("from"))).first()
     kind = start.kind if start else _kind(request)
     initial = connection_of(start) if start else None
     form = CONNECTIONS[kind](project, request.POST or None, admin=_is_admin(request), initial=initial)

@@ -7,6 +7,7 @@ from typing import Any
 from django import forms
 from django.http import QueryDict
 
+from apps.core.forms import whole
 from apps.core.models import JobState, Project
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.models import EvalRun, EvalSetState, Split
@@ -35,7 +36,7 @@ class PickForm(TrainingForm):
         """`asked`: the query of the page, in which a link may name an evaluation and the cap."""
         given = data if data is not None else asked or QueryDict()
         named = given.get("picked_by", "")
-        self.labels = offers(project, _cap(given.get("per_group", "")), named)
+        self.labels = offers(project, whole(given.get("per_group"), 1), named)
         super().__init__(project, data, initial=_initial(project, given, self.labels))
         if not self.labels and (data is None or not named):
             del self.fields["picked_by"], self.fields["per_group"]
@@ -87,10 +88,6 @@ def _label(run: EvalRun, per_group: int | None) -> str:
     return f"The {len(made.chosen)} of {total} in {run.eval_set} that “{run.name}” says teach" if made.chosen else ""
 
 
-def _cap(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and 0 < len(text) < 9 and int(text) else None
-
-
 def _initial(project: Project, given: QueryDict, labels: dict[str, str]) -> dict[str, Any]:
     """The evaluation that a link named, its set, and the cap; what teaches RL is for GRPO."""
     if given.get("picked_by", "") not in labels:
@@ -100,5 +97,5 @@ def _initial(project: Project, given: QueryDict, labels: dict[str, str]) -> dict
         "method": Method.GRPO,
         "picked_by": run.pk,
         "eval_set": run.eval_set_id,
-        "per_group": _cap(given.get("per_group", "")),
+        "per_group": whole(given.get("per_group"), 1),
     }

@@ -124,7 +124,7 @@ def _outcome(row: Trajectory, outcome: str) -> dict | None:
 
 
 def _tag(name: str) -> str:
-    name = " ".join(name.replace("\x00", "").split())
+    name = " ".join(name.split())
     if not 0 < len(name) <= MAX_TAG:
         raise BulkError(f"A tag has 1 to {MAX_TAG} characters.")
     return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from apps.core.forms import whole
 from apps.core.models import Project
 from apps.evals.holdout.leaks import Leak
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Split
@@ -20,7 +21,7 @@ def record_leak_views(project: Project, leaks: Iterable[Leak], *, by: Any) -> No
     """One view of each set whose held-out requests these leaks show."""
     for name in {leak.theirs_set.partition(",")[0] for leak in leaks}:
         slug, _, version = name.rpartition("@")
-        found = EvalSet.objects.filter(project=project, slug=slug, version=version) if version.isdecimal() else []
+        found = EvalSet.objects.filter(project=project, slug=slug, version=whole(version))
         for eval_set in found:
             record_view(eval_set=eval_set, by=by, detail="a leak, side by side")
 

@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 
 from apps.core.access import project_view
+from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.evals import actions, from_failures
 from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
@@ -59,15 +60,14 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
 
 def _cut(request: HttpRequest, failure: Failure, steps: list[int]) -> int | None:
     """The step that was chosen, else the blamed one."""
-    given = request.POST.get("cut") or request.GET.get("cut", "")
-    if given.isdecimal() and int(given) in steps:
-        return int(given)
+    given = whole(request.POST.get("cut") or request.GET.get("cut"))
+    if given in steps:
+        return given
     return from_failures.default_cut(failure.trajectory.messages, failure.blamed_message)
 
 
 def _chosen(request: HttpRequest, suggested: list) -> int | None:
-    given = request.GET.get("suggestion", "0")
-    return int(given) if given.isdecimal() and int(given) < len(suggested) else None
+    return whole(request.GET.get("suggestion", "0"), 0, len(suggested) - 1)
 
 
 def _initial(request: HttpRequest, project: Project, failure: Failure, suggested: list) -> dict[str, Any]:

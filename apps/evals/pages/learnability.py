@@ -14,6 +14,7 @@ from django.shortcuts import get_object_or_404, render
 
 from apps.core.access import project_view
 from apps.core.charts import BAD, GOOD, PALETTE, bars, lines
+from apps.core.forms import whole
 from apps.core.intervals import LEVEL, wilson
 from apps.core.models import Project
 from apps.core.paging import page_of
@@ -68,12 +69,6 @@ class Options:
             sort=sort if sort.removeprefix("-") in SORTS else "-signal",
             task=_uuid(query.get("task", "")),
         )
-
-
-def whole(text: str, low: int, high: int) -> int | None:
-    """A whole number of the range, or None."""
-    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else low - 1
-    return value if low <= value <= high else None
 
 
 def _uuid(text: str) -> UUID | None:

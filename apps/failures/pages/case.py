@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST
 from django_htmx.http import HttpResponseClientRedirect
 
 from apps.core.access import project_view
+from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
 from apps.failures import actions_bulk
@@ -113,7 +114,7 @@ def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 def also(given: QueryDict) -> list[int]:
     """The similar failures that the same decision is for."""
-    return [int(text) for text in given.getlist("also")[:SHOWN] if text.isdecimal() and len(text) < 18]
+    return [pk for text in given.getlist("also")[:SHOWN] if (pk := whole(text)) is not None]
 
 
 @require_POST
@@ -145,8 +146,7 @@ def undo(request: HttpRequest, project: Project) -> HttpResponse:
     if request.POST.get("back") == "list":
         messages.info(request, said)
         return redirect(f"{reverse('failures:list', args=[project.slug])}?{request.POST.get('query', '')}")
-    at = request.GET.get("at", "")
-    pk = done.failure.pk if done and done.failure else int(at) if at.isdecimal() and len(at) < 18 else None
+    pk = done.failure.pk if done and done.failure else whole(request.GET.get("at"))
     found = Failure.objects.filter(project=project, pk=pk).exists()
     if request.htmx and found:
         return show(request, queue, find(project, pk), note=said)

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.charts import bars, time_unit
+from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.failures import actions_clusters, clustering
@@ -299,7 +300,7 @@ def decide(request: HttpRequest, project: Project, cluster: FailureCluster) -> s
     did, by = request.POST.get("did", ""), request.user
     if did == "assign":
         to = request.POST.get("to", "")
-        person = project.memberships.select_related("user").filter(user=int(to)).first() if to.isdecimal() else None
+        person = project.memberships.select_related("user").filter(user=whole(to)).first() if to else None
         if to and person is None:
             raise Refused("This person is not a member of the project. Choose another one.")
         return str(actions_clusters.assign_all(cluster=cluster, to=person and person.user, by=by))

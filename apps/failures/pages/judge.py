@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -15,7 +14,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.charts import bars
-from apps.core.forms import PlainForm
+from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
 from apps.core.outgoing_keys import key_hosts
 from apps.core.paging import page_of
@@ -76,17 +75,13 @@ class Version:
 @project_view()
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     last = project.rubrics.first()
-    shown = project.rubrics.filter(version=_number(request.GET.get("version"))).first() or last
+    shown = project.rubrics.filter(version=whole(request.GET.get("version"))).first() or last
     return _page(request, project, RubricForm(initial=_values(shown)), shown)
 
 
 def _values(rubric: Rubric | None) -> dict[str, Any]:
     rubric = rubric or Rubric(text=rubrics.DEFAULT_TEXT)
     return {name: getattr(rubric, name) for name in rubrics.FIELDS}
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 def _page(request: HttpRequest, project: Project, form: RubricForm, shown: Rubric | None = None) -> HttpResponse:
@@ -159,7 +154,7 @@ def save(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view(Role.ADMIN)
 def switch(request: HttpRequest, project: Project) -> HttpResponse:
     """Switches a version on, or the judge off where none is named."""
-    version = _number(request.POST.get("version")) or None
+    version = whole(request.POST.get("version"), 1)
     if version is None and not project.rubrics.exists():
         messages.info(request, "Save a rubric first.")
         return redirect("failures:rubric", project.slug)
@@ -185,7 +180,7 @@ def run(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view()
 def diff(request: HttpRequest, project: Project) -> HttpResponse:
     named = {row.version: row for row in project.rubrics.select_related("created_by")}
-    before, after = (named.get(_number(request.GET.get(name))) for name in "ab")
+    before, after = (named.get(whole(request.GET.get(name))) for name in "ab")
     if before is None or after is None:
         messages.info(request, "There are no such two versions.")
         return redirect("failures:rubric", project.slug)

@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.failures import actions, actions_bulk, rates
@@ -143,4 +144,4 @@ def selection(request: HttpRequest, project: Project, given: QueryDict) -> list[
     if given.get("all"):
         rows = shown(request.user, project, QueryDict(given.get("query", "")))
         return list(rows.order_by("-trajectory_id").values_list("pk", flat=True)[:LIMIT])
-    return [int(text) for text in given.get("ids", "").split(",")[: LIMIT + 1] if text.isdecimal() and len(text) < 18]
+    return [pk for text in given.get("ids", "").split(",")[: LIMIT + 1] if (pk := whole(text)) is not None]

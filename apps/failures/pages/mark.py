@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 
 from apps.core.access import project_view
-from apps.core.forms import PlainForm
+from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
 from apps.failures.actions import Refused, ensure_modes, mark_failure
 from apps.failures.models import Failure, FailureMode
@@ -49,7 +49,6 @@ def mark(request: HttpRequest, project: Project, trajectory: UUID) -> HttpRespon
 
 
 def _initial(request: HttpRequest, there: Failure | None) -> dict:
-    step = request.GET.get("step", "")
-    if step.isdecimal() and len(step) < 10:
-        return {"blamed_message": int(step)} | ({"mode": there.mode.slug} if there else {})
+    if (step := whole(request.GET.get("step"), 0, 10**9)) is not None:
+        return {"blamed_message": step} | ({"mode": there.mode.slug} if there else {})
     return {"mode": there.mode.slug, "blamed_message": there.blamed_message} if there else {}

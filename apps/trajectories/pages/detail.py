@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
 from apps.trajectories import actions_people, schema
@@ -103,8 +104,8 @@ def raw(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """The trajectory as JSON, as it can be sent again; with `?message=` one message."""
     row = get_object_or_404(Trajectory, project=project, pk=pk)
     reader = Reader(row)
-    if (index := request.GET.get("message", "")).isdecimal() and len(index) < 10:
-        message = reader.message(int(index))
+    if (index := whole(request.GET.get("message"))) is not None:
+        message = reader.message(index)
         if message is None:
             raise Http404
         return JsonResponse(message, json_dumps_params={"indent": 2, "ensure_ascii": False})
@@ -150,6 +151,6 @@ def _news(given: Any, row: Trajectory) -> dict[str, Any]:
             news["corrected"] = json.loads(corrected)
         except (ValueError, RecursionError):
             news["corrected"] = corrected
-    if (index := given.get("message_index", "").strip()).isdecimal():
-        news["message_index"] = min(int(index[:9]), row.message_count - 1)
+    if (index := whole(given.get("message_index", "").strip())) is not None:
+        news["message_index"] = min(index, row.message_count - 1)
     return news

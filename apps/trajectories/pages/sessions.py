@@ -104,7 +104,7 @@ def group(rows: list[tuple]) -> tuple[list[Session], UUID | None]:
 
 @project_view()
 def session(request: HttpRequest, project: Project) -> HttpResponse:
-    name = request.GET.get("id", "").replace("\x00", "")
+    name = request.GET.get("id", "")
     if not name:
         return redirect("trajectories:sessions", project.slug)
     rows = apply_filters(project.trajectories.all(), {"session": name}).order_by("pk").prefetch_related("failure__mode")
@@ -159,7 +159,7 @@ def number(a: Trajectory, b: Trajectory, title: str, name: str, words: Callable[
 
 def _run(request: HttpRequest, project: Project, side: str) -> Trajectory | None:
     """By our id or the client's; says so where there is none."""
-    text = request.GET.get(side, "").replace("\x00", "").strip()
+    text = request.GET.get(side, "").strip()
     if not text:
         return None
     pk = _uuid(text)
