@@ -11,8 +11,9 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from apps.core import jobs
+from apps.core import jobs, locks
 from apps.core.actions import audit
+from apps.core.locks import ProjectLock
 from apps.core.models import Project
 from apps.environments.models import Environment
 from apps.evals.canonical import canonical_hash, set_digest
@@ -27,7 +28,6 @@ from apps.trajectories.models import Outcome, Trajectory
 from apps.trajectories.schema import is_example
 
 DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
-TASKS_LOCK = 0x6C65616B
 FROZEN = "{} is frozen. Make a new version of it to change its tasks."
 
 
@@ -220,8 +220,7 @@ def store_tasks(*, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str)
 
 def locked_draft(eval_set: EvalSet) -> EvalSet:
     """The set, locked, with the project: who adds to a hold-out and who adds beside it wait for each other."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [TASKS_LOCK, eval_set.project_id])
+    locks.acquire_in(eval_set.project_id, ProjectLock.TASKS)
     locked = EvalSet.objects.select_for_update(of=("self",)).select_related("project").get(pk=eval_set.pk)
     _require_draft(locked)
     return locked
@@ -298,7 +297,7 @@ def add_task(
 
 @transaction.atomic
 def remove_task(*, task: Task, by: Any) -> None:
-    _require_draft(task.eval_set)
+    locked_draft(task.eval_set)  # whoever freezes the set meanwhile reads its tasks under the same lock
     audit("task.removed", project=task.project, by=by, target=task, set=str(task.eval_set), key=task.key)
     task.delete()
 

@@ -18,12 +18,14 @@ from operator import or_
 from typing import Any
 
 from celery import current_app
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Count, Max, Min, Q
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerError
 
+from apps.core import locks
 from apps.core.actions import audit
+from apps.core.locks import ProjectLock
 from apps.core.models import Project
 from apps.failures import actions
 from apps.failures.clusters import identity, signatures
@@ -38,7 +40,6 @@ from apps.trajectories.models import Arrival, Trajectory, with_content
 
 log = logging.getLogger(__name__)
 TASK = "failures.recluster"
-LOCK = 0x666C636C  # first key of the advisory lock of those who store a project's groups; the second is the project
 CHUNK = 500
 FEWEST = 3  # standing failures, below which there is nothing to group
 PLACED_AT_ONCE = 2_000
@@ -146,7 +147,7 @@ def recluster(project: Project) -> dict[str, int] | None:
 def _store(
     project: Project, began: datetime, records: Mapping[str, Case], found: Any, words: Sequence[list[str]]
 ) -> dict[str, int] | None:
-    _lock(project)
+    locks.acquire_in(project.pk, ProjectLock.CLUSTERS)
     if ClusterSpace.objects.filter(project=project, made_at__gt=began).exists():
         return None
     previous = {str(row.pk): row for row in FailureCluster.objects.filter(project=project).select_for_update()}
@@ -170,11 +171,6 @@ def _store(
     ClusterSpace.objects.update_or_create(project=project, defaults=space)
     counts = {"failures": len(records), "clusters": len(groups), "born": len(matching.born)}
     return counts | {"gone": len(matching.gone), "reopened": reopened}
-
-
-def _lock(project: Project) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [LOCK, project.pk])
 
 
 def _known(project: Project, previous: Mapping[str, FailureCluster]) -> dict[str, identity.Known]:
@@ -277,7 +273,7 @@ def place_new(project: Project) -> int:
 
 @transaction.atomic
 def _place(project: Project, found: Mapping[str, str], records: Mapping[str, Case]) -> int:
-    _lock(project)
+    locks.acquire_in(project.pk, ProjectLock.CLUSTERS)
     members: dict[str, list[Case]] = {}
     for failure, id in found.items():
         members.setdefault(id, []).append(records[failure])

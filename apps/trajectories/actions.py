@@ -367,22 +367,28 @@ def _interventions(feedback: Feedback) -> list[dict]:
 
 @transaction.atomic
 def delete(*, trajectory: Trajectory, key: ApiKey | None = None, by: Any = None) -> None:
-    audit(
-        "trajectory.deleted",
-        project=trajectory.project,
-        by=by,
-        target=trajectory,
-        actor_label=f"key {key.prefix}…" if key else "",
-        external_id=trajectory.external_id,
-    )
-    purge(trajectory.project, [trajectory])
+    """Nothing where another request deleted it first."""
+    if purge(trajectory.project, [trajectory]):
+        audit(
+            "trajectory.deleted",
+            project=trajectory.project,
+            by=by,
+            target=trajectory,
+            actor_label=f"key {key.prefix}…" if key else "",
+            external_id=trajectory.external_id,
+        )
 
 
 @transaction.atomic
 def purge(project: Project, rows: Iterable[Trajectory]) -> int:
-    """Removes trajectories with all that hangs on them; what refers to them (tasks) stays without them."""
+    """Removes trajectories with all that depends on them; what refers to them (tasks) stays without them.
+
+    Returns how many this call removed: of two that remove the same ones, the second waits for the rows, finds them
+    gone, and subtracts nothing from the counts.
+    """
     counts, gone, names = Counts(), [], []
-    for row in rows:
+    wanted = [row.pk for row in rows]
+    for row in Trajectory.objects.filter(project=project, pk__in=wanted).select_for_update().order_by("pk"):
         counts.add({name: getattr(row, name) for name in SENT}, -1)
         gone.append(row.pk)
         names.append(row.external_id)

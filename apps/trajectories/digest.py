@@ -13,12 +13,13 @@ from uuid import UUID
 from django.db import connection, transaction
 from kombu.exceptions import OperationalError as BrokerError
 
+from apps.core import locks
+from apps.core.locks import Lock
 from apps.trajectories import contents, schema
 from apps.trajectories.models import Arrival, Content, Facet, HourlyCount
 from apps.trajectories.rollups import KIND, SUMS, Counts
 
 log = logging.getLogger(__name__)
-LOCK = 0x666C7978  # one digests at a time: what is read last is what is written last
 AT_ONCE = 40  # arrivals of one transaction
 TEXT_LIMIT = 200_000  # characters of one trajectory that are indexed
 FACETS_LIMIT = 2_000  # values of a kind in a project
@@ -55,10 +56,8 @@ def run() -> int:
 @transaction.atomic
 def step() -> int:
     """One transaction's worth; 0 where nothing is left, or another digests it."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK])
-        if not cursor.fetchone()[0]:
-            return 0
+    if not locks.try_acquire(Lock.DIGEST):  # one at a time: what is read last is what is written last
+        return 0
     arrivals = list(Arrival.objects.order_by("pk")[:AT_ONCE])
     if not arrivals:
         return 0

@@ -12,6 +12,8 @@ from django.db import OperationalError, connection, transaction
 from django.db.migrations import CreateModel
 from django.utils import timezone
 
+from apps.core import locks
+from apps.core.locks import Lock
 from apps.trajectories.ids import OLDEST, floor_of, month_of, next_month
 
 TABLES = {
@@ -20,8 +22,6 @@ TABLES = {
     "trajectories_searchtext": "trajectory_id",
 }
 FIRST = next(iter(TABLES))
-LOCK = 0x666C7977  # the advisory lock of those who make partitions
-IN_USE = 0x666C7978  # shared by those who write to an old month, exclusive to who drops one
 AHEAD = timedelta(days=45)
 KEPT = timedelta(days=62)  # a month that ended less long ago keeps its partitions, empty or not
 MONTH = re.compile(r"trajectories_trajectory_(\d{4})_(\d{2})")
@@ -41,10 +41,10 @@ def ensure(months: Collection[datetime | None]) -> None:
         return
     with connection.cursor() as cursor:
         if droppable:
-            cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [IN_USE])
+            locks.acquire(Lock.OLD_MONTHS, shared=True)
         for month in sorted(missing, key=lambda month: month or OLDEST):
             if not _exists(cursor, month):
-                cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+                locks.acquire(Lock.MAKE_PARTITIONS)
                 if not _exists(cursor, month):
                     _make(cursor, month)
     transaction.on_commit(lambda: _known.update(missing - droppable))
@@ -62,7 +62,7 @@ def drop_empty(now: datetime | None = None) -> list[str]:
         try:
             with transaction.atomic(), connection.cursor() as cursor:
                 cursor.execute("SET LOCAL lock_timeout = '500ms'")
-                cursor.execute("SELECT pg_advisory_xact_lock(%s)", [IN_USE])
+                locks.acquire(Lock.OLD_MONTHS)
                 if _is_empty(cursor, month):
                     for table in TABLES:  # detached first: foreign keys hold what is attached
                         cursor.execute(f"ALTER TABLE {table} DETACH PARTITION {table}_{suffix(month)}")

@@ -6,6 +6,7 @@ import pytest
 from django.db import connection
 from django.db.models import Sum
 
+from apps.core.locks import Lock
 from apps.core.models import AuditEvent, Project
 from apps.evals.models import Split, Task
 from apps.trajectories import digest, partitions
@@ -92,7 +93,7 @@ def test_a_month_that_is_written_to_is_left_for_the_next_time() -> None:
     try:
         with writer.cursor() as cursor:
             writer.set_autocommit(False)
-            cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [partitions.IN_USE])
+            cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [Lock.OLD_MONTHS])
             assert partitions.drop_empty(NOW) == []
             writer.rollback()
     finally:

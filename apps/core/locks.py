@@ -1,0 +1,45 @@
+"""PostgreSQL advisory locks, every number in one place: two purposes that share a number would wait for each other.
+
+All are held until the transaction ends.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+
+from django.db import connection
+
+
+@unique
+class Lock(IntEnum):
+    """Bigint locks. PostgreSQL keeps those of one bigint and those of two ints apart."""
+
+    MAKE_PARTITIONS = 0x666C7977
+    DIGEST = 0x666C7978
+    OLD_MONTHS = 0x666C7979  # shared by those who write to an old month, exclusive to who drops one
+
+
+@unique
+class ProjectLock(IntEnum):
+    """The first of two ints; the second is the project."""
+
+    CLUSTERS = 0x666C636C
+    TASKS = 0x6C65616B
+
+
+def acquire(lock: Lock, *, shared: bool = False) -> None:
+    _call(f"pg_advisory_xact_lock{'_shared' if shared else ''}", lock)
+
+
+def try_acquire(lock: Lock) -> bool:
+    return bool(_call("pg_try_advisory_xact_lock", lock))
+
+
+def acquire_in(project_id: int, lock: ProjectLock) -> None:
+    _call("pg_advisory_xact_lock", lock, project_id)
+
+
+def _call(function: str, *numbers: int) -> object:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {function}({', '.join(['%s'] * len(numbers))})", [int(number) for number in numbers])
+        return cursor.fetchone()[0]

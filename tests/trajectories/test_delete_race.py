@@ -1,0 +1,61 @@
+"""Two requests that delete the same trajectories, and what else happens at the same time as the digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.db.models import Sum
+
+from apps.core.models import AuditEvent, Project
+from apps.trajectories import actions, actions_bulk, digest, partitions
+from apps.trajectories.ids import OLDEST, month_of
+from apps.trajectories.models import Facet, HourlyCount, Trajectory
+from tests.concurrent import Other
+from tests.factories import make_project, row
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def single(project: Project, pk: Any) -> None:
+    actions.delete(trajectory=Trajectory.objects.get(pk=pk))
+
+
+def bulk(project: Project, pk: Any) -> None:
+    actions_bulk.delete(project=project, ids=[pk], by=None)
+
+
+def purge(project: Project, pk: Any) -> None:
+    actions.purge(project, [Trajectory.objects.get(pk=pk)])
+
+
+@pytest.mark.parametrize("first", [single, bulk])
+@pytest.mark.parametrize("second", [single, bulk, purge])
+def test_two_deletions_of_one_trajectory_are_counted_once(first: Callable, second: Callable) -> None:
+    project = make_project()
+    actions.ingest(project=project, rows=[row(), row()])
+    digest.run()
+    pk = project.trajectories.first().pk
+    with transaction.atomic():
+        first(project, pk)
+        other = Other(lambda: second(project, pk))
+        other.wait_until_it_waits()
+    other.wait()
+    digest.run()
+    assert project.trajectories.count() == 1
+    assert HourlyCount.objects.filter(project=project).aggregate(n=Sum("trajectories"))["n"] == 1
+    assert set(Facet.objects.filter(project=project).values_list("trajectories", flat=True)) == {1}
+    assert AuditEvent.objects.filter(action="trajectory.deleted").count() <= 1
+
+
+def test_the_digest_goes_on_while_an_old_month_is_written_to() -> None:
+    project = make_project()
+    actions.ingest(project=project, rows=[row()])
+    with transaction.atomic():
+        partitions.ensure([month_of(OLDEST)])
+        other = Other(digest.step)
+        other.wait_until_it_waits()
+        assert other.wait() == 1
+        transaction.set_rollback(True)
