@@ -15,14 +15,12 @@ from apps.environments.api import JSON
 from apps.environments.clients import NO_JUDGE, completer, judge_of
 from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
 from apps.trajectories.openapi import reference
-from workers.lib.graders import GraderError, run, sample_of, validate
+from workers.lib.graders import run, sample_of, validate
+from workers.lib.graders.validation import Grader
+from workers.lib.typed import FormError, json_schema
 
 MODEL_GRADERS = ("score_model", "label_model")
-GRADER = {
-    "type": "object",
-    "required": ["type"],
-    "properties": {"type": {"type": "string"}, "name": {"type": "string"}},
-}
+GRADER = json_schema(Grader)
 VALIDATE = {"type": "object", "required": ["grader"], "properties": {"grader": GRADER}}
 RUN = {
     "type": "object",
@@ -125,7 +123,7 @@ def _grader(body: dict) -> dict:
         raise Wrong("Missing required parameter: 'grader'.", "grader", code="missing_required_parameter")
     try:
         return validate(body["grader"])
-    except GraderError as error:
+    except FormError as error:
         raise Wrong(str(error), error.path) from error
 
 

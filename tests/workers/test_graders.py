@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.lib.graders import GraderError, run, sample_of, templates, validate
+from workers.lib.graders import run, sample_of, templates, validate
 from workers.lib.graders.errors import FLAGS, TEXTS, RunError
 from workers.lib.graders.formula import FUNCTIONS, Formula, FormulaError
 from workers.lib.graders.similarity import METRICS, cosine
+from workers.lib.typed import FormError
 
 TOOLS = [{"id": "1", "type": "function", "function": {"name": "find", "arguments": '{"id": 4}'}}]
 
@@ -215,7 +216,7 @@ def test_the_answer_has_the_hosted_shape() -> None:
      (MULTI | {"calculate_output": "__import__('os')"}, "grader.calculate_output")],
 )  # fmt: skip
 def test_validation_names_the_path(spec: Any, path: str) -> None:
-    with pytest.raises(GraderError) as error:
+    with pytest.raises(FormError) as error:
         validate(spec)
     assert error.value.path == path
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 from msgspec import Struct, field
 
 from workers.lib.typed import AtLeastOne, Count, FormError, Number, Share, Text, convert, json_schema, plain
+from workers.lib.verifiers import KINDS, builder_of
+from workers.lib.verifiers.base import Options
 
 
 class Circle(Struct, tag="circle", tag_field="kind", forbid_unknown_fields=True):
@@ -77,3 +82,17 @@ def test_the_schema_has_no_references() -> None:
     schema = json_schema(Drawing)
     assert "$ref" not in str(schema)
     assert schema["properties"]["shapes"]["items"]["anyOf"][1]["properties"]["colour"]["enum"] == ["blue", "red"]
+
+
+def test_the_docs_name_every_option_of_a_verifier() -> None:
+    for kind in KINDS:
+        builder_of(kind)
+    text = (Path(__file__).resolve().parents[2] / "docs" / "verifiers.md").read_text()
+    text += (Path(__file__).resolve().parents[2] / "docs" / "graders.md").read_text()
+    forms, missing = [Options], set()
+    while forms:
+        form = forms.pop()
+        forms += form.__subclasses__()
+        names = {field.name for field in msgspec.structs.fields(form)} - {"kind", "name", "description"}
+        missing |= {f"{form.__name__}.{name}" for name in names if not re.search(rf'[`"]{name}[`"]', text)}
+    assert not missing

@@ -76,7 +76,7 @@ def _inlined(schema: Any, components: dict[str, Any]) -> Any:
         return schema
     if "$ref" in schema:
         return _inlined(components[schema["$ref"].rpartition("/")[2]], components)
-    return {name: _inlined(item, components) for name, item in schema.items()}
+    return {name: _inlined(item, components) for name, item in schema.items() if name != "discriminator"}
 
 
 def _explained(text: str, value: Any, form: Any, path: str) -> FormError:

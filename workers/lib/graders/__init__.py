@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from workers.lib.graders.errors import GraderError
 from workers.lib.graders.running import GraderResult, run, sample_of
 from workers.lib.graders.validation import validate
 
-__all__ = ["GraderError", "GraderResult", "run", "sample_of", "validate"]
+__all__ = ["GraderResult", "run", "sample_of", "validate"]

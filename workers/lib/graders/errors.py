@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 
-class GraderError(ValueError):
-    """A grader's JSON is wrong; `path` says where, such as `grader.graders.name.operation`."""
-
-    def __init__(self, path: str, message: str) -> None:
-        super().__init__(f"{path}: {message}")
-        self.path, self.message = path, message
-
-
 class RunError(Exception):
     """A run failed in the way that `flag` names; `details` go to the flag's own text field, where it has one."""
 

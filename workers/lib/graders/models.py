@@ -9,6 +9,8 @@ from typing import Any
 
 from workers.lib.graders.errors import RunError
 from workers.lib.graders.templates import render
+from workers.lib.graders.validation import LabelModel, ScoreModel
+from workers.lib.typed import plain
 
 Ask = Callable[[dict], dict]
 """A chat completion: the request's body to the response's body, OpenAI's form. Raises where there is no answer."""
@@ -21,26 +23,26 @@ STEP = {
 }
 
 
-def body(grader: dict, values: dict) -> dict:
+def body(grader: ScoreModel | LabelModel, values: dict) -> dict:
     """The request: the grader's messages, and an answer as {"steps": […], "result": number or label}."""
-    result = {"type": "string", "enum": grader["labels"]} if grader["type"] == "label_model" else {"type": "number"}
+    result = {"type": "string", "enum": grader.labels} if isinstance(grader, LabelModel) else {"type": "number"}
     schema = {
         "type": "object",
         "properties": {"steps": {"type": "array", "items": STEP}, "result": result},
         "required": ["steps", "result"],
         "additionalProperties": False,
     }
-    sampling = dict(grader.get("sampling_params") or {})
-    if "max_completions_tokens" in sampling:  # the graders' spelling; chat completions has the other
-        sampling["max_completion_tokens"] = sampling.pop("max_completions_tokens")
-    messages = [item | {"content": render(item["content"], values)} for item in grader["input"]]
+    sampling = plain(grader.sampling_params) if grader.sampling_params else {}
+    if (limit := sampling.pop("max_completions_tokens", None)) is not None:
+        sampling["max_completion_tokens"] = limit
+    messages = [{"role": item.role, "content": render(item.content, values)} for item in grader.input]
     form = {"type": "json_schema", "json_schema": {"name": "grade", "strict": True, "schema": schema}}
-    return {"model": grader["model"], "messages": messages, "response_format": form} | {
+    return {"model": grader.model, "messages": messages, "response_format": form} | {
         key: value for key, value in sampling.items() if value is not None
     }
 
 
-def answer(grader: dict, values: dict, ask: Ask | None) -> tuple[Any, dict]:
+def answer(grader: ScoreModel | LabelModel, values: dict, ask: Ask | None) -> tuple[Any, dict]:
     """The model's `result`, and the response. RunError for no client, no answer, a refusal, or no JSON."""
     if ask is None:
         raise RunError("model_grader_server_error", "No model is set up for graders.")

@@ -13,7 +13,7 @@ from workers.lib.graders.errors import RunError, flagged, no_errors
 from workers.lib.graders.formula import Formula, FormulaError
 from workers.lib.graders.similarity import METRICS, cosine
 from workers.lib.graders.templates import render
-from workers.lib.graders.validation import validate
+from workers.lib.graders.validation import Grader, Multi, Single, read
 from workers.lib.sandbox import CodeError, Limits, SandboxError, shared
 
 Embed = Callable[[list[str]], list[list[float]]]
@@ -48,7 +48,7 @@ def sample_of(output: str, *, tools: list[dict] | None = None) -> dict:
 class Run:
     """One run of one grader that is no multi; what it used is kept beside its reward."""
 
-    def __init__(self, grader: dict, item: dict, sample: dict, ask: models.Ask | None, embed: Embed | None) -> None:
+    def __init__(self, grader: Any, item: dict, sample: dict, ask: models.Ask | None, embed: Embed | None) -> None:
         self.grader, self.item, self.sample, self.ask, self.embed = grader, item, sample, ask, embed
         self.values = {"item": item, "sample": sample}
         self.usage: dict | None = None
@@ -56,10 +56,10 @@ class Run:
 
     def reward(self) -> float:
         """RunError where there is none."""
-        return float(getattr(self, f"_{self.grader['type']}")())
+        return float(getattr(self, f"_{type_of(self.grader)}")())
 
     def _texts(self) -> tuple[str, str]:
-        return render(self.grader["input"], self.values), render(self.grader["reference"], self.values)
+        return render(self.grader.input, self.values), render(self.grader.reference, self.values)
 
     def _string_check(self) -> bool:
         text, reference = self._texts()
@@ -68,11 +68,11 @@ class Run:
             "ne": lambda: text != reference,
             "like": lambda: reference in text,
             "ilike": lambda: reference.casefold() in text.casefold(),
-        }[self.grader["operation"]]()
+        }[self.grader.operation]()
 
     def _text_similarity(self) -> float:
         text, reference = self._texts()
-        metric = self.grader["evaluation_metric"]
+        metric = self.grader.evaluation_metric
         if metric != "cosine":
             return METRICS[metric](text, reference)
         if self.embed is None:
@@ -86,21 +86,21 @@ class Run:
     def _asked(self) -> Any:
         value, response = models.answer(self.grader, self.values, self.ask)
         self.usage = models.usage(response)
-        self.sampled = response.get("model") or self.grader["model"]
+        self.sampled = response.get("model") or self.grader.model
         return value
 
     def _score_model(self) -> float:
-        return models.number(self._asked(), self.grader["range"])
+        return models.number(self._asked(), self.grader.range)
 
     def _label_model(self) -> bool:
         label = self._asked()
-        if label not in self.grader["labels"]:
+        if label not in self.grader.labels:
             raise RunError("model_grader_parse_error", f"The model's label {label!r:.80} is none of the grader's.")
-        return label in self.grader["passing_labels"]
+        return label in self.grader.passing_labels
 
     def _python(self) -> float:
         try:
-            return shared().grade(self.grader["source"], self.sample, self.item, limits=PYTHON_LIMITS)
+            return shared().grade(self.grader.source, self.sample, self.item, limits=PYTHON_LIMITS)
         except CodeError as error:
             raise RunError("python_grader_runtime_error", error.details or str(error)) from error
         except SandboxError as error:
@@ -110,38 +110,40 @@ class Run:
 def run(
     spec: dict, item: dict, sample: dict, *, ask: models.Ask | None = None, embed: Embed | None = None
 ) -> GraderResult:
-    """The reward of `sample` (see `sample_of`), in the hosted API's shape. GraderError for a spec that is none.
+    """The reward of `sample` (see `sample_of`), in the hosted API's shape. Raises FormError for a wrong spec.
 
     What fails in the run gives reward 0 and a flag in `metadata.errors`, as there; `details` says it in words.
     """
-    grader = validate(spec)
+    grader = read(spec)
     started = time.monotonic()
-    if grader["type"] != "multi":
-        return _report(grader, [_one(grader, item, sample, ask, embed)], started)
-    parts = [_one(part | {"key": key}, item, sample, ask, embed) for key, part in grader["graders"].items()]
-    return _report(grader, parts, started)
+    parts = grader.graders if isinstance(grader, Multi) else {grader.name or "": grader}
+    return _report(grader, [_one(key, part, item, sample, ask, embed) for key, part in parts.items()], started)
 
 
-def _one(grader: dict, item: dict, sample: dict, ask: models.Ask | None, embed: Embed | None) -> dict:
+def type_of(grader: Grader) -> str:
+    return str(type(grader).__struct_config__.tag)
+
+
+def _one(key: str, grader: Single, item: dict, sample: dict, ask: models.Ask | None, embed: Embed | None) -> dict:
     """What one grader gave: key, reward, error, model, usage."""
     work = Run(grader, item, sample, ask, embed)
-    found: dict = {"key": grader.get("key", grader["name"]), "reward": 0.0, "error": None}
+    found: dict = {"key": key, "reward": 0.0, "error": None}
     try:
         found["reward"] = work.reward()
     except RunError as error:
         found["error"] = error
-    return found | {"model": grader.get("model"), "sampled": work.sampled, "usage": work.usage}
+    return found | {"model": getattr(grader, "model", None), "sampled": work.sampled, "usage": work.usage}
 
 
-def _report(grader: dict, parts: list[dict], started: float) -> GraderResult:
+def _report(grader: Grader, parts: list[dict], started: float) -> GraderResult:
     scores = {part["key"]: part["reward"] for part in parts}
-    multi = grader["type"] == "multi"
+    multi = isinstance(grader, Multi)
     failures = [part["error"] for part in parts if part["error"]]
     reward = parts[0]["reward"]
-    if multi:
+    if isinstance(grader, Multi):
         reward = 0.0
         try:
-            reward = 0.0 if failures else Formula(grader["calculate_output"])(scores)
+            reward = 0.0 if failures else Formula(grader.calculate_output)(scores)
         except FormulaError as error:
             failures.append(RunError("formula_parse_error", str(error)))
     errors = no_errors()
@@ -150,8 +152,8 @@ def _report(grader: dict, parts: list[dict], started: float) -> GraderResult:
     result: GraderResult = {
         "reward": reward,
         "metadata": {
-            "name": grader["name"],
-            "type": grader["type"],
+            "name": grader.name,
+            "type": type_of(grader),
             "errors": errors,
             "execution_time": time.monotonic() - started,
             "scores": scores,

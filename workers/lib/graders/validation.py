@@ -1,200 +1,184 @@
-"""A grader's JSON, checked and made whole."""
+"""OpenAI's graders as typed specs: what a type cannot say is checked here, and defaults are filled in."""
 
 from __future__ import annotations
 
 import ast
-import math
-from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, structs
 
 from workers.lib.graders import templates
-from workers.lib.graders.errors import GraderError
 from workers.lib.graders.formula import Formula, FormulaError
-from workers.lib.graders.similarity import METRICS
+from workers.lib.typed import FormError, Number, Text, convert, plain
 
-OPERATIONS = ("eq", "ne", "like", "ilike")
-ROLES = ("system", "developer", "user", "assistant")
 MAX_SOURCE = 256 << 10
-SAMPLING = ("seed", "top_p", "temperature", "max_completions_tokens", "max_completion_tokens", "reasoning_effort")
+
+
+class Form(Struct, tag_field="type", kw_only=True):
+    """What every grader has. Fields that are not known are left out, as the hosted service does."""
+
+    name: Text | None = None
+
+
+class StringCheck(Form, tag="string_check"):
+    input: str
+    reference: str
+    operation: Literal["eq", "ne", "like", "ilike"]
+
+
+class TextSimilarity(Form, tag="text_similarity", kw_only=True):
+    input: str
+    reference: str
+    evaluation_metric: Literal[
+        "cosine", "bleu", "fuzzy_match", "gleu", "meteor",
+        "rouge_1", "rouge_2", "rouge_3", "rouge_4", "rouge_5", "rouge_l",
+    ]  # fmt: skip
+    pass_threshold: Number | None = None
+
+
+class Message(Struct):
+    """`content` may also be one text part or a list of them; it is stored as a text."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | dict | list
+
+
+class Sampling(Struct, forbid_unknown_fields=True):
+    seed: int | None = None
+    top_p: Number | None = None
+    temperature: Number | None = None
+    max_completions_tokens: int | None = None  # the graders' spelling; chat completions has the other
+    max_completion_tokens: int | None = None
+    reasoning_effort: str | None = None
+
+
+class ModelGrader(Form, kw_only=True):
+    model: Text
+    input: Annotated[list[Message], Meta(min_length=1)]
+    sampling_params: Sampling | None = None
+
+
+class ScoreModel(ModelGrader, tag="score_model", kw_only=True):
+    range: Annotated[list[Number], Meta(min_length=2, max_length=2)] | None = None
+    pass_threshold: Number | None = None
+
+
+class LabelModel(ModelGrader, tag="label_model", kw_only=True):
+    labels: Annotated[list[Text], Meta(min_length=1)]
+    passing_labels: Annotated[list[Text], Meta(min_length=1)]
+
+
+class PythonGrader(Form, tag="python", kw_only=True):
+    source: str
+    image_tag: str | None = None
+
+
+Single = StringCheck | TextSimilarity | ScoreModel | LabelModel | PythonGrader
+
+
+class Multi(Form, tag="multi", kw_only=True):
+    graders: Annotated[dict[str, Single], Meta(min_length=1)]
+    calculate_output: str
+
+
+Grader = Single | Multi
+
+
+def read(spec: Any, path: str = "grader") -> Grader:
+    """The grader with its defaults. Raises FormError, which names the JSON path of what is wrong."""
+    grader = convert(_one_spelling(spec), Grader, path)
+    if isinstance(grader, Multi):
+        return _multi(grader, path)
+    return _single(grader, path)
 
 
 def validate(spec: Any, path: str = "grader") -> dict:
-    """The grader with its defaults, in the API's own field names. GraderError names the JSON path of what is wrong."""
-    if not isinstance(spec, dict):
-        raise GraderError(path, "must be an object")
-    check = CHECKS.get(str(spec.get("type")))
-    if check is None:
-        raise GraderError(f"{path}.type", f"must be one of {', '.join(CHECKS)}")
-    name = spec.get("name", str(spec["type"]))
-    if not isinstance(name, str) or not name:
-        raise GraderError(f"{path}.name", "must be a text")
-    return {"type": spec["type"], "name": name} | check(spec, path)
+    """The same as JSON, in the API's own field names."""
+    return _given(plain(read(spec, path)))
 
 
-def _text(spec: dict, key: str, path: str) -> str:
-    value = spec.get(key)
-    if not isinstance(value, str):
-        raise GraderError(f"{path}.{key}", "must be a text")
-    return _template(value, f"{path}.{key}")
+def _given(value: dict) -> dict:
+    """Without what is null: a default that says nothing."""
+    return {key: _given(item) if isinstance(item, dict) else item for key, item in value.items() if item is not None}
 
 
-def _template(value: str, path: str) -> str:
+def _one_spelling(spec: Any) -> Any:
+    """The hosted guide writes “ne” and “neq”."""
+    if isinstance(spec, dict) and spec.get("operation") == "neq":
+        return spec | {"operation": "ne"}
+    if isinstance(spec, dict) and isinstance(spec.get("graders"), dict):
+        return spec | {"graders": {name: _one_spelling(part) for name, part in spec["graders"].items()}}
+    return spec
+
+
+def _single(grader: Single, path: str, name: str = "") -> Single:
+    grader.name = grader.name or name or type(grader).__struct_config__.tag
+    if isinstance(grader, StringCheck | TextSimilarity):
+        for field in ("input", "reference"):
+            _check_template(getattr(grader, field), f"{path}.{field}")
+    elif isinstance(grader, PythonGrader):
+        _check_source(grader.source, f"{path}.source")
+    else:
+        grader.input = [_message(item, f"{path}.input[{at}]") for at, item in enumerate(grader.input)]
+        _check_limits(grader, path)
+    return grader
+
+
+def _check_template(text: str, path: str) -> None:
     try:
-        templates.check(value)
+        templates.check(text)
     except ValueError as error:
-        raise GraderError(path, str(error)) from error
-    return value
+        raise FormError(path, f"has a wrong placeholder: {error}") from error
 
 
-def _choice(spec: dict, key: str, options: tuple[str, ...], path: str) -> str:
-    if spec.get(key) not in options:
-        raise GraderError(f"{path}.{key}", f"must be one of {', '.join(options)}")
-    return spec[key]
-
-
-def _number(value: Any, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise GraderError(path, "must be a number")
-    return value
-
-
-def _threshold(spec: dict, path: str) -> dict:
-    if spec.get("pass_threshold") is None:
-        return {}
-    return {"pass_threshold": _number(spec["pass_threshold"], f"{path}.pass_threshold")}
-
-
-def _string_check(spec: dict, path: str) -> dict:
-    operation = {"operation": "ne"} if spec.get("operation") == "neq" else {}  # the hosted guide has both spellings
-    return {
-        "operation": _choice(spec | operation, "operation", OPERATIONS, path),
-        "input": _text(spec, "input", path),
-        "reference": _text(spec, "reference", path),
-    }
-
-
-def _text_similarity(spec: dict, path: str) -> dict:
-    return {
-        "evaluation_metric": _choice(spec, "evaluation_metric", ("cosine", *sorted(METRICS)), path),
-        "input": _text(spec, "input", path),
-        "reference": _text(spec, "reference", path),
-    } | _threshold(spec, path)
-
-
-def _messages(spec: dict, path: str) -> list[dict]:
-    value = spec.get("input")
-    if not isinstance(value, list) or not value:
-        raise GraderError(f"{path}.input", "must be a list of messages")
-    return [_message(item, f"{path}.input[{at}]") for at, item in enumerate(value)]
-
-
-def _message(value: Any, path: str) -> dict:
-    if not isinstance(value, dict):
-        raise GraderError(path, "must be an object")
-    role = _choice(value, "role", ROLES, path)
-    content = value.get("content")
-    if isinstance(content, dict | list):  # {"type": "input_text", "text": …}, or a list of such
+def _message(message: Message, path: str) -> Message:
+    content = message.content
+    if not isinstance(content, str):  # {"type": "input_text", "text": …}, or a list of such
         parts = content if isinstance(content, list) else [content]
         texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-        content = "".join(texts) if all(isinstance(text, str) for text in texts) else None
-    if not isinstance(content, str):
-        raise GraderError(f"{path}.content", "must be a text")
-    return {"role": role, "content": _template(content, f"{path}.content")}
+        if not all(isinstance(text, str) for text in texts):
+            raise FormError(f"{path}.content", "must be a text or text parts")
+        content = "".join(texts)
+    _check_template(content, f"{path}.content")
+    return structs.replace(message, content=content)
 
 
-def _model(spec: dict, path: str) -> dict:
-    if not isinstance(spec.get("model"), str) or not spec["model"]:
-        raise GraderError(f"{path}.model", "must name a model")
-    found: dict = {"model": spec["model"], "input": _messages(spec, path)}
-    sampling = spec.get("sampling_params")
-    if sampling is None:
-        return found
-    if not isinstance(sampling, dict):
-        raise GraderError(f"{path}.sampling_params", "must be an object")
-    for key in sampling:
-        if key not in SAMPLING:
-            raise GraderError(f"{path}.sampling_params.{key}", f"is not one of {', '.join(SAMPLING)}")
-    return found | {"sampling_params": sampling}
+def _check_limits(grader: ScoreModel | LabelModel, path: str) -> None:
+    if isinstance(grader, ScoreModel):
+        grader.range = grader.range or [0, 1]
+        if grader.range[0] >= grader.range[1]:
+            raise FormError(f"{path}.range", "must begin below its end")
+        return
+    for field in ("labels", "passing_labels"):
+        if len(set(getattr(grader, field))) < len(getattr(grader, field)):
+            raise FormError(f"{path}.{field}", "has a label twice")
+    for at, label in enumerate(grader.passing_labels):
+        if label not in grader.labels:
+            raise FormError(f"{path}.passing_labels[{at}]", f"must be one of {', '.join(grader.labels)}")
 
 
-def _score_model(spec: dict, path: str) -> dict:
-    limits = spec.get("range") or [0, 1]
-    if not isinstance(limits, list) or len(limits) != 2:
-        raise GraderError(f"{path}.range", "must be two numbers")
-    low, high = (_number(value, f"{path}.range[{at}]") for at, value in enumerate(limits))
-    if low >= high:
-        raise GraderError(f"{path}.range", "must begin below its end")
-    return _model(spec, path) | {"range": [low, high]} | _threshold(spec, path)
-
-
-def _label_model(spec: dict, path: str) -> dict:
-    labels = _labels(spec, "labels", path)
-    passing = _labels(spec, "passing_labels", path)
-    for at, label in enumerate(passing):
-        if label not in labels:
-            raise GraderError(f"{path}.passing_labels[{at}]", "is not one of the labels")
-    return _model(spec, path) | {"labels": labels, "passing_labels": passing}
-
-
-def _labels(spec: dict, key: str, path: str) -> list[str]:
-    value = spec.get(key)
-    if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
-        raise GraderError(f"{path}.{key}", "must be a list of texts")
-    if len(set(value)) < len(value):
-        raise GraderError(f"{path}.{key}", "has a label twice")
-    return value
-
-
-def _python(spec: dict, path: str) -> dict:
-    source = spec.get("source")
-    if not isinstance(source, str) or len(source.encode()) > MAX_SOURCE:
-        raise GraderError(f"{path}.source", f"must be a text of at most {MAX_SOURCE} bytes")
+def _check_source(source: str, path: str) -> None:
+    if len(source.encode(errors="replace")) > MAX_SOURCE:
+        raise FormError(path, f"must have at most {MAX_SOURCE} bytes")
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise GraderError(f"{path}.source", f"is not Python: {error}") from error
+        raise FormError(path, f"is not Python: {error}") from error
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "grade"]
     if not functions or len(functions[-1].args.posonlyargs + functions[-1].args.args) != 2:
-        raise GraderError(f"{path}.source", "must define grade(sample, item)")
-    image = spec.get("image_tag")
-    if image is not None and not isinstance(image, str):
-        raise GraderError(f"{path}.image_tag", "must be a text")
-    return {"source": source} | ({"image_tag": image} if image else {})
+        raise FormError(path, "must define grade(sample, item)")
 
 
-def _multi(spec: dict, path: str) -> dict:
-    graders = spec.get("graders")
-    if not isinstance(graders, dict) or not graders:
-        raise GraderError(f"{path}.graders", "must be an object of graders by name")
-    parts = {}
-    for name, part in graders.items():
-        where = f"{path}.graders.{name}"
+def _multi(grader: Multi, path: str) -> Multi:
+    grader.name = grader.name or "multi"
+    for name, part in grader.graders.items():
         if not name.isidentifier():
-            raise GraderError(where, "a name must be letters, digits and underscores")
-        if isinstance(part, dict) and part.get("type") == "multi":
-            raise GraderError(f"{where}.type", "a multi grader takes no other multi grader")
-        parts[name] = validate({"name": name} | part if isinstance(part, dict) else part, where)
-    return {"graders": parts, "calculate_output": _formula(spec, parts, path)}
-
-
-def _formula(spec: dict, parts: dict, path: str) -> str:
-    text = spec.get("calculate_output")
-    if not isinstance(text, str):
-        raise GraderError(f"{path}.calculate_output", "must be a formula")
+            raise FormError(f"{path}.graders.{name}", "has a name with more than letters, digits and underscores")
+        _single(part, f"{path}.graders.{name}", name)
     try:
-        unknown = Formula(text).names - parts.keys()
+        unknown = Formula(grader.calculate_output).names - grader.graders.keys()
     except FormulaError as error:
-        raise GraderError(f"{path}.calculate_output", str(error)) from error
+        raise FormError(f"{path}.calculate_output", f"is not a formula: {error}") from error
     if unknown:
-        raise GraderError(f"{path}.calculate_output", f"there is no grader “{sorted(unknown)[0]}”")
-    return text
-
-
-CHECKS: dict[str, Callable[[dict, str], dict]] = {
-    "string_check": _string_check,
-    "text_similarity": _text_similarity,
-    "score_model": _score_model,
-    "label_model": _label_model,
-    "python": _python,
-    "multi": _multi,
-}
+        raise FormError(f"{path}.calculate_output", f"names a grader that does not exist: “{min(unknown)}”")
+    return grader

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from workers.lib.graders import GraderError, sample_of
 from workers.lib.graders import run as run_grader
+from workers.lib.graders import sample_of
 from workers.lib.graders import validate as validate_grader
 from workers.lib.sandbox import CodeError, Limits, Pool, shared
 from workers.lib.spec import SpecError
@@ -193,7 +193,7 @@ def python(spec: dict, clients: Clients, path: str) -> Verifier:
     """`source` defines grade(sample, item) → number. What it raises masks the sample: it is the grader's own fault."""
     del clients
     found = options(spec, path, PythonOptions)
-    _checked({"type": "python", "source": found.source}, path)
+    validate_grader({"type": "python", "source": found.source}, path)
     limits = _limits(found)
 
     def grade(item: dict, sample: dict) -> tuple[float, dict[str, float]]:
@@ -209,7 +209,7 @@ def python(spec: dict, clients: Clients, path: str) -> Verifier:
 def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
     """`grader` is OpenAI's JSON; clients: `complete(body) -> response` for models (or `ask`), `embed(texts)`."""
     found = options(spec, path, GraderOptions)
-    grader = _checked(found.grader, f"{path}.grader")
+    grader = validate_grader(found.grader, f"{path}.grader")
     threshold = found.pass_threshold if found.pass_threshold is not None else grader.get("pass_threshold", 1.0)
     ask = clients.get("complete") or (_complete_by(clients["ask"]) if clients.get("ask") else None)
 
@@ -224,13 +224,6 @@ def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
         return result["reward"], result["metadata"]["scores"]
 
     return Graded(grade, threshold)
-
-
-def _checked(grader: dict, path: str) -> dict:
-    try:
-        return validate_grader(grader, path)
-    except GraderError as error:
-        raise SpecError(f"“{error.path}” {error.message}.") from error
 
 
 def _complete_by(ask: Callable[[list[dict]], str]) -> Callable[[dict], dict]:
