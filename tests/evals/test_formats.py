@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from apps.evals import formats
 from apps.evals.formats import RowProblem, TaskRow, package, read, sniff, write
 from apps.evals.formats.verifiers_package import package_name
-from workers.lib.checks import calls_in, check, match_calls, score
+from workers.lib.checks import check, match_calls, score
 from workers.lib.verifiers import normalise as reward_normalise
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -448,16 +448,34 @@ def test_the_assignment_finds_the_one_way_in_which_all_calls_fit() -> None:
 
 def test_arguments_that_do_not_parse_are_wrong_and_text_calls_count() -> None:
     broken = {"tool_calls": [{"function": {"name": "close", "arguments": "{"}}]}
-    assert calls_in(broken) is None
     assert score(CALL, broken)["success"] == 0
     assert check(CALL, json.dumps(CALL))
     with pytest.raises(ValueError, match="needs"):
         check({}, "x")
 
 
+FENCED = f"```json\n{json.dumps(CALL)}\n```"
+WITHOUT_ARGUMENTS = {"tool": "refresh", "args": {}}
+
+
+@pytest.mark.parametrize(
+    ("expected", "message", "success"),
+    [
+        (CALL, {"content": FENCED}, 1),
+        (CALL, {"content": json.dumps({"name": CALL["tool"], "arguments": CALL["args"]})}, 1),
+        (CALL, {"content": [{"type": "text", "text": json.dumps(CALL)}]}, 1),
+        ({"calls": []}, {"content": FENCED}, 0),
+        ({"calls": []}, {"content": "I cannot do that."}, 1),
+        (WITHOUT_ARGUMENTS, {"tool_calls": [{"function": {"name": "refresh", "arguments": ""}}]}, 1),
+        (WITHOUT_ARGUMENTS, {"tool_calls": [{"function": {"name": "refresh"}}]}, 1),
+    ],
+)
+def test_a_call_counts_in_every_form_that_the_rewards_read(expected: dict, message: dict, success: int) -> None:
+    assert score(expected, {"role": "assistant"} | message)["success"] == success
+
+
 @given(json_values, json_values)
 def test_values_are_equal_as_the_reward_has_it(one_: Any, other: Any) -> None:
-    """The exported package carries its own copy, because it has only the standard library."""
     same = check({"tool": "t", "args": {"a": one_}}, json.dumps({"tool": "t", "args": {"a": other}}))
     assert same is (reward_normalise(one_) == reward_normalise(other))
 
@@ -472,16 +490,19 @@ ROWS = [
 
 def test_a_package_is_complete_and_compiles(tmp_path: Path) -> None:
     files = package(ROWS, "My tasks!")
+    parts = ("__init__", "calls", "compare", "content", "json_text", "results", "tools")
     assert set(files) == {"pyproject.toml", "README.md", "eval.toml"} | {
         f"my_tasks/{name}" for name in ("__init__.py", "taskset.py", "harness.py", "checks.py", "tasks.jsonl")
-    }
+    } | {f"my_tasks/messages/{name}.py" for name in parts}
     for path, text in files.items():
         if path.endswith(".py"):
             compile(text, path, "exec")
     assert list(read("flywheel", files["my_tasks/tasks.jsonl"].splitlines())) == ROWS
     assert 'id = "my-tasks"' in files["eval.toml"]
-    (tmp_path / "checks.py").write_text(files["my_tasks/checks.py"])
-    code = "import checks; assert checks.check({'answer': '5'}, '5.')"
+    for path in files:  # all that scores needs the standard library alone: -I hides the rest
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("" if path == "my_tasks/__init__.py" else files[path])
+    code = "from my_tasks import checks; assert checks.check({'answer': '5'}, '5.')"
     subprocess.run(
         [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"], check=True
     )

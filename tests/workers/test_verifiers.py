@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.lib.verifiers import Execution, argument_match, parse_call, tool_call
+from workers.lib.verifiers import Execution, Rollout, argument_share, build, parse_call, tool_call
 
 EXPECTED = {"tool": "tickets.close", "args": {"id": 1234}}
 INVALID = [
@@ -48,10 +48,9 @@ def call(tool: str, **args: object) -> str:
 @pytest.mark.parametrize("text", INVALID)
 def test_it_gives_minus_one_for_what_is_not_one_call(text: str) -> None:
     assert parse_call(text) is None
-    score, made, execution = tool_call(text, EXPECTED, run)
+    score = tool_call(None, EXPECTED, run)
     assert (score.reward, score.valid, score.success, score.masked) == (-1.0, False, False, False)
     assert score.components == {"invalid": -1.0}
-    assert made is None and execution is None
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_it_gives_minus_one_for_what_is_not_one_call(text: str) -> None:
 def test_it_adds_tool_arguments_and_safe_execution(
     text: str, reward: float, tool_ok: bool, args_score: float, executed: bool, unsafe: bool, success: bool
 ) -> None:
-    score, _, _ = tool_call(text, EXPECTED, run)
+    score = tool_call(parse_call(text), EXPECTED, run)
     assert score.reward == pytest.approx(reward)
     assert sum(score.components.values()) == pytest.approx(reward)
     found = (score.tool_ok, score.args_score, score.executed, score.unsafe, score.success)
@@ -79,7 +78,7 @@ def test_it_adds_tool_arguments_and_safe_execution(
 
 
 def test_the_weights_can_be_changed_one_by_one() -> None:
-    score, _, _ = tool_call(call("tickets.close", id=1234), EXPECTED, run, {"safe": 0.0})
+    score = tool_call(parse_call(call("tickets.close", id=1234)), EXPECTED, run, {"safe": 0.0})
     assert score.reward == pytest.approx(0.8)
 
 
@@ -101,7 +100,31 @@ def test_the_weights_can_be_changed_one_by_one() -> None:
     ],
 )
 def test_arguments_match_by_type_and_meaning(given_args: dict, expected: dict, share: float) -> None:
-    assert argument_match(given_args, expected) == share
+    assert argument_share(given_args, expected) == share
+
+
+@pytest.mark.parametrize(
+    ("turn", "reward"),
+    [
+        ({"function": {"name": "tickets.close", "arguments": '{"id": 1234}'}}, 1.0),
+        ({"function": {"name": "tickets.close", "arguments": {"id": 1234}}}, 1.0),
+        (
+            {"function": {"name": "tickets.close", "arguments": ""}},
+            0.6,
+        ),  # none are given: {}, as the environment runs it
+        ({"function": {"name": "tickets.close", "arguments": "{"}}, -1.0),
+        ({"function": {"name": "tickets.close", "arguments": "[]"}}, -1.0),
+        ({"function": {"arguments": "{}"}}, -1.0),
+        ({}, -1.0),
+    ],
+)
+def test_a_native_call_counts_as_the_text_that_says_the_same(turn: dict, reward: float) -> None:
+    tools = [{"function": {"name": "tickets.close", "parameters": {}}}]
+    message = {"role": "assistant", "content": None, "tool_calls": [turn]}
+    rollout = Rollout({"messages": [], "expected": EXPECTED, "tools": tools}, [message])
+    assert build({"kind": "tool_call"}).score(rollout).reward == pytest.approx(reward)
+    twice = Rollout(rollout.task, [message | {"tool_calls": [turn, turn]}])
+    assert build({"kind": "tool_call"}).score(twice).reward == -1.0
 
 
 VALUES = st.recursive(
@@ -118,7 +141,8 @@ CALLS = st.builds(
 @settings(max_examples=300, deadline=None)
 @given(st.text() | VALUES.map(json.dumps) | CALLS)
 def test_no_answer_makes_it_fail_and_the_reward_stays_in_bounds(text: str) -> None:
-    score, made, _ = tool_call(text, EXPECTED, run)
+    made = parse_call(text)
+    score = tool_call(made, EXPECTED, run)
     assert score.reward is not None and -1 <= score.reward <= 1
     assert score.valid == (made is not None) == (score.reward != -1)
     assert not score.success or score.reward == pytest.approx(1.0)
@@ -130,4 +154,4 @@ def test_no_answer_makes_it_fail_and_the_reward_stays_in_bounds(text: str) -> No
 def test_arguments_match_themselves(args: dict) -> None:
     again = parse_call(json.dumps({"tool": "x", "args": args}))
     if again is not None:
-        assert argument_match(again["args"], again["args"]) == 1.0
+        assert argument_share(again["args"], again["args"]) == 1.0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.lib.verifiers import Execution, Rollout, Score, build
-from workers.lib.verifiers.reading import calls_in
+from workers.lib.verifiers.calls import made_by
 
 
 def function(name: str, required: tuple[str, ...] = (), **properties: Any) -> dict:
@@ -298,4 +298,4 @@ def test_the_right_calls_are_right_in_any_order(calls: list, chance: Any) -> Non
     "text", ["[" * 100_000, '{"tool": ' * 5000, '{"a":' * 40 + "1" + "}" * 40, "<tool_call>" * 2000, "\x00\ud800"]
 )
 def test_absurd_texts_are_read_in_no_time_and_are_no_calls(text: str) -> None:
-    assert calls_in([{"role": "assistant", "content": text}]).calls == []
+    assert made_by([{"role": "assistant", "content": text}]).calls == []

@@ -1,4 +1,5 @@
-"""Whether an answer is what a task expects. Pure, and only the standard library: exported packages carry this file along.
+"""Whether an answer is what a task expects. Pure. Exported packages carry this file and `workers.lib.messages` along, so both
+need only the standard library.
 
 `expected` has one of these forms:
 
@@ -13,109 +14,27 @@ A task may also say what must hold afterwards, [{"path", "equals"}], of the stat
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
 
-_SPACE = re.compile(r"\s+")
+from workers.lib.messages import (
+    MAX_DEPTH,
+    argument_share,
+    calls_of,
+    exchanges,
+    json_of,
+    same_value,
+    text_of,
+    unfenced,
+)
+
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
-_FENCE = re.compile(r"\A```[\w-]*\s*\n(.*?)\n?\s*```\Z", re.DOTALL)
 _AROUND = "*_`\"'“”‘’ \n\t"
-MAX_DEPTH = 32
-
-
-def normalise(value: Any) -> Any:
-    """Values that mean the same are equal: case and spaces of text, 4 and 4.0; true is not 1."""
-    if isinstance(value, bool) or value is None:
-        return ("constant", value)
-    if isinstance(value, int | float):
-        return ("number", float(value) if abs(value) < 1e300 else str(value))
-    if isinstance(value, str):
-        return ("text", _SPACE.sub(" ", value).strip().casefold())
-    if isinstance(value, list):
-        return ("list", tuple(normalise(item) for item in value))
-    if isinstance(value, dict):
-        return ("object", tuple(sorted((key, normalise(item)) for key, item in value.items())))
-    return ("other", repr(value))
 
 
 # Calls
-
-
-def calls_in(message: dict) -> list[dict] | None:
-    """[{"tool", "args"}] that an assistant message makes, natively or as JSON text; None where one cannot be read."""
-    if message.get("tool_calls"):
-        calls = [_native(call) for call in message["tool_calls"]]
-        return None if None in calls else calls
-    value = json_of(message.get("content") or "")
-    found = value if isinstance(value, list) else [value]
-    return found if all(_is_call(call) for call in found) else []
-
-
-def _native(call: dict) -> dict | None:
-    function = call.get("function") or call
-    arguments = function.get("arguments")
-    args = json_of(arguments) if isinstance(arguments, str) else arguments
-    made = {"tool": function.get("name"), "args": args}
-    return made if _is_call(made) else None
-
-
-def _is_call(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("tool"), str) and isinstance(value.get("args"), dict)
-
-
-def read_json(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError where it is none, holds NaN, or is nested deeper than MAX_DEPTH."""
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
-    if text.count("{") + text.count("[") > MAX_DEPTH and not _is_shallow(value):
-        raise ValueError("nested too deep")
-    return value
-
-
-def json_of(text: str) -> Any:
-    """The same, but None where there is no such value."""
-    try:
-        return read_json(text)
-    except ValueError:
-        return None
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _is_shallow(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            item
-            for holder in level
-            if isinstance(holder, dict | list)
-            for item in (holder.values() if isinstance(holder, dict) else holder)
-        ]
-    return not level
-
-
-def argument_match(args: dict, expected: dict) -> float:
-    """Share of arguments that are right, in [0, 1]; one that was not asked for is wrong. `expected` is a call."""
-    accept = {name: _accepted(values) for name, values in (expected.get("accept") or {}).items()}
-    accept |= {name: ([value], False) for name, value in expected["args"].items() if name not in accept}
-    names = args.keys() | {name for name, (_, optional) in accept.items() if not optional}
-    if not names:
-        return 1.0
-    right = sum(
-        name in args and name in accept and normalise(args[name]) in map(normalise, accept[name][0]) for name in names
-    )
-    return right / len(names)
-
-
-def _accepted(values: list) -> tuple[list, bool]:
-    return values, any(value is None or value == "" for value in values)
 
 
 def match_calls(calls: list[dict], expected: dict) -> dict[str, float]:
@@ -137,7 +56,8 @@ def match_calls(calls: list[dict], expected: dict) -> dict[str, float]:
 
 def _pair(call: dict, want: dict) -> float:
     """0 for another tool, else 1 + the share of right arguments."""
-    return 1 + argument_match(call["args"], want) if call["tool"] == want["tool"] else 0.0
+    same_tool = call["tool"] == want["tool"]
+    return 1 + argument_share(call["args"], want["args"], want.get("accept")) if same_tool else 0.0
 
 
 def paired(scores: list[list[float]]) -> dict[int, int]:
@@ -184,18 +104,13 @@ def _is_assertion(value: Any) -> bool:
 
 
 def answered_calls(messages: list[dict]) -> list[dict]:
-    """[{"tool", "args", "content"}] of the native calls in messages; the content is None where none came before the
-    agent's next turn: models give the same ids in each turn."""
-    made: list[dict] = []
-    waiting: dict[Any, dict] = {}
-    for message in messages:
-        if message.get("role") == "assistant":
-            read = [(call.get("id"), _native(call)) for call in message.get("tool_calls") or []]
-            waiting = {name: call | {"content": None} for name, call in read if call}
-            made += waiting.values()
-        elif message.get("role") == "tool" and isinstance(message.get("content"), str):
-            waiting.pop(message.get("tool_call_id"), {})["content"] = message["content"]
-    return made
+    """[{"tool", "args", "content"}] of the native calls in messages that can be read; the content is None where the tool did
+    not answer before the agent's next turn."""
+    return [
+        {"tool": item.tool, "args": item.call.args, "content": None if item.result is None else text_of(item.result)}
+        for item in exchanges(messages)
+        if not item.call.problem
+    ]
 
 
 def state_after(calls: list[dict]) -> dict:
@@ -224,7 +139,7 @@ def _are_objects(old: dict, new: dict, name: str) -> bool:
 
 def state_share(assertions: list[dict], state: dict) -> float:
     """Share of the assertions that hold, in [0, 1]; what the state does not tell holds only for a count of no calls."""
-    held = [normalise(item["equals"]) == normalise(_at(state, item["path"])) for item in assertions]
+    held = [same_value(item["equals"], _at(state, item["path"])) for item in assertions]
     return sum(held) / len(held) if held else 1.0
 
 
@@ -255,12 +170,6 @@ def _walk(value: Any, parts: list[str]) -> Any:
 # Text
 
 
-def unfenced(text: str) -> str:
-    """A text without the code fence around it."""
-    fenced = _FENCE.match(text.strip())
-    return fenced[1] if fenced else text
-
-
 def plain(text: str) -> str:
     """An answer without a code fence, quotes, emphasis and the full stop around it."""
     return unfenced(text).strip(_AROUND).removesuffix(".").strip(_AROUND)
@@ -270,13 +179,13 @@ def is_answer(text: str, answer: Any) -> bool:
     """Whether the text is one of the answers: the same value, the same words or the same number."""
     given = plain(text)
     for wanted in answer if isinstance(answer, list) else [answer]:
-        if isinstance(wanted, str) and normalise(given) == normalise(plain(wanted)):
+        if isinstance(wanted, str) and same_value(given, plain(wanted)):
             return True
         number = given.replace(",", "")
         if _NUMBER.fullmatch(number) and _NUMBER.fullmatch(str(wanted).replace(",", "")):
             if float(number) == float(str(wanted).replace(",", "")):
                 return True
-        elif not isinstance(wanted, str) and normalise(json_of(given)) == normalise(wanted):
+        elif not isinstance(wanted, str) and same_value(json_of(given), wanted):
             return True
     return False
 
@@ -312,7 +221,7 @@ CONSTRAINTS: dict[str, Callable[[str, Any], bool]] = {
     "ends_with": lambda text, end: text.strip().endswith(end),
     "upper": lambda text, wanted: letters(text) and (text == text.upper()) is wanted,
     "lower": lambda text, wanted: letters(text) and (text == text.lower()) is wanted,
-    "json": lambda text, value: normalise(json_of(unfenced(text))) == normalise(value),
+    "json": lambda text, value: same_value(json_of(unfenced(text)), value),
     "json_keys": _has_keys,
     "list": lambda text, items: (
         [part.strip(" .\n").casefold() for part in re.split(r"[,\n]", plain(text))]
@@ -329,9 +238,11 @@ def check(expected: dict, output: str) -> bool:
 def score(expected: dict, message: dict) -> dict[str, float]:
     """{"success", …}: how far an assistant message is right, each in [0, 1]. Raises ValueError (see `check`)."""
     if "tool" in expected or "calls" in expected:
-        calls = calls_in(message)
-        return match_calls(calls, expected) if calls is not None else {"success": 0.0, "tools": 0.0, "arguments": 0.0}
-    text = message.get("content") or ""
+        calls = calls_of(message)
+        if any(call.problem for call in calls):
+            return {"success": 0.0, "tools": 0.0, "arguments": 0.0}
+        return match_calls([call.plain for call in calls], expected)
+    text = text_of(message)
     if "answer" in expected:
         return {"success": float(is_answer(text, expected["answer"]))}
     if isinstance(expected.get("constraint"), dict) and expected["constraint"].keys() <= CONSTRAINTS.keys():

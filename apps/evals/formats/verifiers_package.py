@@ -88,7 +88,8 @@ from typing import Any
 import verifiers.v1 as vf
 from verifiers.v1.dialects.chat import parse_message
 
-from {name}.checks import answered_calls, argument_match, assertions_in, calls_in, score, state_after, state_share
+from {name}.checks import answered_calls, assertions_in, score, state_after, state_share
+from {name}.messages import native_calls, same_value
 
 TASKS = Path(__file__).with_name("tasks.jsonl")
 
@@ -170,7 +171,7 @@ def without_developer(message: dict[str, Any]) -> dict[str, Any]:
 def recorded_result(data: ExportedData, tool: str, args: dict[str, Any], used: set[int]) -> str | None:
     """What the tool answered to this call in the recorded run; a result is given once."""
     for index, result in enumerate(data.recorded):
-        same = result["tool"] == tool and argument_match(args, {{"args": result["args"]}}) == 1.0
+        same = result["tool"] == tool and same_value(result["args"], args)
         if same and index not in used:
             used.add(index)
             return result["content"]
@@ -179,13 +180,15 @@ def recorded_result(data: ExportedData, tool: str, args: dict[str, Any], used: s
 
 def served(data: ExportedData, reply: dict[str, Any], used: set[int]) -> list[dict[str, Any]]:
     """Tool messages for all calls of a reply; empty where it makes none or one has no recorded result."""
-    calls = (calls_in(reply) or []) if reply.get("tool_calls") else []
-    results = [recorded_result(data, call["tool"], call["args"], used) for call in calls]
-    if not calls or None in results:
+    calls = native_calls(reply)
+    if not calls or any(call.problem for call in calls):
+        return []
+    results = [recorded_result(data, call.tool, call.args, used) for call in calls]
+    if None in results:
         return []
     return [
-        {{"role": "tool", "tool_call_id": call["id"], "content": content}}
-        for call, content in zip(reply["tool_calls"], results, strict=True)
+        {{"role": "tool", "tool_call_id": call.id, "content": content}}
+        for call, content in zip(calls, results, strict=True)
     ]
 
 
@@ -259,8 +262,20 @@ def package(rows: Iterable[TaskRow], name: str) -> dict[str, str]:
         f"{module}/taskset.py": TASKSET, f"{module}/harness.py": HARNESS,
     }  # fmt: skip
     files = {path: text.format(**named) for path, text in texts.items()}
-    checks = resources.files("workers.lib").joinpath("checks.py").read_text(encoding="utf-8")
-    return files | {f"{module}/checks.py": checks, f"{module}/tasks.jsonl": "".join(tasks)}
+    return files | carried(module) | {f"{module}/tasks.jsonl": "".join(tasks)}
+
+
+def carried(module: str) -> dict[str, str]:
+    """{path: text} of what scoring needs of ours: checks.py and the package messages, importing from where they are then."""
+    home = resources.files("workers.lib")
+    paths = [
+        "checks.py",
+        *(f"messages/{file.name}" for file in home.joinpath("messages").iterdir() if file.name.endswith(".py")),
+    ]
+    return {
+        f"{module}/{path}": home.joinpath(path).read_text(encoding="utf-8").replace("workers.lib.", f"{module}.")
+        for path in sorted(paths)
+    }
 
 
 def package_name(name: str) -> str:

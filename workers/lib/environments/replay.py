@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from workers.lib.checks import answered_calls, assertions_in, state_after, state_share
 from workers.lib.environments import opening
 from workers.lib.environments.episodes import ToolEpisode, judged
-from workers.lib.verifiers import Clients, Execution, Score, Verifier, argument_match, build, normalise
+from workers.lib.verifiers import Clients, Execution, Score, Verifier, argument_share, build, normalise
 
 MAX_TURNS = 10
 
@@ -97,4 +97,4 @@ def _is_result(item: object) -> bool:
 def _likeness(args: dict, recorded: dict) -> tuple[float, float]:
     """Equal arguments first, then how alike the rest reads."""
     alike = SequenceMatcher(None, repr(normalise(args))[:2000], repr(normalise(recorded))[:2000]).ratio()
-    return argument_match(args, recorded), alike
+    return argument_share(args, recorded), alike

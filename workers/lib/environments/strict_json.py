@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workers.lib.checks import read_json
+from workers.lib.messages import read_json
 
 _BAD = dict.fromkeys((0, *range(55296, 57344)), "�")  # NUL and lone surrogates: no database takes them
 

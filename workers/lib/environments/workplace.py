@@ -9,7 +9,7 @@ from typing import Any
 
 from workers.lib.environments import opening
 from workers.lib.environments.episodes import ToolEpisode, arguments_of
-from workers.lib.verifiers import Clients, Execution, Rollout, Score, argument_match, build, masked, parse_call
+from workers.lib.verifiers import Clients, Execution, Rollout, Score, argument_share, build, masked, parse_call
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 PRIORITIES = ("low", "medium", "high")
@@ -158,7 +158,7 @@ def is_asked_for(call: dict, expected: dict | None) -> bool:
     return (
         expected is not None
         and call["tool"] == expected["tool"]
-        and argument_match(call["args"], expected["args"]) == 1.0
+        and argument_share(call["args"], expected["args"]) == 1.0
     )
 
 

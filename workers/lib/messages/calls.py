@@ -38,6 +38,11 @@ class ToolCall:
     problem: str = ""
 
     @property
+    def plain(self) -> dict:
+        """{"tool", "args"}, the form of expected calls."""
+        return {"tool": self.tool, "args": self.args}
+
+    @property
     def arguments(self) -> str:
         """The arguments as text: as they came, or as JSON."""
         return self.given if isinstance(self.given, str) else "" if self.given is None else as_json(self.given)
@@ -67,19 +72,15 @@ def _native(item: Any) -> ToolCall:
     function = item.get("function")
     function = function if isinstance(function, dict) else item
     name, found = function.get("name"), item.get("call_id") or item.get("id")
-    return _call(name if isinstance(name, str) else "", function.get("arguments"), found)
-
-
-def _call(tool: str, given: Any, identity: Any) -> ToolCall:
-    args = arguments_of(given)
-    problem = (
-        NO_NAME
-        if not tool
-        else f"broken JSON: the arguments of {tool[:80]} are not a JSON object"
-        if args is None
-        else ""
+    given = function.get("arguments")
+    made = ToolCall(
+        name if isinstance(name, str) else "", arguments_of(given), found if isinstance(found, str) else "", given
     )
-    return ToolCall(tool, args, identity if isinstance(identity, str) else "", given, problem)
+    if not isinstance(name, str):
+        made.problem = NO_NAME
+    elif made.args is None:
+        made.problem = f"broken JSON: the arguments of {name[:80]} are not a JSON object"
+    return made
 
 
 def arguments_of(given: Any) -> dict | None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from workers.lib.checks import MAX_DEPTH, normalise
+from workers.lib.messages import MAX_DEPTH, argument_share, normalise
+from workers.lib.messages import content_text as text_of
 from workers.lib.spec import SpecError
-from workers.lib.verifiers.tool_calls import TOOL_CALL_WEIGHTS, argument_match, parse_call, tool_call
-from workers.lib.verifiers.types import Clients, Execution, Rollout, Score, Verifier, masked, text_of
+from workers.lib.verifiers.tool_calls import TOOL_CALL_WEIGHTS, parse_call, tool_call
+from workers.lib.verifiers.types import Clients, Execution, Rollout, Score, Verifier, masked
 
 __all__ = [
     "KINDS", "MAX_DEPTH", "TOOL_CALL_WEIGHTS", "Clients", "Execution", "Rollout", "Score", "SpecError", "Verifier",
-    "argument_match", "build", "masked", "normalise", "parse_call", "text_of", "tool_call",
+    "argument_share", "build", "masked", "normalise", "parse_call", "text_of", "tool_call",
 ]  # fmt: skip
 
 KINDS = {

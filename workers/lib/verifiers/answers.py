@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 import re2
 from msgspec import Meta
 
-from workers.lib.checks import json_of, plain, unfenced
+from workers.lib.checks import plain
+from workers.lib.messages import json_of, unfenced
 from workers.lib.typed import NotNegative, Number, Share
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options, right_or_wrong
 from workers.lib.verifiers.matching import TEXTS

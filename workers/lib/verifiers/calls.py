@@ -6,20 +6,21 @@ What is right stands in the task's `expected`: {"tool", "args"}, with "accept" {
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from workers.lib.checks import paired
+from workers.lib.messages import ToolCall, calls_of, schemas_of
 from workers.lib.typed import Number
 from workers.lib.verifiers.base import Guarded, Options, Unscorable, options, right_or_wrong, weights_of
 from workers.lib.verifiers.matching import OneOf, Rules, fits, one_of, same
-from workers.lib.verifiers.reading import Call, Made, calls_in
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 WEIGHTS = {"invalid": -1.0, "unsafe": -1.0, "tools": 0.4, "arguments": 0.4, "exact": 0.2}
+MAX_CALLS = 1000
 MOST_PAIRS = 40_000  # calls made × calls expected that are compared one by one
 
 
@@ -45,6 +46,24 @@ class Wanted:
 
     tool: str
     arguments: dict[str, OneOf]
+
+
+@dataclass(slots=True)
+class Made:
+    """The calls of an agent that can be read, and what is wrong with the others."""
+
+    calls: list[ToolCall]
+    faults: list[str]
+
+
+def made_by(messages: Iterable[dict]) -> Made:
+    """The calls of all assistant messages, in their order."""
+    turns = (message for message in messages if isinstance(message, dict) and message.get("role") == "assistant")
+    found = [call for message in turns for call in calls_of(message)]
+    made = Made([call for call in found if not call.problem], [call.problem for call in found if call.problem])
+    if len(made.calls) > MAX_CALLS:
+        made.faults.append(f"too many calls: {len(made.calls)}")
+    return made
 
 
 def wanted_of(expected: dict) -> list[Wanted]:
@@ -77,17 +96,6 @@ def _listed(values: Any) -> list:
     return values if isinstance(values, list) else [values]
 
 
-def schemas_of(tools: list[dict]) -> dict[str, dict]:
-    """Tool name → JSON Schema of its arguments; tools in OpenAI's form, nested or flat."""
-    found = {}
-    for tool in tools:
-        function = tool.get("function", tool) if isinstance(tool, dict) else None
-        if isinstance(function, dict) and isinstance(function.get("name"), str):
-            schema = function.get("parameters")
-            found[function["name"]] = schema if isinstance(schema, dict) else {}
-    return found
-
-
 class Calls(Guarded):
     """The reward is the sum of its components: 0.4 tools + 0.4 arguments + 0.2 where all of it is right."""
 
@@ -99,7 +107,7 @@ class Calls(Guarded):
         )
 
     def judge(self, rollout: Rollout) -> Score:
-        wanted, made = wanted_of(rollout.expected), calls_in(rollout.messages)
+        wanted, made = wanted_of(rollout.expected), made_by(rollout.messages)
         if made.faults:
             return self.invalid(made.faults)
         if not wanted:
@@ -124,7 +132,7 @@ class Calls(Guarded):
         return score
 
     def compared(
-        self, calls: list[Call], wanted: list[Wanted], schemas: dict[str, dict], ordered: bool, rollout: Rollout
+        self, calls: list[ToolCall], wanted: list[Wanted], schemas: dict[str, dict], ordered: bool, rollout: Rollout
     ) -> Score:
         pairs = pair(calls, wanted, schemas, self.rules, ordered)
         slots = max(len(calls), len(wanted))
@@ -165,12 +173,12 @@ class Calls(Guarded):
 
 
 def _without_dots(
-    wanted: list[Wanted], calls: list[Call], schemas: dict[str, dict]
-) -> tuple[list[Wanted], list[Call], dict[str, dict]]:
+    wanted: list[Wanted], calls: list[ToolCall], schemas: dict[str, dict]
+) -> tuple[list[Wanted], list[ToolCall], dict[str, dict]]:
     """Names as OpenAI allows them: a dot is written as an underscore."""
     return (
         [Wanted(item.tool.replace(".", "_"), item.arguments) for item in wanted],
-        [Call(item.tool.replace(".", "_"), item.args) for item in calls],
+        [ToolCall(item.tool.replace(".", "_"), item.args) for item in calls],
         {name.replace(".", "_"): schema for name, schema in schemas.items()},
     )
 
@@ -183,7 +191,7 @@ def _parts(schema: dict) -> tuple[dict, list]:
     return (properties if isinstance(properties, dict) else {}), (required if isinstance(required, list) else [])
 
 
-def share(call: Call, wanted: Wanted, schemas: dict[str, dict], rules: Rules) -> float:
+def share(call: ToolCall, wanted: Wanted, schemas: dict[str, dict], rules: Rules) -> float:
     """Share of arguments that are right, in [0, 1]; too many and too few both count as wrong."""
     properties, required = _parts(schemas.get(call.tool, {}))
     right = total = 0
@@ -202,7 +210,7 @@ def _is_right(name: str, value: Any, wanted: Wanted, properties: dict, rules: Ru
     return accepted is not None and same(value, accepted, properties.get(name), rules, name in rules.unordered)
 
 
-def argument_faults(call: Call, wanted: Wanted, schemas: dict[str, dict], rules: Rules) -> Iterator[str]:
+def argument_faults(call: ToolCall, wanted: Wanted, schemas: dict[str, dict], rules: Rules) -> Iterator[str]:
     """What is wrong with the arguments, one sentence each."""
     schema = schemas.get(call.tool)
     properties, required = _parts(schema or {})
@@ -248,7 +256,7 @@ def _plain(value: Any) -> Any:
 
 
 def pair(
-    calls: list[Call], wanted: list[Wanted], schemas: dict[str, dict], rules: Rules, ordered: bool
+    calls: list[ToolCall], wanted: list[Wanted], schemas: dict[str, dict], rules: Rules, ordered: bool
 ) -> dict[int, int]:
     """Which call stands for which expected one: as many perfect pairs as there can be, the rest by descending share."""
     if ordered or len(calls) == len(wanted) == 1 or len(calls) * len(wanted) > MOST_PAIRS:
@@ -260,7 +268,7 @@ def pair(
 
 
 def faults(
-    calls: list[Call], wanted: list[Wanted], pairs: dict[int, int], schemas: dict[str, dict], rules: Rules
+    calls: list[ToolCall], wanted: list[Wanted], pairs: dict[int, int], schemas: dict[str, dict], rules: Rules
 ) -> Iterator[str]:
     """Everything that is wrong, in words."""
     for i, call in enumerate(calls):
@@ -288,7 +296,7 @@ class NoCall(Guarded):
         self.says_something = chosen.says_something
 
     def judge(self, rollout: Rollout) -> Score:
-        made = calls_in(rollout.messages)
+        made = made_by(rollout.messages)
         details = made.faults[:5] + [f"call not wanted: {call.tool[:80]}" for call in made.calls[:5]]
         if self.says_something and not rollout.output.strip():
             details.append("no answer: the agent said nothing")

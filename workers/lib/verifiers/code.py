@@ -12,6 +12,7 @@ from msgspec import Meta
 from workers.lib.graders import run as run_grader
 from workers.lib.graders import sample_of
 from workers.lib.graders import validate as validate_grader
+from workers.lib.messages import last_answer
 from workers.lib.sandbox import CodeError, Limits, Pool, shared
 from workers.lib.spec import SpecError
 from workers.lib.typed import Number
@@ -172,8 +173,7 @@ def item_of(rollout: Rollout) -> dict:
 
 def rollout_sample(rollout: Rollout) -> dict:
     """The `sample` of graders: the last answer and its calls, and also all messages, the end state and the stats."""
-    last = next((message for message in reversed(rollout.messages) if message.get("role") == "assistant"), {})
-    return sample_of(rollout.output, tools=last.get("tool_calls") or []) | {
+    return sample_of(rollout.output, tools=last_answer(rollout.messages).get("tool_calls") or []) | {
         "messages": rollout.messages, "state": rollout.state, "stats": rollout.stats,
     }  # fmt: skip
 

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from workers.lib.checks import CONSTRAINTS, json_of, letters, unfenced, words
+from workers.lib.checks import CONSTRAINTS, letters, words
+from workers.lib.messages import json_of, unfenced
 from workers.lib.verifiers.answers import LONGEST
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score

@@ -18,10 +18,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from workers.lib.checks import json_of
+from workers.lib.messages import json_of, text_of
 from workers.lib.typed import Number
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options
-from workers.lib.verifiers.types import Clients, Rollout, Score, masked, text_of
+from workers.lib.verifiers.types import Clients, Rollout, Score, masked
 
 Ask = Callable[..., str]
 
@@ -60,8 +60,7 @@ def transcript(messages: list[dict]) -> str:
     told = []
     for message in messages:
         calls = message.get("tool_calls") or []
-        text = text_of(message.get("content"))
-        told.append(f"{message.get('role')}: {text}" + (f" {json.dumps(calls)}" if calls else ""))
+        told.append(f"{message.get('role')}: {text_of(message)}" + (f" {json.dumps(calls)}" if calls else ""))
     return "\n".join(told)
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from workers.lib.checks import normalise, perfect_pairs
+from workers.lib.checks import perfect_pairs
+from workers.lib.messages import normalise
 
 _DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
 DATES = ("%Y-%m-%d", "%Y/%m/%d", "%B %d %Y", "%b %d %Y", "%d %B %Y", "%d %b %Y")  # only what cannot be misread

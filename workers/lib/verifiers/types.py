@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from workers.lib.messages import last_answer, text_of
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -62,8 +64,7 @@ class Rollout:
     @property
     def output(self) -> str:
         """The text of the last assistant message; "" where there is none."""
-        last = next((item for item in reversed(self.messages) if item.get("role") == "assistant"), {})
-        return text_of(last.get("content"))
+        return text_of(last_answer(self.messages))
 
     @property
     def expected(self) -> dict:
@@ -87,16 +88,6 @@ class Verifier(Protocol):
 
 Clients = Mapping[str, Any]
 """What a verifier needs from outside, by name: `ask` (judge), `reward_model`, `labels` (human)."""
-
-
-def text_of(content: Any) -> str:
-    """A message's text: a string, or the text parts of a list; "" for anything else."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    parts = (part.get("text") for part in content if isinstance(part, dict))
-    return "".join(part for part in parts if isinstance(part, str))
 
 
 def masked(reason: str) -> Score:
