@@ -1,16 +1,24 @@
-"""Logging of outages: a database or broker that is away is one line, not a page of frames at every attempt."""
+"""Outages of the database and the broker: which errors mean one, and how they are logged (one line, not a page of frames)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 
+import psycopg
 from django.db import InterfaceError, OperationalError
 from kombu.exceptions import OperationalError as BrokerError
 from redis.exceptions import ConnectionError as NoBroker
 from redis.exceptions import TimeoutError as SlowBroker
 
-AWAY = (OperationalError, InterfaceError, BrokerError, NoBroker, SlowBroker)
+# psycopg's own, too: Django does not translate what is raised inside a COPY.
+AWAY = (
+    OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError, BrokerError, NoBroker, SlowBroker,
+)  # fmt: skip
+# Classes of SQLSTATE that pass by themselves: connection, transaction rollback (deadlocks), resources, operator; then
+# read-only (a standby during fail-over) and a lock that was not available.
+TRANSIENT = ("08", "40", "53", "57", "25006", "55P03")
+RETRY_AFTER_S = 5
 
 
 class OneLine(logging.Filter):
@@ -33,6 +41,12 @@ class OneLine(logging.Filter):
 def is_away(error: BaseException) -> bool:
     """Whether the error says that the database or the broker cannot be reached."""
     return isinstance(error, AWAY) and not any(_is_answer(part) for part in _chain(error))
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may succeed in some seconds, so that its sender should try again."""
+    states = [state for part in _chain(error) if (state := getattr(part, "sqlstate", None))]
+    return is_away(error) or any(state.startswith(TRANSIENT) for state in states)
 
 
 def _is_answer(error: BaseException) -> bool:

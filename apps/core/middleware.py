@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable
 
-from django.http import HttpRequest, HttpResponse
-from django.urls import Resolver404, resolve
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import Resolver404, ResolverMatch, resolve
 
+from flywheel.outages import RETRY_AFTER_S, is_transient
+
+log = logging.getLogger(__name__)
 AGENTS = ("/v1/", "/api/v1/", "/api/public/", "/env/")
 POLICY = (
     "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; object-src 'none'; "
@@ -33,17 +38,30 @@ def straight_for_agents(
 ) -> Callable[[HttpRequest], HttpResponse]:
     """What agents call goes to its view past the middleware after this one: sessions and pages' headers are for people.
 
-    It is known by its path alone, and proves itself by an API key: no cookie is read there.
+    It is known by its path alone, with or without the last slash (a redirected POST would become a GET), and proves
+    itself by an API key: no cookie is read there. An outage is answered with 503: exporters drop what gets a 500.
     """
 
     def middleware(request: HttpRequest) -> HttpResponse:
-        if request.path_info.startswith(AGENTS):
-            try:
-                request.resolver_match = match = resolve(request.path_info)
-            except Resolver404:
-                return get_response(request)
+        match = _match(request.path_info) if request.path_info.startswith(AGENTS) else None
+        if match is None:
+            return get_response(request)
+        request.resolver_match = match
+        try:
             response = match.func(request, *match.args, **match.kwargs)
             return response.render() if hasattr(response, "render") else response
-        return get_response(request)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            log.warning("%s %s was answered with 503", request.method, request.path, exc_info=error)
+            detail = "The database cannot be reached or is busy. Nothing was acknowledged; send this again."
+            return JsonResponse({"detail": detail}, status=503, headers={"Retry-After": str(RETRY_AFTER_S)})
 
     return middleware
+
+
+def _match(path: str) -> ResolverMatch | None:
+    for written in (path, path.removesuffix("/") if path.endswith("/") else f"{path}/"):
+        with contextlib.suppress(Resolver404):
+            return resolve(written)
+    return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.openapi import reference, responses
 from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import Feedback, RowError
+from flywheel.outages import RETRY_AFTER_S
 
 MAX_BYTES = 64 * 1024 * 1024
 PIECE = 1024 * 1024
@@ -69,6 +72,7 @@ class Unavailable(APIException):
 
     status_code = 503
     default_code = "unavailable"
+    wait = RETRY_AFTER_S  # which REST framework sends as Retry-After
 
 
 _large, _large_here = BoundedSemaphore(1), BoundedSemaphore(1 + LARGE_WAITING)
@@ -133,15 +137,14 @@ def _read(stream: Any) -> bytes | bytearray:
     return whole
 
 
-def _unzip(raw: bytes | bytearray) -> bytes:
-    unpacker = zlib.decompressobj(wbits=31)
+def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
+    """What all members of the gzip hold (RFC 1952 allows several), at most one byte more than MAX_BYTES."""
     try:
-        text = unpacker.decompress(raw, MAX_BYTES + 1)
-    except zlib.error as error:
+        return _read(gzip.GzipFile(fileobj=io.BytesIO(raw)))
+    except EOFError as error:
+        raise ValidationError({"detail": "The gzip body ends too early."}) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
         raise ValidationError({"detail": f"The body is not gzip: {error}"}) from error
-    if not unpacker.eof and len(text) <= MAX_BYTES:
-        raise ValidationError({"detail": "The gzip body ends too early."})
-    return text
 
 
 @extend_schema(

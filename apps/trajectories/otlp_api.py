@@ -41,6 +41,8 @@ def _door(answer: Answer) -> Callable[[HttpRequest], HttpResponse]:
         except APIException as error:
             detail = error.detail if isinstance(error.detail, dict) else {"detail": error.detail}
             headers = {"WWW-Authenticate": "Bearer"} if error.status_code == 401 else {}
+            if (wait := getattr(error, "wait", None)) is not None:
+                headers["Retry-After"] = str(wait)
             return JsonResponse(detail, status=error.status_code, headers=headers)
 
     return view

@@ -12,6 +12,7 @@ import pytest
 from django.db import transaction
 from django.test import Client
 from django.utils import timezone
+from google.protobuf.json_format import ParseDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -94,6 +95,16 @@ def send(agent: Client, *spans: dict, **extra: Any) -> Any:
     return agent.post(TRACES, json.dumps(body(*spans)).encode(), content_type="application/json", **extra)
 
 
+def packed(*spans: dict) -> bytes:
+    """The same as protobuf, where ids are bytes."""
+    given = body(*[dict(span) for span in spans])
+    for part in given["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        for name in ("traceId", "spanId", "parentSpanId"):
+            if part.get(name):
+                part[name] = base64.b64encode(bytes.fromhex(part[name])).decode()
+    return ParseDict(given, ExportTraceServiceRequest()).SerializeToString()
+
+
 def assembled(seconds: float = 2) -> int:
     traces.sort_some()
     return traces.step(timezone.now() + timedelta(seconds=seconds))
@@ -120,24 +131,19 @@ def test_a_trace_becomes_a_trajectory(agent: Client, project: Project) -> None:
 
 
 def test_protobuf_gzip_and_every_door(agent: Client, project: Project) -> None:
-    from google.protobuf.json_format import ParseDict
-
-    def packed(number: int) -> bytes:
-        given = body(chat(number, 1, [text("user", f"Hi {number}")], "Hello"))
-        for part in given["resourceSpans"][0]["scopeSpans"][0]["spans"]:
-            part |= {name: base64.b64encode(bytes.fromhex(part[name])).decode() for name in ("traceId", "spanId")}
-        return ParseDict(given, ExportTraceServiceRequest()).SerializeToString()
+    def hello(number: int) -> bytes:
+        return packed(chat(number, 1, [text("user", f"Hi {number}")], "Hello"))
 
     kind = "application/x-protobuf"
-    answer = agent.post(TRACES, packed(1), content_type=kind)
+    answer = agent.post(TRACES, hello(1), content_type=kind)
     assert answer.status_code == 200 and answer["Content-Type"] == kind
     assert ExportTraceServiceResponse.FromString(answer.content) == ExportTraceServiceResponse()
     assert (
-        agent.post(TRACES, gzip.compress(packed(2)), content_type=kind, HTTP_CONTENT_ENCODING="gzip").status_code == 200
+        agent.post(TRACES, gzip.compress(hello(2)), content_type=kind, HTTP_CONTENT_ENCODING="gzip").status_code == 200
     )
     basic = base64.b64encode(b"pk-public:" + make_key(project).encode()).decode()
     langfuse = Client(headers={"Authorization": f"Basic {basic}"})
-    assert langfuse.post("/api/public/otel/v1/traces", packed(3), content_type=kind).status_code == 200
+    assert langfuse.post("/api/public/otel/v1/traces", hello(3), content_type=kind).status_code == 200
     assert assembled() == 3 and project.trajectories.count() == 3
 
 
