@@ -20,7 +20,6 @@ from apps.failures.classify import classify
 from apps.failures.clusters.cases import Case
 from apps.failures.clusters.find import Clustering, Options, cluster
 from apps.failures.clusters.identity import Known, match
-from apps.failures.clusters.near import Neighbours
 from apps.failures.clusters.records import case_of
 from apps.failures.clusters.signatures import assign
 
@@ -157,16 +156,6 @@ def stability(cases: list[Case], first: int) -> Iterator[str]:
     yield f"assigned by day one's signatures as day two clusters them: {agreed / len(news):.2%} of {len(news)}"
 
 
-def near(cases: Sequence[Case]) -> str:
-    index = Neighbours.of(cases)
-    times = []
-    for case in cases[:50]:
-        started = time.perf_counter()
-        index.nearest(case, 10)
-        times.append(time.perf_counter() - started)
-    return f"10 nearest of {len(cases)}: median {sorted(times)[25] * 1e3:.0f} ms, slowest {max(times) * 1e3:.0f} ms"
-
-
 def tau_failures(path: Path) -> list[Case]:
     """The failures of a tau-bench result file, classified against its ground truth."""
     cases = []
@@ -222,7 +211,6 @@ def main() -> None:
     if not args.quick:
         for line in stability(cases, int(DAY_ONE * len(cases))):
             print(line)
-        print(near(cases[:5000]))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ SLUG = "workplace-assistant"
 
 def seed(project: Any, count: int) -> None:
     """`count` trajectories with an open failure each: rows with COPY's speed, not through the rules."""
-    from apps.failures.actions import ensure_modes
+    from apps.failures.actions.modes import ensure_modes
     from apps.failures.models import Failure
     from apps.trajectories import contents, ids
     from apps.trajectories.actions import ingest
@@ -170,7 +170,7 @@ def filled(trajectories: int, user: Any) -> Any:
 
 
 def classified(project: Any) -> dict[str, Any]:
-    from apps.failures.actions import classify_project
+    from apps.failures.actions.diagnose import classify_project
 
     if project.failures.exists():
         return {}
@@ -182,12 +182,12 @@ def classified(project: Any) -> dict[str, Any]:
 
 def clustered(project: Any) -> dict[str, Any]:
     """Groups all standing failures; seconds, and the most memory that this process ever had."""
-    from apps.failures import clustering
+    from apps.failures.clusters import store
 
     if project.failure_clusters.exists():
         return {}
     at = time.perf_counter()
-    counts = clustering.recluster(project) or {}
+    counts = store.recluster(project) or {}
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return {"clustered": counts | {"seconds": round(time.perf_counter() - at, 1), "process_peak_mb": memory}}
 

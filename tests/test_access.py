@@ -15,7 +15,7 @@ from apps.automation.models import Step
 from apps.core.models import Role
 from apps.evals import importing
 from apps.evals.models import EvalSet
-from apps.failures.actions import classify_project
+from apps.failures.actions.diagnose import classify_project
 from apps.failures.reclassify import start as start_reclassification
 from apps.promotion import actions as promotion
 from apps.reviews.actions import open_review, override_lock

@@ -11,7 +11,7 @@ from django.utils import timezone
 from apps.automation.models import Schedule, Step
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.failures.actions import classify_project
+from apps.failures.actions.diagnose import classify_project
 
 
 @transaction.atomic

@@ -26,7 +26,7 @@ from apps.environments.models import Environment
 from apps.evals import actions as evals
 from apps.evals.jobs import engine_spec
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
-from apps.failures.actions import classify_project
+from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
 from apps.promotion import actions as promotion
 from apps.promotion.models import GateReport, Verdict

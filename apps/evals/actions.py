@@ -22,7 +22,7 @@ from apps.evals.holdout.splits import choose_holdout
 from apps.evals.holdout.view_log import record_view
 from apps.evals.models import WAITING, EvalRun, EvalSet, EvalSetState, HoldoutView, Origin, Split, Task
 from apps.evals.near_duplicates import compare
-from apps.failures.actions_clusters import in_evals
+from apps.failures.actions.clusters import in_evals
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Outcome, Trajectory
 from apps.trajectories.schema import is_example

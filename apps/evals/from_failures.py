@@ -12,7 +12,7 @@ from apps.evals.canonical import canonical_hash, digest_of
 from apps.evals.formats.verifiers_package import RECORDED
 from apps.evals.models import EvalSet, Origin, Split, Task
 from apps.evals.near_duplicates.text import is_slot, words
-from apps.failures.actions import as_input
+from apps.failures.actions.diagnose import as_input
 from apps.failures.models import Failure
 from apps.failures.rules.expected import Truth, Wanted, deviations, key_of, truth_of, wanted_texts
 from apps.failures.rules.reading import Call, Run, read, text_of

@@ -16,7 +16,7 @@ from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Sum
 
 from apps.core.intervals import wilson
 from apps.core.models import Project
-from apps.failures.clustering import LONGEST_VERSION
+from apps.failures.clusters.store import LONGEST_VERSION
 from apps.failures.models import DailyRuns, Failure, FailureDecision, FailureState, JudgeVerdict, Source
 
 NONE = ""  # no failure

@@ -21,10 +21,11 @@ from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.failures import clustering
-from apps.failures.actions import as_input, ensure_modes, source_of, word_with
+from apps.failures.actions.diagnose import as_input, label_with, source_of
+from apps.failures.actions.modes import ensure_modes
 from apps.failures.classify import Diagnosis, classify
-from apps.failures.judge.policy import Word, rules_mode
+from apps.failures.clusters import store
+from apps.failures.judge.precedence import Label, rules_mode
 from apps.failures.models import Failure, FailureState, Reclassification, ReclassificationChange, Source
 from apps.trajectories.models import Trajectory, with_content
 
@@ -129,11 +130,11 @@ def _changes(job: Reclassification, diagnoses: dict[Any, Diagnosis | None]) -> l
     return [_change(job, pk, failures.get(pk), word) for pk, word in words.items() if _differs(failures.get(pk), word)]
 
 
-def _word(diagnosis: Diagnosis | None, failure: Failure | None) -> Word:
-    return word_with(diagnosis, failure.evidence if failure and _is_open(failure) else ())
+def _word(diagnosis: Diagnosis | None, failure: Failure | None) -> Label:
+    return label_with(diagnosis, failure.evidence if failure and _is_open(failure) else ())
 
 
-def _change(job: Reclassification, pk: Any, failure: Failure | None, word: Word) -> ReclassificationChange:
+def _change(job: Reclassification, pk: Any, failure: Failure | None, word: Label) -> ReclassificationChange:
     return ReclassificationChange(
         reclassification=job,
         trajectory_id=pk,
@@ -153,7 +154,7 @@ def word_of(failure: Failure | None) -> str:
     return "" if failure is None or failure.state == FailureState.DISMISSED else failure.mode.slug
 
 
-def _differs(failure: Failure | None, word: Word) -> bool:
+def _differs(failure: Failure | None, word: Label) -> bool:
     if not _is_open(failure):
         assert failure is not None
         return word.mode != word_of(failure) or word.mode != failure.rule_mode
@@ -198,7 +199,7 @@ def _apply_chunk(job: Reclassification) -> bool:
             return False
         _make(job.project, chunk)
     ids = [change.trajectory_id for change in chunk]
-    clustering.place(job.project, list(Failure.objects.filter(trajectory_id__in=ids, cluster=None)))
+    store.place(job.project, list(Failure.objects.filter(trajectory_id__in=ids, cluster=None)))
     return True
 
 

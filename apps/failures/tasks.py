@@ -3,8 +3,10 @@ from __future__ import annotations
 from celery import shared_task
 
 from apps.core.models import Project
-from apps.failures import actions, clustering, reclassify
-from apps.failures import tasks_judge as tasks_judge  # so that it is found
+from apps.failures import reclassify
+from apps.failures.actions import diagnose
+from apps.failures.clusters import store
+from apps.failures.judge import judging
 
 
 @shared_task(name="failures.classify")
@@ -12,20 +14,20 @@ def classify(project_id: int) -> dict[str, int] | None:
     project = Project.objects.filter(pk=project_id).first()
     if project is None:
         return None
-    done = actions.classify_project(project=project)
-    clustering.place_new(project)
+    done = diagnose.classify_project(project=project)
+    store.place_new(project)
     return done
 
 
-@shared_task(name=clustering.TASK, expires=3600)
+@shared_task(name=store.TASK, expires=3600)
 def recluster(project_id: int) -> dict[str, int] | None:
     project = Project.objects.filter(pk=project_id).first()
-    return clustering.recluster(project) if project else None
+    return store.recluster(project) if project else None
 
 
 @shared_task(name="failures.recluster_due", expires=600)
 def recluster_due() -> int:
-    return sum(clustering.request(pk) for pk in clustering.due())
+    return sum(store.request(pk) for pk in store.due())
 
 
 @shared_task(name=reclassify.TASK)
@@ -36,3 +38,18 @@ def reclassify_past(pk: str) -> None:
 @shared_task(name="failures.resend_reclassifications", expires=60)
 def resend_reclassifications() -> int:
     return reclassify.resend_lost()
+
+
+@shared_task(name="failures.judge_new", expires=150)
+def judge_new() -> int:
+    """Every few minutes, one small batch for each project whose judge is on."""
+    projects = Project.objects.filter(rubrics__is_on=True).values_list("pk", flat=True)
+    for pk in projects:
+        judge_project.apply_async(args=[pk], expires=150)
+    return len(projects)
+
+
+@shared_task(name="failures.judge_project")
+def judge_project(project_id: int) -> dict | None:
+    project = Project.objects.filter(pk=project_id).first()
+    return vars(judging.judge_new(project)) if project else None

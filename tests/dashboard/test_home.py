@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from apps.core.models import JobState
-from apps.failures.actions import classify_project
+from apps.failures.actions.diagnose import classify_project
 from apps.promotion import actions as promotion
 from apps.trajectories import digest
 from tests.factories import (

@@ -23,7 +23,7 @@ from apps.core.runner import Ending, complete, store
 from apps.environments.models import Environment
 from apps.evals import actions as evals
 from apps.evals.models import EvalRun, EvalSet, Split
-from apps.failures.actions import classify_project
+from apps.failures.actions.diagnose import classify_project
 from apps.promotion import actions as promotion
 from apps.promotion.models import GateReport
 from apps.registry.models import ModelVersion

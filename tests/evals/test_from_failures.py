@@ -26,7 +26,7 @@ from apps.evals.from_failures import (
     template_of,
 )  # fmt: skip
 from apps.evals.models import EvalSet, Origin, Split, Task
-from apps.failures.actions import classify_project
+from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure, FailureCluster, FailureState
 from apps.trajectories.models import Trajectory
 from tests.factories import admin_of, make_cluster, make_eval_set, make_failed, make_project, make_trajectory

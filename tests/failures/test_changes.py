@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from apps.core.models import Project
 from apps.failures import rates
-from apps.failures.actions import classify_project
+from apps.failures.actions.diagnose import classify_project
 from apps.failures.changes import Change, changes, marked
 from apps.failures.rates import Rate
 from apps.trajectories import digest

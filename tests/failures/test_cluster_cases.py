@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from apps.failures.clusters.cases import Case, arguments_of, normalised, trouble_of
 from apps.failures.clusters.features import Space
-from apps.failures.clusters.near import similar
 from apps.failures.clusters.records import case_of
 
 SAME = [
@@ -85,18 +84,6 @@ def test_vectors_have_length_one_and_weights_survive_json(texts: list[tuple[str,
 def test_it_rejects_weights_that_are_not_its_own(text: str) -> None:
     with pytest.raises(ValueError, match="term weights"):
         Space.from_json(text)
-
-
-def test_the_similar_ones_come_first_without_the_failure_itself() -> None:
-    cases = [
-        Case("a", "wrong_arguments", request="cancel order 1", tool="cancel_order", error="Error: order_id unknown"),
-        Case("b", "wrong_arguments", request="cancel order 22", tool="cancel_order", error="Error: order_id unknown"),
-        Case("c", "wrong_arguments", request="cancel order 3", tool="cancel_order", error="Error: too late"),
-        Case("d", "bad_planning", request="weather in Oslo", tool="get_weather", error="Error: timeout"),
-    ]
-    found = similar(cases[0], cases, 2)
-    assert [id for id, _ in found] == ["b", "c"]
-    assert found[0][1] == pytest.approx(1, abs=1e-3) and found[0][1] > found[1][1] > 0
 
 
 def call(tool: str, number: int, arguments: str = "{}") -> dict:

@@ -15,8 +15,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Project
-from apps.failures import queue, rates
-from apps.failures.actions import ensure_modes
+from apps.failures import rates, triage_queue
+from apps.failures.actions.modes import ensure_modes
 from apps.failures.models import DailyRuns, Failure, FailureCluster, FailureState
 from apps.failures.pages import clusters
 from apps.trajectories import digest
@@ -177,7 +177,7 @@ def test_the_queue_says_at_least_how_many_where_there_are_more(
     mode = ensure_modes(project)["bad_planning"]
     for _ in range(3):
         Failure.objects.create(project=project, trajectory=make_trajectory(project), mode=mode)
-    waiting = queue.Queue(project, make_member(project), {})
+    waiting = triage_queue.TriageQueue(project, make_member(project), {})
     assert waiting.count() == "3"
-    monkeypatch.setattr(queue, "COUNTED", 2)
+    monkeypatch.setattr(triage_queue, "COUNTED", 2)
     assert waiting.count() == "2+"

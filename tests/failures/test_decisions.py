@@ -4,7 +4,9 @@ import pytest
 from django.test import Client
 
 from apps.core.models import AuditEvent, Role
-from apps.failures.actions import classify_project, decide, ensure_modes, undo
+from apps.failures.actions.decisions import decide, undo
+from apps.failures.actions.diagnose import classify_project
+from apps.failures.actions.modes import ensure_modes
 from apps.failures.models import Failure, FailureState
 from tests.factories import make_failed, make_member, make_project, make_trajectory
 

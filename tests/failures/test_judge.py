@@ -13,11 +13,12 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import AuditEvent, Project, Role
-from apps.failures.actions import classify_project, decide
+from apps.failures.actions.decisions import decide
+from apps.failures.actions.diagnose import classify_project
 from apps.failures.judge import judging, rubrics
 from apps.failures.judge.judging import Report
 from apps.failures.models import Failure, FailureState, JudgeVerdict, Rubric, Source
-from apps.failures.tasks_judge import judge_new, judge_project
+from apps.failures.tasks import judge_new, judge_project
 from apps.trajectories.actions import give_feedback
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, Outcome

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.failures.judge.answer import MAX_QUOTE, AnswerError, Verdict, extract, read
-from apps.failures.judge.policy import Word, choose
+from apps.failures.judge.precedence import Label, choose
 from tests.failures.judge_server import says
 
 SLUGS = {"bad_planning", "wrong_tool_choice"}
@@ -137,14 +137,14 @@ def test_deep_nesting_is_no_crash() -> None:
 # Whose word counts
 
 
-def word(mode: str, *confidences: str) -> Word:
-    return Word(mode, 3, [{"rule": f"r{i}", "confidence": sure} for i, sure in enumerate(confidences)])
+def word(mode: str, *confidences: str) -> Label:
+    return Label(mode, 3, [{"rule": f"r{i}", "confidence": sure} for i, sure in enumerate(confidences)])
 
 
 @pytest.mark.parametrize(
     ("rules", "by_judge"),
     [
-        (Word(), True),
+        (Label(), True),
         (word("bad_planning", "hint"), True),
         (word("bad_planning", "hint", "likely"), True),
         (word("incomplete_execution", "likely"), True),
@@ -157,7 +157,7 @@ def word(mode: str, *confidences: str) -> Word:
         (word("bad_planning", "hint", "certain"), False),
     ],
 )
-def test_the_judge_wins_over_what_rules_are_not_sure_of(rules: Word, by_judge: bool) -> None:
+def test_the_judge_wins_over_what_rules_are_not_sure_of(rules: Label, by_judge: bool) -> None:
     chosen = choose(rules, VERDICT)
     assert chosen.by_judge is by_judge
     assert (chosen.mode, chosen.blamed) == (("wrong_tool_choice", 1) if by_judge else (rules.mode, 3))
@@ -171,4 +171,4 @@ def test_the_judge_wins_over_what_rules_are_not_sure_of(rules: Word, by_judge: b
 
 def test_a_judge_that_sees_no_failure_removes_nothing() -> None:
     assert choose(word("bad_planning", "hint"), Verdict(reason="Fine.")) == word("bad_planning", "hint")
-    assert choose(Word(), Verdict()) == Word()
+    assert choose(Label(), Verdict()) == Label()

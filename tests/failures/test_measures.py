@@ -10,7 +10,9 @@ from django.urls import reverse
 
 from apps.core.models import Project
 from apps.failures import measures
-from apps.failures.actions import classify_project, decide, ensure_modes, mark_failure, split
+from apps.failures.actions.decisions import decide, mark_failure, split
+from apps.failures.actions.diagnose import classify_project
+from apps.failures.actions.modes import ensure_modes
 from apps.failures.measures import Score, Share
 from apps.failures.models import Failure, FailureState, JudgeVerdict, Rubric
 from apps.trajectories.digest import run as digest

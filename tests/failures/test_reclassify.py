@@ -13,7 +13,9 @@ from django.utils import timezone
 
 from apps.core.models import AuditEvent, Project, Role
 from apps.failures import reclassify
-from apps.failures.actions import classify_project, decide, ensure_modes, split
+from apps.failures.actions.decisions import decide, split
+from apps.failures.actions.diagnose import classify_project
+from apps.failures.actions.modes import ensure_modes
 from apps.failures.models import Failure, FailureState, Reclassification, ReclassificationChange, Source
 from apps.trajectories.models import Trajectory
 from tests.factories import make_failed, make_member, make_project, make_trajectory

@@ -11,10 +11,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Project, Role
-from apps.failures.actions import classify_project, decide
-from apps.failures.actions_people import reserve, version_of
+from apps.failures.actions.decisions import decide, reserve, version_of
+from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState
-from apps.failures.queue import Place, Queue
+from apps.failures.triage_queue import QueuePosition, TriageQueue
 from tests.factories import make_failed, make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -50,22 +50,22 @@ def test_the_order_is_safety_then_severity_then_the_newest() -> None:
     project, (newest, middle, oldest) = failures_of(3)
     set_mode(newest, "incomplete_execution")
     set_mode(oldest, "unsafe_action")
-    queue, seen, place = Queue(project, make_member(project), {}), [], None
+    queue, seen, place = TriageQueue(project, make_member(project), {}), [], None
     for _ in range(3):
         failure = Failure.objects.select_related("mode").get(pk=queue.next(place))
         seen.append(failure)
-        place = Place.of(failure)
+        place = QueuePosition.of(failure)
     assert seen == [oldest, middle, newest]
     assert queue.next(place) == oldest.pk  # round to the top
-    assert queue.previous(place) == middle.pk and queue.previous(Place.of(seen[0])) is None
+    assert queue.previous(place) == middle.pk and queue.previous(QueuePosition.of(seen[0])) is None
 
 
 def test_modes_of_one_rank_are_mixed_by_time() -> None:
     project, (newest, middle, _) = failures_of(3)
     set_mode(middle, "bad_planning")
-    queue = Queue(project, make_member(project), {})
+    queue = TriageQueue(project, make_member(project), {})
     first = queue.next()
-    second = queue.next(Place.of(Failure.objects.select_related("mode").get(pk=first)))
+    second = queue.next(QueuePosition.of(Failure.objects.select_related("mode").get(pk=first)))
     assert (first, second) == (newest.pk, middle.pk)
 
 
@@ -81,15 +81,15 @@ def test_each_filter_leaves_its_own(name: str) -> None:
     wanted.trajectory.agent_version = "9"
     wanted.trajectory.save()
     value = {"mode": "unsafe_action", "cluster": str(cluster.pk), "version": "9", "confidence": "hint"}.get(name, "1")
-    queue = Queue(project, user, {name: value})
+    queue = TriageQueue(project, user, {name: value})
     assert queue.next() == wanted.pk and queue.count() == "1"
-    assert queue.next(Place(rank=(True, 2), trajectory=others[-1].trajectory_id)) == wanted.pk
+    assert queue.next(QueuePosition(rank=(True, 2), trajectory=others[-1].trajectory_id)) == wanted.pk
 
 
 @pytest.mark.parametrize("given", [{"mode": "none"}, {"cluster": "x"}, {"version": "a\x00"}, {"confidence": "'"}])
 def test_a_filter_that_means_nothing_finds_nothing(given: dict[str, str]) -> None:
     project, _ = failures_of(1)
-    queue = Queue(project, make_member(project), given)
+    queue = TriageQueue(project, make_member(project), given)
     assert queue.next() is None and queue.count() == "0"
 
 

@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from apps.core.models import Project
 from apps.failures import rates
-from apps.failures.actions import classify_project, ensure_modes
+from apps.failures.actions.diagnose import classify_project
+from apps.failures.actions.modes import ensure_modes
 from apps.failures.models import Failure, FailureMode, FailureState
 from apps.trajectories import digest
 from tests.factories import make_failed, make_member, make_project, make_trajectory

@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import AuditEvent, Project, Role
-from apps.failures.actions import classify_project
+from apps.failures.actions.diagnose import classify_project
 from apps.trajectories import actions_bulk, digest
 from apps.trajectories.actions import ingest
 from apps.trajectories.models import BulkChange, HourlyCount, SavedView, Trajectory

@@ -20,7 +20,7 @@ from apps.evals.from_failures import demonstration_of
 from apps.evals.holdout.leaks import Leak, of_task, same
 from apps.evals.holdout.view_log import record_leak_views
 from apps.evals.models import EvalSet, Split, Task
-from apps.failures.actions import Refused, decide
+from apps.failures.actions.decisions import Refused, decide
 from apps.failures.models import Failure, FailureState
 from apps.trajectories.filters import SINCE, apply_filters
 from apps.trajectories.models import Outcome, in_chunks

@@ -1,4 +1,4 @@
-"""From single failures to groups that stay the same from run to run. Pure: no Django, no torch.
+"""From single failures to groups that stay the same from run to run. All but `store` is pure: no Django, no torch.
 
 cases       a failure as a light record, and its text without what differs by chance (numbers, ids, dates)
 records     that record from a trajectory and its diagnosis
@@ -8,5 +8,5 @@ names       what to call a group
 signatures  what is kept of a group, and to which group a new failure belongs by it
 identity    which group of today is which group of yesterday
 life        new, triaged, in evals, fixed, reopened
-near        the failures most like one
+store       the clusters of a project in the database
 """

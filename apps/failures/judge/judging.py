@@ -21,11 +21,12 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from apps.core.models import Project
-from apps.failures.actions import as_input, ensure_modes
+from apps.failures.actions.diagnose import as_input
+from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import rubrics
 from apps.failures.judge.answer import Verdict
 from apps.failures.judge.asking import Judged, ask
-from apps.failures.judge.policy import RULE, Word, choose
+from apps.failures.judge.precedence import RULE, Label, choose
 from apps.failures.judge.prompt import Mode, make
 from apps.failures.models import Failure, FailureMode, FailureState, JudgeVerdict, Rubric, Source
 from apps.trajectories.models import Trajectory, with_content
@@ -227,12 +228,12 @@ def _diagnose(failure: Failure, known: dict[str, FailureMode], verdict: JudgeVer
     failure.save(update_fields=["mode", "blamed_message", "evidence", "source", "rule_mode", "judge_mode"])
 
 
-def rules_word(failure: Failure) -> Word:
+def rules_word(failure: Failure) -> Label:
     """What the rules said of a failure, whoever has the last word now."""
     evidence = [item for item in failure.evidence if item.get("rule") != RULE]
     if failure.source == Source.RULE:
-        return Word(failure.mode.slug, failure.blamed_message, evidence)
-    return Word(failure.rule_mode, evidence[0].get("message_index") if evidence else None, evidence)
+        return Label(failure.mode.slug, failure.blamed_message, evidence)
+    return Label(failure.rule_mode, evidence[0].get("message_index") if evidence else None, evidence)
 
 
 def pending(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:

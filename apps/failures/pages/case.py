@@ -18,11 +18,10 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
-from apps.failures import actions_bulk
-from apps.failures import actions_people as people
+from apps.failures.actions import bulk, decisions
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
-from apps.failures.queue import CONFIDENCES, Place, Queue, uuid_of
-from apps.failures.similar import SHOWN, similar_to
+from apps.failures.similar.query import SHOWN, similar_to
+from apps.failures.triage_queue import CONFIDENCES, QueuePosition, TriageQueue, uuid_of
 from apps.trajectories.models import Facet
 from apps.trajectories.pages.reading import Reader
 
@@ -31,8 +30,8 @@ OTHERS_HAVE_IT = "What is left is on somebody else's screen, or was given to oth
 VERSIONS = 50
 
 
-def queue_of(request: HttpRequest, project: Project) -> Queue:
-    return Queue(project, request.user, request.GET)
+def queue_of(request: HttpRequest, project: Project) -> TriageQueue:
+    return TriageQueue(project, request.user, request.GET)
 
 
 def find(project: Project, pk: int) -> Failure:
@@ -71,7 +70,7 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The case after this one; `?back=1` the one before. With `?ahead=1` it is only held ready: this one stays on
     the screen."""
     queue, here = queue_of(request, project), find_row(project, pk)
-    place = Place.of(here)
+    place = QueuePosition.of(here)
     if request.GET.get("back"):
         other = queue.previous(place, skip=pk)
     else:
@@ -96,7 +95,7 @@ def similar(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 def is_free(failure: Failure, user: Any) -> bool:
     """Whether this person may decide on it now, beside another: nobody has decided, has it, or was given it."""
-    is_mine = failure.assigned_to_id in (None, user.pk) and people.holder_of(failure, user) is None
+    is_mine = failure.assigned_to_id in (None, user.pk) and decisions.holder_of(failure, user) is None
     return is_mine and failure.state == FailureState.OPEN
 
 
@@ -108,8 +107,8 @@ def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     state = FailureState.DISMISSED if "dismiss" in given else FailureState.CONFIRMED
     word = {"failure": failure, "by": request.user, "mode": mode, "state": state, "seen": given.get("seen")}
     if others := also(given):
-        return after(request, failure, lambda: actions_bulk.decide_alike(others=others, **word))
-    return after(request, failure, lambda: people.decide(**word))
+        return after(request, failure, lambda: bulk.decide_alike(others=others, **word))
+    return after(request, failure, lambda: decisions.decide(**word))
 
 
 def also(given: QueryDict) -> list[int]:
@@ -122,7 +121,7 @@ def also(given: QueryDict) -> list[int]:
 def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     failure = find_row(project, pk)
     mode = get_object_or_404(project.failure_modes, slug=request.POST.get("mode", ""))
-    act = lambda: people.split(failure=failure, by=request.user, mode=mode)  # noqa: E731
+    act = lambda: decisions.split(failure=failure, by=request.user, mode=mode)  # noqa: E731
     return after(request, failure, act, stay=True)
 
 
@@ -132,7 +131,7 @@ def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """To a member, or to nobody. A case given to somebody else leaves the screen."""
     failure, given = find_row(project, pk), request.POST.get("to", "")
     to = get_object_or_404(get_user_model(), username=given, memberships__project=project) if given else None
-    act = lambda: people.assign(failure=failure, by=request.user, to=to)  # noqa: E731
+    act = lambda: decisions.assign(failure=failure, by=request.user, to=to)  # noqa: E731
     return after(request, failure, act, stay=to in (None, request.user))
 
 
@@ -141,7 +140,7 @@ def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 def undo(request: HttpRequest, project: Project) -> HttpResponse:
     """Takes back the person's last change. From the list (`back`) one stays there."""
     queue = queue_of(request, project)
-    done = people.undo(project=project, by=request.user)
+    done = decisions.undo(project=project, by=request.user)
     said = undone(done)
     if request.POST.get("back") == "list":
         messages.info(request, said)
@@ -154,7 +153,7 @@ def undo(request: HttpRequest, project: Project) -> HttpResponse:
     return go(request, address(queue, pk) if found else reverse("failures:list", args=[project.slug]))
 
 
-def undone(done: people.Undone | None) -> str:
+def undone(done: decisions.Undone | None) -> str:
     if done is None:
         return "There is nothing to undo."
     if done.n == 0:
@@ -168,21 +167,21 @@ def undone(done: people.Undone | None) -> str:
 # What the answers are made of
 
 
-def address(queue: Queue, pk: int) -> str:
+def address(queue: TriageQueue, pk: int) -> str:
     url = reverse("failures:case", args=[queue.project.slug, pk])
     return f"{url}?{queue.query}" if queue.given else url
 
 
 def after(request: HttpRequest, failure: Failure, act: Callable[[], Any], stay: bool = False) -> HttpResponse:
     """Does it, and answers with the case to look at now; where it is refused, with the same case and why."""
-    queue, place = queue_of(request, failure.project), Place.of(failure)
+    queue, place = queue_of(request, failure.project), QueuePosition.of(failure)
     try:
         done = act()
-    except people.Refused as refused:
+    except decisions.Refused as refused:
         return again(request, queue, failure, str(refused))
     if stay:
         return again(request, queue, failure)
-    note = str(done) if isinstance(done, actions_bulk.Change) else ""
+    note = str(done) if isinstance(done, bulk.Change) else ""
     pk = queue.next(place, skip=failure.pk)
     if pk is None:
         return finished(request, queue, note)
@@ -194,7 +193,7 @@ def after(request: HttpRequest, failure: Failure, act: Callable[[], Any], stay: 
     return show(request, queue, find(queue.project, pk), note=note, is_there=is_there)
 
 
-def again(request: HttpRequest, queue: Queue, failure: Failure, error: str = "") -> HttpResponse:
+def again(request: HttpRequest, queue: TriageQueue, failure: Failure, error: str = "") -> HttpResponse:
     found = Failure.objects.filter(pk=failure.pk).exists()
     if request.htmx and found:
         return show(request, queue, find(queue.project, failure.pk), error=error)
@@ -208,9 +207,9 @@ def go(request: HttpRequest, url: str) -> HttpResponse:
     return HttpResponseClientRedirect(url) if request.htmx else redirect(url)
 
 
-def finished(request: HttpRequest, queue: Queue, note: str = "") -> HttpResponse:
+def finished(request: HttpRequest, queue: TriageQueue, note: str = "") -> HttpResponse:
     """No case is free: says why, after what was done."""
-    people.release(project=queue.project, by=request.user)
+    decisions.release(project=queue.project, by=request.user)
     left = queue.rows().filter(mode__in=queue.modes).exists()
     said = f"{note} {OTHERS_HAVE_IT if left else NOTHING_LEFT}".strip()
     if request.htmx:
@@ -220,7 +219,7 @@ def finished(request: HttpRequest, queue: Queue, note: str = "") -> HttpResponse
 
 
 def show(
-    request: HttpRequest, queue: Queue, failure: Failure, *, note: str = "", error: str = "", beside: int | None = None,
+    request: HttpRequest, queue: TriageQueue, failure: Failure, *, note: str = "", error: str = "", beside: int | None = None,
     is_there: bool = False,
 ) -> HttpResponse:  # fmt: skip
     """A case, put on this member's screen: the page, its fragment for htmx, or (`is_there`: the browser shows it
@@ -255,13 +254,13 @@ def _take(request: HttpRequest, failure: Failure, beside: int | None) -> Any:
     """Who else has it; nobody where a member has it now."""
     if not request.membership.may(Role.MEMBER):
         return None
-    people.release(project=failure.project, by=request.user, keep=(failure.pk, *([beside] if beside else ())))
-    if people.reserve(failure=failure, by=request.user):
+    decisions.release(project=failure.project, by=request.user, keep=(failure.pk, *([beside] if beside else ())))
+    if decisions.reserve(failure=failure, by=request.user):
         return None
-    return people.holder_of(failure, request.user)
+    return decisions.holder_of(failure, request.user)
 
 
-def _case(request: HttpRequest, queue: Queue, failure: Failure) -> dict[str, Any]:
+def _case(request: HttpRequest, queue: TriageQueue, failure: Failure) -> dict[str, Any]:
     reader, blamed = Reader(failure.trajectory), failure.blamed_message
     position = reader.position_of(blamed or 0)
     turns = reader.turns(position, blamed) if reader.firsts else []
@@ -271,7 +270,7 @@ def _case(request: HttpRequest, queue: Queue, failure: Failure) -> dict[str, Any
     also = list(failure.also.all())
     return {
         "row": failure.trajectory,
-        "version": people.version_of(failure),
+        "version": decisions.version_of(failure),
         "told": told,
         "prompt": [turn for turn in turns if turn.index < told],
         "turns": [turn for turn in turns if turn.index >= told],
@@ -316,7 +315,7 @@ def task_address(failure: Failure) -> str:
         return ""
 
 
-def _filters(queue: Queue) -> dict[str, Any]:
+def _filters(queue: TriageQueue) -> dict[str, Any]:
     versions = Facet.objects.filter(project=queue.project, kind=Facet.Kind.VERSION, trajectories__gt=0)
     cluster = uuid_of(queue.given.get("cluster", ""))
     return {

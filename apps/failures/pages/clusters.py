@@ -22,8 +22,9 @@ from apps.core.charts import bars, time_unit
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
-from apps.failures import actions_clusters, clustering
-from apps.failures.actions_people import Refused
+from apps.failures.actions import clusters
+from apps.failures.actions.decisions import Refused
+from apps.failures.clusters import store
 from apps.failures.clusters.life import LEGAL
 from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureState
 from apps.failures.rates import StartOfRun
@@ -161,7 +162,7 @@ def _spark(bins: dict[int, int]) -> list[dict[str, float]]:
 @require_POST
 @project_view(Role.MEMBER)
 def recluster(request: HttpRequest, project: Project) -> HttpResponse:
-    if not clustering.request(project.pk):
+    if not store.request(project.pk):
         messages.error(
             request, "The workers cannot be reached now. Try again in a minute; every 15 minutes it is done anyway."
         )
@@ -181,7 +182,7 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
     state = request.GET.get("state", "")
     members = Failure.objects.filter(cluster=cluster).select_related("mode", "trajectory", "assigned_to")
     shown = members.filter(state=state) if state in FailureState.values else members
-    began = clustering.first_seen(project)
+    began = store.first_seen(project)
     return render(
         request,
         "failures/cluster.html",
@@ -281,14 +282,14 @@ def _write(action: Callable[[HttpRequest, Project, FailureCluster], str]) -> Cal
 
 @_write
 def rename(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
-    cluster = actions_clusters.rename(cluster=cluster, name=request.POST.get("name", ""), by=request.user)
+    cluster = clusters.rename(cluster=cluster, name=request.POST.get("name", ""), by=request.user)
     return "Renamed." if cluster.named_by_person else "It is named by its words again."
 
 
 @_write
 def move(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
     to, version = request.POST.get("to", ""), request.POST.get("version", "")
-    cluster = actions_clusters.move(cluster=cluster, to=to, version=version, by=request.user)
+    cluster = clusters.move(cluster=cluster, to=to, version=version, by=request.user)
     if cluster.state == State.FIXED:
         return "The cluster is opened again by itself when that version, or a later one, fails so."
     return f"The cluster is {cluster.get_state_display().lower()} now."
@@ -303,13 +304,13 @@ def decide(request: HttpRequest, project: Project, cluster: FailureCluster) -> s
         person = project.memberships.select_related("user").filter(user=whole(to)).first() if to else None
         if to and person is None:
             raise Refused("This person is not a member of the project. Choose another one.")
-        return str(actions_clusters.assign_all(cluster=cluster, to=person and person.user, by=by))
+        return str(clusters.assign_all(cluster=cluster, to=person and person.user, by=by))
     if did == "mode":
         mode = project.failure_modes.filter(slug=request.POST.get("mode", "")).first()
         if mode is None:
             raise Refused("Choose the failure mode that they are.")
-        return str(actions_clusters.decide_all(cluster=cluster, by=by, state=FailureState.CONFIRMED, mode=mode))
+        return str(clusters.decide_all(cluster=cluster, by=by, state=FailureState.CONFIRMED, mode=mode))
     states = {"confirm": FailureState.CONFIRMED, "dismiss": FailureState.DISMISSED}
     if did not in states:
         raise Refused("Choose what to do with them: confirm, dismiss, another mode, or assign.")
-    return str(actions_clusters.decide_all(cluster=cluster, by=by, state=states[did]))
+    return str(clusters.decide_all(cluster=cluster, by=by, state=states[did]))

@@ -18,13 +18,14 @@ from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
 from apps.core.outgoing_keys import key_hosts
 from apps.core.paging import page_of
-from apps.failures.actions import as_input, ensure_modes
+from apps.failures.actions.diagnose import as_input
+from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import judging, rubrics
 from apps.failures.judge.asking import Judged, ask
 from apps.failures.judge.client import Server, ServerError, key_of
 from apps.failures.judge.prompt import Prompt, make
 from apps.failures.models import Failure, JudgeVerdict, Rubric
-from apps.failures.tasks_judge import judge_project
+from apps.failures.tasks import judge_project
 from apps.trajectories.actions import find
 from apps.trajectories.models import Trajectory
 from workers.lib.outgoing import RefusedAddress, check_url

@@ -17,13 +17,14 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
-from apps.failures import actions, actions_bulk, rates
-from apps.failures.actions_bulk import LIMIT, Change
-from apps.failures.actions_people import Refused
+from apps.failures import rates
+from apps.failures.actions import diagnose
+from apps.failures.actions.bulk import LIMIT, Change, assign_many, decide_many
+from apps.failures.actions.decisions import Refused
 from apps.failures.changes import changes, marked
 from apps.failures.models import Failure, FailureDecision, FailureQuerySet, FailureState
 from apps.failures.pages.case import triagers
-from apps.failures.queue import CONFIDENCES, FILTERS, narrowed, uuid_of
+from apps.failures.triage_queue import CONFIDENCES, FILTERS, narrowed, uuid_of
 from apps.trajectories.models import Facet
 from apps.trajectories.pages.totals import TooLong, patience
 
@@ -106,7 +107,7 @@ def _charts(project: Project, since: datetime | None) -> dict[str, Any]:
 @require_POST
 @project_view(Role.MEMBER)
 def classify(request: HttpRequest, project: Project) -> HttpResponse:
-    counts = actions.classify_project(project=project, by=request.user)
+    counts = diagnose.classify_project(project=project, by=request.user)
     messages.success(request, f"Looked at {counts['looked']} trajectories; {counts['found']} failed.")
     return redirect("failures:list", project.slug)
 
@@ -129,14 +130,14 @@ def _do(request: HttpRequest, project: Project, ids: list[int]) -> Change:
     if given.get("do") == "assign":
         name = given.get("to", "")
         to = get_object_or_404(get_user_model(), username=name, memberships__project=project) if name else None
-        return actions_bulk.assign_many(project=project, ids=ids, by=by, to=to)
+        return assign_many(project=project, ids=ids, by=by, to=to)
     if given.get("do") == "mode":
         mode = get_object_or_404(project.failure_modes, slug=given.get("mode", ""))
-        return actions_bulk.decide_many(project=project, ids=ids, by=by, state=FailureState.CONFIRMED, mode=mode)
+        return decide_many(project=project, ids=ids, by=by, state=FailureState.CONFIRMED, mode=mode)
     states = {"confirm": FailureState.CONFIRMED, "dismiss": FailureState.DISMISSED}
     if given.get("do") not in states:
         raise Refused("Choose what to do.")
-    return actions_bulk.decide_many(project=project, ids=ids, by=by, state=states[given["do"]])
+    return decide_many(project=project, ids=ids, by=by, state=states[given["do"]])
 
 
 def selection(request: HttpRequest, project: Project, given: QueryDict) -> list[int]:

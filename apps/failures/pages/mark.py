@@ -12,7 +12,8 @@ from django.shortcuts import get_object_or_404, redirect, render
 from apps.core.access import project_view
 from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
-from apps.failures.actions import Refused, ensure_modes, mark_failure
+from apps.failures.actions.decisions import Refused, mark_failure
+from apps.failures.actions.modes import ensure_modes
 from apps.failures.models import Failure, FailureMode
 from apps.trajectories.models import Trajectory
 

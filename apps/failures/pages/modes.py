@@ -14,9 +14,8 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import PlainLabels
 from apps.core.models import Project, Role
-from apps.failures.actions import ensure_modes
-from apps.failures.actions_modes import BUILT_IN, delete_mode, save_mode
-from apps.failures.actions_people import Refused
+from apps.failures.actions.decisions import Refused
+from apps.failures.actions.modes import BUILT_IN, delete_mode, ensure_modes, save_mode
 from apps.failures.models import FailureMode, FailureState
 
 

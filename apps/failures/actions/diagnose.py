@@ -1,4 +1,4 @@
-"""Writes of floor 4: failure modes and the diagnoses of the rules. What people decide is in `actions_people`."""
+"""Writes of floor 4: the diagnoses of the rules. What people decide is in `decisions`."""
 
 from __future__ import annotations
 
@@ -9,53 +9,11 @@ from django.db import transaction
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.failures.actions_people import Refused, assign, decide, mark_failure, reserve, split, undo
+from apps.failures.actions.modes import ensure_modes
 from apps.failures.classify import Diagnosis, classify
-from apps.failures.judge.policy import RULE, Word, joined, rules_mode
-from apps.failures.models import Failure, FailureMode, FailureState, Severity, Source
+from apps.failures.judge.precedence import RULE, Label, joined, rules_mode
+from apps.failures.models import Failure, FailureMode, FailureState, Source
 from apps.trajectories.models import Trajectory, in_chunks
-
-__all__ = [
-    "DEFAULT_MODES", "Refused", "as_input", "assign", "classify_project", "decide", "ensure_modes", "mark_failure",
-    "reserve", "split", "undo",
-]  # fmt: skip
-
-DEFAULT_MODES = (
-    ("format_error", "Format error", Severity.MEDIUM, False, "The output is not the form that was asked for."),
-    ("wrong_tool_choice", "Wrong tool choice", Severity.MEDIUM, False, "A tool there is, but not the right one."),
-    ("wrong_arguments", "Wrong arguments", Severity.MEDIUM, False, "The right tool, called with wrong arguments."),
-    ("bad_planning", "Bad planning", Severity.MEDIUM, False, "Steps that do not lead to the goal: loops, detours."),
-    ("unsafe_action", "Unsafe action", Severity.HIGH, True, "A dangerous tool, or a change that nobody asked for."),
-    (
-        "retrieval_failure",
-        "Retrieval failure",
-        Severity.MEDIUM,
-        False,
-        "What was needed was not looked up, or not found.",
-    ),
-    ("hallucinated_api", "Hallucinated API", Severity.MEDIUM, False, "A tool that does not exist was called."),
-    ("incomplete_execution", "Incomplete execution", Severity.LOW, False, "The run ended before the task was done."),
-)
-
-
-def ensure_modes(project: Project) -> dict[str, FailureMode]:
-    """The project's failure modes by slug; the usual ones are made where they are missing."""
-    FailureMode.objects.bulk_create(
-        [
-            FailureMode(
-                project=project,
-                slug=slug,
-                name=name,
-                severity=severity,
-                safety_relevant=safety,
-                definition=definition,
-                position=position,
-            )
-            for position, (slug, name, severity, safety, definition) in enumerate(DEFAULT_MODES)
-        ],
-        ignore_conflicts=True,
-    )
-    return {mode.slug: mode for mode in project.failure_modes.all()}
 
 
 def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
@@ -81,7 +39,7 @@ def _store(project: Project, modes: dict[str, FailureMode], chunk: list[Trajecto
     for pk, source, state, evidence in known.values_list("trajectory_id", "source", "state", "evidence"):
         is_open[pk] = source == Source.RULE and state == FailureState.OPEN
         said[pk] = evidence if is_open[pk] else ()
-    words = {pk: word_with(diagnosis, said.get(pk, ())) for pk, diagnosis in diagnoses.items()}
+    words = {pk: label_with(diagnosis, said.get(pk, ())) for pk, diagnosis in diagnoses.items()}
     found = {pk: word for pk, word in words.items() if word.mode in modes}
     rows = {pk: _failure(project, modes[word.mode], pk, word) for pk, word in found.items()}
     # What is new: a person who marks the same run just now comes first. What is open: its row is locked above.
@@ -111,7 +69,7 @@ def _note_rules(said: dict[Any, str]) -> None:
         Failure.objects.filter(trajectory_id__in=pks).exclude(rule_mode=mode).update(rule_mode=mode)
 
 
-def _failure(project: Project, mode: FailureMode, trajectory: Any, word: Word) -> Failure:
+def _failure(project: Project, mode: FailureMode, trajectory: Any, word: Label) -> Failure:
     return Failure(
         project=project,
         trajectory_id=trajectory,
@@ -123,10 +81,10 @@ def _failure(project: Project, mode: FailureMode, trajectory: Any, word: Word) -
     )
 
 
-def word_with(diagnosis: Diagnosis | None, evidence: Iterable[dict]) -> Word:
+def label_with(diagnosis: Diagnosis | None, evidence: Iterable[dict]) -> Label:
     """What the rules say now, together with what the judge said before, which a failure's `evidence` keeps."""
     items = [item.as_dict() for item in diagnosis.evidence] if diagnosis else []
-    return joined(Word(diagnosis.mode, diagnosis.blamed_message, items) if diagnosis else Word(), evidence)
+    return joined(Label(diagnosis.mode, diagnosis.blamed_message, items) if diagnosis else Label(), evidence)
 
 
 def source_of(evidence: list[dict]) -> Source:

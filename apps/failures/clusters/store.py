@@ -1,4 +1,4 @@
-"""The database half of clusters: a project's standing failures are grouped anew, and new ones placed in between.
+"""A project's stored clusters: its standing failures are grouped again, and new ones placed in between.
 
 Reading and grouping (minutes for tens of thousands) happen outside of any transaction; matching with the groups that are
 stored, and storing, in one, under the project's advisory lock.
@@ -27,7 +27,7 @@ from apps.core import locks
 from apps.core.actions import audit
 from apps.core.locks import ProjectLock
 from apps.core.models import Project
-from apps.failures import actions
+from apps.failures.actions import diagnose
 from apps.failures.clusters import identity, signatures
 from apps.failures.clusters.cases import Case, arguments_of, request_of, trouble_of
 from apps.failures.clusters.features import STOP_WORDS, Space
@@ -110,7 +110,7 @@ def _cases(chunk: list[Failure]) -> Iterator[Case]:
     for failure in chunk:
         row = failure.trajectory
         yield case_of(
-            actions.as_input(row),
+            diagnose.as_input(row),
             id=str(failure.pk),
             mode=failure.mode.slug,
             blamed_message=failure.blamed_message,

@@ -11,9 +11,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import AuditEvent, Project, Role
-from apps.failures import actions_clusters, clustering
-from apps.failures.actions import ensure_modes
-from apps.failures.actions_people import Refused, undo
+from apps.failures.actions import clusters
+from apps.failures.actions.decisions import Refused, undo
+from apps.failures.actions.modes import ensure_modes
+from apps.failures.clusters import store
 from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureDecision, FailureState
 from apps.failures.tasks import recluster_due
 from apps.trajectories import digest
@@ -61,7 +62,7 @@ def fill(project: Project, n: int = 4) -> tuple[FailureCluster, FailureCluster]:
     for _ in range(n):
         fail(project, PAYMENT)
         fail(project, REFUND)
-    clustering.recluster(project)
+    store.recluster(project)
     return of(project, PAYMENT), of(project, REFUND)
 
 
@@ -85,11 +86,11 @@ def test_similar_failures_are_one_cluster(project: Project) -> None:
 def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None:
     payments, refunds = fill(project)
     by = make_member(project)
-    actions_clusters.rename(cluster=payments, name="Card  not on file", by=by)
-    actions_clusters.move(cluster=payments, to="triaged", by=by)
+    clusters.rename(cluster=payments, name="Card  not on file", by=by)
+    clusters.move(cluster=payments, to="triaged", by=by)
     for _ in range(3):
         fail(project, PAYMENT, version="2")
-    done = clustering.recluster(project)
+    done = store.recluster(project)
     assert done and done["born"] == done["gone"] == 0
     payments.refresh_from_db()
     assert (payments.name, payments.state, payments.size) == ("Card not on file", "triaged", 7)
@@ -99,20 +100,20 @@ def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None
 def test_an_empty_name_gives_it_back_to_its_words(project: Project) -> None:
     payments, _ = fill(project)
     by = make_member(project)
-    actions_clusters.rename(cluster=payments, name="Mine", by=by)
-    assert actions_clusters.rename(cluster=payments, name=" ", by=by).name == payments.name
+    clusters.rename(cluster=payments, name="Mine", by=by)
+    assert clusters.rename(cluster=payments, name=" ", by=by).name == payments.name
 
 
 def test_a_group_that_is_gone_is_known_again_when_it_comes_back(project: Project) -> None:
     payments, _ = fill(project)
-    actions_clusters.rename(cluster=payments, name="Mine", by=make_member(project))
+    clusters.rename(cluster=payments, name="Mine", by=make_member(project))
     Trajectory.objects.filter(failure__cluster=payments).delete()
-    clustering.recluster(project)
+    store.recluster(project)
     payments.refresh_from_db()
     assert payments.gone and payments.size == 0
     for _ in range(4):
         fail(project, PAYMENT)
-    clustering.recluster(project)
+    store.recluster(project)
     payments.refresh_from_db()
     assert not payments.gone and payments.name == "Mine" and of(project, PAYMENT) == payments
 
@@ -120,38 +121,38 @@ def test_a_group_that_is_gone_is_known_again_when_it_comes_back(project: Project
 def test_nothing_standing_leaves_no_cluster(project: Project) -> None:
     fill(project)
     Failure.objects.filter(project=project).update(state=FailureState.DISMISSED)
-    assert clustering.due() == [project.pk]
-    clustering.recluster(project)
+    assert store.due() == [project.pk]
+    store.recluster(project)
     assert not FailureCluster.objects.filter(project=project, gone=False).exists()
-    assert clustering.due() == []
+    assert store.due() == []
 
 
 def test_an_older_run_does_not_overwrite_a_newer_one(project: Project) -> None:
     fill(project)
     ClusterSpace.objects.filter(project=project).update(made_at=timezone.now() + HOUR)
-    assert clustering.recluster(project) is None
+    assert store.recluster(project) is None
 
 
 def test_only_projects_with_news_are_grouped_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
-    monkeypatch.setattr(clustering.current_app, "send_task", lambda name, args, **_: sent.append((name, args)))
+    monkeypatch.setattr(store.current_app, "send_task", lambda name, args, **_: sent.append((name, args)))
     fail(project, PAYMENT)
-    assert clustering.due() == []  # one failure is no group
+    assert store.due() == []  # one failure is no group
     fill(make_project())
     fail(project, PAYMENT)
     fail(project, PAYMENT)
-    assert recluster_due() == 1 and sent == [(clustering.TASK, [project.pk])]
-    clustering.recluster(project)
-    assert clustering.due() == []
+    assert recluster_due() == 1 and sent == [(store.TASK, [project.pk])]
+    store.recluster(project)
+    assert store.due() == []
     Failure.objects.filter(project=project).first().delete()
-    assert clustering.due() == [project.pk]
+    assert store.due() == [project.pk]
 
 
 def test_a_new_failure_joins_the_cluster_it_is_like(project: Project) -> None:
     payments, _ = fill(project)
     new = fail(project, PAYMENT, version="2")
     odd = fail(project, ("play_song", "Play some jazz while I cook.", "Speaker offline: no device is connected."))
-    assert clustering.place(project, [new, odd]) == 1
+    assert store.place(project, [new, odd]) == 1
     new.refresh_from_db(), odd.refresh_from_db(), payments.refresh_from_db()
     assert new.cluster == payments and odd.cluster is None
     assert payments.size == 5 and payments.versions == ["a 1", "a 2"]
@@ -162,14 +163,14 @@ def test_a_new_failure_joins_the_cluster_it_is_like(project: Project) -> None:
 
 def fixed(project: Project, version: str = "a 2") -> FailureCluster:
     payments, _ = fill(project)
-    actions_clusters.move(cluster=payments, to="fixed", version=version, by=make_member(project))
+    clusters.move(cluster=payments, to="fixed", version=version, by=make_member(project))
     past = timezone.now() - HOUR / 2
     FailureCluster.objects.filter(pk=payments.pk).update(fixed_at=past)
     return payments
 
 
 @pytest.mark.parametrize(
-    "again", [lambda project, new: clustering.recluster(project), lambda project, new: clustering.place(project, [new])]
+    "again", [lambda project, new: store.recluster(project), lambda project, new: store.place(project, [new])]
 )
 def test_a_fixed_cluster_is_reopened_by_a_failure_of_the_fixed_version(project: Project, again: Any) -> None:
     payments = fixed(project)
@@ -183,12 +184,12 @@ def test_a_fixed_cluster_is_reopened_by_a_failure_of_the_fixed_version(project: 
 def test_an_old_version_that_is_still_in_service_does_not_reopen(project: Project) -> None:
     payments = fixed(project)
     fail(project, PAYMENT, version="1", at=timezone.now())
-    clustering.recluster(project)
+    store.recluster(project)
     payments.refresh_from_db()
     assert payments.state == "fixed"
     make_trajectory(project, agent={"name": "a", "version": "2"}, outcome={"status": "success"})
     fail(project, PAYMENT, version="1", at=timezone.now())
-    clustering.recluster(project)
+    store.recluster(project)
     payments.refresh_from_db()
     assert payments.state == "fixed"
 
@@ -197,9 +198,9 @@ def test_a_fix_needs_its_version_and_a_life_has_its_order(project: Project) -> N
     payments, _ = fill(project)
     by = make_member(project)
     with pytest.raises(Refused, match="which agent version"):
-        actions_clusters.move(cluster=payments, to="fixed", by=by)
+        clusters.move(cluster=payments, to="fixed", by=by)
     with pytest.raises(Refused, match="cannot become reopened"):
-        actions_clusters.move(cluster=payments, to="reopened", by=by)
+        clusters.move(cluster=payments, to="reopened", by=by)
     assert FailureCluster.objects.get(pk=payments.pk).state == "new"
 
 
@@ -209,7 +210,7 @@ def test_a_fix_needs_its_version_and_a_life_has_its_order(project: Project) -> N
 def test_all_open_failures_are_decided_at_once_and_undone_at_once(project: Project) -> None:
     payments, refunds = fill(project)
     by = make_member(project)
-    change = actions_clusters.decide_all(cluster=payments, by=by, state=FailureState.DISMISSED)
+    change = clusters.decide_all(cluster=payments, by=by, state=FailureState.DISMISSED)
     payments.refresh_from_db()
     assert change.n == 4 and payments.size == 0 and FailureDecision.objects.count() == 4
     assert refunds.failures.filter(state=FailureState.OPEN).count() == 4
@@ -220,11 +221,11 @@ def test_all_open_failures_are_decided_at_once_and_undone_at_once(project: Proje
 def test_what_somebody_else_was_given_is_left_to_them(project: Project) -> None:
     payments, _ = fill(project)
     me, other = make_member(project), make_member(project)
-    assert actions_clusters.assign_all(cluster=payments, to=other, by=me).n == 4
+    assert clusters.assign_all(cluster=payments, to=other, by=me).n == 4
     with pytest.raises(Refused, match="open and free"):
-        actions_clusters.decide_all(cluster=payments, by=me, state=FailureState.CONFIRMED)
+        clusters.decide_all(cluster=payments, by=me, state=FailureState.CONFIRMED)
     mode = ensure_modes(project)["retrieval_failure"]
-    assert actions_clusters.decide_all(cluster=payments, by=other, state=FailureState.CONFIRMED, mode=mode).n == 4
+    assert clusters.decide_all(cluster=payments, by=other, state=FailureState.CONFIRMED, mode=mode).n == 4
 
 
 # Pages
@@ -281,11 +282,11 @@ def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> No
 def test_asking_for_a_clustering_waits_for_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(project)
     sent: list[Any] = []
-    monkeypatch.setattr(clustering.current_app, "send_task", lambda name, args, **_: sent.append(args))
+    monkeypatch.setattr(store.current_app, "send_task", lambda name, args, **_: sent.append(args))
     client = browser(project)
     page = client.post(reverse("failures:recluster", args=[project.slug]), follow=True)
     assert sent == [[project.pk]] and page.context["waiting"] and b"every 2s" in page.content
-    clustering.recluster(project)
+    store.recluster(project)
     assert not client.get(page.request["PATH_INFO"], {"asked": page.context["request"].GET["asked"]}).context["waiting"]
 
 
@@ -305,7 +306,7 @@ def test_when_versions_began_is_told_from_the_roll_ups_and_what_is_not_counted_y
     fail(project, PAYMENT, "0", hour + timedelta(minutes=1))
     digest.run()
     fail(project, PAYMENT, "3", hour + HOUR)
-    found = clustering.first_seen(project)
+    found = store.first_seen(project)
     assert list(found) == ["a 0", "a 1", "a 2", "a 3"]
     assert (found["a 1"], found["a 2"], found["a 3"]) == (began["1"], began["2"], hour + HOUR)
     assert found["a 0"] == hour - 3 * HOUR

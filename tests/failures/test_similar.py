@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.failures.clusters.alike import Sketch, ranked, words
+from apps.failures.similar.scoring import Sketch, ranked, words
 
 WORDS = st.lists(st.sampled_from(["refund", "order", "ticket", "invoice", "late", "missing", "wrong"]), max_size=4)
 SKETCHES = st.builds(

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.failures.actions_people import Refused, held, holder_of, require_triager, snapshots
+from apps.failures.actions.decisions import Refused, held, holder_of, require_triager, snapshots
 from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Source
 
 LIMIT = 5_000  # failures of one change

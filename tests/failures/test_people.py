@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
 from apps.core.models import AuditEvent, Role
-from apps.failures import actions_people as people
-from apps.failures.actions import classify_project, ensure_modes, mark_failure
-from apps.failures.actions_bulk import LIMIT, assign_many, decide_many
-from apps.failures.actions_modes import delete_mode, save_mode
-from apps.failures.actions_people import Refused
+from apps.failures.actions import decisions
+from apps.failures.actions.bulk import LIMIT, assign_many, decide_many
+from apps.failures.actions.decisions import Refused, mark_failure
+from apps.failures.actions.diagnose import classify_project
+from apps.failures.actions.modes import delete_mode, ensure_modes, save_mode
 from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Source
 from tests.factories import make_failed, make_member, make_project, make_trajectory
 
@@ -48,11 +48,11 @@ class UndoGivesBackEverything(TestCase):
             try:
                 if kind in ("decide", "dismiss"):
                     state = FailureState.CONFIRMED if kind == "decide" else FailureState.DISMISSED
-                    people.decide(failure=failure, by=by, mode=mode if kind == "decide" else None, state=state)
+                    decisions.decide(failure=failure, by=by, mode=mode if kind == "decide" else None, state=state)
                 elif kind == "split":
-                    people.split(failure=failure, by=by, mode=mode)
+                    decisions.split(failure=failure, by=by, mode=mode)
                 elif kind == "assign":
-                    people.assign(failure=failure, by=by, to=by if n % 2 else None)
+                    decisions.assign(failure=failure, by=by, to=by if n % 2 else None)
                 elif kind == "mark":
                     mark_failure(trajectory=healthy, mode=mode, blamed_message=1, by=by)
                 else:
@@ -62,8 +62,8 @@ class UndoGivesBackEverything(TestCase):
             except Refused:
                 continue
         for _ in range(done):
-            assert people.undo(project=project, by=by).kept == 0
-        assert people.undo(project=project, by=by) is None
+            assert decisions.undo(project=project, by=by).kept == 0
+        assert decisions.undo(project=project, by=by) is None
         assert as_it_is(project) == before
 
 
@@ -78,14 +78,14 @@ def failed(count: int = 1) -> tuple:
 def test_what_another_changed_since_is_not_taken_back() -> None:
     project, (failure,) = failed()
     one, other = make_member(project), make_member(project)
-    people.decide(failure=failure, by=one)
-    people.decide(failure=failure, by=other, state=FailureState.DISMISSED)
-    done = people.undo(project=project, by=one)
+    decisions.decide(failure=failure, by=one)
+    decisions.decide(failure=failure, by=other, state=FailureState.DISMISSED)
+    done = decisions.undo(project=project, by=one)
     assert (done.n, done.kept) == (0, 1)
     failure.refresh_from_db()
     assert failure.state == FailureState.DISMISSED and failure.decided_by == other
-    assert people.undo(project=project, by=one) is None
-    assert people.undo(project=project, by=other).n == 1
+    assert decisions.undo(project=project, by=one) is None
+    assert decisions.undo(project=project, by=other).n == 1
     assert FailureDecision.objects.count() == 1  # the one that was passed over stays history
 
 
@@ -93,8 +93,8 @@ def test_undo_of_a_bulk_change_keeps_what_was_changed_since() -> None:
     project, failures = failed(4)
     one, other = make_member(project), make_member(project)
     decide_many(project=project, ids=[row.pk for row in failures], by=one, state=FailureState.DISMISSED)
-    people.decide(failure=failures[0], by=other)
-    done = people.undo(project=project, by=one)
+    decisions.decide(failure=failures[0], by=other)
+    done = decisions.undo(project=project, by=one)
     assert (done.n, done.kept) == (3, 1)
     assert Failure.objects.filter(state=FailureState.OPEN).count() == 3
 
@@ -102,8 +102,8 @@ def test_undo_of_a_bulk_change_keeps_what_was_changed_since() -> None:
 def test_bulk_leaves_what_is_held_and_what_was_so() -> None:
     project, failures = failed(4)
     by, holder = make_member(project), make_member(project)
-    people.reserve(failure=failures[0], by=holder)
-    people.decide(failure=failures[1], by=holder, state=FailureState.DISMISSED)
+    decisions.reserve(failure=failures[0], by=holder)
+    decisions.decide(failure=failures[1], by=holder, state=FailureState.DISMISSED)
     change = decide_many(project=project, ids=[row.pk for row in failures], by=by, state=FailureState.DISMISSED)
     assert (change.n, change.same, change.held) == (2, 1, 1)
     assert str(change) == "2 failures dismissed. Left as they are: 1 was so before, 1 is on somebody else's screen."
@@ -115,7 +115,7 @@ def test_bulk_refuses_strangers_and_too_many() -> None:
     with pytest.raises(Refused, match="cannot decide"):
         assign_many(project=project, ids=[failure.pk], by=by, to=stranger)
     with pytest.raises(Refused, match="cannot decide"):
-        people.assign(failure=failure, by=by, to=make_member(project, Role.VIEWER))
+        decisions.assign(failure=failure, by=by, to=make_member(project, Role.VIEWER))
     with pytest.raises(Refused, match="at once"):
         decide_many(project=project, ids=range(LIMIT + 1), by=by, state=FailureState.CONFIRMED)
     with pytest.raises(Refused, match="No failure"):
@@ -148,7 +148,7 @@ def test_a_person_marks_what_no_rule_found() -> None:
 def test_the_rules_word_is_kept_beside_a_persons() -> None:
     project, (failure,) = failed()
     assert failure.rule_mode == failure.mode.slug == "format_error"
-    people.decide(failure=failure, by=make_member(project), mode=ensure_modes(project)["bad_planning"])
+    decisions.decide(failure=failure, by=make_member(project), mode=ensure_modes(project)["bad_planning"])
     Failure.objects.update(rule_mode="")
     classify_project(project=project)
     failure.refresh_from_db()
@@ -157,7 +157,7 @@ def test_the_rules_word_is_kept_beside_a_persons() -> None:
 
 def test_a_second_mode_outlives_a_change_of_the_rules() -> None:
     project, (failure,) = failed()
-    people.split(failure=failure, by=make_member(project), mode=ensure_modes(project)["bad_planning"])
+    decisions.split(failure=failure, by=make_member(project), mode=ensure_modes(project)["bad_planning"])
     row = failure.trajectory
     row.outcome_status, row.content = "success", row.content | {"interventions": []}
     row.save(update_fields=["outcome_status"])
@@ -169,11 +169,11 @@ def test_a_mode_in_use_or_of_the_rules_is_not_deleted() -> None:
     project, (failure,) = failed()
     by = make_member(project)
     own = save_mode(mode=FailureMode(project=project, slug="rude", name="Rude"), by=by)
-    people.split(failure=failure, by=by, mode=own)
+    decisions.split(failure=failure, by=by, mode=own)
     with pytest.raises(Refused, match="“Rude” is in use: 1 failure has it"):
         delete_mode(mode=own, by=by)
-    people.split(failure=failure, by=by, mode=own)
+    decisions.split(failure=failure, by=by, mode=own)
     delete_mode(mode=own, by=by)
     with pytest.raises(Refused, match="so it stays"):
         delete_mode(mode=ensure_modes(project)["bad_planning"], by=by)
-    assert people.undo(project=project, by=by).kept == 1  # its mode is gone
+    assert decisions.undo(project=project, by=by).kept == 1  # its mode is gone

@@ -13,7 +13,7 @@ WEAK_MODE = "incomplete_execution"  # what the rules say of a run that failed th
 
 
 @dataclass(frozen=True)
-class Word:
+class Label:
     """A diagnosis: an empty mode is no failure; `evidence` are `findings.Evidence` as dicts, the deciding one first."""
 
     mode: str = ""
@@ -22,7 +22,7 @@ class Word:
     by_judge: bool = False
 
 
-def choose(rules: Word, verdict: Verdict) -> Word:
+def choose(rules: Label, verdict: Verdict) -> Label:
     """The judge wins over no finding, hints and “incomplete execution”; what rules are surer of stands.
 
     Its evidence is kept either way, at the end where it does not decide. That it sees no failure removes nothing that
@@ -32,11 +32,11 @@ def choose(rules: Word, verdict: Verdict) -> Word:
         return rules
     said = as_evidence(verdict)
     if not is_weak(rules):
-        return Word(rules.mode, rules.blamed, [*rules.evidence, said])
-    return Word(verdict.mode, verdict.message_index, [said, *rules.evidence], by_judge=True)
+        return Label(rules.mode, rules.blamed, [*rules.evidence, said])
+    return Label(verdict.mode, verdict.message_index, [said, *rules.evidence], by_judge=True)
 
 
-def joined(rules: Word, evidence: Iterable[dict[str, Any]]) -> Word:
+def joined(rules: Label, evidence: Iterable[dict[str, Any]]) -> Label:
     """A new word of the rules with what the judge said before, as `evidence` of the failure keeps it."""
     said = next((item for item in evidence if item.get("rule") == RULE and item.get("mode")), None)
     if said is None:
@@ -50,7 +50,7 @@ def rules_mode(evidence: Iterable[dict[str, Any]]) -> str:
     return next((str(item.get("mode") or "") for item in evidence if item.get("rule") != RULE), "")
 
 
-def is_weak(rules: Word) -> bool:
+def is_weak(rules: Label) -> bool:
     """Whether the judge may know better."""
     sure = [item.get("confidence") for item in rules.evidence]
     if not rules.mode or "certain" in sure:

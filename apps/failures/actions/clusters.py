@@ -9,10 +9,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from apps.core.actions import audit
-from apps.failures.actions_bulk import LIMIT, Change, assign_many, decide_many
-from apps.failures.actions_people import Refused
-from apps.failures.clustering import LONGEST_VERSION, refresh
+from apps.failures.actions.bulk import LIMIT, Change, assign_many, decide_many
+from apps.failures.actions.decisions import Refused
 from apps.failures.clusters.life import LEGAL, IllegalMove, moved
+from apps.failures.clusters.store import LONGEST_VERSION, refresh
 from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState
 
 State = FailureCluster.State

@@ -8,8 +8,8 @@ from typing import Any
 from django.db.models import F, Q
 from django.db.models.fields.json import KeyTransform
 
-from apps.failures.clusters.alike import Alike, Sketch, ranked
 from apps.failures.models import Failure, FailureState
+from apps.failures.similar.scoring import Alike, Sketch, ranked
 
 SHOWN = 6
 WINDOW = 30  # candidates of each state: the newest, those just before it in time, those just after it

@@ -27,14 +27,14 @@ def rank_of(mode: FailureMode) -> Rank:
 
 
 @dataclass(frozen=True)
-class Place:
+class QueuePosition:
     """Where a case stands in the order: by the rank of its mode, then the newest first."""
 
     rank: Rank
     trajectory: UUID
 
     @classmethod
-    def of(cls, failure: Failure) -> Place:
+    def of(cls, failure: Failure) -> QueuePosition:
         return cls(rank_of(failure.mode), failure.trajectory_id)
 
 
@@ -67,7 +67,7 @@ def uuid_of(text: str) -> UUID | None:
         return None
 
 
-class Queue:
+class TriageQueue:
     """The open cases of a project that a person's filters leave."""
 
     def __init__(self, project: Project, user: Any, given: Mapping[str, str]) -> None:
@@ -101,7 +101,7 @@ class Queue:
         n = self.rows().filter(mode__in=self.modes).order_by()[: COUNTED + 1].count()
         return f"{min(n, COUNTED):,}{'+' * (n > COUNTED)}"
 
-    def next(self, after: Place | None = None, skip: int | None = None) -> int | None:
+    def next(self, after: QueuePosition | None = None, skip: int | None = None) -> int | None:
         """The first free case after a place, round to the top; None where none is free."""
         for rank, modes in self._ranks():
             if after is None or rank >= after.rank:
@@ -110,7 +110,7 @@ class Queue:
                     return found
         return self.next(None, skip) if after else None
 
-    def previous(self, before: Place, skip: int | None = None) -> int | None:
+    def previous(self, before: QueuePosition, skip: int | None = None) -> int | None:
         """The last free case before a place; None where there is none."""
         for rank, modes in reversed(self._ranks()):
             if rank <= before.rank:

@@ -1,0 +1,74 @@
+"""A project's own failure modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.failures.actions.decisions import Refused
+from apps.failures.models import Failure, FailureMode, Severity
+
+DEFAULT_MODES = (
+    ("format_error", "Format error", Severity.MEDIUM, False, "The output is not the form that was asked for."),
+    ("wrong_tool_choice", "Wrong tool choice", Severity.MEDIUM, False, "A tool there is, but not the right one."),
+    ("wrong_arguments", "Wrong arguments", Severity.MEDIUM, False, "The right tool, called with wrong arguments."),
+    ("bad_planning", "Bad planning", Severity.MEDIUM, False, "Steps that do not lead to the goal: loops, detours."),
+    ("unsafe_action", "Unsafe action", Severity.HIGH, True, "A dangerous tool, or a change that nobody asked for."),
+    (
+        "retrieval_failure",
+        "Retrieval failure",
+        Severity.MEDIUM,
+        False,
+        "What was needed was not looked up, or not found.",
+    ),
+    ("hallucinated_api", "Hallucinated API", Severity.MEDIUM, False, "A tool that does not exist was called."),
+    ("incomplete_execution", "Incomplete execution", Severity.LOW, False, "The run ended before the task was done."),
+)
+BUILT_IN = frozenset(slug for slug, *_ in DEFAULT_MODES)
+
+
+def ensure_modes(project: Project) -> dict[str, FailureMode]:
+    """The project's failure modes by slug; the usual ones are made where they are missing."""
+    FailureMode.objects.bulk_create(
+        [
+            FailureMode(
+                project=project,
+                slug=slug,
+                name=name,
+                severity=severity,
+                safety_relevant=safety,
+                definition=definition,
+                position=position,
+            )
+            for position, (slug, name, severity, safety, definition) in enumerate(DEFAULT_MODES)
+        ],
+        ignore_conflicts=True,
+    )
+    return {mode.slug: mode for mode in project.failure_modes.all()}
+
+
+@transaction.atomic
+def save_mode(*, mode: FailureMode, by: Any) -> FailureMode:
+    """Adds or changes a mode that is valid."""
+    is_new = mode.pk is None
+    mode.save()
+    audit("failure_mode.added" if is_new else "failure_mode.changed", project=mode.project, by=by, target=mode,
+          slug=mode.slug, name=mode.name, severity=mode.severity, safety_relevant=mode.safety_relevant)  # fmt: skip
+    return mode
+
+
+@transaction.atomic
+def delete_mode(*, mode: FailureMode, by: Any) -> None:
+    """Raises Refused where the rules name it or a failure has it."""
+    mode = FailureMode.objects.select_for_update().get(pk=mode.pk)
+    if mode.slug in BUILT_IN:
+        raise Refused(f"The rules sort failures into “{mode}”, so it stays. You can rename it, or put it last.")
+    first, second = Failure.objects.filter(mode=mode).count(), Failure.objects.filter(also=mode).count()
+    if used := first + second:
+        many = f"{used:,} failure has" if used == 1 else f"{used:,} failures have"
+        raise Refused(f"“{mode}” is in use: {many} it. Give them another mode first; a bulk change does it at once.")
+    audit("failure_mode.deleted", project=mode.project, by=by, target=mode, slug=mode.slug, name=mode.name)
+    mode.delete()
