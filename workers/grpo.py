@@ -26,6 +26,7 @@ from workers.lib.spec import SpecError, Stop, StopFlag, run_main
 from workers.lib.verifiers import Score
 from workers.ml import checkpoint
 from workers.ml.branches import completion_hidden, decoder_of, forward_prompts
+from workers.ml.losses import token_logprobs
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 from workers.ml.transformers_engine import TransformersEngine
 
@@ -91,13 +92,9 @@ def logprobs_of(
     decoder, head = decoder_of(model)
     prompted = forward_prompts(decoder, prompts, fill)
     hidden, ids, real = completion_hidden(decoder, prompted, completions)
-    logits = head(hidden[real]).float() / temperature
-    everything = logits.log_softmax(-1)
-    chosen = everything.gather(-1, ids[real][:, None])[:, 0]
-    with torch.no_grad():
-        entropy = -(everything.exp() * everything).sum(-1)
-    zeros = torch.zeros(real.shape, device=logits.device)
-    return zeros.masked_scatter(real, chosen), zeros.masked_scatter(real, entropy), real
+    found = token_logprobs(head, hidden[real], ids[real], temperature)
+    zeros = torch.zeros(real.shape, device=hidden.device)
+    return zeros.masked_scatter(real, found.logprobs), zeros.masked_scatter(real, found.entropies), real
 
 
 def policy_loss(

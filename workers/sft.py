@@ -17,6 +17,7 @@ from workers.lib.events import Emitter
 from workers.lib.spec import Stop, StopFlag, run_main
 from workers.ml import checkpoint
 from workers.ml.branches import common_prefix, decoder_of, forward_level, use_branches
+from workers.ml.losses import token_logprobs
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 
 
@@ -114,14 +115,11 @@ def completion_loss(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> tu
     starts = torch.full((len(ids),), shared, device=ids.device)
     hidden, _ = forward_level(decoder, ids[:, shared:], real[:, shared:], starts, above)
     learnt, labels = learnt[:, shared + 1 :], labels[:, shared + 1 :]
-    logprobs = head(hidden[:, :-1][learnt]).float().log_softmax(-1)
-    targets = labels[learnt]
-    with torch.no_grad():
-        found = {
-            "train/entropy": float(-(logprobs.exp() * logprobs).sum(-1).mean()),
-            "train/token_accuracy": float((logprobs.argmax(-1) == targets).float().mean()),
-        }
-    return -logprobs.gather(-1, targets[:, None]).mean(), found
+    found = token_logprobs(head, hidden[:, :-1][learnt], labels[learnt])
+    return -found.logprobs.mean(), {
+        "train/entropy": float(found.entropies.mean()),
+        "train/token_accuracy": float(found.likeliest.float().mean()),
+    }
 
 
 def reporting(
