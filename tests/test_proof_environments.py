@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.flywheel.machine import Machine, free_port, up
-from workers.lib.environments.responses import flat_tool
+from workers.lib.messages import flat_tool
 
 pytestmark = pytest.mark.proof
 ROOT = Path(__file__).resolve().parent.parent

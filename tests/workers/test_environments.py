@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.workers.test_workplace_assistant import VALUES, assistant
 from workers.lib.environments import EpisodeError, is_multi_turn, load
-from workers.lib.environments.responses import response_of, row_of, to_items, to_messages
+from workers.lib.environments.responses import response_of, row_of, to_items
+from workers.lib.messages import from_items
 from workers.lib.spec import SpecError
 
 USER = {"role": "user", "content": "Close 12."}
@@ -142,19 +143,19 @@ OTHERS = st.builds(
 def test_messages_come_back_from_items_as_they_were(pairs: list[tuple[dict, dict]]) -> None:
     messages = [message for pair in pairs for message in pair]
     items = to_items(messages)
-    assert to_messages(json.loads(json.dumps(items))) == messages
+    assert from_items(json.loads(json.dumps(items))) == messages
     assert response_of(messages, name="x", tools=[])["output"] == items
 
 
 @pytest.mark.parametrize("items", [None, 3, [3], {"type": "message"}])
 def test_what_are_no_items_is_refused(items: object) -> None:
     with pytest.raises(ValueError, match="list of objects"):
-        to_messages(items)
+        from_items(items)
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["type", "role", "content", "name", "arguments", "call_id", "output"]), VALUES | st.sampled_from(["message", "function_call", "function_call_output", "reasoning"]))))  # fmt: skip
 def test_hostile_items_never_raise(items: list[dict]) -> None:
-    for message in to_messages(items):
+    for message in from_items(items):
         assert isinstance(message["role"], str)
 
 

@@ -448,6 +448,8 @@ def test_promises_are_those_of_the_options(spec: dict, has: set[str], lacks: set
         ({"calls": [MAIL, CLOSE]}, called([CLOSE, MAIL], "text"), True),
         ({"calls": [MAIL, CLOSE], "ordered": True}, called([CLOSE, MAIL], "text"), False),
         ({"calls": []}, [{"role": "assistant", "content": "yes"}], True),
+        (MAIL, [{"role": "assistant", "content": f"```json\n{json.dumps(MAIL)}\n```"}], True),
+        ({"calls": []}, [{"role": "assistant", "content": f"```json\n{json.dumps(MAIL)}\n```"}], False),
         ({"answer": 1234.5}, [{"role": "assistant", "content": "\\boxed{1,234.50}"}], True),
         ({"answer": ["no", "nein"]}, [{"role": "assistant", "content": "Nein."}], True),
         ({"answer": "Paris"}, [{"role": "assistant", "content": "Is it Paris or Rome?"}], False),

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from workers.lib.environments import gold_calls, load
 from workers.lib.environments.rerun import retold
-from workers.lib.environments.responses import to_messages
 from workers.lib.environments.workplace_assistant import WorkplaceAssistant, own_tasks
 from workers.lib.environments.workplace_assistant.office import HANDLERS
 from workers.lib.environments.workplace_assistant.tables import COLUMNS, CRM, invented, read_tables
 from workers.lib.environments.workplace_assistant.tools import PARAMETERS, TOOLS
+from workers.lib.messages import from_items
 from workers.lib.spec import SpecError
 from workers.lib.verifiers import Score
 
@@ -97,10 +97,10 @@ def test_a_stored_rollout_scores_its_stored_reward(theirs: WorkplaceAssistant, n
     row = shared("example_rollouts.jsonl")[number]
     task = {
         "id": str(number),
-        "messages": to_messages(row["responses_create_params"]["input"]),
+        "messages": from_items(row["responses_create_params"]["input"]),
         "expected": {"calls": [{"tool": name, "args": args} for name, args in GOLD[number]]},
     }
-    recorded = to_messages(row["response"]["output"])
+    recorded = from_items(row["response"]["output"])
     episode = asyncio.run(retold(theirs, task, recorded))
     assert [m for m in episode.messages if m["role"] == "tool"] == [m for m in recorded if m["role"] == "tool"]
     assert asyncio.run(episode.score()).reward == row["reward"]
@@ -109,7 +109,7 @@ def test_a_stored_rollout_scores_its_stored_reward(theirs: WorkplaceAssistant, n
 @pytest.mark.parametrize("number", range(5))
 def test_the_ground_truth_of_a_row_scores_1(theirs: WorkplaceAssistant, number: int) -> None:
     row = shared("example.jsonl")[number]
-    task = {"id": "x", "messages": to_messages(row["responses_create_params"]["input"])} | {
+    task = {"id": "x", "messages": from_items(row["responses_create_params"]["input"])} | {
         "ground_truth": row["ground_truth"]
     }
     calls = [(call["tool"], call["args"]) for call in gold_calls(row)]

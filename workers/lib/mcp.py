@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from workers.lib.environments.strict_json import clean
 from workers.lib.keys import bearer, hidden, key_in
+from workers.lib.messages import clean
 from workers.lib.outgoing import RefusedAddress, async_client
 
 REVISION = "2025-06-18"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from apps.environments.protocol.bodies import Refusal
-from workers.lib.environments.responses import chat_tool, to_messages
+from workers.lib.messages import call_of, chat_tool, from_items
 
 ASKED, TRUTH, ANSWER = "responses_create_params", "ground_truth", "expected_answer"
 OURS = {"messages": list, "expected": dict, "tools": list, "metadata": dict}
@@ -50,7 +49,7 @@ def _kept(row: dict) -> dict | None:
 
 def _messages(asked: dict) -> list[dict]:
     try:
-        found = to_messages(asked.get("input"))
+        found = from_items(asked.get("input"))
     except ValueError as error:
         raise _wrong(f"{ASKED}.input", f"must be text or a list of Responses items ({error})") from error
     system = asked.get("instructions")
@@ -96,14 +95,10 @@ def _calls(truth: list) -> dict:
 def _call(call: Any, path: str) -> dict:
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise _wrong(path, 'must be {"name", "arguments"}')
-    arguments = call.get("arguments", {})
-    try:
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+    found = call_of({"function": call})
+    if found is None or found.args is None:
         raise _wrong(f"{path}.arguments", "must be a JSON object, or the text of one")
-    return {"tool": call["name"], "args": arguments}
+    return found.plain
 
 
 def said_in(response: Any) -> list[dict]:
@@ -112,7 +107,7 @@ def said_in(response: Any) -> list[dict]:
     if not isinstance(output, list):
         raise _wrong("response.output", "must be the list of items of an OpenAI Responses object")
     try:
-        return to_messages(output)
+        return from_items(output)
     except ValueError as error:
         raise _wrong("response.output", str(error)) from error
 

@@ -30,7 +30,8 @@ from apps.environments.protocol.bodies import (
 )
 from apps.environments.protocol.rows import ASKED, said_in, task_of
 from apps.environments.protocol.scoring import as_members, call, score
-from workers.lib.environments.responses import flat_tool, to_items
+from workers.lib.environments.responses import to_items
+from workers.lib.messages import flat_tool
 from workers.lib.spec import SpecError
 
 log = logging.getLogger(__name__)

@@ -5,10 +5,10 @@ A spec is {kind, name, config, harness: {system_prompt, examples, tools, max_tur
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from typing import Any, Protocol
 
+from workers.lib.messages import call_of
 from workers.lib.spec import SpecError
 from workers.lib.verifiers import Clients, Execution, Score
 
@@ -119,4 +119,7 @@ def gold_calls(task: dict) -> list[dict]:
     truth = task.get("ground_truth")
     if not isinstance(truth, list):
         raise ValueError("The task has no expected calls.")
-    return [{"tool": call["name"], "args": json.loads(call["arguments"])} for call in truth]
+    calls = [call_of(call) for call in truth]
+    if any(call is None or call.problem for call in calls):
+        raise ValueError("The task's ground_truth holds something that is not a call.")
+    return [call.plain for call in calls if call]

@@ -4,49 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 from typing import Any
 
 from workers.lib.environments import EpisodeError
-from workers.lib.environments.strict_json import clean, parsed
-from workers.lib.verifiers import MAX_DEPTH, Clients, Execution, Rollout, Score, Verifier, build, masked, text_of
+from workers.lib.messages import MAX_DEPTH, ToolCall, arguments_of, clean, cleaned, native_calls, text_of
+from workers.lib.verifiers import Clients, Execution, Rollout, Score, Verifier, build, masked
 
 MAX_CALLS = 32  # in one turn; what is beyond is refused with an observation
 MAX_TEXT = 200_000  # characters of one message that are kept
 
 
-def arguments_of(value: Any) -> dict | None:
-    """A call's arguments, given as JSON text or object; None where they are no JSON object of bearable depth."""
-    try:
-        found = parsed(value or "{}" if isinstance(value, str) else json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def as_assistant(message: Any, turn: int) -> dict:
     """What a policy said as a well-formed assistant message: text, and calls that have a name and an id."""
     message = message if isinstance(message, dict) else {"content": str(message)}
-    given = message.get("tool_calls")
-    calls = [_call(call, f"call_{turn}_{n}") for n, call in enumerate(given if isinstance(given, list) else [], 1)]
-    text = clean(text_of(message.get("content"))[:MAX_TEXT])
+    calls = [_call(call, f"call_{turn}_{n}") for n, call in enumerate(native_calls(message), 1)]
+    text = clean(text_of(message | {"role": "assistant"})[:MAX_TEXT])
     return {"role": "assistant", "content": text or (None if calls else "")} | ({"tool_calls": calls} if calls else {})
 
 
-def _call(call: Any, fallback: str) -> dict:
-    call = call if isinstance(call, dict) else {}
-    function = call.get("function") if isinstance(call.get("function"), dict) else {}
-    name, arguments, number = function.get("name"), function.get("arguments"), call.get("id")
-    if not isinstance(arguments, str):
-        # Not JSON's own types or too deep: kept as text, so that it is refused as arguments later.
-        try:
-            arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError):
-            arguments = "?"
+def _call(call: ToolCall, fallback: str) -> dict:
+    """Arguments that cannot be read are kept as text, so that they are refused when the call runs."""
+    arguments = clean((call.arguments or "{}")[:MAX_TEXT])
     return {
-        "id": clean(number) if isinstance(number, str) and number else fallback,
+        "id": clean(call.id) or fallback,
         "type": "function",
-        "function": {"name": clean(name) if isinstance(name, str) else "", "arguments": clean(arguments[:MAX_TEXT])},
+        "function": {"name": clean(call.tool), "arguments": arguments},
     }
 
 
@@ -120,7 +102,7 @@ class ToolEpisode:
             done = self.refusal(tool, {}, f"The arguments are no JSON object (or deeper than {MAX_DEPTH}).")
         else:
             try:
-                done = await self.run(tool, given)
+                done = await self.run(tool, cleaned(given))
             except Exception as error:  # a crash of a tool is something that the agent sees, without our paths
                 done = self.refusal(tool, given, f"The tool failed ({type(error).__name__}).")
         self.calls.append(done)

@@ -15,8 +15,9 @@ import httpx
 
 from workers.lib.environments import opening
 from workers.lib.environments.episodes import ToolEpisode, tool_names
-from workers.lib.environments.responses import chat_tool, response_of, row_of
+from workers.lib.environments.responses import response_of, row_of
 from workers.lib.keys import bearer, hidden, key_in
+from workers.lib.messages import chat_tool
 from workers.lib.outgoing import RefusedAddress, async_client
 from workers.lib.spec import SpecError
 from workers.lib.verifiers import Clients, Execution, Score, masked

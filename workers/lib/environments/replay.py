@@ -12,7 +12,8 @@ from difflib import SequenceMatcher
 from workers.lib.checks import answered_calls, assertions_in, state_after, state_share
 from workers.lib.environments import opening
 from workers.lib.environments.episodes import ToolEpisode, judged
-from workers.lib.verifiers import Clients, Execution, Score, Verifier, argument_share, build, normalise
+from workers.lib.messages import argument_share, normalise, same_value
+from workers.lib.verifiers import Clients, Execution, Score, Verifier, build
 
 MAX_TURNS = 10
 
@@ -63,7 +64,7 @@ class ReplayEpisode(ToolEpisode):
     def _find(self, tool: str, args: dict) -> int | None:
         """The first unused result of this very call, else its last one, else the nearest where the task allows it."""
         mine = [index for index, item in enumerate(self.recorded) if item["tool"] == tool]
-        same = [index for index in mine if normalise(self.recorded[index]["args"]) == normalise(args)]
+        same = [index for index in mine if same_value(self.recorded[index]["args"], args)]
         if same:
             return next((index for index in same if index not in self.used), same[-1])
         if not self.nearest or not mine:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workers.lib.environments import opening
-from workers.lib.environments.episodes import ToolEpisode, arguments_of
-from workers.lib.verifiers import Clients, Execution, Rollout, Score, argument_share, build, masked, parse_call
+from workers.lib.environments.episodes import ToolEpisode
+from workers.lib.messages import argument_share, as_json, native_calls, text_of, to_native
+from workers.lib.verifiers import Clients, Execution, Rollout, Score, build, masked, parse_call
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 PRIORITIES = ("low", "medium", "high")
@@ -181,12 +181,7 @@ def execute(call: dict, expected: dict | None = None, state: State | None = None
 
 def tool_message(call: dict, call_id: str = "call_1") -> dict:
     """The call as an OpenAI assistant message."""
-    function = {"name": call["tool"], "arguments": json.dumps(call["args"], ensure_ascii=False)}
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
-    }
+    return {"role": "assistant", "content": None, "tool_calls": [to_native(call["tool"], call["args"], call_id)]}
 
 
 class Workplace:
@@ -248,10 +243,5 @@ class OneCall(ToolEpisode):
 
 def _as_text(message: dict) -> str:
     """What the verifier reads: one call as {"tool", "args"}; several calls are no right answer to one request."""
-    calls = [
-        {"tool": call["function"]["name"], "args": arguments_of(call["function"]["arguments"])}
-        for call in message.get("tool_calls", [])
-    ]
-    if not calls:
-        return message["content"] or ""
-    return json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False)
+    calls = [call.plain for call in native_calls(message)]
+    return as_json(calls[0] if len(calls) == 1 else calls) if calls else text_of(message)

@@ -158,9 +158,9 @@ def calls_in(value: Any) -> list[ToolCall] | None:
 
 
 def as_json(value: Any) -> str:
-    """JSON text as it is written into messages; what JSON has no type for as its `str`."""
+    """JSON text as it is written into messages; a value that JSON has no type for as Python writes it."""
     try:
-        return json.dumps(value, ensure_ascii=False, default=str)
+        return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         return str(value)
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from workers.lib.messages import same_value, text_of
 from workers.lib.probes import tricks
 from workers.lib.probes.cases import ANSWER_FORMS, NATIVE, TEXT, Case, Tool, answered, bare, called, golds, said
 from workers.lib.probes.injections import INJECTIONS, PRAISE
-from workers.lib.probes.truth import fold
 from workers.lib.probes.types import BELOW, NO_MORE, Limit, Options, Wish
 
 CONSTANTS = ("yes", "no", "0", "1", "true", "false", "The answer is", "A", "None", "[]", "{}", "I don't know.")
@@ -47,7 +47,7 @@ def whitespace(case: Case, context: Context) -> Iterator[Wish]:
 
 def echo(case: Case, context: Context) -> Iterator[Wish]:
     """The request again. Where only a constraint is wanted, an echo may hold it; `truth` leaves that out."""
-    texts = [str(message.get("content") or "") for message in case.task.get("messages") or []]
+    texts = [text_of(message) for message in case.task.get("messages") or []]
     if any(texts):
         yield Wish("the last request", said(texts[-1]))
         yield Wish("the whole prompt", said("\n".join(texts)))
@@ -123,7 +123,7 @@ def buried(case: Case, context: Context) -> Iterator[Wish]:
     yield Wish("20,000 characters of filler", said(noise[:LONG]))
     if case.silent or not case.has_gold:
         return
-    others = [_gold_text(other) for other in context.cases if fold(_gold_text(other)) != fold(_gold_text(case))][:8]
+    others = [_gold_text(other) for other in context.cases if not same_value(_gold_text(other), _gold_text(case))][:8]
     wrong = others or ["something else", "17239"]
     listed = "\n".join([*wrong, _gold_text(case), *wrong])
     yield Wish("the right answer among others", said(listed))

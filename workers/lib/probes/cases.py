@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from workers.lib.messages import function_of
+
 REFUSAL = "None of the tools I have can do this."
 # How a final answer may be dressed; the one that the verifier reads is found by trying.
 ANSWER_FORMS: dict[str, str] = {
@@ -122,8 +124,8 @@ def as_text(value: Any) -> str:
 
 def _tool(tool: dict, dangerous: frozenset[str]) -> Tool:
     """Schemas come from files and logs: what is no object or list in them is left out."""
-    function = tool["function"] if isinstance(tool.get("function"), dict) else tool
-    name, schema = str(function.get("name", "")), function.get("parameters")
+    function = function_of(tool) or {}
+    name, schema = function.get("name", ""), function.get("parameters")
     schema = schema if isinstance(schema, dict) else {}
     given, required = schema.get("properties"), schema.get("required")
     properties = {key: item for key, item in given.items() if isinstance(item, dict)} if isinstance(given, dict) else {}

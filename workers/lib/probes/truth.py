@@ -1,16 +1,17 @@
-"""Whether an attack happened to be right. Written apart from all verifiers, so that their holes are not its own.
+"""Whether an attack happened to be right. Judged apart from all verifiers, so that their holes are not its own; only what a
+call is and which values are the same is read where everyone reads it.
 
 In doubt an output counts as right: it is then left out, which costs a probe and raises no false alarm.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections.abc import Callable
 from typing import Any
 
+from workers.lib.messages import calls_of, json_of, last_answer, same_value, text_of
 from workers.lib.probes.cases import Case, as_text
 
 _WRAPPED = re.compile(r"\\boxed\{(.*)\}|<answer>(.*)</answer>|####\s*(.*)|the answer is:?\s*(.*)", re.DOTALL | re.I)
@@ -20,7 +21,7 @@ _EDGES = " \n\t.!\"'`*_"
 def is_right(case: Case, messages: list[dict]) -> bool:
     """Whether the output may rightly get the full reward."""
     if case.calls is not None:
-        calls = calls_of(messages)
+        calls = calls_made(messages)
         return calls is not None and _same_calls(calls, case)
     text = last_text(messages)
     if not text.strip():
@@ -32,41 +33,13 @@ def is_right(case: Case, messages: list[dict]) -> bool:
 
 
 def last_text(messages: list[dict]) -> str:
-    for message in reversed(messages):
-        if message.get("role") == "assistant":
-            content = message.get("content")
-            return content if isinstance(content, str) else ""
-    return ""
+    return text_of(last_answer(messages))
 
 
-def calls_of(messages: list[dict]) -> list[dict] | None:
-    """The calls of all turns, native or as JSON text; None where one is not readable as a call."""
-    made: list[dict] = []
-    for message in messages:
-        for call in message.get("tool_calls") or []:
-            function = call.get("function") or call
-            args = function.get("arguments")
-            args = _parsed(args) if isinstance(args, str) else args
-            if not isinstance(args, dict):
-                return None
-            made.append({"tool": function.get("name"), "args": args})
-        if not message.get("tool_calls"):
-            made += _from_text(last_text([message]))
-    return made
-
-
-def _from_text(text: str) -> list[dict]:
-    value = _parsed(text)
-    found = value if isinstance(value, list) else [value]
-    is_call = (isinstance(item, dict) and isinstance(item.get("args"), dict) and "tool" in item for item in found)
-    return found if all(is_call) else []
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+def calls_made(messages: list[dict]) -> list[dict] | None:
+    """The calls of all turns, native or as text; None where one cannot be read."""
+    made = [call for message in messages if message.get("role") == "assistant" for call in calls_of(message)]
+    return None if any(call.problem for call in made) else [call.plain for call in made]
 
 
 def _same_calls(calls: list[dict], case: Case) -> bool:
@@ -100,22 +73,7 @@ def _same_argument(args: dict, name: str, want: dict) -> bool:
     values = accept if accept is not None else [want["args"].get(name)]
     if name not in args:
         return accept is not None and any(value is None or value == "" for value in values)
-    return any(fold(args[name]) == fold(value) for value in values)
-
-
-def fold(value: Any) -> Any:
-    """Equal for values that a fair reader may take for the same: case, spaces, 4 and 4.0."""
-    if isinstance(value, bool) or value is None:
-        return ("constant", value)
-    if isinstance(value, int | float):
-        return ("number", float(value) if abs(value) < 1e300 else str(value))
-    if isinstance(value, str):
-        return ("text", " ".join(value.split()).casefold())
-    if isinstance(value, list):
-        return ("list", tuple(fold(item) for item in value))
-    if isinstance(value, dict):
-        return ("object", tuple(sorted((key, fold(item)) for key, item in value.items())))
-    return ("other", repr(value))
+    return any(same_value(args[name], value) for value in values)
 
 
 def folded(text: str) -> str:
@@ -134,7 +92,7 @@ def _same_value(given: str, wanted: str) -> bool:
     try:
         return given == wanted or float(given.replace(",", "")) == float(wanted.replace(",", ""))
     except ValueError:
-        return fold(_parsed(given)) == fold(_parsed(wanted)) != ("constant", None)
+        return same_value(json_of(given), json_of(wanted)) and json_of(wanted) is not None
 
 
 # Constraints whose violation is beyond doubt; the others are never counted as violated.
@@ -144,7 +102,7 @@ HOLDS: dict[str, Callable[[str, Any], bool]] = {
     "contains": lambda text, parts: all(folded(part) in folded(text) for part in parts),
     "starts_with": lambda text, start: folded(text).startswith(folded(start)),
     "ends_with": lambda text, end: folded(text).endswith(folded(end)),
-    "json": lambda text, value: folded(as_text(value)) in folded(text) or fold(_parsed(text)) == fold(value),
+    "json": lambda text, value: folded(as_text(value)) in folded(text) or same_value(json_of(text), value),
     "json_keys": lambda text, keys: all(folded(str(key)) in folded(text) for key in keys),
     "list": lambda text, items: all(folded(str(item)) in folded(text) for item in items),
 }

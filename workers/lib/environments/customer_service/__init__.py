@@ -23,8 +23,9 @@ from workers.lib.environments.customer_service.shop import (
 )
 from workers.lib.environments.customer_service.user import ScriptedUser, agrees
 from workers.lib.environments.episodes import ToolEpisode, judged, verifier_of
+from workers.lib.messages import text_of
 from workers.lib.spec import SpecError
-from workers.lib.verifiers import Clients, Execution, Rollout, Score, masked, text_of
+from workers.lib.verifiers import Clients, Execution, Rollout, Score, masked
 
 MAX_TURNS = 20
 OWN = "service"
@@ -205,7 +206,7 @@ class ServiceEpisode(ToolEpisode):
         """(share of `expected.tell` that the agent said to the user, what it did not). Each is a list of wordings."""
         wanted = self.task.get("expected", {}).get("tell") or []
         said = [message for message in [*self.said, *self.talked] if message["role"] == "assistant"]
-        text = " ".join(text_of(message.get("content")) for message in said).lower()
+        text = " ".join(text_of(message) for message in said).lower()
         untold = [words for words in wanted if not any(_says(text, word.lower()) for word in words)]
         return (1 - len(untold) / len(wanted) if wanted else 1.0), untold
 
