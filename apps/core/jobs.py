@@ -1,26 +1,26 @@
-"""How a job is submitted, cancelled, and saved from a dead worker. `runner.py` is what runs it."""
+"""How a job is submitted, cancelled, ended, begun again, and saved from a dead worker. `runner` runs it."""
 
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from typing import Any, TypeVar
 
-from django.apps import apps
-from django.db import transaction
+from celery import current_app
+from django.db import models, transaction
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core.actions import audit
-from apps.core.models import Job, JobLog, JobState
+from apps.core.kinds import job_models, kind_of
+from apps.core.models import LAST_RESEND, Job, JobLog, JobState
 
 log = logging.getLogger(__name__)
 J = TypeVar("J", bound=Job)
-LOST_MESSAGE_AFTER = timedelta(seconds=20)
-
-
-def concrete_jobs() -> list[type[Job]]:
-    return [model for model in apps.get_models() if issubclass(model, Job)]
+TASK = "core.run_job"
+# A message that waits longer than this is dropped: another one has been sent long since, and so a job that waits for
+# days has two or three messages in the queue, not thousands.
+EXPIRES_S = 2 * LAST_RESEND.total_seconds()
+RESENT_AT_ONCE = 100
 
 
 def submit(job: J, *, by: Any) -> J:
@@ -34,40 +34,75 @@ def submit(job: J, *, by: Any) -> J:
 
 
 def enqueue(job: Job) -> None:
-    """Sends the id. A broker that is away loses nothing: the reaper sends queued jobs again."""
-    from apps.core.tasks import run_job
-
+    """Sends the id. A broker that is away loses nothing: the reaper sends it again, after longer and longer waits."""
+    if not job.note_send():
+        return
     try:
-        run_job.apply_async(args=[job._meta.label, str(job.pk)], queue=job.QUEUE, retry=False)
+        current_app.send_task(
+            TASK, args=[job._meta.label, str(job.pk)], queue=kind_of(job).queue, retry=False, expires=EXPIRES_S
+        )
     except (BrokerError, OSError) as error:
         log.warning("Job %s waits for the broker: %s", job.pk, error)
 
 
+def restart(job: Job, *, among: models.QuerySet[Any], by: Any, action: str, **changes: Any) -> bool:
+    """Queues an ended job again, if it is still one of `among`; `action` is its line in the audit log."""
+    with transaction.atomic():
+        restarted = job.restart(among, **changes)
+        if restarted:
+            job.refresh_from_db()
+            audit(f"{job._meta.model_name}.{action}", project=job.project, by=by, target=job, name=job.name)
+            transaction.on_commit(lambda: enqueue(job))
+    return restarted
+
+
 @transaction.atomic
 def cancel(job: Job, *, by: Any) -> bool:
+    """False if it has finished."""
     asked = job.request_cancel()
     if asked:
         audit(f"{job._meta.model_name}.cancel_requested", project=job.project, by=by, target=job, name=job.name)
+        job.refresh_from_db()
+        if not job.is_active:
+            kind_of(job).ended(job)
     return asked
 
 
-def retry_or_fail(job: Job, reason: str) -> bool:
+@transaction.atomic
+def end(job: Job, state: JobState, *, error: str = "", result: dict | None = None) -> bool:
+    """Ends the current attempt, and with it the job. False where it is no longer this attempt's."""
+    ended = job.finish(state, error=error, result=result)
+    if ended:
+        job.refresh_from_db()
+        kind_of(job).ended(job)
+    return ended
+
+
+def retry_or_fail(job: Job, reason: str, among: models.QuerySet[Any] | None = None) -> bool:
     """After a death that is not the job's own error: queue it again while attempts are left, else fail it.
 
-    True if it was queued again. False too where another process decided first.
+    True if it was queued again. False too where another process decided first, or it is none of `among` any more.
     """
+    among = type(job).objects.all() if among is None else among
+    with transaction.atomic():
+        if job.cancel_requested_at or job.attempt >= job.max_attempts:
+            if among.filter(pk=job.pk).select_for_update().exists():
+                _give_up(job, reason)
+            return False
+        requeued = job.requeue(among)
+        if requeued:
+            note(job, f"{reason} Attempt {job.attempt} of {job.max_attempts} ended; queued again.", "warning")
+            job.sends = 0
+            transaction.on_commit(lambda: enqueue(job))
+    return requeued
+
+
+def _give_up(job: Job, reason: str) -> None:
     if job.cancel_requested_at:
-        job.finish(JobState.CANCELLED)
-        return False
-    if job.attempt < job.max_attempts:
-        with transaction.atomic():
-            requeued = job.requeue()
-            if requeued:
-                note(job, f"{reason} Attempt {job.attempt} of {job.max_attempts} ended; queued again.", "warning")
-                transaction.on_commit(lambda: enqueue(job))
-        return requeued
-    job.finish(JobState.FAILED, error=f"{reason} It was tried {job.attempt} times. The last checkpoint is kept.")
-    return False
+        end(job, JobState.CANCELLED)
+    else:
+        tried = f"It was tried {job.attempt} times." if job.attempt > 1 else ""
+        end(job, JobState.FAILED, error=" ".join(part for part in (reason, tried, kind_of(job).if_lost) if part))
 
 
 def note(job: Job, message: str, level: str = "info") -> None:
@@ -81,16 +116,14 @@ def note(job: Job, message: str, level: str = "info") -> None:
 def reap() -> dict[str, int]:
     """Requeues or fails jobs whose worker died, and sends queued jobs again whose message was lost."""
     requeued = failed = resent = 0
-    for model in concrete_jobs():
+    for model in job_models():
         for job in model.objects.stale():
-            if retry_or_fail(job, f"The worker {job.worker or '(unknown)'} stopped answering."):
+            reason = f"The worker {job.worker or '(unknown)'} stopped answering."
+            if retry_or_fail(job, reason, model.objects.stale()):
                 requeued += 1
             else:
                 failed += 1
-        waiting = model.objects.filter(
-            state=JobState.QUEUED, created_at__lt=timezone.now() - LOST_MESSAGE_AFTER
-        ).order_by("created_at")[:20]
-        for job in waiting:
+        for job in model.objects.unsent().order_by("resend_at")[:RESENT_AT_ONCE]:
             enqueue(job)
             resent += 1
     return {"requeued": requeued, "failed": failed, "resent": resent}

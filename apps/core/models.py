@@ -6,11 +6,12 @@ import hashlib
 import secrets
 import uuid
 from datetime import timedelta
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils import timezone
 
@@ -137,6 +138,8 @@ class JobState(models.TextChoices):
 ACTIVE_STATES = (JobState.QUEUED, JobState.RUNNING)
 TERMINAL_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 HEARTBEAT_STALE_AFTER = timedelta(seconds=30)
+ATTEMPTS = 3
+FIRST_RESEND, LAST_RESEND = timedelta(seconds=20), timedelta(minutes=10)
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -144,8 +147,12 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(state__in=ACTIVE_STATES)
 
     def stale(self) -> Self:
-        """Running jobs whose worker has not been heard of for too long."""
-        return self.filter(state=JobState.RUNNING, heartbeat_at__lt=timezone.now() - HEARTBEAT_STALE_AFTER)
+        """Running jobs whose worker has not been heard of for too long, by the database's clock as all heartbeats are."""
+        return self.filter(state=JobState.RUNNING, heartbeat_at__lt=Now() - HEARTBEAT_STALE_AFTER)
+
+    def unsent(self) -> Self:
+        """Queued jobs whose message was probably lost."""
+        return self.filter(state=JobState.QUEUED, resend_at__lt=Now())
 
     def held_by(self, job: Job) -> Self:
         """The row, if this attempt still owns it: every write of a runner goes through here."""
@@ -153,24 +160,23 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 class Job(models.Model):
-    """A long computation: a row that is claimed, run in a child process, and ended, whatever dies meanwhile.
+    """A long computation: a row that is claimed, worked on by a worker, and ended, whatever dies meanwhile.
 
-    Transitions are conditional UPDATEs; each answers True only for the one caller that made it.
-    `last_seq` is the number of the last event stored for the current attempt: an event is stored once.
+    Transitions are conditional UPDATEs; each answers True only for the one caller that made it. All times but
+    `created_at` are the database's: workers on several machines compare them. What a job does is said by its kind
+    (`kinds`). `last_seq` is the number of the last event stored for the current attempt: an event is stored once.
     """
-
-    QUEUE: ClassVar[str]
-    WORKER: ClassVar[str]  # python -m workers.<WORKER>
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="%(class)ss")
-    name = models.CharField(max_length=120)
+    name = models.CharField(max_length=200)
     state = models.CharField(max_length=10, choices=JobState, default=JobState.QUEUED)
     spec = models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")
+    cursor = models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")
     result = models.JSONField(default=dict)
     error = models.TextField(blank=True)
     attempt = models.PositiveIntegerField(default=0)
-    max_attempts = models.PositiveIntegerField(default=3)
+    max_attempts = models.PositiveIntegerField(default=ATTEMPTS)
     last_seq = models.PositiveBigIntegerField(default=0)
     done = models.PositiveIntegerField(default=0)
     total = models.PositiveIntegerField(default=0)
@@ -178,6 +184,8 @@ class Job(models.Model):
     worker = models.CharField(max_length=120, blank=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
+    sends = models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")
+    resend_at = models.DateTimeField(db_default=Now(), help_text="When its message counts as lost")
     started_at = models.DateTimeField(null=True)
     heartbeat_at = models.DateTimeField(null=True)
     cancel_requested_at = models.DateTimeField(null=True)
@@ -216,7 +224,6 @@ class Job(models.Model):
         return ((self.finished_at or timezone.now()) - self.started_at).total_seconds()
 
     def claim(self, worker: str) -> bool:
-        now = timezone.now()
         claimed = (
             type(self)
             .objects.filter(pk=self.pk, state=JobState.QUEUED)
@@ -226,8 +233,8 @@ class Job(models.Model):
                 attempt=F("attempt") + 1,
                 last_seq=0,
                 error="",
-                started_at=now,
-                heartbeat_at=now,
+                started_at=Now(),
+                heartbeat_at=Now(),
             )
         )
         if claimed:
@@ -235,41 +242,44 @@ class Job(models.Model):
         return bool(claimed)
 
     def beat(self) -> bool:
-        """False when this attempt no longer owns the job: the runner must stop its child."""
-        return bool(type(self).objects.held_by(self).update(heartbeat_at=timezone.now()))
+        """False when this attempt no longer owns the job."""
+        return bool(type(self).objects.held_by(self).update(heartbeat_at=Now()))
+
+    def note_send(self) -> bool:
+        """Before a message is sent: True for one of those that would send it now. Each wait is twice the last one."""
+        wait = min(FIRST_RESEND * 2 ** min(self.sends, 16), LAST_RESEND)
+        same = type(self).objects.filter(pk=self.pk, state=JobState.QUEUED, sends=self.sends)
+        return bool(same.update(sends=F("sends") + 1, resend_at=Now() + wait))
 
     def finish(self, state: JobState, *, error: str = "", result: dict | None = None) -> bool:
-        fields: dict[str, Any] = {"state": state, "error": error, "finished_at": timezone.now()}
+        fields: dict[str, Any] = {"state": state, "error": error, "finished_at": Now()}
         if result is not None:
             fields["result"] = result
         return bool(type(self).objects.held_by(self).update(**fields))
 
-    def requeue(self) -> bool:
-        return bool(type(self).objects.held_by(self).update(state=JobState.QUEUED, heartbeat_at=None, worker=""))
+    def requeue(self, among: models.QuerySet[Any]) -> bool:
+        """`among`: what must still be true of the row."""
+        fields = {"state": JobState.QUEUED, "heartbeat_at": None, "worker": "", "sends": 0, "resend_at": Now()}
+        return bool(among.filter(pk=self.pk, state=JobState.RUNNING, attempt=self.attempt).update(**fields))
+
+    def restart(self, among: models.QuerySet[Any], **changes: Any) -> bool:
+        """Queues an ended job again, with as many attempts as a new one has. What it stored stays, unless `changes` say.
+
+        `among`: what must be true of the row.
+        """
+        fresh: dict[str, Any] = {"state": JobState.QUEUED, "max_attempts": F("attempt") + ATTEMPTS, "error": ""}
+        fresh |= {"finished_at": None, "cancel_requested_at": None, "heartbeat_at": None, "worker": ""}
+        fresh |= {"sends": 0, "resend_at": Now()} | changes
+        return bool(among.filter(pk=self.pk, state__in=TERMINAL_STATES).update(**fresh))
 
     def request_cancel(self) -> bool:
-        """Cancels a queued job at once; asks a running one to stop. False if it had ended."""
-        now = timezone.now()
+        """Cancels a queued job at once; asks a running one to stop. False if it has finished."""
         rows = type(self).objects.filter(pk=self.pk)
         if rows.filter(state=JobState.QUEUED).update(
-            state=JobState.CANCELLED, cancel_requested_at=now, finished_at=now
+            state=JobState.CANCELLED, cancel_requested_at=Now(), finished_at=Now()
         ):
             return True
-        return bool(rows.filter(state=JobState.RUNNING).update(cancel_requested_at=now))
-
-    # What a concrete job says of itself.
-
-    def child_spec(self) -> dict:
-        """The whole spec for the child process (docs/jobs.md), without the fields the runner adds."""
-        raise NotImplementedError
-
-    def absorb(self, events: list[dict]) -> None:
-        """Stores a batch of events as rows. Called in a transaction, each event once per attempt."""
-        raise NotImplementedError
-
-    def complete(self, result: dict) -> dict:
-        """Called in the transaction that ends a good run; returns what `result` keeps."""
-        raise NotImplementedError
+        return bool(rows.filter(state=JobState.RUNNING).update(cancel_requested_at=Now()))
 
 
 class JobLog(models.Model):

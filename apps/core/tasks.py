@@ -7,7 +7,7 @@ from apps.core import jobs, runner
 from flywheel import alive
 
 
-@shared_task(name="core.run_job")
+@shared_task(name=jobs.TASK)
 def run_job(label: str, pk: str) -> None:
     job = apps.get_model(label).objects.filter(pk=pk).first()
     if job is not None:

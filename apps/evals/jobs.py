@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 
+from apps.core.kinds import ChildProcess, register
 from apps.evals.models import EvalRun, Sample, SampleFields
 from apps.evals.stats import SampleRow, summarise
 from apps.registry.actions import model_spec
@@ -35,7 +36,7 @@ def sample_fields(event: dict) -> dict[str, Any]:
     return {name: event[name] for name in SAMPLE_FIELDS if event.get(name) is not None or name == "reward"}
 
 
-def absorb(run: EvalRun, events: list[dict]) -> None:
+def store_events(run: EvalRun, events: list[dict]) -> None:
     Sample.objects.bulk_create(
         [
             Sample(run=run, task_id=event["task_id"], index=event["index"], **sample_fields(event))
@@ -73,3 +74,15 @@ def complete(run: EvalRun, result: dict) -> dict:
     if len(rows) != expected:
         raise ValueError(f"The evaluation reported {len(rows)} samples; {expected} were asked for.")
     return {"metrics": summarise(rows)}
+
+
+register(
+    EvalRun,
+    ChildProcess(
+        queue="eval",
+        program=lambda run: "evaluate",
+        child_spec=child_spec,
+        store_events=store_events,
+        complete=complete,
+    ),
+)

@@ -213,29 +213,11 @@ class HoldoutView(models.Model):
 class EvalRun(Job):
     """An evaluation: every task of a split, `samples_per_task` times, by one model version in one environment."""
 
-    QUEUE = "eval"
-    WORKER = "evaluate"
-
     eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="runs")
     split = models.CharField(max_length=12, choices=Split, default=Split.HOLDOUT)
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="eval_runs")
     model_version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="eval_runs")
     samples_per_task = models.PositiveSmallIntegerField(default=8)
-
-    def child_spec(self) -> dict:
-        from apps.evals import jobs
-
-        return jobs.child_spec(self)
-
-    def absorb(self, events: list[dict]) -> None:
-        from apps.evals import jobs
-
-        jobs.absorb(self, events)
-
-    def complete(self, result: dict) -> dict:
-        from apps.evals import jobs
-
-        return jobs.complete(self, result)
 
 
 class SampleFields(models.Model):

@@ -146,49 +146,17 @@ class LockOverride(models.Model):
 class ProbeRun(Job):
     """The attacks on a verifier, with tasks of an eval set as their matter. `result` is the report."""
 
-    QUEUE = "default"  # someone waits for it, and evaluations take long
-    WORKER = "probe"
-
     verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="probe_runs")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="probe_runs")
     eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="probe_runs")
     failed = models.PositiveIntegerField(null=True, help_text="Findings of high severity; null until it has ended")
 
-    def child_spec(self) -> dict:
-        from apps.reviews import rescoring
-
-        return rescoring.probe_spec(self)
-
-    def absorb(self, events: list[dict]) -> None:
-        """The report comes whole, as the result."""
-
-    def complete(self, result: dict) -> dict:
-        from apps.reviews import rescoring
-
-        return rescoring.probed(self, result)
-
 
 class Rescore(Job):
     """Stored samples scored again by a candidate spec, before it is saved: what would change. Nothing is generated."""
-
-    QUEUE = "default"
-    WORKER = "rescore"
 
     verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="rescores", help_text="The version it changes")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="rescores")
     candidate = models.JSONField(help_text="A verifier's spec")
     candidate_hash = models.CharField(max_length=64)
     samples = models.ManyToManyField(Sample, related_name="rescores")
-
-    def child_spec(self) -> dict:
-        from apps.reviews import rescoring
-
-        return rescoring.rescore_spec(self)
-
-    def absorb(self, events: list[dict]) -> None:
-        """The scores come together, as the result."""
-
-    def complete(self, result: dict) -> dict:
-        from apps.reviews import rescoring
-
-        return rescoring.rescored(self, result)

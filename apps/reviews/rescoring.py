@@ -74,7 +74,7 @@ def probe_spec(run: ProbeRun) -> dict:
     }
 
 
-def probed(run: ProbeRun, result: dict) -> dict:
+def complete_probe(run: ProbeRun, result: dict) -> dict:
     """Keeps the report. Only findings of high severity hold the lock."""
     report = result["report"]
     failed = sum(finding["severity"] == "high" for finding in report["failed"])
@@ -145,7 +145,7 @@ def rescore_spec(job: Rescore) -> dict:
     }
 
 
-def rescored(job: Rescore, result: dict) -> dict:
+def complete_rescore(job: Rescore, result: dict) -> dict:
     return {"scores": {row.pop("id"): row for row in result["scores"]}}
 
 

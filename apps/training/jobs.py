@@ -7,6 +7,7 @@ from pathlib import Path
 
 from django.db import transaction
 
+from apps.core.kinds import ChildProcess, register
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout import leaks
 from apps.evals.jobs import engine_spec, sample_fields
@@ -60,7 +61,7 @@ def resume_folder(run: TrainingRun) -> str | None:
     return None
 
 
-def absorb(run: TrainingRun, events: list[dict]) -> None:
+def store_events(run: TrainingRun, events: list[dict]) -> None:
     store_metrics(run, events)
     for event in events:
         if event["type"] == "checkpoint":
@@ -132,3 +133,16 @@ def lineage(run: TrainingRun) -> dict:
         "environment": str(run.environment),
         "verifier": str(run.environment.verifier),
     }
+
+
+register(
+    TrainingRun,
+    ChildProcess(
+        queue="train",
+        program=lambda run: run.method,
+        child_spec=child_spec,
+        store_events=store_events,
+        complete=complete,
+        if_lost="The last checkpoint is kept: the run can be resumed from it.",
+    ),
+)

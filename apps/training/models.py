@@ -61,8 +61,6 @@ class Method(models.TextChoices):
 class TrainingRun(Job):
     """One training job: from a parent model version to a new adapter version."""
 
-    QUEUE = "train"
-
     method = models.CharField(max_length=10, choices=Method)
     parent = models.ForeignKey(ModelVersion, models.PROTECT, related_name="training_runs")
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="training_runs")
@@ -70,25 +68,6 @@ class TrainingRun(Job):
     model_version = models.ForeignKey(
         ModelVersion, models.PROTECT, null=True, related_name="made_by", help_text="What the run made"
     )
-
-    @property
-    def WORKER(self) -> str:
-        return self.method
-
-    def child_spec(self) -> dict:
-        from apps.training import jobs
-
-        return jobs.child_spec(self)
-
-    def absorb(self, events: list[dict]) -> None:
-        from apps.training import jobs
-
-        jobs.absorb(self, events)
-
-    def complete(self, result: dict) -> dict:
-        from apps.training import jobs
-
-        return jobs.complete(self, result)
 
 
 class Metric(models.Model):

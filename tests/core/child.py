@@ -54,6 +54,9 @@ for what in spec["config"]["script"]:
     elif what == "fail":
         emit("error", message="The disk is full. Free some space and start the job again.", traceback="")
         sys.exit(1)
+    elif what[0] == "raw":
+        os.write(fd, what[1].encode() + b"\n")
+        seq += 1
     elif what == "environment":
         emit("log", level="info", message=json.dumps(sorted(os.environ)))
     else:

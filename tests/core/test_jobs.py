@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,44 +17,13 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from apps.core import jobs, runner
+from apps.core import child, jobs, runner
 from apps.core.models import JobLog, JobState
 from apps.registry.models import ModelVersion
-from apps.reviews.actions import override_lock
-from apps.training.actions import freeze_dataset, submit_training
-from apps.training.models import Method, TrainingRun
-from tests.factories import admin_of, make_base, make_environment, make_eval_set, make_project
+from apps.training.models import TrainingRun
+from tests.core.conftest import ended, in_thread, terminate, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
-CHILD = Path(__file__).parent / "child.py"
-
-
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
-    monkeypatch.setattr(runner, "command", lambda job, spec: [sys.executable, str(CHILD), str(spec)])
-    monkeypatch.setattr(runner, "FLUSH_EVERY_S", 0.1)
-    monkeypatch.setattr(jobs, "enqueue", lambda job: None)
-
-
-@pytest.fixture
-def submit(data_dir: Path) -> Callable[..., TrainingRun]:
-    project = make_project()
-    by = admin_of(project)
-    environment, base, eval_set = make_environment(project), make_base(project, data_dir), make_eval_set(project)
-    override_lock(verifier=environment.verifier, reason="test", by=by)
-
-    def make(*script: Any) -> TrainingRun:
-        return submit_training(
-            project=project, method=Method.SFT, parent=base, dataset=freeze_dataset(eval_set=eval_set, by=by),
-            environment=environment, config={"steps": 2, "script": list(script)}, by=by,
-        )  # fmt: skip
-
-    return make
-
-
-def ended(run: TrainingRun) -> TrainingRun:
-    run.refresh_from_db()
-    return run
 
 
 def test_a_good_run_makes_one_version(submit: Callable[..., TrainingRun]) -> None:
@@ -121,26 +89,11 @@ def test_a_child_that_is_always_killed_fails_with_a_sentence(submit: Callable[..
         runner.run(ended(run))
     run = ended(run)
     assert run.state == JobState.FAILED
-    assert "killed (SIGKILL)" in run.error and "3 times" in run.error and "checkpoint is kept" in run.error
-
-
-def in_thread(run: TrainingRun) -> threading.Thread:
-    def go() -> None:
-        try:
-            runner.run(TrainingRun.objects.get(pk=run.pk))
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=go)
-    thread.start()
-    return thread
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
+    assert (
+        "killed (SIGKILL)" in run.error
+        and "3 times" in run.error
+        and "checkpoint is kept: the run can be resumed" in run.error
+    )
 
 
 def test_cancel_asks_first(submit: Callable[..., TrainingRun]) -> None:
@@ -149,17 +102,17 @@ def test_cancel_asks_first(submit: Callable[..., TrainingRun]) -> None:
     wait_for(lambda: JobLog.objects.filter(job=run.pk).exists())
     time.sleep(0.2)
     assert jobs.cancel(ended(run), by=None)
-    thread.join(15)
+    thread.join(60)
     assert ended(run).state == JobState.CANCELLED
 
 
 def test_cancel_kills_what_does_not_listen(submit: Callable[..., TrainingRun], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "CANCEL_GRACE_S", 0.5)
+    monkeypatch.setattr(child, "CANCEL_GRACE_S", 0.5)
     run = submit("stubborn")
     thread = in_thread(run)
     wait_for(lambda: JobLog.objects.filter(job=run.pk).exists())
     jobs.cancel(ended(run), by=None)
-    thread.join(15)
+    thread.join(60)
     assert ended(run).state == JobState.CANCELLED
 
 
@@ -187,7 +140,7 @@ def test_a_runner_that_lost_the_job_writes_nothing(submit: Callable[..., Trainin
     wait_for(lambda: JobLog.objects.filter(job=run.pk).exists())
     TrainingRun.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=5))
     TrainingRun.objects.filter(pk=run.pk).update(attempt=7)  # another attempt took over
-    thread.join(15)
+    thread.join(60)
     assert not thread.is_alive()
     assert ended(run).state == JobState.RUNNING and not ModelVersion.objects.filter(made_by=run).exists()
 
@@ -197,7 +150,7 @@ def test_a_lost_message_is_sent_again(submit: Callable[..., TrainingRun], monkey
     monkeypatch.setattr(jobs, "enqueue", lambda job: sent.append(str(job.pk)))
     run = submit("finish")
     sent.clear()
-    TrainingRun.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+    TrainingRun.objects.update(resend_at=timezone.now() - timedelta(minutes=1))
     assert jobs.reap()["resent"] == 1
     assert sent == [str(run.pk)]
 
@@ -272,13 +225,3 @@ def test_the_database_may_go_away_for_a_while(
     runner.run(run)
     assert ended(run).state == JobState.SUCCEEDED
     assert JobLog.objects.filter(job=run.pk).count() == 200
-
-
-def terminate(pid: int) -> None:
-    import psycopg
-
-    settings = connection.settings_dict
-    with psycopg.connect(
-        host=settings["HOST"] or settings["OPTIONS"]["host"], user=settings["USER"], dbname="postgres"
-    ) as other:
-        other.execute("SELECT pg_terminate_backend(%s)", [pid])

@@ -19,7 +19,7 @@ from apps.automation.actions import set_schedule
 from apps.automation.models import Step
 from apps.core.actions import create_project
 from apps.core.models import Job, JobState, Project
-from apps.core.runner import Ending, complete, store
+from apps.core.runner import complete, store
 from apps.environments.models import Environment
 from apps.evals import actions as evals
 from apps.evals.models import EvalRun, EvalSet, Split
@@ -216,7 +216,7 @@ def train(
 def say(job: Job, events: list[dict]) -> None:
     """Stores events as the runner does when a child writes them."""
     ended = {"type": "progress", "done": job.total, "total": job.total, "label": "done"}
-    store(job, [event | {"seq": seq} for seq, event in enumerate([*events, ended], 1)], Ending())
+    store(job, [event | {"seq": seq} for seq, event in enumerate([*events, ended], 1)])
 
 
 def numbers(method: Method, step: int, rng: random.Random) -> dict[str, float]:

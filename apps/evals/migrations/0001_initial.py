@@ -7,6 +7,7 @@ import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
 import django.db.models.constraints
 import django.db.models.deletion
+import django.db.models.functions.datetime
 import django.utils.timezone
 from django.conf import settings
 from django.contrib.postgres.operations import BtreeGistExtension
@@ -77,7 +78,7 @@ class Migration(migrations.Migration):
             name="EvalRun",
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ("name", models.CharField(max_length=120)),
+                ("name", models.CharField(max_length=200)),
                 (
                     "state",
                     models.CharField(
@@ -93,6 +94,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
+                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -103,6 +105,17 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued"),
+                ),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
                 ("started_at", models.DateTimeField(null=True)),
                 ("heartbeat_at", models.DateTimeField(null=True)),
                 ("cancel_requested_at", models.DateTimeField(null=True)),

@@ -27,9 +27,9 @@ from django.db import close_old_connections, connection, transaction
 from kombu.exceptions import OperationalError
 
 from apps.core.actions import audit
+from apps.core.child import PASSED_ENV, Child
 from apps.core.models import Project, Role
 from apps.core.outgoing_keys import key_of
-from apps.core.runner import PASSED_ENV, Child
 from apps.environments.clients import judge_of
 from apps.evals import actions
 from apps.evals.formats.rows import Bad
@@ -359,9 +359,11 @@ def ask(job: dict, spec: dict) -> dict | None:
         status = child.close()
     if stopped:
         return None
-    if status == 0 and child.ending.result is not None:
-        return child.ending.result
-    words = (child.ending.error or {}).get("message") or f"It ended with status {status}. {child.last_words()}".strip()
+    if status == 0 and child.result is not None:
+        return child.result
+    words = (child.error or {}).get(
+        "message"
+    ) or f"It ended with status {status}. {child.last_line_of_stderr()}".strip()
     raise actions.EvalSetError(str(words))
 
 
@@ -408,6 +410,6 @@ def _hear(child: Child, job: dict, event: dict) -> None:
     elif event["type"] == "metric":
         job["used"] = {name: int(value) for name, value in event["values"].items()}
     elif event["type"] == "result":
-        child.ending.result = event
+        child.result = event
     elif event["type"] == "error":
-        child.ending.error = event
+        child.error = event

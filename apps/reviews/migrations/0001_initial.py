@@ -3,6 +3,7 @@
 import uuid
 
 import django.db.models.deletion
+import django.db.models.functions.datetime
 import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
@@ -144,7 +145,7 @@ class Migration(migrations.Migration):
             name="ProbeRun",
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ("name", models.CharField(max_length=120)),
+                ("name", models.CharField(max_length=200)),
                 (
                     "state",
                     models.CharField(
@@ -160,6 +161,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
+                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -170,6 +172,17 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued"),
+                ),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
                 ("started_at", models.DateTimeField(null=True)),
                 ("heartbeat_at", models.DateTimeField(null=True)),
                 ("cancel_requested_at", models.DateTimeField(null=True)),
@@ -240,7 +253,7 @@ class Migration(migrations.Migration):
             name="Rescore",
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ("name", models.CharField(max_length=120)),
+                ("name", models.CharField(max_length=200)),
                 (
                     "state",
                     models.CharField(
@@ -256,6 +269,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
+                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -266,6 +280,17 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued"),
+                ),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
                 ("started_at", models.DateTimeField(null=True)),
                 ("heartbeat_at", models.DateTimeField(null=True)),
                 ("cancel_requested_at", models.DateTimeField(null=True)),

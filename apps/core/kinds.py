@@ -1,0 +1,77 @@
+"""What each kind of job does. Apps register their kinds in a module `jobs`, which is loaded when Django is ready.
+
+So models know nothing of what their jobs do, and `runner` runs any job without knowing its app.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from apps.core.models import Job
+
+J = TypeVar("J", bound=Job)
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildProcess(Generic[J]):
+    """A job that runs as `python -m workers.<program> spec.json` and reports by events (docs/jobs.md)."""
+
+    queue: str
+    program: Callable[[J], str]
+    child_spec: Callable[[J], dict]  # the whole spec, without the fields that the runner adds
+    complete: Callable[[J, dict], dict]  # in the transaction that ends a good run; returns what `result` keeps
+    store_events: Callable[[J, list[dict]], None] = _nothing  # in a transaction, each event once per attempt
+    ended: Callable[[J], None] = _nothing  # in the transaction that ends the job, however it ends
+    python: Callable[[], str] = lambda: sys.executable
+    time_limit_s: float | None = None  # of one attempt; then it is asked to stop
+    if_lost: str = ""  # a sentence for the person whose job died too often
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a step has done so far. `cursor` says where the next one begins, also in another process."""
+
+    done: int
+    total: int | None = None
+    label: str = ""
+    cursor: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InProcess(Generic[J]):
+    """A job that a Celery worker does itself, step by step.
+
+    `steps(job)` is a generator that begins at `job.cursor`. What it does up to a `yield` is one transaction, together
+    with the progress that it yields; what it does after the last one is stored with the end of the job. Its `return`
+    value is the job's result. It is begun again from the stored cursor after a break of the database and in another
+    worker, so it keeps nothing between steps that the cursor does not say.
+    """
+
+    queue: str
+    steps: Callable[[J], Iterator[Progress]]
+    ended: Callable[[J], None] = _nothing
+    if_lost: str = ""
+
+
+Kind = ChildProcess | InProcess
+_kinds: dict[type[Job], Kind] = {}
+
+
+def register(model: type[Job], kind: Kind) -> None:
+    assert model not in _kinds, f"{model.__name__} has a kind already"
+    _kinds[model] = kind
+
+
+def kind_of(job: Job) -> Any:
+    return _kinds[type(job)]
+
+
+def job_models() -> list[type[Job]]:
+    return list(_kinds)

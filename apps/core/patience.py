@@ -1,0 +1,54 @@
+"""Waiting for a database that is away, for a bounded time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.db import close_old_connections
+
+from flywheel.outages import is_away
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+PATIENCE_S = 180.0
+# PostgreSQL asks to try these again: serialization failures and deadlocks (class 40), and a lock that was not to be had.
+AGAIN = ("40", "55P03")
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same write may succeed later: nothing is wrong with what was to be written."""
+    state = getattr(error.__cause__, "sqlstate", None) or ""
+    return state.startswith(AGAIN) or is_away(error)
+
+
+class Patience:
+    """Counts from the first failure since the last `reset`."""
+
+    def __init__(self) -> None:
+        self.until: float | None = None
+
+    def reset(self) -> None:
+        self.until = None
+
+    def wait(self, error: BaseException) -> None:
+        """Waits a moment before the next try. Raises `error` again where no try will help, or too many have been made."""
+        now = time.monotonic()
+        self.until = self.until or now + PATIENCE_S
+        if not is_passing(error) or now > self.until:
+            raise error
+        log.warning("The database is away; trying again: %s", error)
+        time.sleep(1)
+        close_old_connections()
+
+
+def patiently(write: Callable[[], T]) -> T:
+    """Repeats a write that the absence of the database interrupts: one that may be done twice."""
+    patience = Patience()
+    while True:
+        try:
+            return write()
+        except Exception as error:
+            patience.wait(error)

@@ -1,0 +1,27 @@
+"""The jobs of floor 7: probes of a verifier, and stored samples scored again."""
+
+from __future__ import annotations
+
+from apps.core.kinds import ChildProcess, register
+from apps.reviews import rescoring
+from apps.reviews.models import ProbeRun, Rescore
+
+# Someone waits for both, and evaluations take long: not in their queue.
+register(
+    ProbeRun,
+    ChildProcess(
+        queue="default",
+        program=lambda run: "probe",
+        child_spec=rescoring.probe_spec,
+        complete=rescoring.complete_probe,
+    ),
+)
+register(
+    Rescore,
+    ChildProcess(
+        queue="default",
+        program=lambda job: "rescore",
+        child_spec=rescoring.rescore_spec,
+        complete=rescoring.complete_rescore,
+    ),
+)
