@@ -32,8 +32,11 @@ def child_spec(run: EvalRun) -> dict:
 
 
 def sample_fields(event: dict) -> dict[str, Any]:
-    """The fields of a sample event that are columns of a sample."""
-    return {name: event[name] for name in SAMPLE_FIELDS if event.get(name) is not None or name == "reward"}
+    """The fields of a sample event that are columns of a sample. A reward that is no finite number masks the sample."""
+    found = {name: event[name] for name in SAMPLE_FIELDS if event.get(name) is not None or name == "reward"}
+    if found["reward"] is None and not found.get("masked"):
+        found |= {"masked": True, "success": False, "mask_reason": "The verifier's reward is not a finite number."}
+    return found
 
 
 def store_events(run: EvalRun, events: list[dict]) -> None:
