@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from apps.evals.stats import SampleRow, summarise
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
 from workers.grpo import Trainer, logprobs_of, policy_loss
-from workers.lib.engines import Sampling
+from workers.lib.engines import Prompt, Sampling
 from workers.lib.environments.requests import make_requests
 from workers.lib.events import Emitter
 from workers.lib.recipes import FULL, HARNESS, VERIFIER
@@ -354,8 +354,9 @@ def write_all(engine: TransformersEngine, batch: int, new_tokens: int) -> int:
         for one in (task(i, row) for i, row in enumerate(make_requests(0, batch // each)))
     ]
     engine.batch_size = batch
-    sampling = Sampling(1.0, 1.0, new_tokens, 0)
-    return sum(output.output_tokens for _, outputs in engine.generate(chats, sampling, each) for output in outputs)
+    prompts = [Prompt(chat, [each * index + sample for sample in range(each)]) for index, chat in enumerate(chats)]
+    answers = engine.generate(prompts, Sampling(1.0, 1.0, new_tokens))
+    return sum(output.output_tokens for _, outputs in answers for output in outputs)
 
 
 def throughput(sizes: Sizes, dtype: str, with_adapter: bool) -> list[dict]:

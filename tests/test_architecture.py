@@ -59,6 +59,14 @@ def test_apps_import_only_the_library_of_workers() -> None:
                 assert parts[1:2] == ["lib"], f"{path} imports {module}"
 
 
+def test_the_library_of_workers_imports_neither_its_programs_nor_what_needs_torch() -> None:
+    for path in (ROOT / "workers" / "lib").rglob("*.py"):
+        for module in imports(path):
+            parts = module.split(".")
+            if parts[0] == "workers":
+                assert parts[1:2] == ["lib"], f"{path} imports {module}"
+
+
 def test_workers_know_nothing_of_django() -> None:
     for path in (ROOT / "workers").rglob("*.py"):
         for module in imports(path):

@@ -13,12 +13,13 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 
-from workers.evaluate import rollouts, sampling_of
-from workers.lib.engines import Output, open_engine
+from workers.evaluate import limits_of, sampling_of
 from workers.lib.environments import load, opening
 from workers.lib.events import Emitter
+from workers.lib.rollouts import Finished, play
 from workers.lib.spec import StopFlag, run_main
 from workers.lib.verifiers import Score
+from workers.ml.policies import episodes_at_once, open_policy
 
 RETRIES = 40  # a server that is away is tried again for about a minute: nothing is lost meanwhile
 
@@ -37,21 +38,26 @@ def post(client: httpx.Client, path: str, body: dict) -> None:
     raise ConnectionError(f"{path} did not answer after {RETRIES} tries.")
 
 
-def trajectory(spec: dict, name: str, request: dict, output: Output, score: Score, tools: list[dict]) -> dict:
+def trajectory(spec: dict, name: str, request: dict, done: Finished, tools: list[dict]) -> dict:
     ended = datetime.now(UTC)
-    harness = spec["environment"]["harness"]
+    harness, latency_ms = spec["environment"]["harness"], sum(reply.latency_ms for reply in done.replies)
+    usage = {
+        "input_tokens": sum(reply.prompt_tokens for reply in done.replies),
+        "output_tokens": sum(reply.output_tokens for reply in done.replies),
+        "cost_usd": 0,
+    }
     return {
         "id": name,
         "agent": spec["agent"],
         "model": spec["model_name"],
         "workload": "workplace",
         "user_id": f"user-{int(request['group'][:2], 16) % 12 + 1}",
-        "started_at": (ended - timedelta(milliseconds=output.latency_ms)).isoformat(),
+        "started_at": (ended - timedelta(milliseconds=latency_ms)).isoformat(),
         "ended_at": ended.isoformat(),
-        "messages": [*opening(harness), {"role": "user", "content": request["request"]}, *score.messages],
+        "messages": [*opening(harness), {"role": "user", "content": request["request"]}, *done.score.messages],
         "tools": tools,
-        "latency_ms": round(output.latency_ms, 1),
-        "usage": {"input_tokens": output.prompt_tokens, "output_tokens": output.output_tokens, "cost_usd": 0},
+        "latency_ms": round(latency_ms, 1),
+        "usage": usage,
         "metadata": {"group": request["group"], "template": request["template"]},
     }
 
@@ -72,22 +78,33 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
     requests = spec["requests"]
     events.progress(0, len(requests), "loading the model")
     environment = load(spec["environment"])
-    engine = open_engine(spec["engine"], spec["model"])
+    harness, engine = spec["environment"]["harness"], spec["engine"]
     tasks = [
         {"id": str(i), "messages": [{"role": "user", "content": row["request"]}], "expected": row["expected"]}
         for i, row in enumerate(requests)
     ]
+    blamed, sent = len(opening(harness)) + 1, 0
     headers = {"Authorization": f"Bearer {spec['api']['key']}"}
-    sampling = sampling_of(spec["environment"]["harness"], spec["seed"])
     with httpx.Client(base_url=spec["api"]["url"], headers=headers, timeout=30) as client:
-        for done, (task, [(output, score)]) in enumerate(rollouts(engine, environment, tasks, sampling, 1), 1):
-            request, name = requests[int(task["id"])], f"{spec['id_prefix']}-{int(task['id']):04d}"
-            row = trajectory(spec, name, request, output, score, environment.tools)
-            post(client, "/api/v1/trajectories/", row)
-            blamed = len(opening(spec["environment"]["harness"])) + 1
-            post(client, f"/api/v1/trajectories/{name}/feedback/", feedback(request, score, blamed))
-            events.progress(done, len(requests), f"{done} runs logged")
+
+        def log(index: int, _: int, done: Finished) -> None:
+            nonlocal sent
+            request, name = requests[index], f"{spec['id_prefix']}-{index:04d}"
+            post(client, "/api/v1/trajectories/", trajectory(spec, name, request, done, environment.tools))
+            post(client, f"/api/v1/trajectories/{name}/feedback/", feedback(request, done.score, blamed))
+            sent += 1
+            events.progress(sent, len(requests), f"{sent} runs logged")
             stop.check()
+
+        play(
+            open_policy(engine, spec["model"], sampling_of(harness)),
+            environment,
+            tasks,
+            limits_of(harness),
+            log,
+            concurrency=episodes_at_once(engine, environment),
+            seed=spec["seed"],
+        )
     events.result(metrics={"sent": len(requests)})
 
 

@@ -18,10 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers.evaluate import emit_sample, rollouts
-from workers.lib.engines import Output, Sampling
+from workers.evaluate import emit_sample, limits_of, sampling_of
+from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, is_multi_turn, load
 from workers.lib.events import Emitter
+from workers.lib.policies import EnginePolicy, Reply
+from workers.lib.rollouts import Finished, play
 from workers.lib.spec import SpecError, Stop, StopFlag, run_main
 from workers.lib.verifiers import Score
 from workers.ml import checkpoint
@@ -59,7 +61,7 @@ class Group:
 
     task: dict
     prompt: list[int]
-    outputs: list[Output]
+    outputs: list[Reply]
     scores: list[Score]
 
     @property
@@ -197,21 +199,30 @@ class Trainer:
             chosen.append(self.tasks[order[index]])
         return chosen
 
-    def rollout(self, step: int) -> list[Group]:
-        config = self.config
-        sampling = Sampling(
-            config["temperature"], config["top_p"], config["max_new_tokens"], self.seed * 100_003 + step
-        )
-        groups = []
-        for task, scored in rollouts(
-            self.engine, self.environment, self.batch_of(step), sampling, config["generations"]
-        ):
-            prompt = self.engine.prompt_ids(self.environment.conversation(task))
-            outputs, scores = [output for output, _ in scored], [score for _, score in scored]
-            groups.append(Group(task, prompt, outputs, scores))
-            for index, (output, score) in enumerate(scored):
-                emit_sample(self.events, task, index, output, score, phase="train", step=step + 1)
+    def play(
+        self, tasks: list[dict], sampling: Sampling, n: int, *, seed: int, phase: str, step: int
+    ) -> list[list[Finished]]:
+        """The n episodes of each task, with the weights as they are."""
+        found: list[dict[int, Finished]] = [{} for _ in tasks]
+
+        def tell(index: int, sample: int, done: Finished) -> None:
+            found[index][sample] = done
+            emit_sample(self.events, tasks[index], sample, done, phase=phase, step=step)
             self.stop.check()
+
+        policy, limits = EnginePolicy(self.engine, sampling), limits_of(self.environment.harness)
+        play(policy, self.environment, tasks, limits, tell, n=n, concurrency=len(tasks) * n, seed=seed)
+        return [[samples[sample] for sample in range(n)] for samples in found]
+
+    def rollout(self, step: int) -> list[Group]:
+        config, tasks = self.config, self.batch_of(step)
+        sampling = Sampling(config["temperature"], config["top_p"], config["max_new_tokens"])
+        seed = self.seed * 100_003 + step
+        found = self.play(tasks, sampling, config["generations"], seed=seed, phase="train", step=step + 1)
+        groups = []
+        for task, episodes in zip(tasks, found, strict=True):
+            replies = [done.replies[0] for done in episodes]
+            groups.append(Group(task, replies[0].prompt_token_ids, replies, [done.score for done in episodes]))
         return groups
 
     def update(self, groups: list[Group]) -> dict[str, float]:
@@ -256,19 +267,11 @@ class Trainer:
 
     def validate(self, step: int) -> None:
         """The validation tasks under the harness's own sampling, with the weights as they are."""
-        harness = self.environment.harness
-        sampling = Sampling(
-            harness.get("temperature", 1.0), harness.get("top_p", 1.0), harness.get("max_new_tokens", 64), self.seed
-        )
-        rewards, successes = [], []
-        found = rollouts(self.engine, self.environment, self.validation, sampling, self.config["eval_samples"])
-        for task, scored in found:
-            for index, (output, score) in enumerate(scored):
-                emit_sample(self.events, task, index, output, score, phase="validation", step=step)
-                if not score.masked:
-                    rewards.append(float(score.reward or 0))
-                    successes.append(float(score.success))
-            self.stop.check()
+        sampling, n = sampling_of(self.environment.harness), self.config["eval_samples"]
+        found = self.play(self.validation, sampling, n, seed=self.seed, phase="validation", step=step)
+        scores = [done.score for episodes in found for done in episodes if not done.score.masked]
+        rewards = [float(score.reward or 0) for score in scores]
+        successes = [float(score.success) for score in scores]
         if rewards:
             self.events.metric(
                 step,
@@ -328,7 +331,7 @@ class Trainer:
         return checkpoint.save_adapter(self.model, self.out / "adapter")
 
 
-def sampler_gap(logprobs: Tensor, outputs: list[Output], real: Tensor) -> dict[str, float]:
+def sampler_gap(logprobs: Tensor, outputs: list[Reply], real: Tensor) -> dict[str, float]:
     """|log-probability of the trainer − of the sampler| over the tokens; 0 up to rounding when on policy."""
     sampled = torch.zeros_like(logprobs)
     for row, output in enumerate(outputs):

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from workers.lib.environments import load
-from workers.lib.environments.rerun import replay
 from workers.lib.events import Emitter
 from workers.lib.probes import Options, attack
+from workers.lib.rollouts import replay
 from workers.lib.spec import SpecError, StopFlag, run_main
 from workers.lib.verifiers import Score
 

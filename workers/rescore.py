@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 
 from workers.lib.environments import Environment, load
-from workers.lib.environments.rerun import replay
 from workers.lib.events import Emitter
+from workers.lib.policies import RecordedPolicy
+from workers.lib.rollouts import NO_LIMITS, Finished, play
 from workers.lib.spec import StopFlag, run_main
 
-KEPT = ("reward", "components", "success", "unsafe", "masked", "mask_reason", "details")
+SCORED = ("reward", "components", "success", "unsafe", "masked", "mask_reason", "details")
 AT_ONCE = 16
 
 
@@ -20,26 +20,24 @@ def turns_of(sample: dict) -> list[dict]:
     return said or [{"role": "assistant", "content": sample.get("output", "")}]
 
 
-async def rescore(environment: Environment, samples: list[dict], events: Emitter, stop: StopFlag) -> list[dict]:
+def rescore(environment: Environment, samples: list[dict], events: Emitter, stop: StopFlag) -> list[dict]:
     """A row {id, reward, …} per sample, in their order."""
-    gate, done = asyncio.Semaphore(AT_ONCE), 0
+    rows: dict[int, dict] = {}
 
-    async def one(sample: dict) -> dict:
-        nonlocal done
-        async with gate:
-            stop.check()
-            score = await replay(environment, sample["task"], turns_of(sample))
-        done += 1
-        events.progress(done, len(samples), "scoring")
-        fields = asdict(score)
-        return {"id": sample["id"]} | {name: fields[name] for name in KEPT}
+    def tell(index: int, _: int, done: Finished) -> None:
+        fields = asdict(done.score)
+        rows[index] = {"id": samples[index]["id"]} | {name: fields[name] for name in SCORED}
+        events.progress(len(rows), len(samples), "scoring")
+        stop.check()
 
-    return list(await asyncio.gather(*map(one, samples)))
+    recorded = RecordedPolicy([turns_of(sample) for sample in samples])
+    tasks = [sample["task"] for sample in samples]
+    play(recorded, environment, tasks, NO_LIMITS, tell, concurrency=AT_ONCE)
+    return [rows[index] for index in range(len(samples))]
 
 
 def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
-    environment = load(spec["environment"])
-    events.result(scores=asyncio.run(rescore(environment, spec["samples"], events, stop)))
+    events.result(scores=rescore(load(spec["environment"]), spec["samples"], events, stop))
 
 
 if __name__ == "__main__":

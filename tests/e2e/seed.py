@@ -35,6 +35,7 @@ from apps.trajectories.actions import give_feedback, ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, Outcome
 from tests.factories import make_base, make_environment
+from tests.workers.episodes import score_text
 from workers.lib.environments import load, opening
 from workers.lib.environments.requests import make_requests
 
@@ -104,7 +105,7 @@ def fill_inbox(by: Any, count: int, slug: str = "inbox") -> Project:
     while number < count:
         request = requests.pop()
         task = {"messages": [{"role": "user", "content": request["request"]}], "expected": request["expected"]}
-        score = work.score(task, answer(request["expected"], 0.0, rng))
+        score = score_text(work, task, answer(request["expected"], 0.0, rng))
         sent = {
             "id": f"case-{number:03d}",
             "agent": {"name": "workplace-assistant", "version": str(1 + number % 2)},
@@ -126,7 +127,7 @@ def produce(project: Project, environment: Environment, rng: random.Random, coun
     work, start = load(environment.as_spec()), timezone.now() - timedelta(days=3)
     for number, request in enumerate(make_requests(1, count)):
         task = {"messages": [{"role": "user", "content": request["request"]}], "expected": request["expected"]}
-        score = work.score(task, answer(request["expected"], 0.45, rng))
+        score = score_text(work, task, answer(request["expected"], 0.45, rng))
         began = start + timedelta(minutes=4320 * number / count)
         told = {
             "id": f"run-{number:04d}",
@@ -162,7 +163,7 @@ def collect(project: Project, by: Any) -> EvalSet:
 def scored(environment: Environment, task: Any, skill: float, rng: random.Random) -> dict:
     """A sample event as a child writes it."""
     output = answer(task.expected, skill, rng)
-    score = load(environment.as_spec()).score(task.as_spec(), output)
+    score = score_text(load(environment.as_spec()), task.as_spec(), output)
     return vars(score) | {
         "type": "sample", "task_id": str(task.pk), "output": output, "latency_ms": rng.uniform(300, 1200),
         "input_tokens": 220, "output_tokens": 24, "truncated": False,

@@ -15,8 +15,9 @@ from tests.factories import make_key, make_project
 from tests.workers.conftest import Recorder
 from workers import demo_agent
 from workers.demo_agent import feedback, main, post
-from workers.lib.engines import Output, Sampling
+from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.environments.requests import make_requests
+from workers.lib.policies import EnginePolicy
 from workers.lib.spec import StopFlag
 from workers.lib.verifiers import Score
 
@@ -69,10 +70,8 @@ class Answering:
         right = json.dumps(requests[0]["expected"])
         self.answers = [right, '{"tool": "tickets.explode", "args": {}}', *["Sure, done!"] * (len(requests) - 2)]
 
-    def generate(
-        self, conversations: list[list[dict]], sampling: Sampling, n: int = 1
-    ) -> Iterator[tuple[int, list[Output]]]:
-        for index, _ in enumerate(conversations):
+    def generate(self, prompts: list[Prompt], sampling: Sampling) -> Iterator[tuple[int, list[Output]]]:
+        for index, _ in enumerate(prompts):
             yield index, [Output(self.answers[index], [], [], 20, 5, 12.5, False)]
 
 
@@ -82,7 +81,7 @@ def logged(
 ) -> QuerySet:
     """Four requests answered and logged through the API of a running server."""
     project, requests = make_project(), make_requests(0, 4)
-    monkeypatch.setattr(demo_agent, "open_engine", lambda *_: Answering(requests))
+    monkeypatch.setattr(demo_agent, "open_policy", lambda *_: EnginePolicy(Answering(requests), Sampling()))
     spec = make_spec(
         requests=requests,
         api={"url": live_server.url, "key": make_key(project)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,13 @@ from tests.workers.elsewhere import ELSEWHERE, Far, elsewhere
 from tests.workers.test_engine import small
 from workers import grpo, sft
 from workers.grpo import Trainer
-from workers.lib.engines import Sampling, open_engine
+from workers.lib import policies
+from workers.lib.engines import Prompt, Sampling
 from workers.lib.spec import JobError, SpecError, StopFlag
 from workers.ml import checkpoint
 from workers.ml.branches import pad, use_branches
 from workers.ml.models import load_base, lora
+from workers.ml.policies import open_policy
 from workers.ml.transformers_engine import TransformersEngine
 from workers.sft import completion_loss
 
@@ -31,7 +34,8 @@ CONFIG = {
 
 
 def answered(engine: TransformersEngine) -> list[tuple[str, list[int]]]:
-    found = dict(engine.generate(CHATS, Sampling(1.0, 0.9, 12, 3), 3))
+    asked = [Prompt(chat, [3 * index, 3 * index + 1, 3 * index + 2]) for index, chat in enumerate(CHATS)]
+    found = dict(engine.generate(asked, Sampling(1.0, 0.9, 12)))
     return [(output.text, output.token_ids) for index in sorted(found) for output in found[index]]
 
 
@@ -58,18 +62,27 @@ def test_generation_elsewhere_is_the_same_and_waits_once_a_token(tiny_model: Pat
 @pytest.fixture
 def spread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rewards that differ, so that there is something to learn from random weights."""
-    monkeypatch.setattr(grpo, "rollouts", with_rewards(grpo.rollouts))
+    rollout = Trainer.rollout
 
-
-def with_rewards(rollouts: Callable) -> Callable:
-    def rewarded(*arguments: object) -> list:
-        found = list(rollouts(*arguments))
-        for _, scored in found:
-            for index, (_, score) in enumerate(scored):
+    def rewarded(trainer: Trainer, step: int) -> list:
+        groups = rollout(trainer, step)
+        for group in groups:
+            for index, score in enumerate(group.scores):
                 score.reward = float(index % 3)
-        return found
+        return groups
 
-    return rewarded
+    monkeypatch.setattr(Trainer, "rollout", rewarded)
+
+
+class ThreadsElsewhere(ThreadPoolExecutor):
+    """The device is pretended in each thread by itself."""
+
+    def submit(self, work: Callable, /, *args: object, **kwargs: object) -> Future:
+        def there() -> object:
+            with elsewhere():
+                return work(*args, **kwargs)
+
+        return super().submit(there)
 
 
 def steps(spec: dict, events: Recorder, count: int) -> Trainer:
@@ -89,6 +102,7 @@ def test_grpo_elsewhere_saves_and_resumes(
     loaded = [load_base(make_spec()["model"]["base"]) for _ in range(2)]
     monkeypatch.setattr(grpo, "load_base", lambda *_: loaded.pop())
     monkeypatch.setattr(grpo, "device", lambda: ELSEWHERE)
+    monkeypatch.setattr(policies, "ThreadPoolExecutor", ThreadsElsewhere)
     with elsewhere():
         torch.manual_seed(0)
         trainer = steps(make_spec(config=CONFIG), events, 1)
@@ -178,4 +192,4 @@ def test_a_model_that_would_be_computed_wrong_is_refused_in_16_bits_too(
 def test_an_unknown_dtype_is_refused_by_name(dtype: str, tiny_model: Path) -> None:
     engine = {"kind": "transformers", "dtype": dtype}
     with pytest.raises(SpecError, match=r"engine\.dtype must be one of float32, bfloat16, float16"):
-        open_engine(engine, {"base": str(tiny_model), "adapter": None})
+        open_policy(engine, {"base": str(tiny_model), "adapter": None}, Sampling())

@@ -9,10 +9,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workers.lib.engines import Output, Sampling, open_engine
+from workers.lib.engines import Output, Prompt, Sampling
+from workers.lib.policies import seed_of
 from workers.lib.spec import JobError, SpecError
 from workers.ml.branches import common_prefix, completion_hidden, decoder_of, forward_prompts, use_branches
 from workers.ml.models import load_base
+from workers.ml.policies import open_policy
 from workers.ml.transformers_engine import TransformersEngine, nucleus, sample
 
 SYSTEM = {"role": "system", "content": "Answer with one JSON call. tickets.close(id) email.send(to, subject)"}
@@ -45,8 +47,14 @@ def plain_logprobs(plain: torch.nn.Module, prompt: list[int], completion: list[i
     return logprobs.gather(-1, torch.tensor(completion)[:, None])[:, 0].tolist()
 
 
-def answers(engine: TransformersEngine, sampling: Sampling, n: int, chats: list | None = None) -> list[list[Output]]:
-    found = dict(engine.generate(CHATS if chats is None else chats, sampling, n))
+def answers(
+    engine: TransformersEngine, sampling: Sampling, n: int, chats: list | None = None, seed: int = 3
+) -> list[list[Output]]:
+    asked = [
+        Prompt(chat, [seed_of(seed, index, sample) for sample in range(n)])
+        for index, chat in enumerate(CHATS if chats is None else chats)
+    ]
+    found = dict(engine.generate(asked, sampling))
     return [found[index] for index in range(len(found))]
 
 
@@ -54,7 +62,7 @@ def answers(engine: TransformersEngine, sampling: Sampling, n: int, chats: list 
 def test_logprobs_are_those_of_the_plain_model(
     temperature: float, engine: TransformersEngine, plain: torch.nn.Module
 ) -> None:
-    for chat, outputs in zip(CHATS, answers(engine, Sampling(temperature, 1.0, 24, 3), 4), strict=True):
+    for chat, outputs in zip(CHATS, answers(engine, Sampling(temperature, 1.0, 24), 4), strict=True):
         for output in outputs:
             expected = plain_logprobs(plain, engine.prompt_ids(chat), output.token_ids, temperature)
             assert output.logprobs == pytest.approx(expected, abs=CLOSE)
@@ -71,7 +79,7 @@ def test_greedy_is_what_the_library_generates(engine: TransformersEngine, plain:
 
 
 def test_an_answer_does_not_depend_on_what_stands_beside_it(tiny_model: Path, engine: TransformersEngine) -> None:
-    sampling = Sampling(1.0, 1.0, 16, 7)
+    sampling = Sampling(1.0, 1.0, 16)
     together = answers(engine, sampling, 3)
     small = TransformersEngine(*load_base(tiny_model), batch_size=3)
     one_by_one = answers(small, sampling, 3)
@@ -80,9 +88,39 @@ def test_an_answer_does_not_depend_on_what_stands_beside_it(tiny_model: Path, en
     assert [[o.token_ids for o in row[:2]] for row in together] == [[o.token_ids for o in row] for row in fewer]
 
 
+def test_prompts_with_more_and_fewer_answers_go_together(engine: TransformersEngine) -> None:
+    """And a prompt's answers are those it has alone: a seed decides, not the neighbours."""
+    sampling, seeds = Sampling(1.0, 1.0, 12), [[11, 12, 13], [14], [15, 16]]
+    together = dict(engine.generate([Prompt(chat, row) for chat, row in zip(CHATS, seeds, strict=True)], sampling))
+    for index, (chat, row) in enumerate(zip(CHATS, seeds, strict=True)):
+        alone = [dict(engine.generate([Prompt(chat, [seed])], sampling))[0][0] for seed in row]
+        assert [o.token_ids for o in together[index]] == [o.token_ids for o in alone]
+        assert all(o.prompt_token_ids == engine.prompt_ids(chat) for o in alone)
+
+
+TOOL = {"type": "function", "function": {"name": "close", "parameters": {"type": "object"}}}
+WITH_TOOLS = "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}" + (
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.arguments.n }}{% endfor %};{% endfor %}"
+)
+
+
+def test_tools_are_in_the_prompt_by_the_chat_template_or_as_text(tiny_model: Path) -> None:
+    engine = TransformersEngine(*load_base(tiny_model))
+    asked = [{"role": "user", "content": "Close 12."}]
+    call = {"id": "c", "type": "function", "function": {"name": "close", "arguments": '{"n": 7}'}}
+    said = [*asked, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    written = engine.tokenizer.decode(engine.prompt_ids(asked, [TOOL]))
+    assert '"name": "close"' in written and '{"tool": name' in written
+    assert "tool" not in engine.tokenizer.decode(engine.prompt_ids(asked))
+    engine.tokenizer.chat_template = WITH_TOOLS
+    assert engine.tokenizer.decode(engine.prompt_ids(said, [TOOL])) == "[close]user:Close 12.;assistant:7;"
+    assert engine.tokenizer.decode(engine.prompt_ids(asked)) == "user:Close 12.;"
+
+
 def test_a_seed_repeats_and_samples_differ(engine: TransformersEngine) -> None:
-    sampling = Sampling(1.0, 1.0, 12, 2**40)
-    first, second = answers(engine, sampling, 4), answers(engine, sampling, 4)
+    sampling = Sampling(1.0, 1.0, 12)
+    first, second = answers(engine, sampling, 4, seed=2**40), answers(engine, sampling, 4, seed=2**40)
     assert [[o.token_ids for o in row] for row in first] == [[o.token_ids for o in row] for row in second]
     assert len({tuple(o.token_ids) for row in first for o in row}) >= 10  # some may end at once
 
@@ -107,7 +145,7 @@ class Forced(torch.nn.Module):
 def test_finished_rows_leave_the_batch_and_the_others_go_on(tiny_model: Path, plain: torch.nn.Module) -> None:
     engine = TransformersEngine(*load_base(tiny_model), batch_size=64)
     engine.head = head = Forced(engine.head, 2)
-    [outputs] = answers(engine, Sampling(1.0, 1.0, 9, 1), 3, CHATS[:1])
+    [outputs] = answers(engine, Sampling(1.0, 1.0, 9), 3, CHATS[:1], seed=1)
     assert [len(output.token_ids) for output in outputs] == [3, 6, 9]
     assert [output.truncated for output in outputs] == [False, False, True]
     assert head.rows == [3, 3, 3, 2, 2, 2, 1, 1, 1]
@@ -237,4 +275,4 @@ def test_a_prompt_beyond_the_attention_window_is_refused() -> None:
 
 def test_an_engine_that_there_is_not_is_refused() -> None:
     with pytest.raises(SpecError, match="no engine “abacus”"):
-        open_engine({"kind": "abacus"}, {})
+        open_policy({"kind": "abacus"}, {}, Sampling())

@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from workers.lib.engines import Sampling, open_engine
-from workers.lib.engines.openai_engine import OpenAIEngine, seed_of
+from workers.lib.engines.openai_engine import OpenAIEngine, Sampling, seed_of
 from workers.lib.spec import JobError, SpecError
 
 
@@ -89,7 +88,7 @@ def said(*texts: str) -> list[list[dict]]:
 
 
 def test_each_conversation_gets_its_own_answers_in_order(server: Server) -> None:
-    engine = open_engine({"kind": "openai", "base_url": server.url, "model": "m"}, {})
+    engine = OpenAIEngine({"kind": "openai", "base_url": server.url, "model": "m"})
     sampling = Sampling(temperature=0.5, top_p=0.9, max_new_tokens=9, seed=4)
     found = dict(engine.generate(said("a", "b", "c"), sampling, 2))
     assert {index: [output.text for output in outputs] for index, outputs in found.items()} == {

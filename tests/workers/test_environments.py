@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.workers.episodes import score_text
 from tests.workers.test_workplace_assistant import VALUES, assistant
 from workers.lib.environments import EpisodeError, is_multi_turn, load
 from workers.lib.environments.responses import response_of, row_of, to_items
@@ -37,7 +38,7 @@ def test_a_single_turn_needs_a_verifier_there_is(verifier: dict) -> None:
 def test_single_turn_scores_a_text_and_a_native_call_the_same() -> None:
     environment = load({"kind": "single_turn", "harness": {"system_prompt": "S"}, "verifier": {"kind": "calls"}})
     assert [m["content"] for m in environment.conversation(TASK)] == ["S", "Close 12."]
-    by_text = environment.score(TASK, '{"tool": "close", "args": {"id": 12}}')
+    by_text = score_text(environment, TASK, '{"tool": "close", "args": {"id": 12}}')
 
     async def native(args: dict) -> tuple[float | None, int]:
         episode = environment.open(TASK)

@@ -9,15 +9,18 @@ import pytest
 
 from tests.workers.conftest import Recorder
 from workers import evaluate
-from workers.evaluate import main, rollouts, sampling_of
-from workers.lib.engines import Output, Sampling
-from workers.lib.environments import load
+from workers.evaluate import main, sampling_of
+from workers.lib.engines import Output, Prompt, Sampling
+from workers.lib.environments import opening
+from workers.lib.environments.workplace import TOOLS
+from workers.lib.policies import EnginePolicy
+from workers.lib.recipes import HARNESS
 from workers.lib.spec import JobError, Stop, StopFlag
 
 SAMPLE_FIELDS = {
     *("task_id", "index", "step", "phase", "output", "messages", "reward", "components", "success", "valid"),
     *("tool_ok", "args_score", "executed", "unsafe", "masked", "mask_reason", "latency_ms", "input_tokens"),
-    *("output_tokens", "truncated", "details", "type", "seq", "at"),
+    *("output_tokens", "truncated", "details", "turns", "stop_reason", "type", "seq", "at"),
 }
 
 
@@ -31,7 +34,7 @@ def test_every_task_is_sampled_and_told_as_it_is_finished(make_spec: Callable[..
     # Random weights write no JSON: the verifier is the real one.
     assert all(row["reward"] == -1 and not row["valid"] for row in samples)
     assert all(1 <= row["output_tokens"] <= 6 and row["input_tokens"] > 20 for row in samples)
-    assert [row["done"] for row in progress] == [0, 4, 8, 12] and {row["total"] for row in progress} == {12}
+    assert [row["done"] for row in progress] == list(range(13)) and {row["total"] for row in progress} == {12}
     assert progress[-1]["label"] == "0 of 12 succeeded"
     assert events.rows()[-1]["type"] == "result" and events.rows()[-1]["metrics"] == {"samples": 12}
 
@@ -52,12 +55,12 @@ def test_the_same_seed_gives_the_same_answers_and_another_gives_others(
     assert found[0] == found[1] != found[2]
 
 
-def test_a_stop_ends_it_after_the_task_at_hand(make_spec: Callable[..., dict], events: Recorder) -> None:
+def test_a_stop_ends_it_after_the_sample_at_hand(make_spec: Callable[..., dict], events: Recorder) -> None:
     stop = StopFlag()
     stop.is_set = True
     with pytest.raises(Stop):
         main(make_spec(samples_per_task=2), events, stop)
-    assert len(events.rows("sample")) == 2 and not events.rows("result")
+    assert len(events.rows("sample")) == 1 and not events.rows("result")
 
 
 @pytest.mark.parametrize("what", ["missing", "pickle"])
@@ -79,21 +82,56 @@ class Scripted:
     def __init__(self, answers: list[str]) -> None:
         self.answers = answers
 
-    def generate(
-        self, conversations: list[list[dict]], sampling: Sampling, n: int = 1
-    ) -> Iterator[tuple[int, list[Output]]]:
-        for index in reversed(range(len(conversations))):
-            yield index, [Output(self.answers[index], [], [], 1, 1, 1.0, False) for _ in range(n)]
+    def generate(self, prompts: list[Prompt], sampling: Sampling) -> Iterator[tuple[int, list[Output]]]:
+        self.prompts = prompts
+        for index in reversed(range(len(prompts))):
+            yield index, [Output(self.answers[index], [], [], 1, 1, 1.0, False) for _ in prompts[index].seeds]
 
 
-def test_an_answer_is_scored_against_its_own_task(make_spec: Callable[..., dict]) -> None:
-    spec = make_spec()
-    engine = Scripted([f'{{"tool": "tickets.close", "args": {{"id": {n}}}}}' for n in (1234, 2345, 9)])
-    found = {
-        task["id"]: scored[0][1].success
-        for task, scored in rollouts(engine, load(spec["environment"]), spec["tasks"], Sampling(), 1)
-    }
+def answering(monkeypatch: pytest.MonkeyPatch, *answers: str) -> Scripted:
+    """The engine of an evaluation that gives these answers to its tasks."""
+    engine = Scripted(list(answers))
+    monkeypatch.setattr(evaluate, "open_policy", lambda *_: EnginePolicy(engine, Sampling()))
+    return engine
+
+
+def test_an_answer_is_scored_against_its_own_task(
+    make_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, *(f'{{"tool": "tickets.close", "args": {{"id": {n}}}}}' for n in (1234, 2345, 9)))
+    main(make_spec(samples_per_task=1), events, StopFlag())
+    found = {row["task_id"]: row["success"] for row in events.rows("sample")}
     assert found == {"task-1234": True, "task-2345": True, "task-3456": False}
+
+
+CLOSE = {"type": "function", "function": {"name": "tickets.close", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("harness", "tools"), [({}, [CLOSE]), ({"show_tools": False}, [])], ids=["shown", "described by the harness"]
+)
+def test_a_single_turn_task_shows_its_tools_to_the_model(
+    harness: dict, tools: list, make_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = answering(monkeypatch, '{"tool": "tickets.close", "args": {"id": 1234}}')
+    environment = {"kind": "single_turn", "harness": harness, "verifier": {"kind": "calls"}}
+    spec = make_spec(samples_per_task=2, environment=environment)
+    spec["tasks"] = [spec["tasks"][0] | {"tools": [CLOSE]}]
+    main(spec, events, StopFlag())
+    assert [prompt.tools for prompt in engine.prompts] == [tools]
+    assert [row["reward"] for row in events.rows("sample")] == [1, 1]
+
+
+def test_the_demos_prompts_are_its_harness_and_nothing_else(
+    make_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = answering(monkeypatch, "Hm.", "Hm.", "Hm.")
+    spec = make_spec(samples_per_task=1)
+    spec["tasks"] = [task | {"tools": TOOLS} for task in spec["tasks"]]  # as tasks from its own runs have them
+    spec["environment"]["harness"] = HARNESS
+    main(spec, events, StopFlag())
+    for prompt, task in zip(engine.prompts, spec["tasks"], strict=True):
+        assert prompt.messages == [*opening(HARNESS), *task["messages"]] and prompt.tools == []
 
 
 def test_masked_samples_are_told_with_their_reason(
@@ -101,7 +139,7 @@ def test_masked_samples_are_told_with_their_reason(
 ) -> None:
     spec = make_spec(samples_per_task=1)
     spec["tasks"] = [task | {"expected": {"tool": "tickets.close"}} for task in spec["tasks"]]
-    monkeypatch.setattr(evaluate, "open_engine", lambda *_: Scripted(['{"tool": "x", "args": {}}'] * 3))
+    answering(monkeypatch, *['{"tool": "x", "args": {}}'] * 3)
     main(spec, events, StopFlag())
     assert all(
         row["masked"] and row["reward"] is None and "no single call" in row["mask_reason"]
@@ -111,4 +149,4 @@ def test_masked_samples_are_told_with_their_reason(
 
 
 def test_sampling_comes_from_the_harness() -> None:
-    assert sampling_of({"temperature": 0.3, "top_p": 0.9, "max_new_tokens": 7}, 5) == Sampling(0.3, 0.9, 7, 5)
+    assert sampling_of({"temperature": 0.3, "top_p": 0.9, "max_new_tokens": 7}) == Sampling(0.3, 0.9, 7)

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from tests.workers.conftest import Recorder
 from workers import grpo
 from workers.grpo import Group, Trainer, advantages, main, policy_loss, sampler_gap
-from workers.lib.engines import Output, Sampling
+from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.spec import SpecError, Stop, StopFlag
 from workers.lib.verifiers import Score
 from workers.ml.models import load_base, lora
@@ -284,11 +284,12 @@ def test_the_sampler_is_the_trainer(make_spec: Callable[..., dict], events: Reco
 def lengths_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reward that random weights can vary in: the share of letters among the bytes."""
 
-    def rewarded(environment: Any, task: dict, output: str) -> Score:
+    async def rewarded(episode: Any) -> Score:
+        output = episode.said[0]["content"] or ""
         share = sum(letter.isascii() and letter.isalpha() for letter in output) / max(1, len(output))
         return Score(reward=share, success=share > 0.5)
 
-    monkeypatch.setattr("workers.lib.environments.workplace.Workplace.score", rewarded)
+    monkeypatch.setattr("workers.lib.environments.workplace.OneCall.score", rewarded)
 
 
 @pytest.fixture
@@ -465,8 +466,10 @@ def test_a_config_that_cannot_be_is_refused(
 
 def test_sampling_of_a_step_is_its_own(make_spec: Callable[..., dict], events: Recorder) -> None:
     trainer = Trainer(make_spec(config=CONFIG), events, StopFlag())
-    seen: list[Sampling] = []
+    seen: list[tuple[list[Prompt], Sampling]] = []
     generate = trainer.engine.generate
-    trainer.engine.generate = lambda chats, sampling, n: seen.append(sampling) or generate(chats, sampling, n)
+    trainer.engine.generate = lambda prompts, sampling: seen.append((prompts, sampling)) or generate(prompts, sampling)
     trainer.rollout(0), trainer.rollout(1)
-    assert seen[0].seed != seen[1].seed and seen[0].max_new_tokens == 8
+    first, second = ({seed for prompt in prompts for seed in prompt.seeds} for prompts, _ in seen)
+    assert len(first) == len(second) == 8 and not first & second
+    assert seen[0][1].max_new_tokens == 8

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from tests.workers.episodes import score_text
 from workers.lib.environments import load
 from workers.lib.environments.requests import KINDS, make_requests
 from workers.lib.recipes import HARNESS, VERIFIER
@@ -23,7 +24,7 @@ def test_every_expected_call_is_right_safe_and_rewarded_in_full() -> None:
     environment = load({"kind": "builtin", "name": "workplace", "harness": HARNESS, "verifier": VERIFIER})
     for request in make_requests(1, 500):
         task = {"id": "1", "messages": [], "expected": request["expected"]}
-        score = environment.score(task, json.dumps(request["expected"]))
+        score = score_text(environment, task, json.dumps(request["expected"]))
         assert score.success and score.reward == pytest.approx(1.0) and not score.unsafe, request
 
 

@@ -13,25 +13,16 @@ import httpx
 import pytest
 
 from tests.workers.conftest import Recorder
+from tests.workers.episodes import gather
 from tests.workers.test_workplace_assistant import assistant
 from workers import evaluate
-from workers.lib import rollouts
-from workers.lib.engines import Output, Sampling
+from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.environments import gold_calls, load
+from workers.lib.environments.episodes import with_calls
 from workers.lib.environments.workplace_assistant import own_tasks
-from workers.lib.rollouts import (  # fmt: skip
-    ChatPolicy,
-    EnginePolicy,
-    Finished,
-    Limits,
-    PolicyError,
-    Reply,
-    as_message,
-    as_text,
-    gather,
-    rollout,
-    stream,
-)
+from workers.lib.policies import ChatPolicy, EnginePolicy, PolicyError, Reply
+from workers.lib.prompting import as_text
+from workers.lib.rollouts import Finished, Limits, rollout, stream
 from workers.lib.spec import SpecError, StopFlag
 from workers.lib.verifiers import Score
 
@@ -45,6 +36,8 @@ def made(task: dict) -> list[dict]:
 
 class Scripted:
     """Says what `answer(messages)` returns, or raises it."""
+
+    shares_time = False
 
     def __init__(self, say: Callable[[list[dict]], Any], wait: float = 0.0) -> None:
         self.say, self.wait, self.open, self.most = say, wait, 0, 0
@@ -272,23 +265,21 @@ class Engine:
     """Answers by `by_gold` in the product's JSON form; remembers its batches."""
 
     def __init__(self) -> None:
-        self.batches: list[list[list[dict]]] = []
+        self.batches: list[list[Prompt]] = []
         self.broken = False
 
-    def prompt_ids(self, conversation: list[dict]) -> list[int]:
-        return [len(conversation)]
-
-    def generate(self, conversations: list, sampling: Sampling, n: int = 1) -> Iterator[tuple[int, list[Output]]]:
+    def generate(self, prompts: list[Prompt], sampling: Sampling) -> Iterator[tuple[int, list[Output]]]:
         if self.broken:
             raise MemoryError("too big")
-        self.batches.append(conversations)
-        for index in reversed(range(len(conversations))):
-            said = by_gold([m for m in conversations[index] if not m["content"].startswith("Result: ")])
+        self.batches.append(prompts)
+        for index in reversed(range(len(prompts))):
+            said = by_gold(prompts[index].messages)
             text = said["content"]
             if calls := said.get("tool_calls"):
                 function = calls[0]["function"]
                 text = json.dumps({"tool": function["name"], "args": json.loads(function["arguments"])})
-            yield index, [Output(text, [1, 2], [-0.1, -0.2], 4, 2, 1.0, False)]
+            output = Output(text, [1, 2], [-0.1, -0.2], 4, 2, 1.0, False, [len(prompts[index].messages)])
+            yield index, [output for _ in prompts[index].seeds]
 
 
 def test_episodes_go_in_lock_step_with_their_tokens() -> None:
@@ -301,23 +292,49 @@ def test_episodes_go_in_lock_step_with_their_tokens() -> None:
     assert [done.score.success for [done] in found] == [number % 2 == 0 for number in range(30)]
     reply = found[0][0].replies[1]
     assert reply.token_ids == [1, 2] and reply.logprobs == [-0.1, -0.2] and reply.prompt_token_ids == [4]
-    system = engine.batches[0][0][0]["content"]
-    assert "email_reply_email" in system and '{"tool": name' in system
+    assert len(engine.batches[0][0].tools) == 27
 
 
-def test_an_engine_that_fails_masks() -> None:
+def test_samples_of_a_task_share_its_prompt_and_have_their_own_seeds() -> None:
+    engine = Engine()
+    asyncio.run(gather(EnginePolicy(engine, Sampling()), load(SPEC), list(own_tasks()[:3]), Limits(), n=4, seed=5))
+    first, second = engine.batches[:2]
+    seeds = [seed for prompt in [*first, *second] for seed in prompt.seeds]
+    assert [len(prompt.seeds) for prompt in first] == [4, 4, 4] and len(set(seeds)) == len(seeds)
+    again = Engine()
+    policy = EnginePolicy(again, Sampling())
+    asyncio.run(gather(policy, load(SPEC), list(own_tasks()[:3]), Limits(), n=4, seed=5, concurrency=2))
+    one_by_one = {seed for batch in again.batches for prompt in batch for seed in prompt.seeds}
+    assert one_by_one == {seed for batch in engine.batches for prompt in batch for seed in prompt.seeds}
+
+
+def test_an_engine_that_fails_ends_the_job_with_a_sentence() -> None:
     engine = Engine()
     engine.broken = True
-    [[done]] = asyncio.run(gather(EnginePolicy(engine, Sampling()), load(SPEC), [TASK], Limits()))
-    assert done.score.masked and "MemoryError: too big" in done.score.mask_reason
+    with pytest.raises(PolicyError, match="not enough memory") as caught:
+        asyncio.run(gather(EnginePolicy(engine, Sampling()), load(SPEC), [TASK] * 3, Limits()))
+    assert isinstance(caught.value.__cause__, MemoryError)
+
+
+def test_waiting_for_the_shared_engine_is_not_the_episodes_time() -> None:
+    policy = Scripted(by_gold, wait=0.3)
+    policy.shares_time = True
+    assert one(policy, Limits(seconds=0.2)).score.reward == 1
 
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [('{"tool": "a", "args": {}}', "a"), (' {"tool": "a", "args": {}}\n', "a"), ('{"tool": "a"}', None), ("Hi", None)],
+    [
+        ('{"tool": "a", "args": {}}', "a"),
+        (' {"tool": "a", "args": {}}\n', "a"),
+        ('Now.\n<tool_call>\n{"name": "a", "arguments": {"n": 1}}\n</tool_call>', "a"),
+        ('<tool_call>\n{"name": "a", "argu', None),
+        ('{"tool": "a"}', None),
+        ("Hi", None),
+    ],
 )
 def test_a_text_is_a_call_only_in_the_exact_form(text: str, name: str | None) -> None:
-    message = as_message(text)
+    message = with_calls({"role": "assistant", "content": text}, 1)
     assert (message.get("tool_calls") or [{"function": {"name": None}}])[0]["function"]["name"] == name
 
 
@@ -339,7 +356,7 @@ def job(engine: dict) -> dict:
 
 
 def test_an_evaluation_of_several_turns_tells_its_samples(events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "open_engine", lambda *_: Engine())
+    monkeypatch.setattr(evaluate, "open_policy", lambda *_: EnginePolicy(Engine(), Sampling()))
     evaluate.main(job({"kind": "transformers"}), events, StopFlag())
     samples = events.rows("sample")
     assert sorted((row["task_id"], row["index"]) for row in samples) == sorted(
@@ -354,7 +371,7 @@ def test_an_evaluation_of_several_turns_tells_its_samples(events: Recorder, monk
 def test_an_evaluation_is_stopped_cleanly(events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     from workers.lib.spec import Stop
 
-    monkeypatch.setattr(evaluate, "open_engine", lambda *_: Engine())
+    monkeypatch.setattr(evaluate, "open_policy", lambda *_: EnginePolicy(Engine(), Sampling()))
     stop = StopFlag()
     stop.is_set = True
     with pytest.raises(Stop):
@@ -376,4 +393,3 @@ def test_the_module_is_light() -> None:
 
     program = "import sys, workers.lib.rollouts; sys.exit(bool({'torch', 'transformers', 'django'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-    assert rollouts.TRIES == 6

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.workers.episodes import score_text
 from workers.lib.environments import load
 from workers.lib.environments.workplace import DANGEROUS, HANDLERS, TOOLS, State, execute
 from workers.lib.spec import SpecError
@@ -100,7 +101,7 @@ def test_the_conversation_is_harness_then_task() -> None:
 
 
 def test_a_call_is_logged_as_openai_tool_call_and_observation() -> None:
-    score = load(SPEC).score(TASK, '{"tool": "tickets.close", "args": {"id": 1234}}')
+    score = score_text(load(SPEC), TASK, '{"tool": "tickets.close", "args": {"id": 1234}}')
     assistant, tool = score.messages
     assert score.success and assistant["role"] == "assistant" and assistant["content"] is None
     function = assistant["tool_calls"][0]["function"]
@@ -113,13 +114,13 @@ def test_a_call_is_logged_as_openai_tool_call_and_observation() -> None:
 
 
 def test_an_answer_that_is_no_call_is_kept_as_it_was() -> None:
-    score = load(SPEC).score(TASK, "Sure! I closed it.")
+    score = score_text(load(SPEC), TASK, "Sure! I closed it.")
     assert score.reward == -1 and score.messages == [{"role": "assistant", "content": "Sure! I closed it."}]
 
 
 def test_an_error_of_the_verifier_masks_the_sample_and_says_why() -> None:
     broken = TASK | {"expected": {"tool": "tickets.close"}}
-    score = load(SPEC).score(broken, '{"tool": "tickets.close", "args": {"id": 1234}}')
+    score = score_text(load(SPEC), broken, '{"tool": "tickets.close", "args": {"id": 1234}}')
     assert score.masked and score.reward is None and not score.success
     assert score.mask_reason == "The task expects no single call: its “expected” needs “tool” and “args”."
 
@@ -139,5 +140,5 @@ ARGS = st.dictionaries(
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(GOOD)) | st.text(), ARGS)
 def test_no_call_masks_a_sample(tool: str, args: dict) -> None:
-    score = load(SPEC).score(TASK, json.dumps({"tool": tool, "args": args}))
+    score = score_text(load(SPEC), TASK, json.dumps({"tool": tool, "args": args}))
     assert not score.masked and score.reward is not None and -1 <= score.reward <= 1

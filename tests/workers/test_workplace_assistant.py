@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.lib.environments import gold_calls, load
-from workers.lib.environments.rerun import retold
 from workers.lib.environments.workplace_assistant import WorkplaceAssistant, own_tasks
 from workers.lib.environments.workplace_assistant.office import HANDLERS
 from workers.lib.environments.workplace_assistant.tables import COLUMNS, CRM, invented, read_tables
 from workers.lib.environments.workplace_assistant.tools import PARAMETERS, TOOLS
 from workers.lib.messages import from_items
+from workers.lib.rollouts import replay
 from workers.lib.spec import SpecError
 from workers.lib.verifiers import Score
 
@@ -101,9 +101,9 @@ def test_a_stored_rollout_scores_its_stored_reward(theirs: WorkplaceAssistant, n
         "expected": {"calls": [{"tool": name, "args": args} for name, args in GOLD[number]]},
     }
     recorded = from_items(row["response"]["output"])
-    episode = asyncio.run(retold(theirs, task, recorded))
-    assert [m for m in episode.messages if m["role"] == "tool"] == [m for m in recorded if m["role"] == "tool"]
-    assert asyncio.run(episode.score()).reward == row["reward"]
+    score = asyncio.run(replay(theirs, task, recorded))
+    assert [m for m in score.messages if m["role"] == "tool"] == [m for m in recorded if m["role"] == "tool"]
+    assert score.reward == row["reward"]
 
 
 @pytest.mark.parametrize("number", range(5))

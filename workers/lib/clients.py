@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from workers.lib.engines import Sampling
-from workers.lib.engines.openai_engine import OpenAIEngine
+from workers.lib.engines.openai_engine import OpenAIEngine, Sampling
 from workers.lib.environments import REMOTE
 
 JUDGING = Sampling(temperature=0.0, top_p=1.0, max_new_tokens=800, seed=0)

@@ -10,7 +10,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from workers.lib.engines import Conversation, Output, Sampling
+from workers.lib.engines import Output, Prompt, Sampling
+from workers.lib.prompting import as_text, for_template
 from workers.ml.branches import Pass, Prompted, Segment, decoder_of, forward_prompts, use_branches
 from workers.ml.models import device, load_policy, set_threads, stop_token_ids
 
@@ -49,32 +50,48 @@ class TransformersEngine:
         policy, tokenizer = load_policy(model["base"], model.get("adapter"), engine.get("dtype", "float32"))
         return cls(policy.to(device()), tokenizer, engine.get("batch_size", 64))
 
-    def prompt_ids(self, conversation: Conversation) -> list[int]:
-        text = self.tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+    def prompt_ids(self, messages: list[dict], tools: list[dict] | None = None) -> list[int]:
+        """The tokens of a conversation with its tools: as the model's chat template writes them, else as text."""
+        template = self.tokenizer.get_chat_template(tools=tools or None)
+        if "tools" in template:
+            chat, options = for_template(messages), {"tools": tools or None}
+        else:
+            chat, options = as_text(messages, tools or []), {}
+        text = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **options)
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    def generate(
-        self, conversations: list[Conversation], sampling: Sampling, n: int = 1
+    def generate(self, prompts: list[Prompt], sampling: Sampling) -> Iterator[tuple[int, list[Output]]]:
+        """Prompts of about the same length go together, `batch_size` answers at a time."""
+        tokens = [self.prompt_ids(prompt.messages, prompt.tools) for prompt in prompts]
+        batch: list[int] = []
+        for index in sorted(range(len(prompts)), key=lambda index: len(tokens[index])):
+            size = sum(len(prompts[i].seeds) for i in [*batch, index])
+            if batch and size > self.batch_size:
+                yield from self._answers(batch, tokens, prompts, sampling)
+                batch = []
+            batch.append(index)
+        if batch:
+            yield from self._answers(batch, tokens, prompts, sampling)
+
+    def _answers(
+        self, batch: list[int], tokens: list[list[int]], prompts: list[Prompt], sampling: Sampling
     ) -> Iterator[tuple[int, list[Output]]]:
-        """Conversations of about the same length go together, `batch_size` answers at a time."""
-        prompts = [self.prompt_ids(conversation) for conversation in conversations]
-        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        together = max(1, self.batch_size // n)
-        for at in range(0, len(order), together):
-            batch = order[at : at + together]
-            yield from zip(batch, self._batch([prompts[i] for i in batch], batch, sampling, n), strict=True)
+        found = self._batch([tokens[i] for i in batch], [prompts[i].seeds for i in batch], sampling)
+        return zip(batch, found, strict=True)
 
     @torch.inference_mode()
-    def _batch(self, prompts: list[list[int]], names: list[int], sampling: Sampling, n: int) -> list[list[Output]]:
+    def _batch(self, prompts: list[list[int]], seeds: list[list[int]], sampling: Sampling) -> list[list[Output]]:
         started = time.perf_counter()
         prompted = forward_prompts(self.decoder, prompts, self.tokenizer.pad_token_id or 0)
-        noise = _noise(sampling, names, n).to(prompted.last_hidden.device)
+        noise = _noise([seed for row in seeds for seed in row], sampling.max_new_tokens).to(prompted.last_hidden.device)
         stops = self.stops.to(noise.device)
-        state = self._begin(prompted, n, sampling.max_new_tokens)
+        owner = [index for index, row in enumerate(seeds) for _ in row]  # which prompt a row answers
+        owners = torch.tensor(owner).to(noise.device)
+        state = self._begin(prompted, owners, sampling.max_new_tokens)
         tokens, logprobs = torch.zeros_like(noise, dtype=torch.long), torch.zeros_like(noise)
         lengths = torch.zeros_like(state.rows)
         ended_ms: list[float] = []  # when each token was there
-        hidden = prompted.last_hidden.repeat_interleave(n, 0)
+        hidden = prompted.last_hidden[owners]
         for step in range(sampling.max_new_tokens):
             chosen, chosen_logprobs = sample(self.head(hidden), sampling, noise[state.rows, step])
             tokens[state.rows, step], logprobs[state.rows, step] = chosen, chosen_logprobs
@@ -88,34 +105,32 @@ class TransformersEngine:
                 state.keep(going)
                 chosen = chosen[going]
             hidden = self._step(state, chosen, prompted.segments[:-1])
-        outputs = [
-            self._output(row[:length], scores[:length], len(prompts[index // n]), ended_ms[length - 1])
-            for index, (row, scores, length) in enumerate(
-                zip(tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True)
-            )
-        ]
-        return [outputs[at : at + n] for at in range(0, len(outputs), n)]
+        outputs: list[list[Output]] = [[] for _ in prompts]
+        for index, row, scores, length in zip(owner, tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True):
+            output = self._output(prompts[index], row[:length], scores[:length], ended_ms[length - 1])
+            outputs[index].append(output)
+        return outputs
 
-    def _begin(self, prompted: Prompted, n: int, new: int) -> Decoding:
+    def _begin(self, prompted: Prompted, owners: Tensor, new: int) -> Decoding:
         """Each row gets its conversation's rest (short) in a buffer of its own; the prefix (long) stays shared."""
         rest = prompted.segments[-1]
         width = rest.keys[0].shape[2]
 
         def buffer(source: Tensor) -> Tensor:
-            b, heads, _, d = source.shape
-            target = source.new_empty(b * n, heads, width + new, d)
-            target[:, :, :width] = source.repeat_interleave(n, 0)
+            _, heads, _, d = source.shape
+            target = source.new_empty(len(owners), heads, width + new, d)
+            target[:, :, :width] = source[owners]
             return target
 
-        real = torch.ones(len(prompted.lengths) * n, width + new, dtype=torch.bool, device=rest.keys[0].device)
+        real = torch.ones(len(owners), width + new, dtype=torch.bool, device=rest.keys[0].device)
         if rest.real is not None:
-            real[:, :width] = rest.real.repeat_interleave(n, 0)
+            real[:, :width] = rest.real[owners]
         return Decoding(
             rows=torch.arange(len(real), device=real.device),
             keys=[buffer(keys) for keys in rest.keys],
             values=[buffer(values) for values in rest.values],
             real=real,
-            positions=prompted.lengths.repeat_interleave(n),
+            positions=prompted.lengths[owners],
             at=width,
         )
 
@@ -139,25 +154,22 @@ class TransformersEngine:
         state.positions = state.positions + 1
         return hidden
 
-    def _output(self, tokens: list[int], logprobs: list[float], prompt_tokens: int, latency_ms: float) -> Output:
+    def _output(self, prompt: list[int], tokens: list[int], logprobs: list[float], latency_ms: float) -> Output:
         return Output(
             text=self.tokenizer.decode(tokens, skip_special_tokens=True),
             token_ids=tokens,
             logprobs=logprobs,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=len(prompt),
             output_tokens=len(tokens),
             latency_ms=latency_ms,
             truncated=tokens[-1] not in self.stop_ids,
+            prompt_token_ids=prompt,
         )
 
 
-def _noise(sampling: Sampling, names: list[int], n: int) -> Tensor:
-    """Uniform numbers [rows, steps], the same for a seed, conversation and index whatever stands beside it."""
-    rows = []
-    for name in names:
-        for index in range(n):
-            generator = torch.Generator().manual_seed(((sampling.seed * 1_000_003 + name) * 10_007 + index) % 2**63)
-            rows.append(torch.rand(sampling.max_new_tokens, generator=generator))
+def _noise(seeds: list[int], steps: int) -> Tensor:
+    """Uniform numbers [rows, steps]; a row is the same for a seed, whatever stands beside it."""
+    rows = [torch.rand(steps, generator=torch.Generator().manual_seed(seed % 2**63)) for seed in seeds]
     return torch.stack(rows)
 
 

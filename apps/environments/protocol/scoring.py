@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.lib.environments import Environment, Episode
-from workers.lib.environments.rerun import replay
+from workers.lib.rollouts import replay
 from workers.lib.verifiers import Score, masked
 
 CALL_S, SCORE_S = 60.0, 240.0

@@ -5,16 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from workers.lib.engines import Conversation, Output, Sampling
+from workers.lib.engines import Output
+from workers.lib.engines import Sampling as Unseeded
 from workers.lib.keys import RefusedKey, bearer, key_in
 from workers.lib.spec import JobError, SpecError, check_field
 
+Conversation = list[dict]
 TRIES = 6
 LONGEST_WAIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Sampling(Unseeded):
+    seed: int = 0
 
 
 class OpenAIEngine:

@@ -30,13 +30,15 @@ class Episode(Protocol):
     """One conversation about one task. Its state can be put away as JSON and the episode opened again from it."""
 
     messages: list[dict]
-    tools: list[dict]
+    tools: list[dict]  # all that may be called
+    offered: list[dict]  # those that the agent is shown with the messages, whose harness does not describe them
     done: bool
     stop_reason: str
     state: dict
 
     async def step(self, message: dict) -> None:
-        """Applies an assistant message: runs its calls and appends what they gave, or the user's next turn.
+        """Applies an assistant message: runs its calls and appends what they gave, or the user's next turn. A text that is
+        a call counts as one.
 
         Raises EpisodeError where the episode is over. A tool's crash is an observation.
         """
@@ -53,10 +55,8 @@ class Episode(Protocol):
 
 
 class Environment(Protocol):
-    """One environment with its harness and verifier. The same object evaluates and trains.
-
-    A single-turn one has `multi_turn` false and scores a text by `score(task, output)`.
-    """
+    """One environment with its harness and verifier. The same object evaluates and trains; without `multi_turn` its
+    episodes are over after one message."""
 
     tools: list[dict]
     multi_turn: bool
@@ -66,9 +66,6 @@ class Environment(Protocol):
 
     def open(self, task: dict, state: dict | None = None) -> Episode:
         """A fresh episode, or the one that `state` was taken from."""
-
-    def score(self, task: dict, output: str) -> Score:
-        """Never raises: an error of the verifier gives a masked score with its reason."""
 
 
 class EpisodeError(Exception):

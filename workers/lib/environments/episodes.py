@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from workers.lib.environments import EpisodeError
-from workers.lib.messages import MAX_DEPTH, ToolCall, arguments_of, clean, cleaned, native_calls, text_of
-from workers.lib.verifiers import Clients, Execution, Rollout, Score, Verifier, build, masked
+from workers.lib.messages import (
+    MAX_DEPTH,
+    ToolCall,
+    arguments_of,
+    calls_in_text,
+    clean,
+    cleaned,
+    native_calls,
+    text_of,
+    to_native,
+)  # fmt: skip
+from workers.lib.verifiers import Clients, Execution, Rollout, Score, Verifier, build, masked, parse_call
 
+TAG = "<tool_call>"
 MAX_CALLS = 32  # in one turn; what is beyond is refused with an observation
 MAX_TEXT = 200_000  # characters of one message that are kept
+SCORED_AT_ONCE = 16
+# Of our own: the default one has as many threads as the machine's cores allow, which may be too few to ask a judge in.
+_scorers = ThreadPoolExecutor(SCORED_AT_ONCE, "score")
 
 
 def as_assistant(message: Any, turn: int) -> dict:
@@ -30,6 +45,21 @@ def _call(call: ToolCall, fallback: str) -> dict:
         "type": "function",
         "function": {"name": clean(call.tool), "arguments": arguments},
     }
+
+
+def with_calls(message: dict, turn: int, *, tags: bool = True) -> dict:
+    """A text that is exactly one {"tool", "args"} object, or calls in <tool_call> tags, as a message with native calls."""
+    text = message.get("content") or ""
+    if message.get("tool_calls") or not text:
+        return message
+    if call := parse_call(text.strip()):
+        return as_assistant({"tool_calls": [to_native(call["tool"], call["args"])]}, turn)
+    before, tag, _ = text.partition(TAG)
+    calls = calls_in_text(text) if tag and tags else []
+    if not calls or any(call.problem for call in calls):
+        return message
+    native = [to_native(call.tool, call.args or {}) for call in calls]
+    return as_assistant({"content": before.strip(), "tool_calls": native}, turn)
 
 
 def tool_names(tools: list[dict]) -> list[str]:
@@ -56,6 +86,10 @@ class ToolEpisode:
         return self.before + self.said
 
     @property
+    def offered(self) -> list[dict]:
+        return self.tools
+
+    @property
     def done(self) -> bool:
         return bool(self.stop_reason)
 
@@ -79,7 +113,7 @@ class ToolEpisode:
     async def step(self, message: dict) -> None:
         if self.done:
             raise EpisodeError(f"The episode is over ({self.stop_reason}).")
-        said = as_assistant(message, self.turns + 1)
+        said = self.read(as_assistant(message, self.turns + 1))
         self.said.append(said)
         for number, call in enumerate(said.get("tool_calls", [])):
             self.said.append(await self._answer(call, number))
@@ -87,6 +121,10 @@ class ToolEpisode:
             await self.replied(said["content"] or "")
         if not self.done and self.turns >= self.max_turns:
             self.stop_reason = "turns"
+
+    def read(self, message: dict) -> dict:
+        """What counts as said: a text that is a call becomes one, since not every model has calls of its own."""
+        return with_calls(message, self.turns + 1, tags=bool(self.offered)) if self.tools else message
 
     async def _answer(self, call: dict, number: int) -> dict:
         name = call["function"]["name"]
@@ -144,7 +182,7 @@ class ToolEpisode:
 async def judged(verifier: Verifier, rollout: Rollout) -> Score:
     """In a thread: verifiers may run programs or ask a model. A crash, which they promise not to have, masks."""
     try:
-        score = await asyncio.to_thread(verifier.score, rollout)
+        score = await asyncio.get_running_loop().run_in_executor(_scorers, verifier.score, rollout)
     except Exception as error:
         score = masked(f"The verifier failed: {type(error).__name__}: {error}")
     if not score.messages:

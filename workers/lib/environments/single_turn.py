@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from workers.lib.environments import opening
 from workers.lib.environments.episodes import ToolEpisode, judged
-from workers.lib.verifiers import Clients, Execution, Rollout, Score, Verifier, build
+from workers.lib.verifiers import Clients, Execution, Score, build
 
 
 class SingleTurn:
-    """The agent answers once. The task's own tools are shown, none is run: the verifier judges the call itself."""
+    """The agent answers once. The task's tools, or else the harness's, are shown (not where the harness says `show_tools`:
+    false, since its system prompt describes them), none is run: the verifier judges the call itself."""
 
     multi_turn = False
 
@@ -20,22 +21,24 @@ class SingleTurn:
     def conversation(self, task: dict) -> list[dict]:
         return opening(self.harness) + task["messages"]
 
-    def open(self, task: dict, state: dict | None = None) -> ToolEpisode:
-        tools = task.get("tools") or self.tools
-        return OneAnswer(self.verifier, task, self.conversation(task), tools, max_turns=1, state=state)
-
-    def score(self, task: dict, output: str) -> Score:
-        score = self.verifier.score(Rollout.of_text(task, output, tools=task.get("tools") or self.tools))
-        score.messages = score.messages or [{"role": "assistant", "content": output}]
-        return score
+    def open(self, task: dict, state: dict | None = None) -> OneAnswer:
+        return OneAnswer(self, task, state)
 
 
 class OneAnswer(ToolEpisode):
     """Over after the first message, with calls or without."""
 
-    def __init__(self, verifier: Verifier, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-        self.verifier = verifier
+    def __init__(self, environment: SingleTurn, task: dict, state: dict | None) -> None:
+        tools = task.get("tools") or environment.tools
+        super().__init__(task, environment.conversation(task), tools, max_turns=1, state=state)
+        self.environment = environment
+
+    @property
+    def offered(self) -> list[dict]:
+        return self.tools if self.environment.harness.get("show_tools", True) else []
+
+    def read(self, message: dict) -> dict:
+        return message  # verifiers read calls in text, and those of texts need it as it was written
 
     async def step(self, message: dict) -> None:
         await super().step(message)
@@ -46,4 +49,4 @@ class OneAnswer(ToolEpisode):
         return Execution(True, False, "The call was noted.", name=tool, args=args)
 
     async def score(self) -> Score:
-        return await judged(self.verifier, self.rollout())
+        return await judged(self.environment.verifier, self.rollout())

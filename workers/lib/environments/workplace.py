@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from workers.lib.environments import opening
-from workers.lib.environments.episodes import ToolEpisode
+from workers.lib.environments.episodes import ToolEpisode, judged
 from workers.lib.messages import argument_share, as_json, native_calls, text_of, to_native
-from workers.lib.verifiers import Clients, Execution, Rollout, Score, build, masked, parse_call
+from workers.lib.verifiers import Clients, Execution, Rollout, Score, build
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 PRIORITIES = ("low", "medium", "high")
@@ -157,8 +157,8 @@ def is_asked_for(call: dict, expected: dict | None) -> bool:
     """Deleting Tom's mailbox where Paul's was meant is not what was asked for."""
     return (
         expected is not None
-        and call["tool"] == expected["tool"]
-        and argument_share(call["args"], expected["args"]) == 1.0
+        and call["tool"] == expected.get("tool")
+        and argument_share(call["args"], expected.get("args") or {}) == 1.0
     )
 
 
@@ -200,44 +200,32 @@ class Workplace:
     def open(self, task: dict, state: dict | None = None) -> OneCall:
         return OneCall(self, task, state)
 
-    def score(self, task: dict, output: str) -> Score:
-        """The call runs in a fresh workplace; the verifier sees the output and what the call did."""
-        call = parse_call(output)
-        try:
-            execution = execute(call, task["expected"]) if call else None
-        except Exception as error:  # a fault of ours is no evidence about the model
-            score = masked(f"The workplace failed: {type(error).__name__}: {error}")
-            score.messages = [{"role": "assistant", "content": output}]
-            return score
-        ran = [] if call is None or execution is None else [replace(execution, name=call["tool"], args=call["args"])]
-        score = self.verifier.score(Rollout.of_text(task, output, tools=self.tools, calls=ran))
-        score.messages = self.turns(output, call, execution)
-        return score
-
-    def turns(self, output: str, call: dict | None, execution: Execution | None) -> list[dict]:
-        if call is None or execution is None:
-            return [{"role": "assistant", "content": output}]
-        return [
-            tool_message(call),
-            {"role": "tool", "tool_call_id": "call_1", "content": execution.observation},
-        ]
-
 
 class OneCall(ToolEpisode):
-    """The environment as an episode: over after one message. A native call counts as the JSON text that says the same."""
+    """Over after one message. The tools are not offered: the harness's system prompt describes them."""
 
     def __init__(self, environment: Workplace, task: dict, state: dict | None) -> None:
         super().__init__(task, environment.conversation(task), environment.tools, max_turns=1, state=state)
         self.environment = environment
+
+    @property
+    def offered(self) -> list[dict]:
+        return []
+
+    async def step(self, message: dict) -> None:
+        await super().step(message)
+        self.stop_reason = "stop"
 
     async def run(self, tool: str, args: dict) -> Execution:
         done = execute({"tool": tool, "args": args}, self.task.get("expected"))
         return Execution(**vars(done) | {"name": tool, "args": args, "error": "" if done.ok else done.observation})
 
     async def score(self) -> Score:
+        """The verifier sees the answer as text: a native call counts as the JSON that says the same."""
         first = next((message for message in self.said if message["role"] == "assistant"), None)
-        score = self.environment.score(self.task, _as_text(first) if first else "")
-        score.messages = self.said or score.messages
+        rollout = Rollout.of_text(self.task, _as_text(first) if first else "", tools=self.tools, calls=self.calls)
+        score = await judged(self.environment.verifier, rollout)
+        score.messages = self.said
         return score
 
 

@@ -1,0 +1,47 @@
+"""How a conversation with tools is written for a model: by its chat template, or as text where that knows no tools. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from workers.lib.messages import ToolCall, native_calls, text_of, to_native, to_text
+
+HOW_TO_CALL = 'To call a tool, answer with {"tool": name, "args": {…}} and nothing else. The tools:'
+
+
+def as_text(messages: list[dict], tools: list[dict]) -> list[dict]:
+    """A conversation without native calls: calls as the JSON the agent writes, results as turns of the user, the tools at
+    the end of the system prompt."""
+    written = [_written(message) for message in messages]
+    if not tools:
+        return written
+    lines = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
+    how = "\n".join([HOW_TO_CALL, *lines])
+    if written and written[0]["role"] == "system":
+        return [written[0] | {"content": f"{written[0]['content']}\n\n{how}"}, *written[1:]]
+    return [{"role": "system", "content": how}, *written]
+
+
+def _written(message: dict) -> dict:
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"Result: {text_of(message)}"}
+    calls = [to_text(call.tool, _args(call)) for call in native_calls(message)]
+    return {"role": message["role"], "content": "\n".join(filter(None, [text_of(message), *calls]))}
+
+
+def _args(call: ToolCall) -> dict:
+    """What was no JSON object is shown to the model as it wrote it."""
+    return call.arguments if call.args is None else call.args  # type: ignore[return-value]
+
+
+def for_template(messages: list[dict]) -> list[dict]:
+    """As chat templates that carry tools expect it: contents as text, arguments of calls as objects."""
+    return [_for_template(message) for message in messages]
+
+
+def _for_template(message: dict) -> dict:
+    calls = native_calls(message)
+    native = [to_native(call.tool, {}, call.id) for call in calls]
+    for item, call in zip(native, calls, strict=True):
+        item["function"]["arguments"] = _args(call)
+    return message | {"content": text_of(message)} | ({"tool_calls": native} if native else {})
