@@ -1,6 +1,6 @@
 """Reading, as the number of trajectories grows. `python -m bench.explore [--rows 10000,100000,1000000]`
 
-Loads synthetic runs of 30 days into three projects (through `actions.ingest`, in this process), then asks a running
+Loads synthetic runs of 30 days into three projects (through `store.ingest`, in this process), then asks a running
 `manage.py up` over HTTP for the pages and the API. The data stay in var/bench/explore: a second run goes on from
 there, `--fresh` begins anew. Writes var/bench/explore.json.
 """
@@ -84,7 +84,7 @@ class Reader:
 
 def load(projects: list[Any], start: int, end: int, text: Text) -> float:
     """Rows `start` to `end`, in the order of their time, over the last 30 days. Rows per second (made and stored)."""
-    from apps.trajectories.actions import ingest
+    from apps.trajectories.actions.store import ingest
 
     at, now = time.perf_counter(), datetime.now(UTC)
     step = timedelta(days=DAYS) / max(1, end - start)
@@ -199,7 +199,7 @@ def tidy() -> dict[str, Any]:
 
 
 def measure(server: Flywheel, sizes: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    from apps.trajectories.actions import ingest
+    from apps.trajectories.actions.store import ingest
     from apps.trajectories.models import Trajectory
 
     projects, session = prepare()

@@ -34,7 +34,7 @@ def seed(project: Any, count: int) -> None:
     from apps.failures.actions.modes import ensure_modes
     from apps.failures.models import Failure
     from apps.trajectories import contents, ids
-    from apps.trajectories.actions import ingest
+    from apps.trajectories.actions.store import ingest
     from apps.trajectories.models import Content, Trajectory
 
     modes, now = list(ensure_modes(project).values()), datetime.now(UTC)

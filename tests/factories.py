@@ -19,7 +19,7 @@ from apps.failures.models import Failure, FailureCluster
 from apps.registry.actions import register_adapter, register_base
 from apps.registry.artifacts import store_folder
 from apps.registry.models import ModelVersion
-from apps.trajectories.actions import find, give_feedback, ingest
+from apps.trajectories.actions.store import find, give_feedback, ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, Outcome
 from workers.lib.environments.workplace import TOOLS, tool_message

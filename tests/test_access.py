@@ -23,8 +23,8 @@ from apps.reviews.policy import DEFAULTS
 from apps.reviews.rescoring import submit_probe, submit_rescore
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
-from apps.trajectories.actions_people import save_view
-from apps.trajectories.actions_redaction import add as add_rule
+from apps.trajectories.actions.people import save_view
+from apps.trajectories.actions.redaction import add as add_rule
 from apps.trajectories.models import Upload
 from tests.factories import (
     admin_of,

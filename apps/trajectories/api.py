@@ -18,9 +18,10 @@ from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.trajectories import actions, schema
-from apps.trajectories.actions import Ingested
-from apps.trajectories.actions_redaction import redactor_of
+from apps.trajectories import schema
+from apps.trajectories.actions import store
+from apps.trajectories.actions.redaction import redactor_of
+from apps.trajectories.actions.store import Ingested
 from apps.trajectories.filters import apply_filters
 from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.openapi import reference, responses
@@ -179,7 +180,7 @@ def post_one(request: Request) -> Response:
             {"path": "", "error": "expected one trajectory, got a list: send it to /api/v1/trajectories/batch/"}
         )
     with redaction_works():
-        done = actions.ingest(project=request.auth.project, rows=[row])
+        done = store.ingest(project=request.auth.project, rows=[row])
     if done.rejected:
         first = done.rejected[0]
         raise ValidationError({"path": first["path"], "error": first["error"]})
@@ -212,7 +213,7 @@ def parts_of(request: Request, most: int, what: str) -> list[memoryview]:
 def _store_batch(request: Request) -> Ingested:
     parts = parts_of(request, MAX_ROWS, "rows in one batch")
     with redaction_works():
-        return actions.ingest(project=request.auth.project, rows=schema.decoded(parts))
+        return store.ingest(project=request.auth.project, rows=schema.decoded(parts))
 
 
 def number_of(request: Request, name: str, usual: int, least: int, most: int) -> int:
@@ -282,7 +283,7 @@ def _decode(cursor: str | None) -> tuple[str, UUID | None]:
 def item(request: Request, external_id: str) -> Response:
     trajectory = _find(request, external_id)
     if request.method == "DELETE":
-        actions.delete(trajectory=trajectory, key=request.auth)
+        store.delete(trajectory=trajectory, key=request.auth)
         return Response(status=204)
     return Response(as_json(trajectory))
 
@@ -301,11 +302,11 @@ def feedback(request: Request, external_id: str) -> Response:
             news = schema.parse(redactor_of(request.auth.project).redact(said)[0], Feedback)
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
-    return Response(as_json(actions.give_feedback(trajectory=trajectory, feedback=news)))
+    return Response(as_json(store.give_feedback(trajectory=trajectory, feedback=news)))
 
 
 def _find(request: Request, external_id: str) -> Trajectory:
-    found = actions.find(request.auth.project, external_id)
+    found = store.find(request.auth.project, external_id)
     if found is None:
         raise NotFound("No trajectory of this project has this id.")
     return found

@@ -17,7 +17,7 @@ from rest_framework.exceptions import APIException, NotAuthenticated, Unsupporte
 from apps.core.api import HasProjectKey, key_of
 from apps.core.models import ApiKey, Project
 from apps.trajectories import otlp, traces
-from apps.trajectories.actions_redaction import redactor_of
+from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.api import body_of, redaction_works, room_for
 from apps.trajectories.models import SpanBody
 from apps.trajectories.otlp import Decoded, DecodeError

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.trajectories.actions import purge
+from apps.trajectories.actions.store import purge
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import Retention, Trajectory
 

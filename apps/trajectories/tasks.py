@@ -6,7 +6,7 @@ from celery import shared_task
 
 from apps.trajectories import digest as digesting
 from apps.trajectories import partitions, retention, traces, uploads
-from apps.trajectories.actions_bulk import forget_changes
+from apps.trajectories.actions.bulk import forget_changes
 
 LINGER_S = 2.0
 POLL_S = 0.2

@@ -14,8 +14,9 @@ from django.db.models import Q
 from django.utils import timezone
 
 from apps.core.models import Project
-from apps.trajectories import actions, contents, digest
-from apps.trajectories.actions_redaction import redactor_of
+from apps.trajectories import contents, digest
+from apps.trajectories.actions import store
+from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.models import Cause, SpanBatch, SpanBody, Trace, Trajectory, TrajectoryKey, with_content
 from apps.trajectories.otlp import LogRecord, Run, Span, assemble, decode_logs, decode_traces
 from apps.trajectories.redaction import Redactor
@@ -138,10 +139,10 @@ def _assemble(project: Project, traces: list[Trace]) -> None:
     now = {run.key for run in runs}
     parts = {name: trace.trace_id for trace in known.values() for name in trace.runs if name not in now}
     heard = _forget(project, set(parts))
-    actions.ingest(project=project, rows=[run.row for run in runs], cause=Cause.ASSEMBLED)
+    store.ingest(project=project, rows=[run.row for run in runs], cause=Cause.ASSEMBLED)
     for row in heard:
         if successor := next(iter(of_trace[parts[row.external_id]]), None):
-            actions.hand_over(row, project=project, to=successor.key)
+            store.hand_over(row, project=project, to=successor.key)
     for trace_id, trace in known.items():
         trace.runs = [run.key for run in of_trace[trace_id]]
         trace.links = sorted({link for run in of_trace[trace_id] for link in (*run.links.has, f"run:{run.key}")})
@@ -182,9 +183,9 @@ def _forget(project: Project, names: set[str]) -> list[Trajectory]:
     """Removes runs that turned out to be parts of others. Returns those that people have said something about."""
     keys = TrajectoryKey.objects.filter(project=project, external_id__in=names)
     rows = with_content(list(Trajectory.objects.filter(pk__in=keys.values_list("trajectory_id", flat=True))))
-    heard = [row for row in rows if row.revisions.filter(cause__in=actions.BY_PEOPLE).exists()]
+    heard = [row for row in rows if row.revisions.filter(cause__in=store.BY_PEOPLE).exists()]
     if rows:
-        actions.purge(project, rows)
+        store.purge(project, rows)
     return heard
 
 

@@ -19,8 +19,8 @@ from kombu.exceptions import OperationalError
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.trajectories import actions
-from apps.trajectories.importers import ImportError_, Reading, batches, read
+from apps.trajectories.actions import store
+from apps.trajectories.importers import ImportError_, OpenFile, batches, read
 from apps.trajectories.importers.batches import MAX_ERRORS, Summary
 from apps.trajectories.models import Upload, UploadState
 from apps.trajectories.schema import RowError, parse_row, plain
@@ -158,7 +158,7 @@ def run_upload(pk: str) -> None:
     found = Upload.objects.select_related("project").get(pk=pk)
 
     @contextmanager
-    def opened(name: str) -> Iterator[Reading]:
+    def opened(name: str) -> Iterator[OpenFile]:
         try:
             file = Path(found.path).open("rb")  # noqa: SIM115
         except OSError as error:
@@ -170,7 +170,7 @@ def run_upload(pk: str) -> None:
         summary = batches.run(
             [found.name],
             opened,
-            lambda rows: actions.ingest(project=found.project, rows=rows),
+            lambda rows: store.ingest(project=found.project, rows=rows),
             lambda summary, reading: Upload.objects.filter(pk=pk).update(**_counts(summary)),
         )
     except Exception as error:

@@ -31,7 +31,7 @@ from apps.reviews.actions import override_lock
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, TrainingRun
 from apps.trajectories import digest
-from apps.trajectories.actions import give_feedback, ingest
+from apps.trajectories.actions.store import give_feedback, ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, Outcome
 from tests.factories import make_base, make_environment

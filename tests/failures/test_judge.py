@@ -19,7 +19,7 @@ from apps.failures.judge import judging, rubrics
 from apps.failures.judge.judging import Report
 from apps.failures.models import Failure, FailureState, JudgeVerdict, Rubric, Source
 from apps.failures.tasks import judge_new, judge_project
-from apps.trajectories.actions import give_feedback
+from apps.trajectories.actions.store import give_feedback
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, Outcome
 from tests.factories import admin_of, make_member, make_project, make_trajectory

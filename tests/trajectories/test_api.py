@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.core.models import Project
-from apps.trajectories import actions, api, digest
+from apps.trajectories import api, digest
+from apps.trajectories.actions import store
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Row, RowError, parse
 from tests.factories import make_key, make_project, row
@@ -71,7 +72,7 @@ def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
     wanted = {"tool": "tickets.close", "args": {"id": 1}}
     answer = post(agent, f"{ONE}a/b/feedback/", {"outcome": {"status": "failure"}, "corrected": wanted, "by": "user"})
     assert answer.status_code == 200
-    trajectory = actions.find(project, "a/b")
+    trajectory = store.find(project, "a/b")
     assert trajectory
     assert trajectory.interventions == [{"kind": "edit", "by": "user", "note": "", "after": wanted}]
     assert trajectory.revisions.get().cause == "feedback"

@@ -10,7 +10,8 @@ from django.db import transaction
 from django.db.models import Sum
 
 from apps.core.models import AuditEvent, Project
-from apps.trajectories import actions, actions_bulk, digest, partitions
+from apps.trajectories import digest, partitions
+from apps.trajectories.actions import bulk, store
 from apps.trajectories.ids import OLDEST, month_of
 from apps.trajectories.models import Facet, HourlyCount, Trajectory
 from tests.concurrent import Other
@@ -20,22 +21,22 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def single(project: Project, pk: Any) -> None:
-    actions.delete(trajectory=Trajectory.objects.get(pk=pk))
+    store.delete(trajectory=Trajectory.objects.get(pk=pk))
 
 
-def bulk(project: Project, pk: Any) -> None:
-    actions_bulk.delete(project=project, ids=[pk], by=None)
+def in_bulk(project: Project, pk: Any) -> None:
+    bulk.delete(project=project, ids=[pk], by=None)
 
 
 def purge(project: Project, pk: Any) -> None:
-    actions.purge(project, [Trajectory.objects.get(pk=pk)])
+    store.purge(project, [Trajectory.objects.get(pk=pk)])
 
 
-@pytest.mark.parametrize("first", [single, bulk])
-@pytest.mark.parametrize("second", [single, bulk, purge])
+@pytest.mark.parametrize("first", [single, in_bulk])
+@pytest.mark.parametrize("second", [single, in_bulk, purge])
 def test_two_deletions_of_one_trajectory_are_counted_once(first: Callable, second: Callable) -> None:
     project = make_project()
-    actions.ingest(project=project, rows=[row(), row()])
+    store.ingest(project=project, rows=[row(), row()])
     digest.run()
     pk = project.trajectories.first().pk
     with transaction.atomic():
@@ -52,7 +53,7 @@ def test_two_deletions_of_one_trajectory_are_counted_once(first: Callable, secon
 
 def test_the_digest_goes_on_while_an_old_month_is_written_to() -> None:
     project = make_project()
-    actions.ingest(project=project, rows=[row()])
+    store.ingest(project=project, rows=[row()])
     with transaction.atomic():
         partitions.ensure([month_of(OLDEST)])
         other = Other(digest.step)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from apps.core.models import Project
 from apps.trajectories import exports
-from apps.trajectories.actions import ingest
+from apps.trajectories.actions.store import ingest
 from apps.trajectories.exports import (
     BAD_CORRECTION,
     BROKEN_CALLS,

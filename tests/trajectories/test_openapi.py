@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from apps.core.models import Project
-from apps.trajectories.actions import ingest
+from apps.trajectories.actions.store import ingest
 from flywheel.wsgi import application
 from tests.factories import make_environment, make_key, make_project, row
 

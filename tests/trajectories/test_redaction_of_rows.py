@@ -8,8 +8,9 @@ import pytest
 from django.test import Client
 
 from apps.core.models import Project
-from apps.trajectories import actions_redaction, traces
-from apps.trajectories.actions import find
+from apps.trajectories import traces
+from apps.trajectories.actions import redaction
+from apps.trajectories.actions.store import find
 from apps.trajectories.models import SpanBatch, SpanBody, Trajectory
 from apps.trajectories.redaction import RuleError
 from tests.factories import admin_of, make_key, make_project, row
@@ -23,7 +24,7 @@ ONE = "/api/v1/trajectories/"
 @pytest.fixture
 def project() -> Project:
     made = make_project()
-    actions_redaction.save_builtins(project=made, chosen={"email": False}, by=admin_of(made))
+    redaction.save_builtins(project=made, chosen={"email": False}, by=admin_of(made))
     return made
 
 
@@ -59,7 +60,7 @@ def test_a_rule_that_cannot_be_used_stores_nothing(
     def broken(project: Project) -> None:
         raise RuleError("Presidio is not installed.")
 
-    for module in ("actions", "api", "otlp_api", "traces"):
+    for module in ("actions.store", "api", "otlp_api", "traces"):
         monkeypatch.setattr(f"apps.trajectories.{module}.redactor_of", broken)
     answers = [
         agent.post(ONE, json.dumps(row(name="a")), content_type="application/json"),

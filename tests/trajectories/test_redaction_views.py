@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import AuditEvent, Project, Role
-from apps.trajectories import actions_redaction as actions
+from apps.trajectories.actions import redaction
 from apps.trajectories.models import RedactionRule
 from apps.trajectories.redaction import RuleError
 from tests.factories import admin_of, make_member, make_project, make_trajectory, make_user
@@ -35,7 +35,7 @@ def admin(project: Project) -> Client:
 
 @pytest.fixture
 def rule(project: Project) -> RedactionRule:
-    return actions.add(project=project, name="customer", pattern=r"CUST-\d+", by=admin_of(project))
+    return redaction.add(project=project, name="customer", pattern=r"CUST-\d+", by=admin_of(project))
 
 
 def url(project: Project, name: str = "", *args: Any) -> str:
@@ -57,17 +57,17 @@ def test_a_viewer_reads_and_tries_but_changes_nothing(project: Project, rule: Re
 
 def test_a_rule_of_another_project_is_not_there(admin: Client, project: Project) -> None:
     other = make_project()
-    theirs = actions.add(project=other, name="theirs", pattern="x", by=admin_of(other))
+    theirs = redaction.add(project=other, name="theirs", pattern="x", by=admin_of(other))
     assert admin.post(url(project, "_delete", theirs.pk)).status_code == 404
     assert admin.post(url(project, "_edit", theirs.pk), {"do": "off"}).status_code == 404
 
 
 def test_switches_turn_built_in_rules_on_and_off(project: Project, admin: Client) -> None:
     admin.post(url(project, "_switch"), {"on": ["email", "phone"], "token": ["phone", "card"]})
-    replacements = {rule.kind: rule.replacement for rule in actions.rules_of(project)}
+    replacements = {rule.kind: rule.replacement for rule in redaction.rules_of(project)}
     assert replacements == {"email": "[EMAIL]", "phone": "[PHONE_{id}]"}
     admin.post(url(project, "_switch"), {"on": ["phone"]})
-    assert [(rule.kind, rule.replacement) for rule in actions.rules_of(project)] == [("phone", "[PHONE]")]
+    assert [(rule.kind, rule.replacement) for rule in redaction.rules_of(project)] == [("phone", "[PHONE]")]
     events = AuditEvent.objects.filter(project=project, action="redaction.switched")
     assert [event.detail["on"] for event in events.order_by("pk")] == ["email, phone", "phone"]
     admin.post(url(project, "_switch"), {"on": ["phone"]})
@@ -83,14 +83,14 @@ def test_presidio_cannot_be_switched_on_where_it_is_not_installed(project: Proje
 def test_own_rules_are_added_changed_moved_and_deleted(project: Project, admin: Client) -> None:
     admin.post(url(project, "_add"), {"name": "host", "pattern": r"\w+\.internal", "replacement": "[HOST]"})
     admin.post(url(project, "_add"), {"name": "customer", "pattern": r"CUST-\d+"})
-    host, customer = actions.own_rules(project)
+    host, customer = redaction.own_rules(project)
     admin.post(url(project, "_edit", customer.pk), {"do": "up"})
-    assert [row.name for row in actions.own_rules(project)] == ["customer", "host"]
+    assert [row.name for row in redaction.own_rules(project)] == ["customer", "host"]
     admin.post(url(project, "_edit", host.pk), {"name": "host", "pattern": "db-[0-9]", "replacement": ""})
     admin.post(url(project, "_edit", customer.pk), {"do": "off"})
-    assert [(rule.name, rule.pattern) for rule in actions.rules_of(project)] == [("host", "db-[0-9]")]
+    assert [(rule.name, rule.pattern) for rule in redaction.rules_of(project)] == [("host", "db-[0-9]")]
     admin.post(url(project, "_delete", host.pk))
-    assert [row.name for row in actions.own_rules(project)] == ["customer"]
+    assert [row.name for row in redaction.own_rules(project)] == ["customer"]
     said = set(
         AuditEvent.objects.filter(project=project, action__startswith="redaction").values_list("action", flat=True)
     )
@@ -150,23 +150,23 @@ def test_the_redactor_follows_the_rules_within_its_time(
     project: Project, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(actions.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(redaction.time, "monotonic", lambda: now[0])
     row = {"tags": ["joe@x.org"]}
-    assert actions.redactor_of(project).redact(row)[0] is row
-    actions.save_builtins(project=project, chosen={"email": False}, by=admin_of(project))
-    assert actions.redactor_of(project).redact(row)[0] is row, "another process does not know yet"
-    now[0] += actions.FRESH_FOR + 0.1
-    assert actions.redactor_of(project).redact(row)[0] == {"tags": ["[EMAIL]"]}
+    assert redaction.redactor_of(project).redact(row)[0] is row
+    redaction.save_builtins(project=project, chosen={"email": False}, by=admin_of(project))
+    assert redaction.redactor_of(project).redact(row)[0] is row, "another process does not know yet"
+    now[0] += redaction.FRESH_FOR + 0.1
+    assert redaction.redactor_of(project).redact(row)[0] == {"tags": ["[EMAIL]"]}
     with django_capture_on_commit_callbacks(execute=True):
-        actions.save_builtins(project=project, chosen={"email": True}, by=admin_of(project))
-    token = actions.redactor_of(project).redact(row)[0]["tags"][0]
+        redaction.save_builtins(project=project, chosen={"email": True}, by=admin_of(project))
+    token = redaction.redactor_of(project).redact(row)[0]["tags"][0]
     assert token.startswith("[EMAIL_"), "the process that changed it knows at once"
     other = make_project()
-    actions.save_builtins(project=other, chosen={"email": True}, by=admin_of(other))
-    assert actions.redactor_of(other).redact(row)[0]["tags"][0] != token
+    redaction.save_builtins(project=other, chosen={"email": True}, by=admin_of(other))
+    assert redaction.redactor_of(other).redact(row)[0]["tags"][0] != token
 
 
 def test_a_stored_rule_that_cannot_be_used_here_stops_the_receiver(project: Project) -> None:
     project.redaction_rules.create(name="presidio", kind="presidio")
     with pytest.raises(RuleError, match="not installed"):
-        actions.redactor_of(project)
+        redaction.redactor_of(project)

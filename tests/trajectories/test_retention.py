@@ -10,7 +10,7 @@ from apps.core.locks import Lock
 from apps.core.models import AuditEvent, Project
 from apps.evals.models import Split, Task
 from apps.trajectories import digest, partitions
-from apps.trajectories.actions import ingest
+from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import HourlyCount
 from apps.trajectories.retention import enforce, set_retention
 from tests.factories import admin_of, make_eval_set, make_failed, make_project, row

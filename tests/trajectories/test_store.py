@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from apps.core.models import Project
 from apps.trajectories import contents, digest, filters, ids, partitions, schema
-from apps.trajectories.actions import delete, find, give_feedback, ingest
+from apps.trajectories.actions.store import delete, find, give_feedback, ingest
 from apps.trajectories.models import (
     Arrival,
     Content,

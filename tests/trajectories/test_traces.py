@@ -22,7 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from apps.core.models import Project
 from apps.trajectories import traces
-from apps.trajectories.actions import find
+from apps.trajectories.actions.store import find
 from apps.trajectories.models import SpanBatch, Trace
 from tests.factories import make_key, make_project
 

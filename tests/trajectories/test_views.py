@@ -15,8 +15,9 @@ from django.utils import timezone
 
 from apps.core.models import AuditEvent, Project, Role
 from apps.failures.actions.diagnose import classify_project
-from apps.trajectories import actions_bulk, digest
-from apps.trajectories.actions import ingest
+from apps.trajectories import digest
+from apps.trajectories.actions import bulk
+from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import BulkChange, HourlyCount, SavedView, Trajectory
 from apps.trajectories.pages import sessions as sessions_page
 from apps.trajectories.pages import totals
@@ -304,7 +305,7 @@ def test_a_large_change_is_taken_back_once(project: Project, member: Client) -> 
     member.post(url(project, "bulk_undo"))
     assert not project.trajectories.filter(tags__contains=["t"]).exists()
     assert "Undo" not in member.get(url(project)).content.decode()
-    assert actions_bulk.undo(project=project, change=change, by=change.by) == 0
+    assert bulk.undo(project=project, change=change, by=change.by) == 0
 
 
 def test_another_person_s_change_is_not_offered(project: Project, member: Client, admin: Client) -> None:
@@ -320,9 +321,9 @@ def test_another_person_s_change_is_not_offered(project: Project, member: Client
 def test_changes_of_long_ago_are_forgotten(project: Project, member: Client) -> None:
     (one,) = send(project, row())
     member.post(url(project, "bulk"), {"do": "tag", "tag": "t", "ids": ids(one)})
-    assert actions_bulk.forget_changes() == 0
-    BulkChange.objects.update(created_at=timezone.now() - actions_bulk.KEPT - timedelta(hours=1))
-    assert actions_bulk.forget_changes() == 1
+    assert bulk.forget_changes() == 0
+    BulkChange.objects.update(created_at=timezone.now() - bulk.KEPT - timedelta(hours=1))
+    assert bulk.forget_changes() == 1
 
 
 def test_only_an_admin_deletes_and_confirms_the_number(project: Project, member: Client, admin: Client) -> None:

@@ -23,7 +23,7 @@ from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVe
 from apps.failures.similar.query import SHOWN, similar_to
 from apps.failures.triage_queue import CONFIDENCES, QueuePosition, TriageQueue, uuid_of
 from apps.trajectories.models import Facet
-from apps.trajectories.pages.reading import Reader
+from apps.trajectories.pages.parts import Reader
 
 NOTHING_LEFT = "Nothing is left to triage."
 OTHERS_HAVE_IT = "What is left is on somebody else's screen, or was given to others."
@@ -265,7 +265,7 @@ def _case(request: HttpRequest, queue: TriageQueue, failure: Failure) -> dict[st
     position = reader.position_of(blamed or 0)
     turns = reader.turns(position, blamed) if reader.firsts else []
     told = opening_of(reader.head["messages"], blamed) if position == 0 else 0
-    places = {place.first: place for place in reader.places()}
+    places = {place.first: place for place in reader.placeholders()}
     may = request.membership.may(Role.MEMBER)
     also = list(failure.also.all())
     return {
@@ -279,7 +279,7 @@ def _case(request: HttpRequest, queue: TriageQueue, failure: Failure) -> dict[st
         else [{"first": 0, "last": reader.firsts[1] - 1, "height": 400}]
         + [places[first] for first in reader.firsts[1:position]],
         "later": [places[first] for first in reader.firsts[position + 1 :]],
-        "unplaced": reader.unplaced(),
+        "without_message": reader.without_message(),
         "modes": [(number if number < 10 else "", mode) for number, mode in enumerate(queue.all_modes, 1)],
         "also": also,
         "also_slugs": {mode.slug for mode in also},

@@ -26,7 +26,7 @@ from apps.failures.judge.client import Server, ServerError, key_of
 from apps.failures.judge.prompt import Prompt, make
 from apps.failures.models import Failure, JudgeVerdict, Rubric
 from apps.failures.tasks import judge_project
-from apps.trajectories.actions import find
+from apps.trajectories.actions.store import find
 from apps.trajectories.models import Trajectory
 from workers.lib.outgoing import RefusedAddress, check_url
 

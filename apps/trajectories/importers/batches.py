@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from apps.trajectories.importers.reading import Reading
+from apps.trajectories.importers.detect import OpenFile
 from apps.trajectories.importers.records import ImportError_
 from apps.trajectories.schema import RowError, parse
 
@@ -67,9 +67,9 @@ def check(rows: Iterable[dict]) -> Checked:
 
 def run(
     names: Iterable[str],
-    opened: Callable[[str], AbstractContextManager[Reading]],
+    opened: Callable[[str], AbstractContextManager[OpenFile]],
     store: Callable[[list[dict]], Stored],
-    told: Callable[[Summary, Reading], Any] = lambda summary, reading: None,
+    told: Callable[[Summary, OpenFile], Any] = lambda summary, reading: None,
 ) -> Summary:
     """Every row of every file into `store`, at most ROWS rows or about BYTES at once; `told` hears of each batch.
 
@@ -86,7 +86,7 @@ def run(
     return summary
 
 
-def _one(reading: Reading, store: Callable, told: Callable, summary: Summary) -> None:
+def _one(reading: OpenFile, store: Callable, told: Callable, summary: Summary) -> None:
     batch: list[tuple[str, dict]] = []
     flushed = 0
 

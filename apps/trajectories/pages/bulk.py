@@ -11,8 +11,8 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
-from apps.trajectories import actions_bulk
-from apps.trajectories.actions_bulk import BulkError
+from apps.trajectories.actions import bulk
+from apps.trajectories.actions.bulk import BulkError
 from apps.trajectories.filters import without
 from apps.trajectories.models import BulkChange
 from apps.trajectories.pages.listing import UNDO, selection, undo_of
@@ -20,7 +20,7 @@ from apps.trajectories.pages.listing import UNDO, selection, undo_of
 
 @require_POST
 @project_view(Role.MEMBER)
-def bulk(request: HttpRequest, project: Project) -> HttpResponse:
+def change_many(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.POST
     back = redirect(f"{reverse('trajectories:list', args=[project.slug])}?{without(QueryDict(given.get('query', '')))}")
     ids = selection(given, project)
@@ -42,10 +42,10 @@ def bulk(request: HttpRequest, project: Project) -> HttpResponse:
 
 def _do(project: Project, given: QueryDict, ids: list, by: object) -> BulkChange:
     if given.get("do") == "outcome":
-        return actions_bulk.set_outcome(project=project, ids=ids, outcome=given.get("outcome", ""), by=by)
+        return bulk.set_outcome(project=project, ids=ids, outcome=given.get("outcome", ""), by=by)
     if given.get("do") not in ("tag", "untag"):
         raise BulkError("Choose what to do.")
-    act = getattr(actions_bulk, given["do"])
+    act = getattr(bulk, given["do"])
     return act(project=project, ids=ids, tag=given.get("tag", ""), by=by)
 
 
@@ -61,7 +61,7 @@ def _delete(request: HttpRequest, project: Project, ids: list, back: HttpRespons
             "some": project.trajectories.filter(pk__in=ids[:5]),
         }
         return render(request, "trajectories/delete.html", context)
-    n = actions_bulk.delete(project=project, ids=ids, by=request.user)
+    n = bulk.delete(project=project, ids=ids, by=request.user)
     messages.success(request, "1 trajectory is deleted." if n == 1 else f"{n:,} trajectories are deleted.")
     return back
 
@@ -73,7 +73,7 @@ def undo(request: HttpRequest, project: Project) -> HttpResponse:
     if change is None:
         messages.info(request, "There is nothing to undo.")
     else:
-        n = actions_bulk.undo(project=project, change=change, by=request.user)
+        n = bulk.undo(project=project, change=change, by=request.user)
         messages.success(request, f"Taken back for {n:,} of {change.n:,}." if n < change.n else "Taken back.")
         del request.session[UNDO]
     query = without(QueryDict(request.POST.get("query", "")))

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
-from apps.trajectories import actions_redaction as actions
+from apps.trajectories.actions import redaction
 from apps.trajectories.api import as_json
 from apps.trajectories.models import RedactionRule, Retention, Trajectory
 from apps.trajectories.redaction import (
@@ -75,7 +75,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def _page(request: HttpRequest, project: Project, form: RuleForm, status: int = 200) -> HttpResponse:
-    own = actions.own_rules(project).select_related("by")
+    own = redaction.own_rules(project).select_related("by")
     context = {
         "switches": _switches(project),
         "rules": own,
@@ -88,7 +88,7 @@ def _page(request: HttpRequest, project: Project, form: RuleForm, status: int = 
 
 
 def _switches(project: Project) -> list[Switch]:
-    rows = {row.kind: row for row in project.redaction_rules.filter(kind__in=actions.SWITCHES, enabled=True)}
+    rows = {row.kind: row for row in project.redaction_rules.filter(kind__in=redaction.SWITCHES, enabled=True)}
     titles = {kind: (builtin.title, builtin.example, True) for kind, builtin in BUILTINS.items()}
     titles["presidio"] = (*PRESIDIO[:2], PRESIDIO[2]())
     return [
@@ -120,7 +120,7 @@ def retention(request: HttpRequest, project: Project) -> HttpResponse:
 def switch(request: HttpRequest, project: Project) -> HttpResponse:
     chosen = {kind: kind in request.POST.getlist("token") for kind in request.POST.getlist("on")}
     try:
-        actions.save_builtins(project=project, chosen=chosen, by=request.user)
+        redaction.save_builtins(project=project, chosen=chosen, by=request.user)
     except RuleError as error:
         messages.error(request, str(error))
     else:
@@ -134,7 +134,7 @@ def add(request: HttpRequest, project: Project) -> HttpResponse:
     form = RuleForm(request.POST)
     if form.is_valid():
         try:
-            rule = actions.add(project=project, by=request.user, **form.cleaned_data)
+            rule = redaction.add(project=project, by=request.user, **form.cleaned_data)
         except RuleError as error:
             form.add_error(None, str(error))
         else:
@@ -147,7 +147,7 @@ def add(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view(Role.ADMIN)
 def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Changes a rule's text, or what `do` says: on, off, up, down."""
-    rule = get_object_or_404(actions.own_rules(project), pk=pk)
+    rule = get_object_or_404(redaction.own_rules(project), pk=pk)
     try:
         _edit(request, rule)
     except RuleError as error:
@@ -158,21 +158,21 @@ def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 def _edit(request: HttpRequest, rule: RedactionRule) -> None:
     do = request.POST.get("do", "")
     if do in ("on", "off"):
-        actions.set_enabled(rule=rule, enabled=do == "on", by=request.user)
+        redaction.set_enabled(rule=rule, enabled=do == "on", by=request.user)
     elif do in ("up", "down"):
-        actions.move(rule=rule, up=do == "up", by=request.user)
+        redaction.move(rule=rule, up=do == "up", by=request.user)
     else:
         form = RuleForm(request.POST)
         if not form.is_valid():
             raise RuleError("A rule needs a name and a pattern.")
-        actions.edit(rule=rule, by=request.user, **form.cleaned_data)
+        redaction.edit(rule=rule, by=request.user, **form.cleaned_data)
 
 
 @require_POST
 @project_view(Role.ADMIN)
 def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    rule = get_object_or_404(actions.own_rules(project), pk=pk)
-    actions.delete(rule=rule, by=request.user)
+    rule = get_object_or_404(redaction.own_rules(project), pk=pk)
+    redaction.delete(rule=rule, by=request.user)
     messages.success(request, f"The rule “{rule}” is gone.")
     return redirect("trajectories:redaction", project.slug)
 
@@ -194,13 +194,13 @@ def test(request: HttpRequest, project: Project) -> HttpResponse:
 
 def _tried(project: Project, *, text: str, trajectory: str, pattern: str, all: bool) -> dict:
     """Raises RuleError for a pattern that cannot be used and for a trajectory that is not there."""
-    rules = list(actions.rules_of(project))
+    rules = list(redaction.rules_of(project))
     if all:
         on = {rule.kind for rule in rules}
         rules += [Rule(kind, kind) for kind in BUILTINS if kind not in on]
     if pattern:
         rules = [Rule("this pattern", "regex", pattern), *rules]
-    redactor = Redactor(rules, key=actions.secret_of(project))
+    redactor = Redactor(rules, key=redaction.secret_of(project))
     texts = strings(as_json(_trajectory(project, trajectory))) if trajectory else [text]
     hits = ((one, redactor.hits(one)) for one in texts)
     found = list(islice(((one, some) for one, some in hits if some or not trajectory), MAX_SHOWN + 1))

@@ -17,14 +17,15 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
-from apps.trajectories import actions_people, schema
-from apps.trajectories.actions_redaction import redactor_of
+from apps.trajectories import schema
+from apps.trajectories.actions import people
+from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.api import as_json
 from apps.trajectories.filters import apply_filters, without
 from apps.trajectories.models import Outcome, Trajectory
 from apps.trajectories.pages import totals
 from apps.trajectories.pages.arguments import offered
-from apps.trajectories.pages.reading import Reader
+from apps.trajectories.pages.parts import Reader
 from apps.trajectories.pages.waterfall import waterfall
 from apps.trajectories.schema import Feedback, RowError
 
@@ -60,10 +61,10 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "told": told,
             "prompt": [turn for turn in turns if turn.index < told],
             "turns": [turn for turn in turns if turn.index >= told],
-            "places": reader.places(),
+            "placeholders": reader.placeholders(),
             "last_index": max(0, row.message_count - 1),
             "tools": [(name, tool.get("x-dangerous") is True) for name, tool in offered(reader.head["tools"])],
-            "unplaced": reader.unplaced(),
+            "without_message": reader.without_message(),
             "warnings": reader.head["warnings"][:SHOWN_WARNINGS],
             "metadata": {key: value for key, value in reader.head["metadata"].items() if key != "steps"},
             "waterfall": waterfall(reader.head["metadata"]),
@@ -135,7 +136,7 @@ def feedback(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     if not (news.outcome or news.comment or news.corrected is not None):
         messages.error(request, "Say how it went: an outcome, a comment, or what would have been right.")
         return back
-    actions_people.give_feedback(trajectory=row, feedback=news, by=request.user)
+    people.give_feedback(trajectory=row, feedback=news, by=request.user)
     messages.success(request, "Your feedback is kept.")
     return back
 

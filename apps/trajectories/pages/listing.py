@@ -15,7 +15,7 @@ from rest_framework.exceptions import ValidationError
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.trajectories import exports
-from apps.trajectories.actions_bulk import LIMIT
+from apps.trajectories.actions.bulk import LIMIT
 from apps.trajectories.api import page_of
 from apps.trajectories.filters import EXPOSED, LABELS, SINCE, active, apply_filters, dimensions, normal, without
 from apps.trajectories.models import BulkChange, Facet, Outcome, SavedView, Trajectory

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
-from apps.trajectories import actions_people
+from apps.trajectories.actions import people
 from apps.trajectories.filters import without
 from apps.trajectories.models import SavedView
 
@@ -21,14 +21,14 @@ from apps.trajectories.models import SavedView
 def save(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.POST
     try:
-        view = actions_people.save_view(
+        view = people.save_view(
             project=project,
             name=given.get("name", ""),
             query=given.get("query", ""),
             shared="shared" in given,
             by=request.user,
         )
-    except actions_people.ViewError as error:
+    except people.ViewError as error:
         messages.error(request, str(error))
         return redirect(
             f"{reverse('trajectories:list', args=[project.slug])}?{without(QueryDict(given.get('query', '')))}"
@@ -43,7 +43,7 @@ def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     seen = SavedView.objects.filter(Q(by=request.user) | Q(shared=True), project=project)
     view = get_object_or_404(seen, pk=pk)
     if view.by_id == request.user.pk or request.membership.may(Role.ADMIN):
-        actions_people.delete_view(view=view, by=request.user)
+        people.delete_view(view=view, by=request.user)
         messages.success(request, f"The view “{view.name}” is deleted.")
     else:
         messages.error(request, f"The view “{view.name}” is {view.by}'s; they or an admin can delete it.")

@@ -16,14 +16,14 @@ from django.shortcuts import redirect, render
 
 from apps.core.access import project_view
 from apps.core.models import Project
-from apps.trajectories.actions import find
+from apps.trajectories.actions.store import find
 from apps.trajectories.filters import apply_filters, without
 from apps.trajectories.models import Trajectory
 from apps.trajectories.pages import totals
 from apps.trajectories.pages.columns import duration, money
 from apps.trajectories.pages.comparison import align
 from apps.trajectories.pages.listing import LIST_MS
-from apps.trajectories.pages.reading import Reader
+from apps.trajectories.pages.parts import Reader
 
 WINDOW, PAGE = 5_000, 50  # runs that are looked at for a page, and sessions of it
 RUNS = 200  # of a session's page

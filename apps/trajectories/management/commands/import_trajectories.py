@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from apps.core.models import Project
-from apps.trajectories import actions
-from apps.trajectories.importers import FORMATS, Reading, batches, read
+from apps.trajectories.actions import store
+from apps.trajectories.importers import FORMATS, OpenFile, batches, read
 from apps.trajectories.importers.batches import Summary
 from apps.trajectories.importers.sources import open_source, size_of
 
@@ -30,15 +30,15 @@ class Command(BaseCommand):
 
     def handle(self, *, files: list[str], format: str, project: str, dry_run: bool, **options: Any) -> None:
         target = _project(project)
-        store = batches.check if dry_run else lambda rows: actions.ingest(project=target, rows=rows)
+        store_rows = batches.check if dry_run else lambda rows: store.ingest(project=target, rows=rows)
 
         @contextmanager
-        def opened(name: str) -> Iterator[Reading]:
+        def opened(name: str) -> Iterator[OpenFile]:
             with open_source(name) as file:
                 yield read(file, "standard input" if name == "-" else name, format)
 
         with _Bar(files) as bar:
-            summary = batches.run(files, opened, store, bar.show)
+            summary = batches.run(files, opened, store_rows, bar.show)
         self._report(summary, target, dry_run)
 
     def _report(self, summary: Summary, project: Project, dry_run: bool) -> None:
@@ -89,7 +89,7 @@ class _Bar:
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
-    def show(self, summary: Summary, reading: Reading) -> None:
+    def show(self, summary: Summary, reading: OpenFile) -> None:
         self._taken[reading.name] = reading.source.taken
         self._progress.update(
             self._task,

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.trajectories import actions
+from apps.trajectories.actions import store
 from apps.trajectories.filters import normal
 from apps.trajectories.models import SavedView, Trajectory
 from apps.trajectories.schema import Feedback
@@ -25,7 +25,7 @@ def give_feedback(*, trajectory: Trajectory, feedback: Feedback, by: Any) -> Tra
     feedback.by = by.get_username()
     outcome = feedback.outcome.status if feedback.outcome else ""
     audit("trajectory.feedback", project=trajectory.project, by=by, target=trajectory, outcome=outcome)
-    return actions.give_feedback(trajectory=trajectory, feedback=feedback)
+    return store.give_feedback(trajectory=trajectory, feedback=feedback)
 
 
 @transaction.atomic

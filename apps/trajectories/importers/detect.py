@@ -26,7 +26,7 @@ LINES_LOOKED_AT = 50
 
 
 @dataclass(frozen=True)
-class Reading:
+class OpenFile:
     """A file being read: `rows` are (position, raw row or RowError), positions count `unit`s ("line" or "item") from 1."""
 
     name: str
@@ -36,14 +36,14 @@ class Reading:
     source: Source
 
 
-def read(file: Readable, name: str, format: str = "auto", limit: int | None = None, stop: bool = False) -> Reading:
+def read(file: Readable, name: str, format: str = "auto", limit: int | None = None, stop: bool = False) -> OpenFile:
     """Begins to read; at most `limit` bytes, unpacked (see Source). Raises ImportError_, here and while rows are taken."""
     source = Source(file, name, limit, stop)
     unit, found = records(source)
     format = detect(source.sample, name) if format == "auto" else format
     if format not in READERS:
         raise ImportError_(f"There is no format “{format}”. There are: {', '.join(FORMATS)}.")
-    return Reading(name, format, unit, READERS[format](found, name), source)
+    return OpenFile(name, format, unit, READERS[format](found, name), source)
 
 
 def detect(sample: bytes, name: str) -> str:

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.trajectories import actions
+from apps.trajectories.actions import store
 from apps.trajectories.models import BulkChange, Cause, Outcome, Trajectory
 from apps.trajectories.rollups import Counts
 
@@ -53,7 +53,7 @@ def set_outcome(*, project: Project, ids: Iterable[UUID], outcome: str, by: Any)
 def delete(*, project: Project, ids: Iterable[UUID], by: Any) -> int:
     rows = list(project.trajectories.filter(pk__in=_bounded(ids)).select_for_update().order_by("pk"))
     audit("trajectories.deleted", project=project, by=by, n=len(rows), first=[row.external_id for row in rows[:10]])
-    return actions.purge(project, rows)
+    return store.purge(project, rows)
 
 
 @transaction.atomic
@@ -105,12 +105,12 @@ def _edited(project: Project, ids: list[UUID], edit: Callable[[Trajectory], dict
     counts, touched = Counts(), []
     for row in project.trajectories.filter(pk__in=ids).select_for_update().order_by("pk"):
         if columns := edit(row):
-            columns["terms"] = actions.terms({name: getattr(row, name) for name in actions.SENT} | columns)
-            columns["content_digest"] = actions.digest_after(row, columns, {})
-            actions.replace(row, columns, {}, counts, cause=Cause.EDITED)
+            columns["terms"] = store.terms({name: getattr(row, name) for name in store.SENT} | columns)
+            columns["content_digest"] = store.digest_after(row, columns, {})
+            store.replace(row, columns, {}, counts, cause=Cause.EDITED)
             touched.append(row.pk)
             yield row
-    actions.announce(project, touched, counts)
+    store.announce(project, touched, counts)
 
 
 def _tags(row: Trajectory, name: str, wanted: bool) -> dict | None:

@@ -17,7 +17,7 @@ from django.utils import timezone
 from apps.core.actions import audit
 from apps.core.models import ApiKey, Project
 from apps.trajectories import contents, digest, ids, partitions, schema
-from apps.trajectories.actions_redaction import redactor_of
+from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.models import (
     Cause,
     Content,

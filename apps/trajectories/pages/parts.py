@@ -18,7 +18,7 @@ TURN_HEIGHT = 84  # px, for the room that a part not yet loaded takes
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placeholder:
     """A part that is loaded when it comes into view."""
 
     first: int
@@ -79,12 +79,12 @@ class Reader:
             interventions=self.head["interventions"],
         )
 
-    def places(self) -> list[Place]:
+    def placeholders(self) -> list[Placeholder]:
         """All parts but the first."""
         ends = [*self.firsts[1:], self.row.message_count]
-        return [Place(first, max(first, end - 1)) for first, end in zip(self.firsts, ends, strict=False)][1:]
+        return [Placeholder(first, max(first, end - 1)) for first, end in zip(self.firsts, ends, strict=False)][1:]
 
-    def unplaced(self) -> list[dict]:
+    def without_message(self) -> list[dict]:
         """Interventions that stand at no message."""
         return [
             item
