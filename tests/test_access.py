@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.utils import timezone
 
 from apps.automation.actions import set_schedule
 from apps.automation.models import Step
@@ -106,7 +107,9 @@ def world(data_dir: Path) -> dict[str, Any]:
     make_key(project)
     schedule = set_schedule(project=project, step=Step.CLASSIFY, every_minutes=5, enabled=True, by=by)
     report = promotion.make_gate_report(baseline=before, candidate=after, by=by)
-    upload = Upload.objects.create(project=project, by=by, name="a", format="chat", path="gone", size=1, state="failed")
+    upload = Upload.objects.create(
+        project=project, name="a", format="chat", path="gone", size=1, state="failed", finished_at=timezone.now()
+    )
     return {
         "project": project,
         "bodies": {

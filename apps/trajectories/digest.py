@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
+from celery import current_app
 from django.db import connection, transaction
 from kombu.exceptions import OperationalError as BrokerError
 
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 AT_ONCE = 40  # arrivals of one transaction
 TEXT_LIMIT = 200_000  # characters of one trajectory that are indexed
 FACETS_LIMIT = 2_000  # values of a kind in a project
+TASK, EXPIRES_S = "trajectories.digest", 30
 WAKE_EVERY_S = 1.0  # shorter than the task lingers: what arrives between two calls is seen
 
 _waking = threading.Lock()
@@ -37,10 +39,8 @@ def wake() -> None:
         if now - _woken_at < WAKE_EVERY_S:
             return
         _woken_at = now
-    from apps.trajectories.tasks import digest
-
     try:
-        digest.apply_async(retry=False)
+        current_app.send_task(TASK, retry=False, expires=EXPIRES_S)
     except (BrokerError, OSError) as error:
         log.warning("The digest waits for the broker: %s", error)
 

@@ -18,7 +18,7 @@ from django.contrib.postgres.search import SearchVectorField
 from django.db import models
 from django.utils import timezone
 
-from apps.core.models import Project
+from apps.core.models import Job, Project
 from apps.trajectories import contents
 
 
@@ -294,40 +294,16 @@ class RedactionRule(models.Model):
         return self.name
 
 
-class UploadState(models.TextChoices):
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
+class Upload(Job):
+    """A file of trajectories that a person imports. `cursor`, and `result` in the end, are a `batches.Summary`."""
 
-
-class Upload(models.Model):
-    """A file of trajectories that a person imports."""
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    project = models.ForeignKey(Project, models.CASCADE, related_name="uploads")
-    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
-    name = models.CharField(max_length=200)
     format = models.CharField(max_length=20)
     path = models.CharField(max_length=500)
     size = models.BigIntegerField()
-    state = models.CharField(max_length=10, choices=UploadState, default=UploadState.QUEUED)
-    done = models.PositiveIntegerField(default=0)
-    total = models.PositiveIntegerField(default=0)
-    accepted = models.PositiveIntegerField(default=0)
-    duplicates = models.PositiveIntegerField(default=0)
-    updated = models.PositiveIntegerField(default=0)
-    rejected = models.PositiveIntegerField(default=0)
-    errors = models.JSONField(default=list, help_text="The first rejected rows: [{position, path, error}]")
-    created_at = models.DateTimeField(auto_now_add=True)
-    touched_at = models.DateTimeField(default=timezone.now, help_text="When it was queued or last got on")
-    ended_at = models.DateTimeField(null=True)
 
-    class Meta:
-        ordering = ("-created_at",)
-
-    def __str__(self) -> str:
-        return self.name
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.result or self.cursor
 
 
 class SavedView(models.Model):

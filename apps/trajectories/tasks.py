@@ -5,14 +5,14 @@ import time
 from celery import shared_task
 
 from apps.trajectories import digest as digesting
-from apps.trajectories import partitions, retention, traces, uploads
+from apps.trajectories import partitions, retention, traces
 from apps.trajectories.actions.bulk import forget_changes
 
 LINGER_S = 2.0
 POLL_S = 0.2
 
 
-@shared_task(name="trajectories.digest", expires=30)
+@shared_task(name=digesting.TASK, expires=digesting.EXPIRES_S)
 def digest() -> None:
     """Assembles and digests what came, and lingers for what comes right after."""
     quiet_since = time.monotonic()
@@ -32,16 +32,6 @@ def make_partitions() -> None:
 @shared_task(name="trajectories.forget_spans")
 def forget_spans() -> int:
     return traces.forget_old()
-
-
-@shared_task(name=uploads.TASK)
-def import_upload(pk: str) -> None:
-    uploads.run_upload(pk)
-
-
-@shared_task(name="trajectories.resend_uploads", expires=60)
-def resend_uploads() -> int:
-    return uploads.resend_lost()
 
 
 @shared_task(name="trajectories.enforce_retention")

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from celery import current_app
 from django.conf import settings
 from django.db import transaction
-from django.utils import timezone
-from kombu.exceptions import OperationalError
 
-from apps.core.actions import audit
-from apps.core.models import Project
-from apps.trajectories.actions import store
-from apps.trajectories.importers import ImportError_, OpenFile, batches, read
-from apps.trajectories.importers.batches import MAX_ERRORS, Summary
-from apps.trajectories.models import Upload, UploadState
+from apps.core import jobs
+from apps.core.kinds import Progress
+from apps.core.models import JobState, Project
+from apps.trajectories.actions.store import ingest
+from apps.trajectories.importers import ImportError_, read
+from apps.trajectories.importers.batches import MAX_ERRORS, Stored, Summary, batches
+from apps.trajectories.models import Upload
 from apps.trajectories.schema import RowError, parse_row, plain
 
-log = logging.getLogger(__name__)
 MAX_UNPACKED = 1024 * 1024 * 1024
 PREVIEW_BYTES = 16 * 1024 * 1024
 PREVIEW_ROWS = 3
 KEPT_S = 2 * 24 * 3600
-LOST_AFTER = timedelta(minutes=2)
-ACTIVE = (UploadState.QUEUED, UploadState.RUNNING)
-TASK = "trajectories.import_upload"
 
 
 def folder() -> Path:
@@ -100,93 +92,51 @@ def preview(path: Path, name: str, format: str) -> dict[str, Any]:
     }
 
 
-@transaction.atomic
 def submit(*, project: Project, by: Any, path: Path, token: dict[str, Any]) -> Upload:
     """Queues the import of a file that waits in the data folder."""
-    made = Upload.objects.create(
+    made = Upload(
         project=project,
-        by=by,
         name=token["name"],
         format=token["format"],
         path=str(path),
         size=path.stat().st_size,
         total=token["total"],
     )
-    audit("upload.submitted", project=project, by=by, target=made, name=made.name, format=made.format)
-    transaction.on_commit(lambda: _send(made.pk))
-    return made
+    return jobs.submit(made, by=by)
 
 
-@transaction.atomic
 def resubmit(*, upload: Upload, by: Any) -> bool:
     """False where it did not fail. Rows that are stored already count as duplicates."""
-    changed = Upload.objects.filter(state=UploadState.FAILED, pk=upload.pk).update(**_afresh())
-    if changed:
-        audit("upload.resubmitted", project=upload.project, by=by, target=upload)
-        transaction.on_commit(lambda: _send(upload.pk))
-    return bool(changed)
+    failed = Upload.objects.filter(state=JobState.FAILED)
+    return jobs.restart(upload, among=failed, by=by, action="resubmitted", cursor={}, done=0)
 
 
-def _afresh() -> dict[str, Any]:
-    counts = dict.fromkeys(("done", "accepted", "duplicates", "updated", "rejected"), 0)
-    return {"state": UploadState.QUEUED, "errors": [], "ended_at": None, "touched_at": timezone.now()} | counts
+def steps(upload: Upload) -> Iterator[Progress]:
+    """Stores the file batch by batch. Raises ImportError_ where it is gone, or where none of its rows could be stored."""
+    summary = Summary(**upload.cursor)
 
-
-def _send(pk: Any) -> None:
-    """A broker that is away loses nothing: `resend_lost` sends it again."""
-    try:
-        current_app.send_task(TASK, args=[str(pk)], queue="default", retry=False)
-    except (OperationalError, OSError) as error:
-        log.warning("Upload %s waits for the broker: %s", pk, error)
-
-
-def resend_lost() -> int:
-    """Queues the imports again whose message or worker was lost. Returns how many."""
-    lost = Upload.objects.filter(state__in=ACTIVE, touched_at__lt=timezone.now() - LOST_AFTER)
-    found = list(lost.values_list("pk", flat=True))
-    for pk in found:
-        if lost.filter(pk=pk).update(**_afresh()):
-            _send(pk)
-    return len(found)
-
-
-def run_upload(pk: str) -> None:
-    """The body of the task: claims the upload, imports it, stores counts as it goes. A claimed one is left alone."""
-    claimed = Upload.objects.filter(pk=pk, state=UploadState.QUEUED)
-    if not claimed.update(state=UploadState.RUNNING, touched_at=timezone.now()):
-        return
-    found = Upload.objects.select_related("project").get(pk=pk)
-
-    @contextmanager
-    def opened(name: str) -> Iterator[OpenFile]:
-        try:
-            file = Path(found.path).open("rb")  # noqa: SIM115
-        except OSError as error:
-            raise ImportError_(f"{name} is no longer here. Upload it again.") from error
-        with file:
-            yield read(file, name, found.format, MAX_UNPACKED)
+    def store(rows: list[dict]) -> Stored:
+        return ingest(project=upload.project, rows=rows)
 
     try:
-        summary = batches.run(
-            [found.name],
-            opened,
-            lambda rows: store.ingest(project=found.project, rows=rows),
-            lambda summary, reading: Upload.objects.filter(pk=pk).update(**_counts(summary)),
-        )
-    except Exception as error:
-        _end(pk, UploadState.FAILED, errors=[{"position": "", "path": "", "error": f"It broke: {error}"[:1000]}])
-        raise
-    stored = summary.accepted + summary.duplicates + summary.updated
-    state = UploadState.FAILED if summary.rejected and not stored else UploadState.SUCCEEDED
-    _end(pk, state, **_counts(summary))
-    if state == UploadState.SUCCEEDED:
-        Path(found.path).unlink(missing_ok=True)
+        with Path(upload.path).open("rb") as file:
+            reading = read(file, upload.name, upload.format, MAX_UNPACKED)
+            for _ in batches(reading, store, summary, skip=summary.done):
+                yield _progress(summary)
+    except FileNotFoundError as error:
+        raise ImportError_(f"{upload.name} is no longer here. Upload it again.") from error
+    except ImportError_ as error:
+        summary.reject(upload.name, "", "", str(error))
+        yield _progress(summary)
+    if summary.rejected and not summary.accepted + summary.duplicates + summary.updated:
+        raise ImportError_("Nothing was imported: no row of the file could be stored. Correct the file.")
+    return asdict(summary)
 
 
-def _counts(summary: Summary) -> dict[str, Any]:
-    names = ("done", "accepted", "duplicates", "updated", "rejected", "errors")
-    return {"touched_at": timezone.now()} | {name: getattr(summary, name) for name in names}
+def _progress(summary: Summary) -> Progress:
+    return Progress(done=summary.done, cursor=asdict(summary))
 
 
-def _end(pk: Any, state: UploadState, **values: Any) -> None:
-    Upload.objects.filter(pk=pk, state__in=ACTIVE).update(state=state, ended_at=timezone.now(), **values)
+def ended(upload: Upload) -> None:
+    if upload.state == JobState.SUCCEEDED:
+        transaction.on_commit(lambda: Path(upload.path).unlink(missing_ok=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.core import jobs, runner
 from apps.core.models import AuditEvent, Project, Role
 from apps.trajectories import uploads
+from apps.trajectories.importers import batches
 from apps.trajectories.models import Trajectory, Upload
 from apps.trajectories.pages import imports
 from tests.factories import make_member, make_project, make_user, row
@@ -36,7 +39,12 @@ def member(project: Project, data_dir: Path) -> Client:
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list:
     found = []
-    monkeypatch.setattr(uploads.current_app, "send_task", lambda name, args, **k: found.append((name, args, k)))
+
+    def send(name: str, args: list | None = None, **options: Any) -> None:
+        if name == jobs.TASK:
+            found.append((name, args, options["queue"]))
+
+    monkeypatch.setattr(jobs.current_app, "send_task", send)
     return found
 
 
@@ -75,15 +83,13 @@ def test_the_whole_way(
     with django_capture_on_commit_callbacks(execute=True):
         answer = member.post(url("import_start", project), {"token": seen["token"]})
     made = Upload.objects.get()
-    assert answer.status_code == 302 and sent == [
-        ("trajectories.import_upload", [str(made.pk)], {"queue": "default", "retry": False})
-    ]
+    assert answer.status_code == 302 and sent == [("core.run_job", ["trajectories.Upload", str(made.pk)], "default")]
     page = member.get(answer["Location"])
     assert b"every 2s" in page.content
-    uploads.run_upload(str(made.pk))
-    uploads.run_upload(str(made.pk))
-    made.refresh_from_db()
-    assert (made.state, made.accepted, made.rejected, made.done, made.total) == ("succeeded", 4, 2, 6, 6)
+    with django_capture_on_commit_callbacks(execute=True):
+        assert runs(made) == "succeeded"
+    assert counts(made) == (4, 2) and (made.done, made.total, made.attempt) == (6, 6, 1)
+    assert runs(made) == "succeeded" and made.attempt == 1
     assert not Path(made.path).exists()
     status = member.get(url("import_status", project, made.pk))
     assert b"every 2s" not in status.content
@@ -148,28 +154,73 @@ def test_failed_and_retried(
     made = Upload.objects.get()
     text = Path(made.path).read_bytes()
     Path(made.path).write_bytes(b"{")
-    uploads.run_upload(str(made.pk))
-    made.refresh_from_db()
-    assert made.state == "failed" and made.errors
+    assert runs(made) == "failed" and made.summary["errors"] and "Nothing was imported" in made.error
     Path(made.path).write_bytes(text)
     with django_capture_on_commit_callbacks(execute=True):
         member.post(url("import_retry", project, made.pk))
     assert len(sent) == 2
-    uploads.run_upload(str(made.pk))
+    assert runs(made) == "succeeded" and counts(made) == (1, 0)
+
+
+def submitted(client: Client, project: Project, sent: list, rows: int) -> Upload:
+    token = send(client, project, lines(*[row() for _ in range(rows)])).context["preview"]["token"]
+    client.post(url("import_start", project), {"token": token})
+    return Upload.objects.get()
+
+
+def runs(made: Upload) -> str:
+    runner.run(made)
     made.refresh_from_db()
-    assert (made.state, made.accepted) == ("succeeded", 1)
+    return made.state
 
 
-def test_an_import_whose_worker_died_is_queued_again(
-    project: Project, member: Client, sent: list, django_capture_on_commit_callbacks: Any
+def counts(made: Upload) -> tuple[int, int]:
+    return made.summary["accepted"], made.summary["rejected"]
+
+
+class Killed(BaseException):
+    """As good as SIGKILL: nothing catches it."""
+
+
+def test_an_import_whose_worker_died_goes_on_where_it_stopped(
+    project: Project, member: Client, sent: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = send(member, project, lines(row())).context["preview"]["token"]
-    with django_capture_on_commit_callbacks(execute=True):
-        member.post(url("import_start", project), {"token": token})
-    made = Upload.objects.get()
-    assert uploads.resend_lost() == 0
-    Upload.objects.update(state="running", touched_at=timezone.now() - uploads.LOST_AFTER * 2)
-    assert uploads.resend_lost() == 1 and len(sent) == 2
-    uploads.run_upload(str(made.pk))
+    monkeypatch.setattr(batches, "ROWS", 2)
+    made = submitted(member, project, sent, rows=5)
+    real, stored = uploads.ingest, []
+
+    def ingest(*, project: Project, rows: list) -> Any:
+        if len(stored) == 2:
+            raise Killed
+        stored.append(len(rows))
+        return real(project=project, rows=rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(uploads, "ingest", ingest)
+        with pytest.raises(Killed):
+            runner.run(made)
+    Upload.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=5))
+    assert jobs.reap()["requeued"] == 1
     made.refresh_from_db()
-    assert (made.state, made.accepted) == ("succeeded", 1)
+    assert made.cursor["done"] == made.done == 4 and project.trajectories.count() == 4
+    assert runs(made) == "succeeded" and counts(made) == (5, 0) and made.summary["duplicates"] == 0
+
+
+def test_an_import_that_always_kills_its_worker_ends(
+    project: Project, member: Client, sent: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = submitted(member, project, sent, rows=1)
+
+    def ingest(**_: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(uploads, "ingest", ingest)
+    for _ in range(made.max_attempts):
+        with pytest.raises(Killed):
+            runner.run(made)
+        Upload.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=5))
+        jobs.reap()
+    made.refresh_from_db()
+    assert made.state == "failed" and "It was tried 3 times" in made.error
+    page = member.get(url("import_detail", project, made.pk)).content.decode()
+    assert "stopped answering" in page and "Try again" in page

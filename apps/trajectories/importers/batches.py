@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 from apps.trajectories.importers.detect import OpenFile
@@ -80,13 +81,20 @@ def run(
         try:
             with opened(name) as reading:
                 summary.formats[name] = reading.format
-                _one(reading, store, told, summary)
+                for _ in batches(reading, store, summary):
+                    told(summary, reading)
         except ImportError_ as error:
             summary.reject(name, "", "", str(error))
     return summary
 
 
-def _one(reading: OpenFile, store: Callable, told: Callable, summary: Summary) -> None:
+def batches(
+    reading: OpenFile, store: Callable[[list[dict]], Stored], summary: Summary, skip: int = 0
+) -> Iterator[None]:
+    """Stores the rows of a file, but the first `skip`, and adds what became of them to `summary`; yields after each batch.
+
+    Raises ImportError_ where the file breaks off, with what came before stored.
+    """
     batch: list[tuple[str, dict]] = []
     flushed = 0
 
@@ -98,10 +106,9 @@ def _one(reading: OpenFile, store: Callable, told: Callable, summary: Summary) -
         for item in answer.rejected:
             summary.reject(reading.name, batch[item["index"]][0], item["path"], item["error"])
         batch.clear()
-        told(summary, reading)
 
     try:
-        for position, row in reading.rows:
+        for position, row in islice(reading.rows, skip, None):
             where = f"{reading.unit} {position}"
             summary.done += 1
             if isinstance(row, RowError):
@@ -111,7 +118,10 @@ def _one(reading: OpenFile, store: Callable, told: Callable, summary: Summary) -
             if len(batch) >= ROWS or reading.source.read_bytes - flushed > BYTES:
                 flushed = reading.source.read_bytes
                 flush()
+                yield
     except ImportError_:  # what came before the break is kept
         flush()
+        yield
         raise
     flush()
+    yield

@@ -7,6 +7,7 @@ import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
 import django.contrib.postgres.search
 import django.db.models.deletion
+import django.db.models.functions.datetime
 import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
@@ -240,10 +241,13 @@ class Migration(migrations.Migration):
             name="Upload",
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
-                ("format", models.CharField(max_length=20)),
-                ("path", models.CharField(max_length=500)),
-                ("size", models.BigIntegerField()),
                 (
                     "state",
                     models.CharField(
@@ -252,31 +256,25 @@ class Migration(migrations.Migration):
                             ("running", "Running"),
                             ("succeeded", "Succeeded"),
                             ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
                         ],
                         default="queued",
                         max_length=10,
                     ),
                 ),
+                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
+                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
                 ("done", models.PositiveIntegerField(default=0)),
                 ("total", models.PositiveIntegerField(default=0)),
-                ("accepted", models.PositiveIntegerField(default=0)),
-                ("duplicates", models.PositiveIntegerField(default=0)),
-                ("updated", models.PositiveIntegerField(default=0)),
-                ("rejected", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
                 (
-                    "errors",
-                    models.JSONField(default=list, help_text="The first rejected rows: [{position, path, error}]"),
-                ),
-                ("created_at", models.DateTimeField(auto_now_add=True)),
-                (
-                    "touched_at",
-                    models.DateTimeField(
-                        default=django.utils.timezone.now, help_text="When it was queued or last got on"
-                    ),
-                ),
-                ("ended_at", models.DateTimeField(null=True)),
-                (
-                    "by",
+                    "created_by",
                     models.ForeignKey(
                         null=True,
                         on_delete=django.db.models.deletion.SET_NULL,
@@ -284,15 +282,39 @@ class Migration(migrations.Migration):
                         to=settings.AUTH_USER_MODEL,
                     ),
                 ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
                 (
-                    "project",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="uploads", to="core.project"
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
                     ),
                 ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                ("format", models.CharField(max_length=20)),
+                ("path", models.CharField(max_length=500)),
+                ("size", models.BigIntegerField()),
             ],
             options={
                 "ordering": ("-created_at",),
+                "abstract": False,
+                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="upload_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                            ),
+                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            _connector="OR",
+                        ),
+                        name="upload_finished_iff_terminal",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(

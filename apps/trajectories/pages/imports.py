@@ -16,10 +16,10 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.models import Project, Role
+from apps.core.models import JobState, Project, Role
 from apps.trajectories import uploads
 from apps.trajectories.importers import FORMATS, ImportError_
-from apps.trajectories.models import Upload, UploadState
+from apps.trajectories.models import Upload
 
 MAX_UPLOAD = 64 * 1024 * 1024
 SALT = "trajectories.import"
@@ -89,18 +89,19 @@ def retry(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def _page(request: HttpRequest, project: Project, status: int = 200, **context: Any) -> HttpResponse:
     if shown := context.get("upload"):
         context |= _state(shown)
-    recent = project.uploads.select_related("by")[:20]
+    recent = project.uploads.select_related("created_by")[:20]
     context |= {"formats": FORMATS, "recent": recent, "limit_mib": MAX_UPLOAD // 2**20}
     return render(request, "trajectories/import.html", context, status=status)
 
 
 def _state(found: Upload) -> dict[str, Any]:
+    summary = found.summary
     return {
         "upload": found,
-        "active": found.state in uploads.ACTIVE,
+        "summary": summary,
         "percent": min(100, 100 * found.done / found.total) if found.total else None,
-        "more": max(0, found.rejected - len(found.errors)),
-        "may_retry": found.state == UploadState.FAILED and Path(found.path).is_file(),
+        "more": max(0, summary.get("rejected", 0) - len(summary.get("errors", []))),
+        "may_retry": found.state == JobState.FAILED and Path(found.path).is_file(),
     }
 
 
