@@ -197,7 +197,7 @@ def parse_row(given: Any) -> Parsed:
     cleaner = Cleaner()
     if isinstance(given, Decoded):
         value = given.value
-        if _deeper(value, MAX_DEPTH):
+        if deeper(value, MAX_DEPTH):
             raise RowError("", f"nested deeper than {MAX_DEPTH} levels")
     else:
         value = cleaner.clean(given)
@@ -216,7 +216,7 @@ def _convert(value: Any, form: type[Struct]) -> Any:
         raise RowError(where, text) from error
 
 
-def _deeper(value: Any, levels: int) -> bool:
+def deeper(value: Any, levels: int) -> bool:
     """Whether containers are nested deeper than that, level by level."""
     layer = [value] if type(value) in (dict, list) else []
     for _ in range(levels + 1):

@@ -14,7 +14,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from apps.core.models import Project
-from apps.trajectories import contents, digest
+from apps.trajectories import contents, digest, schema
 from apps.trajectories.actions import store
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.models import Cause, SpanBatch, SpanBody, Trace, Trajectory, TrajectoryKey, with_content
@@ -139,7 +139,7 @@ def _assemble(project: Project, traces: list[Trace]) -> None:
     now = {run.key for run in runs}
     parts = {name: trace.trace_id for trace in known.values() for name in trace.runs if name not in now}
     heard = _forget(project, set(parts))
-    store.ingest(project=project, rows=[run.row for run in runs], cause=Cause.ASSEMBLED)
+    store.ingest(project=project, rows=[schema.Decoded(run.row) for run in runs], cause=Cause.ASSEMBLED)
     for row in heard:
         if successor := next(iter(of_trace[parts[row.external_id]]), None):
             store.hand_over(row, project=project, to=successor.key)

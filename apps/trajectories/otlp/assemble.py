@@ -10,11 +10,11 @@ from typing import Any
 from msgspec import Struct, json
 
 from apps.trajectories.otlp.conventions import Reading, is_known, tools_of, values_of
-from apps.trajectories.otlp.messages import Message
 from apps.trajectories.otlp.runs import Group, Links, Node, groups_of, links_of
 from apps.trajectories.otlp.spans import LogRecord, Span
-from apps.trajectories.otlp.threads import SYSTEM, Thread, chain, print_of, threads_of
+from apps.trajectories.otlp.threads import Thread, chain, print_of, threads_of
 from apps.trajectories.otlp.values import kept, structured
+from workers.lib.messages import PROMPT_ROLES, Message
 
 MAX_STEPS = 2_000
 MAX_ERRORS = 20
@@ -177,7 +177,7 @@ def _outermost(group: Group, known: bool) -> list[Node]:
 
 
 def _body(messages: list[Message]) -> list[Message]:
-    lead = next((i for i, message in enumerate(messages) if message["role"] not in SYSTEM), len(messages))
+    lead = next((i for i, message in enumerate(messages) if message["role"] not in PROMPT_ROLES), len(messages))
     return messages[lead:]
 
 

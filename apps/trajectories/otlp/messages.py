@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from apps.trajectories.otlp.values import dumps, label, structured, text
+from workers.lib.messages import REASONING_PARTS, Message
 
 ROLES = {
     "system": "system", "developer": "developer", "user": "user", "assistant": "assistant", "tool": "tool",
@@ -22,17 +25,21 @@ REPLIES = {
     "tool_call_response", "tool_result", "function_call_output", "tool_response", "custom_tool_call_output",
     "server_tool_call_response",
 }  # fmt: skip
-REASONING = {"reasoning", "thinking", "redacted_thinking"}
 BLOCKS = TEXTS | CALLS | REPLIES
 WRAPPERS = (
     "messages", "choices", "generations", "input", "output", "prompt", "question", "query", "answer", "final_output",
     "result", "text", "content",
 )  # fmt: skip
-Message = dict[str, Any]
 
 
-def messages_of(value: Any, role: str) -> list[Message]:
-    """The messages that a value holds, whatever its shape; plain text is one message of `role`."""
+def messages_of(value: Any, role: str, seen: dict[bytes, list[Message]] | None = None) -> list[Message]:
+    """The messages that a value holds, whatever its shape; plain text is one message of `role`.
+
+    `seen` keeps what single messages of a JSON list gave, by their JSON: each model call repeats the history before it.
+    The same dict is then returned for each repetition, so messages must not be changed in place.
+    """
+    if seen is not None and isinstance(value, str) and value.startswith("[{"):
+        return _messages_seen(value, role, seen)
     value = structured(value)
     if value is None or value in ("", [], {}):
         return []
@@ -46,6 +53,19 @@ def messages_of(value: Any, role: str) -> list[Message]:
         if value.get(name):
             return messages_of(value[name], role)
     return [{"role": role, "content": dumps(value)}]
+
+
+def _messages_seen(value: str, role: str, seen: dict[bytes, list[Message]]) -> list[Message]:
+    items = structured(value)
+    if not isinstance(items, list) or any(not isinstance(item, dict) or "role" not in item for item in items):
+        return messages_of(items, role)
+    found: list[Message] = []
+    for raw, item in zip(msgspec.json.decode(value, type=list[msgspec.Raw]), items, strict=True):
+        key = bytes(raw)
+        if key not in seen:
+            seen[key] = chat(item, role)
+        found += seen[key]
+    return found
 
 
 def _messages_of_list(items: list, role: str) -> list[Message]:
@@ -62,7 +82,7 @@ def _is_message(value: dict) -> bool:
     kind = _kind(value)
     if value.get("lc") == 1 or "tool_calls" in value or kind in ROLES:
         return True
-    return kind in REASONING or kind == "message" or _is_block(value)
+    return kind in REASONING_PARTS or kind == "message" or _is_block(value)
 
 
 def _kind(value: dict) -> str:
@@ -81,7 +101,7 @@ def chat(message: dict, role: str) -> list[Message]:
     message = _unwrapped(message)
     role = _role(message, name, role)
     turn = _Turn()
-    if "role" not in message and _kind(message) in CALLS | REPLIES | REASONING:
+    if "role" not in message and _kind(message) in CALLS | REPLIES | REASONING_PARTS:
         turn.add(message)
     else:
         for part in _parts(message):
@@ -165,7 +185,7 @@ class _Turn:
             self.calls += [call for call in (tool_call(part),) if call]
         elif kind in REPLIES or "functionResponse" in part:
             self.replies.append(tool_reply(part))
-        elif kind in REASONING:
+        elif kind in REASONING_PARTS:
             if said := text(_said(part)):
                 self.blocks.append({"type": "reasoning", "text": said})
         else:

@@ -11,6 +11,7 @@ from msgspec import Struct, json
 from apps.trajectories.otlp.conventions import Reading, read
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call
+from workers.lib.messages import Message
 
 RUN_KINDS = ("model", "agent", "tool")
 TALKS = ("conversation_id", "session_id")
@@ -57,16 +58,18 @@ def groups_of(spans: Iterable[Span], logs: Iterable[LogRecord]) -> list[Group]:
 
 def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[Node]]:
     told: dict[tuple[str, str], list[LogRecord]] = defaultdict(list)
-    seen: set[tuple] = set()
+    logged: set[tuple] = set()
+    seen: dict[bytes, list[Message]] = {}
     for log in sorted(logs, key=lambda log: log.time_ns):
         if log.trace_id:
             same = (log.trace_id, log.span_id, log.time_ns, log.event_name, json.encode(log.body, order="sorted"))
-            if same not in seen:
-                seen.add(same)
+            if same not in logged:
+                logged.add(same)
                 told[same[:2]].append(log)
     traces: dict[str, list[Node]] = defaultdict(list)
     for span in _each_once(spans):
-        traces[span.trace_id].append(Node(span, read(span, told.get((span.trace_id, span.span_id), []))))
+        of_span = told.get((span.trace_id, span.span_id), [])
+        traces[span.trace_id].append(Node(span, read(span, of_span, seen)))
     for nodes in traces.values():
         nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))
         _name_graphs(nodes)
@@ -154,11 +157,12 @@ def _calls(nodes: list[Node]) -> list[Call]:
             if outer is not None:
                 inner.setdefault(outer.span.span_id, node.reading)
     calls = []
+    prints: dict[int, bytes] = {}
     for node in nodes:
         if node.reading.kind == "model" and not node.in_model:
             if (other := inner.get(node.span.span_id)) is not None:
                 _complete(node.reading, other)
-            calls.append(Call(node.span, node.reading, node.in_tool))
+            calls.append(Call(node.span, node.reading, node.in_tool, prints))
     return calls
 
 

@@ -11,12 +11,11 @@ from hashlib import blake2b
 import msgspec
 
 from apps.trajectories.otlp.conventions import Reading
-from apps.trajectories.otlp.messages import Message
 from apps.trajectories.otlp.spans import Span
 from apps.trajectories.otlp.values import structured, text
+from workers.lib.messages import PROMPT_ROLES, Message
 
 RECENT = 8  # threads that are looked through for a call whose history was cut
-SYSTEM = ("system", "developer")
 
 
 def print_of(message: Message) -> bytes:
@@ -46,16 +45,20 @@ def chain(start: bytes, prints: list[bytes]) -> list[bytes]:
 class Call:
     """One model call: its messages, where its body begins, and the digests of its history."""
 
-    def __init__(self, span: Span, reading: Reading, nested: bool) -> None:
+    def __init__(self, span: Span, reading: Reading, nested: bool, prints: dict[int, bytes]) -> None:
+        """`prints` keeps the prints of messages by their id: histories repeat the same objects (see `messages_of`)."""
         self.span, self.reading, self.nested = span, reading, nested
         self.lead = 0
         for message in reading.input:
-            if message["role"] not in SYSTEM:
+            if message["role"] not in PROMPT_ROLES:
                 break
             self.lead += 1
-        self.prints = [print_of(message) for message in reading.input[self.lead :]]
+        for message in (*reading.input[self.lead :], *reading.output):
+            if id(message) not in prints:
+                prints[id(message)] = print_of(message)
+        self.prints = [prints[id(message)] for message in reading.input[self.lead :]]
         self.before = chain(b"", self.prints)
-        self.output = [print_of(message) for message in reading.output]
+        self.output = [prints[id(message)] for message in reading.output]
         self.after = chain(self.before[-1], self.output)[-1]
         self.ids = _call_ids(reading.output)
         self.message_index: int | None = None  # of its answer, in its thread

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -45,7 +44,10 @@ def structured(value: Any) -> Any:
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
-        return _tidied(msgspec.json.decode(value), DEPTH)
+        found = msgspec.json.decode(value)
+        if schema.SUSPICIOUS.search(value.encode()):
+            return _tidied(found, DEPTH)
+        return value if schema.deeper(found, DEPTH) else found
     except (msgspec.DecodeError, _NotKept, RecursionError, UnicodeError):
         return value
 
@@ -85,15 +87,6 @@ def number(value: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return found if math.isfinite(found) and found >= 0 else None
-
-
-def first(attributes: dict[str, Any], names: Iterable[str]) -> Any:
-    """The first of the named attributes that says something."""
-    for name in names:
-        found = attributes.get(name)
-        if found is not None and found != "":
-            return found
-    return None
 
 
 def nest(attributes: dict[str, Any], prefix: str) -> list:

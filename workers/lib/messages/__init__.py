@@ -18,6 +18,7 @@ from workers.lib.messages.calls import (
 from workers.lib.messages.compare import argument_share, call_key, normalise, same_call, same_value
 from workers.lib.messages.content import (
     PROMPT_ROLES,
+    REASONING_PARTS,
     RESULT_ROLES,
     Message,
     content_text,
@@ -38,7 +39,8 @@ from workers.lib.messages.results import Exchange, OpenCalls, exchanges
 from workers.lib.messages.tools import chat_tool, flat_tool, function_of, functions_of, schemas_of
 
 __all__ = [
-    "MAX_DEPTH", "PROMPT_ROLES", "RESULT_ROLES", "Exchange", "ItemError", "Message", "OpenCalls", "ToolCall", "argument_share",
+    "MAX_DEPTH", "PROMPT_ROLES", "REASONING_PARTS", "RESULT_ROLES", "Exchange", "ItemError", "Message", "OpenCalls",
+    "ToolCall", "argument_share",
     "arguments_of", "as_json", "call_key", "call_of", "calls_in", "calls_in_text", "calls_of", "chat_tool", "clean",
     "cleaned", "content_text", "exchanges", "flat_tool", "from_items", "function_of", "functions_of", "is_example", "is_prompt",
     "is_request", "json_of", "last_answer", "last_request", "native_calls", "normalise", "part_text", "read_json",

@@ -1,0 +1,152 @@
+"""What one span says, whatever the instrumentation: one adapter for each convention, one `Reading` for all (docs/otlp.md)."""
+
+from __future__ import annotations
+
+from apps.trajectories.otlp.conventions import genai, langfuse, openinference, traceloop, vercel
+from apps.trajectories.otlp.conventions.base import (
+    Attributes,
+    Convention,
+    Problem,
+    Reading,
+    Spoken,
+    called_with,
+    first,
+    problem_of,
+)
+from apps.trajectories.otlp.conventions.genai import GENAI
+from apps.trajectories.otlp.conventions.langfuse import LANGFUSE
+from apps.trajectories.otlp.conventions.openinference import OPENINFERENCE
+from apps.trajectories.otlp.conventions.pydantic_ai import ALL_MESSAGES, PYDANTIC_AI
+from apps.trajectories.otlp.conventions.traceloop import TRACELOOP
+from apps.trajectories.otlp.conventions.vercel import VERCEL
+from apps.trajectories.otlp.messages import Message, messages_of, one_turn, reply_text, tool_definitions
+from apps.trajectories.otlp.spans import LogRecord, Span
+from apps.trajectories.otlp.values import label, structured, text
+
+__all__ = ["KNOWN", "Problem", "Reading", "is_known", "read", "tools_of", "values_of"]
+
+# Which convention a span speaks, by the first of these attributes that it has, and the kind of span that this one says.
+SPEAKS = (
+    ("openinference.span.kind", OPENINFERENCE, openinference.kind_of),
+    ("ai.operationId", VERCEL, vercel.kind_of),
+    ("gen_ai.operation.name", GENAI, genai.kind_of),
+    ("langfuse.observation.type", LANGFUSE, langfuse.kind_of),
+    ("traceloop.span.kind", TRACELOOP, traceloop.kind_of),
+    ("llm.request.type", TRACELOOP, traceloop.kind_of),
+    ("gen_ai.tool.name", GENAI, lambda _: "tool"),
+    (ALL_MESSAGES[0], PYDANTIC_AI, lambda _: "agent"),
+    (ALL_MESSAGES[1], PYDANTIC_AI, lambda _: "agent"),
+    ("gen_ai.request.model", GENAI, lambda _: "model"),
+)
+# Spans mix conventions (a Langfuse session on an OpenTelemetry call): these read, in this order, those that they find.
+ADAPTERS = (GENAI, PYDANTIC_AI, OPENINFERENCE, VERCEL, LANGFUSE, TRACELOOP)
+BY_NAMESPACE: dict[str, tuple[int, ...]] = {
+    name: tuple(place for place, adapter in enumerate(ADAPTERS) if name in adapter.namespaces)
+    for adapter in ADAPTERS
+    for name in adapter.namespaces
+}
+BY_SIGN = {sign: place for place, adapter in enumerate(ADAPTERS) for sign in adapter.signs}
+RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI)
+GIVEN = tuple(name for adapter in RAW_VALUES for name in adapter.given)
+ANSWER = tuple(name for adapter in RAW_VALUES for name in adapter.answer)
+VALUES = frozenset(GIVEN + ANSWER)
+KNOWN = frozenset(name for adapter in ADAPTERS for name in adapter.known) | VALUES
+KNOWN_PREFIXES = tuple(prefix for adapter in ADAPTERS for prefix in adapter.prefixes)
+
+
+def read(span: Span, logs: list[LogRecord], seen: dict[bytes, list[Message]] | None = None) -> Reading:
+    """What the span and the log records that belong to it (in the order of time) say.
+
+    `seen` carries what was read of messages from one span of a trace to the next.
+    """
+    attributes = span.attributes
+    kind, name = _kind(attributes)
+    reading = Reading(kind, name or span.scope.name[:80])
+    if span.status_code == 2 or label(attributes.get("error.type")):
+        reading.error = problem_of(span)
+    spoken = Spoken(span, logs, reading, {} if seen is None else seen)
+    adapters = _adapters(attributes)
+    for adapter in adapters:
+        adapter.fill(reading, attributes)
+        adapter.rest(spoken)
+    reading.session_id = reading.session_id or reading.conversation_id
+    reading.tags = _tags(reading.tags)
+    if kind == "tool":
+        _read_tool(spoken)
+    elif reading.has_messages:
+        _read_messages(spoken, adapters)
+    return reading
+
+
+def _kind(attributes: Attributes) -> tuple[str, str]:
+    """The kind, and the convention that said so."""
+    for name, adapter, kind_of in SPEAKS:
+        if (found := attributes.get(name)) is not None and (kind := kind_of(found)):
+            return kind, adapter.name
+    return "other", ""
+
+
+def _adapters(attributes: Attributes) -> list[Convention]:
+    places = {place for key in attributes for place in BY_NAMESPACE.get(key.partition(".")[0], ())}
+    places.update(place for sign, place in BY_SIGN.items() if sign in attributes)
+    places.add(0)  # its events may come without any attribute
+    return [ADAPTERS[place] for place in sorted(places)]
+
+
+def _tags(value: object) -> list[str]:
+    found = structured(value)
+    return [tag[:80] for item in (found if isinstance(found, list) else [found]) if (tag := label(item))]
+
+
+def _read_tool(spoken: Spoken) -> None:
+    """The tool's name, arguments and result as text; of LangChain's ToolMessage its content, and its id if it has one."""
+    attributes, reading = spoken.attributes, spoken.reading
+    reading.tool_name = reading.tool_name or spoken.span.name.removeprefix("execute_tool ").strip()
+    if reading.tool_arguments is None:
+        reading.tool_arguments = first(attributes, GIVEN)
+    arguments = called_with(reading.tool_arguments)
+    reading.tool_arguments = arguments if isinstance(arguments, str | dict) else text(arguments)
+    if reading.tool_result is None:
+        reading.tool_result = first(attributes, ANSWER)
+    if reading.tool_result is None:
+        genai.add_events(spoken)
+        return
+    message = structured(reading.tool_result)
+    if isinstance(message, dict) and "tool_call_id" in message and "content" in message:
+        reading.tool_call_id = reading.tool_call_id or label(message["tool_call_id"])
+        reading.tool_result = message["content"]
+    reading.tool_result = reply_text(reading.tool_result)
+
+
+def _read_messages(spoken: Spoken, adapters: list[Convention]) -> None:
+    reading = spoken.reading
+    for adapter in adapters:
+        adapter.messages(spoken)
+    if not reading.complete:
+        genai.add_events(spoken)
+        if not reading.input or not reading.output:
+            given, answer = values_of(spoken.span)
+            reading.input, reading.output = reading.input or given, reading.output or answer
+    genai.add_instructions(spoken)
+
+
+def values_of(span: Span) -> tuple[list[Message], list[Message]]:
+    """A span's raw input and output as messages: for a run that says nothing better."""
+    given, answer = first(span.attributes, GIVEN), first(span.attributes, ANSWER)
+    return one_turn(messages_of(called_with(given), "user")), one_turn(messages_of(answer, "assistant"))
+
+
+def is_known(key: str, kind: str) -> bool:
+    """Whether a reading of that kind has taken the attribute up."""
+    if key in VALUES:
+        return kind in ("model", "tool", "agent")
+    return key in KNOWN or key.startswith(KNOWN_PREFIXES)
+
+
+def tools_of(raw: list[object]) -> list[dict]:
+    """The readings' raw tool definitions as OpenAI tools, each name once."""
+    found: dict[str, dict] = {}
+    for value in raw:
+        for tool in tool_definitions(value):
+            found.setdefault(tool["function"]["name"], tool)
+    return list(found.values())

@@ -1,0 +1,176 @@
+"""What an adapter fills, and how: the `Reading` of one span, and a table of attribute names for each of its fields.
+
+An adapter is a `Convention`. Those that a span speaks read it in a fixed order, the more exact first; each fills only what
+is still empty. Messages win over raw input and output values, whichever convention they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct, field
+
+from apps.trajectories.otlp.messages import Message, messages_of, one_turn
+from apps.trajectories.otlp.spans import LogRecord, Span
+from apps.trajectories.otlp.values import label, number, structured, text
+
+Attributes = dict[str, Any]
+Fields = dict[str, tuple[str, ...]]
+
+USAGE = ("model", "request_model", "input_tokens", "output_tokens", "cost_usd")
+TOOL = ("tool_name", "tool_call_id", "tool_arguments", "tool_result")
+NUMBERS = ("input_tokens", "output_tokens", "cost_usd")
+RAW = ("tool_arguments", "tool_result", "tags")
+
+
+class Problem(Struct):
+    """An error that a span ended with. `text` is one short line."""
+
+    text: str
+    type: str = ""
+    stacktrace: str = ""
+
+
+class Reading(Struct):
+    """What a span says. `format` names the convention; `complete` that `input` is the run's whole history."""
+
+    kind: str
+    format: str = ""
+    input: list[Message] = field(default_factory=list)
+    output: list[Message] = field(default_factory=list)
+    complete: bool = False
+    tools: list[Any] = field(default_factory=list)
+    model: str = ""
+    request_model: str = ""
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    cost_usd: float | None = None
+    error: Problem | None = None
+    conversation_id: str = ""
+    session_id: str = ""
+    user_id: str = ""
+    agent_name: str = ""
+    agent_version: str = ""
+    workload: str = ""
+    tags: Any = None
+    tool_name: str = ""
+    tool_call_id: str = ""
+    tool_arguments: Any = None
+    tool_result: Any = None
+    evaluations: list[dict] = field(default_factory=list)
+    in_graph: bool = False  # a step of a LangGraph
+
+    @property
+    def has_messages(self) -> bool:
+        return self.kind in ("model", "agent")
+
+
+class Spoken(Struct):
+    """A span while it is read. `seen` holds the messages that were read before, by their JSON: histories repeat."""
+
+    span: Span
+    logs: list[LogRecord]
+    reading: Reading
+    seen: dict[bytes, list[Message]]
+
+    @property
+    def attributes(self) -> Attributes:
+        return self.span.attributes
+
+    def messages(self, value: Any, role: str) -> list[Message]:
+        return one_turn(messages_of(value, role, self.seen))
+
+    def add_messages(self, given: Any, answer: Any) -> None:
+        """Takes input and output, in any shape, where none has been found yet."""
+        reading = self.reading
+        reading.input = reading.input or self.messages(given, "user")
+        reading.output = reading.output or self.messages(answer, "assistant")
+
+
+def _nothing(spoken: Spoken) -> None:
+    pass
+
+
+class Convention(Struct, frozen=True):
+    """One adapter.
+
+    namespaces: the first parts of the names of its attributes; a span that has one speaks it
+    signs:      whole names that say the same
+    fields:     for each field of Reading the attributes that fill it, best first
+    rest:       reads what a table cannot say, apart from messages
+    messages:   reads input, output and tool definitions of model calls and agents
+    given, answer: attributes with raw input and output values; those of model calls, agents and tools
+    plumbing, prefixes: further attributes that are taken up, by name and by beginning
+    """
+
+    name: str
+    namespaces: tuple[str, ...]
+    fields: Fields
+    signs: tuple[str, ...] = ()
+    rest: Callable[[Spoken], None] = _nothing
+    messages: Callable[[Spoken], None] = _nothing
+    given: tuple[str, ...] = ()
+    answer: tuple[str, ...] = ()
+    plumbing: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> frozenset[str]:
+        return frozenset((*(name for names in self.fields.values() for name in names), *self.signs, *self.plumbing))
+
+    def fill(self, reading: Reading, attributes: Attributes) -> None:
+        """Sets the reading's empty fields that belong to its kind."""
+        for name, names in self.fields.items():
+            if (name in TOOL and reading.kind != "tool") or (name in USAGE and not reading.has_messages):
+                continue
+            if getattr(reading, name) not in (None, ""):
+                continue
+            if (found := first(attributes, names)) is not None:
+                setattr(reading, name, _converted(name, found))
+
+
+def _converted(name: str, found: Any) -> Any:
+    if name in RAW:
+        return found
+    return number(found) if name in NUMBERS else label(found)
+
+
+def first(attributes: Attributes, names: tuple[str, ...]) -> Any:
+    """The first of the named attributes that says something."""
+    for name in names:
+        found = attributes.get(name)
+        if found is not None and found != "":
+            return found
+    return None
+
+
+def called_with(value: Any) -> Any:
+    """What a function was called with, where a decorator recorded `{args, kwargs}` (Langfuse, traceloop)."""
+    found = structured(value)
+    if not isinstance(found, dict) or found.keys() != {"args", "kwargs"}:
+        return value
+    if not found["args"]:
+        return found["kwargs"]
+    alone = isinstance(found["args"], list) and len(found["args"]) == 1 and not found["kwargs"]
+    return found["args"][0] if alone else value
+
+
+def problem_of(span: Span, said: str = "") -> Problem:
+    """The error of a span that failed: of its last exception, else of its status, else what `said` tells."""
+    kind = label(span.attributes.get("error.type"))
+    thrown = next((event.attributes for event in reversed(span.events) if event.name == "exception"), {})
+    said = text(thrown.get("exception.message")) or span.status_message or said
+    name = label(thrown.get("exception.type")) or ("" if kind == "_OTHER" else kind)
+    stack = text(thrown.get("exception.stacktrace")) or (said if "Traceback (most recent call last)" in said else "")
+    return Problem(_one_line(name, said), name[:200], stack)
+
+
+def _one_line(name: str, said: str) -> str:
+    """`Type: message`, at most 300 characters; of a traceback its last line."""
+    lines = [line.strip() for line in said.strip().splitlines() if line.strip()]
+    line = (lines[-1] if "Traceback (most recent call last)" in said else lines[0]) if lines else ""
+    short = name.rsplit(".", 1)[-1]
+    if short and not line.startswith(short):
+        line = f"{short}: {line}" if line else short
+    return line[:300] or "error"

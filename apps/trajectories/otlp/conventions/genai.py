@@ -1,0 +1,130 @@
+"""OpenTelemetry's semantic conventions for generative AI: attributes, span events and log records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apps.trajectories.otlp.conventions.base import Attributes, Convention, Spoken, first
+from apps.trajectories.otlp.messages import ROLES, Message, chat, messages_of, one_turn
+from apps.trajectories.otlp.values import label, nest, structured
+
+OPERATIONS = {
+    "chat": "model", "text_completion": "model", "generate_content": "model", "completion": "model",
+    "invoke_agent": "agent", "invoke_workflow": "agent", "execute_tool": "tool", "retrieval": "retriever",
+    "create_agent": "other", "embeddings": "other",
+}  # fmt: skip
+INSTRUCTIONS = ("gen_ai.system_instructions",)
+INPUT = ("gen_ai.input.messages", "gen_ai.prompt")
+OUTPUT = ("gen_ai.output.messages", "gen_ai.completion")
+TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
+TOOLS_PREFIX = "gen_ai.tool.definitions."
+# Older versions say each message in an event of its own; newer ones all of them in one.
+DETAILS = ("gen_ai.client.inference.operation.details", "gen_ai.content.prompt", "gen_ai.content.completion")
+EVALUATION, EVALUATION_PREFIX = "gen_ai.evaluation.result", "gen_ai.evaluation."
+
+
+def _messages(spoken: Spoken) -> None:
+    attributes, reading = spoken.attributes, spoken.reading
+    spoken.add_messages(first(attributes, INPUT), first(attributes, OUTPUT))
+    if not reading.tools:
+        found = first(attributes, TOOLS) or nest(attributes, TOOLS_PREFIX)
+        reading.tools = [found] if found else []
+
+
+def _rest(spoken: Spoken) -> None:
+    said = [event.attributes for event in spoken.span.events if event.name == EVALUATION]
+    said += [log.attributes for log in spoken.logs if log.event_name == EVALUATION]
+    spoken.reading.evaluations = [
+        {key[len(EVALUATION_PREFIX) :]: value for key, value in found.items() if key.startswith(EVALUATION_PREFIX)}
+        for found in said
+    ]
+
+
+def add_events(spoken: Spoken) -> None:
+    """Takes the messages of span events and log records, where attributes gave none; of a tool its result."""
+    reading = spoken.reading
+    if not (spoken.span.events or spoken.logs) or (reading.input and reading.output):
+        return
+    told: list[tuple[bool, Message]] = []
+    for event in spoken.span.events:
+        told += told_by(event.name, _body_of(event.attributes), event.attributes)
+    for log in spoken.logs:
+        told += told_by(log.event_name, structured(log.body), log.attributes)
+    add_told(spoken, told)
+
+
+def add_told(spoken: Spoken, told: list[tuple[bool, Message]]) -> None:
+    """Takes messages, each with whether it is the model's answer."""
+    reading = spoken.reading
+    if reading.kind == "tool":
+        results = [message["content"] for _, message in told if message["role"] == "tool"]
+        if reading.tool_result is None and results:
+            reading.tool_result = results[-1]
+    elif reading.has_messages:
+        reading.input = reading.input or one_turn([message for is_answer, message in told if not is_answer])
+        reading.output = reading.output or one_turn([message for is_answer, message in told if is_answer])
+
+
+def told_by(name: str, body: Any, attributes: Attributes) -> list[tuple[bool, Message]]:
+    """The messages of one event, each with whether it is the model's answer."""
+    if name in DETAILS:
+        both = attributes | body if isinstance(body, dict) else attributes
+        given = messages_of(first(both, INSTRUCTIONS), "system") + one_turn(messages_of(first(both, INPUT), "user"))
+        answer = one_turn(messages_of(first(both, OUTPUT), "assistant"))
+        return [(False, message) for message in given] + [(True, message) for message in answer]
+    if name == "gen_ai.choice":
+        choice = body if isinstance(body, dict) else {"content": body}
+        index = choice.get("index") or 0
+        return [(True, message) for message in chat(choice, "assistant")] if index == 0 else []
+    if name.startswith("gen_ai.") and name.endswith(".message"):
+        role = ROLES.get(name.split(".")[1], "user")
+        return [(False, message) for message in chat(body if isinstance(body, dict) else {"content": body}, role)]
+    return []
+
+
+def _body_of(attributes: Attributes) -> Attributes:
+    """A span event's attributes as the body of the message: some hold JSON in strings, some a message of their own."""
+    body = {key: structured(value) if key != "content" else value for key, value in attributes.items()}
+    return {key.removeprefix("gen_ai.event."): value for key, value in body.items()}
+
+
+def add_instructions(spoken: Spoken) -> None:
+    """Puts the instructions, which come apart from the messages, before them."""
+    reading = spoken.reading
+    found = first(spoken.attributes, INSTRUCTIONS)
+    if found is not None and not any(message["role"] in ("system", "developer") for message in reading.input[:1]):
+        reading.input = spoken.messages(found, "system") + reading.input
+
+
+def kind_of(operation: Any) -> str:
+    return OPERATIONS.get(label(operation), "")
+
+
+GENAI = Convention(
+    name="otel-genai",
+    namespaces=("gen_ai", "session", "user", "enduser"),
+    fields={
+        "conversation_id": ("gen_ai.conversation.id",),
+        "session_id": ("session.id",),
+        "user_id": ("user.id", "enduser.id"),
+        "agent_name": ("gen_ai.agent.name",),
+        "agent_version": ("gen_ai.agent.version",),
+        "workload": ("gen_ai.workflow.name",),
+        "model": ("gen_ai.response.model",),
+        "request_model": ("gen_ai.request.model",),
+        "input_tokens": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
+        "output_tokens": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
+        "cost_usd": ("gen_ai.usage.cost", "gen_ai.usage.cost_usd"),
+        "tool_name": ("gen_ai.tool.name",),
+        "tool_call_id": ("gen_ai.tool.call.id",),
+        "tool_arguments": ("gen_ai.tool.call.arguments",),
+        "tool_result": ("gen_ai.tool.call.result",),
+    },
+    rest=_rest,
+    messages=_messages,
+    plumbing=(
+        *INSTRUCTIONS, *INPUT, *OUTPUT, *TOOLS, "gen_ai.operation.name", "gen_ai.tool.description",
+        "gen_ai.response.finish_reasons", "error.type",
+    ),
+    prefixes=(TOOLS_PREFIX,),
+)  # fmt: skip

@@ -1,0 +1,62 @@
+"""Langfuse: what its SDKs set on spans. Its exports say the same under the names of its API (`importers/langfuse.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apps.trajectories.otlp.conventions.base import Convention, Spoken, first, problem_of
+from apps.trajectories.otlp.values import number, structured, text
+
+KINDS = {
+    "GENERATION": "model", "AGENT": "agent", "TOOL": "tool", "RETRIEVER": "retriever",
+}  # fmt: skip
+TYPE, LEVEL = "langfuse.observation.type", "langfuse.observation.level"
+STATUS_MESSAGE = "langfuse.observation.status_message"
+INPUT, OUTPUT = "langfuse.observation.input", "langfuse.observation.output"
+USAGE, COST = "langfuse.observation.usage_details", "langfuse.observation.cost_details"
+INPUT_TOKENS = ("input", "prompt_tokens", "input_tokens", "promptTokens")
+OUTPUT_TOKENS = ("output", "completion_tokens", "output_tokens", "completionTokens")
+
+
+def kind_of(kind: Any) -> str:
+    return KINDS.get(kind.upper(), "other") if isinstance(kind, str) else ""
+
+
+def _rest(spoken: Spoken) -> None:
+    attributes, reading = spoken.attributes, spoken.reading
+    if attributes.get(LEVEL) == "ERROR" or reading.error is not None:
+        reading.error = problem_of(spoken.span, text(attributes.get(STATUS_MESSAGE)))
+    if not reading.has_messages:
+        return
+    usage, cost = structured(attributes.get(USAGE)), structured(attributes.get(COST))
+    if isinstance(usage, dict):
+        reading.input_tokens = number(first(usage, INPUT_TOKENS))
+        reading.output_tokens = number(first(usage, OUTPUT_TOKENS))
+    if isinstance(cost, dict):
+        reading.cost_usd = number(cost.get("total"))
+
+
+def _messages(spoken: Spoken) -> None:
+    """Only tools: messages stand in the raw input and output."""
+    given = structured(spoken.attributes.get(INPUT)) if not spoken.reading.tools else None
+    if isinstance(given, dict) and given.get("tools"):
+        spoken.reading.tools = [given["tools"]]
+
+
+LANGFUSE = Convention(
+    name="langfuse",
+    namespaces=("langfuse",),
+    fields={
+        "session_id": ("langfuse.session.id",),
+        "user_id": ("langfuse.user.id",),
+        "agent_version": ("langfuse.version", "langfuse.release"),
+        "workload": ("langfuse.trace.name",),
+        "tags": ("langfuse.trace.tags",),
+        "model": ("langfuse.observation.model.name",),
+    },
+    rest=_rest,
+    messages=_messages,
+    given=(INPUT, "langfuse.trace.input"),
+    answer=(OUTPUT, "langfuse.trace.output"),
+    plumbing=(TYPE, LEVEL, STATUS_MESSAGE, USAGE, COST),
+)

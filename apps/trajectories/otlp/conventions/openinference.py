@@ -1,0 +1,80 @@
+"""OpenInference (Phoenix), and the `metadata` that LangChain's and LangGraph's instrumentations keep there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apps.trajectories.otlp.conventions.base import Convention, Spoken
+from apps.trajectories.otlp.values import label, nest, structured
+
+KINDS = {
+    "LLM": "model", "AGENT": "agent", "TOOL": "tool", "RETRIEVER": "retriever", "RERANKER": "retriever",
+}  # fmt: skip
+INPUT, OUTPUT, TOOLS = "llm.input_messages.", "llm.output_messages.", "llm.tools."
+
+
+def kind_of(kind: Any) -> str:
+    return KINDS.get(kind.upper(), "other") if isinstance(kind, str) else ""
+
+
+def _messages(spoken: Spoken) -> None:
+    attributes, reading = spoken.attributes, spoken.reading
+    given = () if reading.input else nest(attributes, INPUT)
+    answer = () if reading.output else nest(attributes, OUTPUT)[:1]
+    spoken.add_messages(given, answer)
+    if not reading.tools and (found := nest(attributes, TOOLS)):
+        reading.tools = [found]
+
+
+def _rest(spoken: Spoken) -> None:
+    attributes, reading = spoken.attributes, spoken.reading
+    found = structured(attributes.get("metadata"))
+    if isinstance(found, dict):
+        reading.in_graph = "langgraph_node" in found
+        reading.agent_name = reading.agent_name or label(found.get("lc_agent_name"))
+        reading.session_id = reading.session_id or label(found.get("thread_id") or found.get("session_id"))
+        reading.user_id = reading.user_id or label(found.get("user_id"))
+    if reading.tags is None:
+        reading.tags = nest(attributes, "tag.tags.") or None
+    if reading.kind == "tool" and isinstance(parameters := structured(attributes.get("tool.parameters")), dict):
+        description = attributes.get("tool.description")
+        reading.tools = [{"name": reading.tool_name, "description": description, "parameters": parameters}]
+    if reading.has_messages and not reading.request_model:
+        reading.request_model = _asked_model(attributes.get("llm.invocation_parameters"), reading.model)
+
+
+def _asked_model(parameters: Any, answered: str) -> str:
+    """The model among the parameters: of a call that failed it stands nowhere else.
+
+    Some put the answer's parameters there, so the model that answered is not taken for the one that was asked.
+    """
+    found = structured(parameters)
+    asked = label(found.get("model")) if isinstance(found, dict) else ""
+    return asked if asked != answered else ""
+
+
+OPENINFERENCE = Convention(
+    name="openinference",
+    namespaces=("openinference", "llm", "input", "output", "metadata", "tag", "tool", "tool_call", "agent"),
+    fields={
+        "agent_name": ("agent.name",),
+        "request_model": ("llm.request.model_name",),
+        "model": ("llm.response.model_name", "llm.model_name"),
+        "input_tokens": ("llm.token_count.prompt",),
+        "output_tokens": ("llm.token_count.completion",),
+        "cost_usd": ("llm.cost.total",),
+        "tags": ("tag.tags",),
+        "tool_name": ("tool.name",),
+        "tool_call_id": ("tool_call.id", "tool.id"),
+        "tool_arguments": ("tool_call.function.arguments",),
+    },
+    rest=_rest,
+    messages=_messages,
+    given=("input.value",),
+    answer=("output.value",),
+    plumbing=(
+        "openinference.span.kind", "metadata", "input.mime_type", "output.mime_type", "tool.parameters",
+        "tool.description", "llm.finish_reason", "llm.token_count.total",
+    ),
+    prefixes=(INPUT, OUTPUT, TOOLS, "tag.tags."),
+)  # fmt: skip
