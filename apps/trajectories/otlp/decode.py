@@ -114,14 +114,14 @@ def _protobuf_items(resources: Any, signal: str) -> Iterator[tuple[Any, dict, Sc
 
 
 def _pb_attributes(pairs: Any, depth: int = 0) -> dict[str, Any]:
-    return {_text(pair.key): _pb_value(pair.value, depth) for pair in pairs}
+    return {tidy(pair.key): _pb_value(pair.value, depth) for pair in pairs}
 
 
 def _pb_value(value: Any, depth: int) -> Any:
     """An AnyValue as plain JSON; bytes become base64, what is nested too deep a note."""
     which = value.WhichOneof("value")
     if which == "string_value":
-        return _text(value.string_value)
+        return tidy(value.string_value)
     if which is None:
         return None
     plain = getattr(value, which)

@@ -19,6 +19,7 @@ ROLES = {
     "choice": "assistant", "HumanMessage": "user", "AIMessage": "assistant", "AIMessageChunk": "assistant",
     "SystemMessage": "system", "ToolMessage": "tool", "FunctionMessage": "function",
 }  # fmt: skip
+_split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 TEXTS = {"text", "input_text", "output_text", "refusal"}
 CALLS = {"tool_call", "tool_use", "function_call", "server_tool_call", "server_tool_use", "custom_tool_call"}
 REPLIES = {
@@ -56,16 +57,17 @@ def messages_of(value: Any, role: str, seen: dict[bytes, list[Message]] | None =
 
 
 def _messages_seen(value: str, role: str, seen: dict[bytes, list[Message]]) -> list[Message]:
-    items = structured(value)
-    if not isinstance(items, list) or any(not isinstance(item, dict) or "role" not in item for item in items):
-        return messages_of(items, role)
-    found: list[Message] = []
-    for raw, item in zip(msgspec.json.decode(value, type=list[msgspec.Raw]), items, strict=True):
-        key = bytes(raw)
-        if key not in seen:
-            seen[key] = chat(item, role)
-        found += seen[key]
-    return found
+    try:
+        raws = [bytes(raw) for raw in _split(value)]
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return messages_of(value, role)
+    for raw in raws:
+        if raw not in seen:
+            item = structured(raw.decode())
+            if not isinstance(item, dict) or "role" not in item:
+                return messages_of(value, role)
+            seen[raw] = chat(item, role)
+    return [message for raw in raws for message in seen[raw]]
 
 
 def _messages_of_list(items: list, role: str) -> list[Message]:

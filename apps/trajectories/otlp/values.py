@@ -47,7 +47,8 @@ def structured(value: Any) -> Any:
         found = msgspec.json.decode(value)
         if schema.SUSPICIOUS.search(value.encode()):
             return _tidied(found, DEPTH)
-        return value if schema.deeper(found, DEPTH) else found
+        shallow = value.count("{") + value.count("[") <= DEPTH  # then nothing needs a walk
+        return found if shallow or not schema.deeper(found, DEPTH) else value
     except (msgspec.DecodeError, _NotKept, RecursionError, UnicodeError):
         return value
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from apps.trajectories.otlp.conventions import genai, langfuse, openinference, traceloop, vercel
 from apps.trajectories.otlp.conventions.base import (
     Attributes,
@@ -45,7 +47,8 @@ BY_NAMESPACE: dict[str, tuple[int, ...]] = {
     for adapter in ADAPTERS
     for name in adapter.namespaces
 }
-BY_SIGN = {sign: place for place, adapter in enumerate(ADAPTERS) for sign in adapter.signs}
+BY_SIGN = {sign: (place,) for place, adapter in enumerate(ADAPTERS) for sign in adapter.signs}
+MANY_NAMES = 10_000  # of attributes, that are remembered
 RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI)
 GIVEN = tuple(name for adapter in RAW_VALUES for name in adapter.given)
 ANSWER = tuple(name for adapter in RAW_VALUES for name in adapter.answer)
@@ -87,10 +90,15 @@ def _kind(attributes: Attributes) -> tuple[str, str]:
 
 
 def _adapters(attributes: Attributes) -> list[Convention]:
-    places = {place for key in attributes for place in BY_NAMESPACE.get(key.partition(".")[0], ())}
-    places.update(place for sign, place in BY_SIGN.items() if sign in attributes)
-    places.add(0)  # its events may come without any attribute
+    places = {0}  # GENAI, whose events may come without any attribute
+    for key in attributes:
+        places.update(_places(key))
     return [ADAPTERS[place] for place in sorted(places)]
+
+
+@lru_cache(MANY_NAMES)
+def _places(key: str) -> tuple[int, ...]:
+    return BY_NAMESPACE.get(key.partition(".")[0], ()) + BY_SIGN.get(key, ())
 
 
 def _tags(value: object) -> list[str]:
@@ -136,6 +144,7 @@ def values_of(span: Span) -> tuple[list[Message], list[Message]]:
     return one_turn(messages_of(called_with(given), "user")), one_turn(messages_of(answer, "assistant"))
 
 
+@lru_cache(MANY_NAMES)
 def is_known(key: str, kind: str) -> bool:
     """Whether a reading of that kind has taken the attribute up."""
     if key in VALUES:

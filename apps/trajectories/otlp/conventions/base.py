@@ -7,6 +7,7 @@ is still empty. Messages win over raw input and output values, whichever convent
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from msgspec import Struct, field
@@ -121,19 +122,18 @@ class Convention(Struct, frozen=True):
 
     def fill(self, reading: Reading, attributes: Attributes) -> None:
         """Sets the reading's empty fields that belong to its kind."""
-        for name, names in self.fields.items():
-            if (name in TOOL and reading.kind != "tool") or (name in USAGE and not reading.has_messages):
-                continue
-            if getattr(reading, name) not in (None, ""):
-                continue
-            if (found := first(attributes, names)) is not None:
-                setattr(reading, name, _converted(name, found))
+        for name, names, convert in _plan(self.name, reading.kind, tuple(self.fields.items())):
+            found = first(attributes, names)
+            if found is not None and getattr(reading, name) in (None, ""):
+                setattr(reading, name, convert(found) if convert else found)
 
 
-def _converted(name: str, found: Any) -> Any:
-    if name in RAW:
-        return found
-    return number(found) if name in NUMBERS else label(found)
+@cache
+def _plan(convention: str, kind: str, fields: tuple) -> list[tuple[str, tuple[str, ...], Callable[[Any], Any] | None]]:
+    """The fields that a span of a kind has, with their attributes and what makes values of these."""
+    left_out = (() if kind == "tool" else TOOL) + (() if kind in ("model", "agent") else USAGE)
+    converts = dict.fromkeys(NUMBERS, number) | dict.fromkeys(RAW)
+    return [(name, names, converts.get(name, label)) for name, names in fields if name not in left_out]
 
 
 def first(attributes: Attributes, names: tuple[str, ...]) -> Any:
