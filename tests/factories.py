@@ -19,9 +19,10 @@ from apps.failures.models import Failure, FailureCluster
 from apps.registry.actions import register_adapter, register_base
 from apps.registry.artifacts import store_folder
 from apps.registry.models import ModelVersion
-from apps.trajectories.actions.store import find, give_feedback, ingest
+from apps.trajectories.actions import feedback
+from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.models import Trajectory
-from apps.trajectories.schema import Feedback, Outcome
+from apps.trajectories.schema import Feedback, OutcomeChange
 from workers.lib.environments.workplace import TOOLS, tool_message
 from workers.lib.recipes import HARNESS, VERIFIER
 
@@ -78,13 +79,20 @@ def make_trajectory(project: Project, **given: Any) -> Trajectory:
     return found
 
 
+def tell(trajectory: Trajectory, news: Feedback) -> Trajectory:
+    """The trajectory after feedback from the API."""
+    said = feedback.receive(project=trajectory.project, external_id=trajectory.external_id, news=news)
+    assert said
+    return said
+
+
 def make_failed(project: Project, expected: dict | None = None, **given: Any) -> Trajectory:
     """A failed run whose user has said what would have been right."""
     trajectory = make_trajectory(project, **given)
-    return give_feedback(
-        trajectory=trajectory,
-        feedback=Feedback(
-            outcome=Outcome(status="failure"),
+    return tell(
+        trajectory,
+        Feedback(
+            outcome=OutcomeChange(status="failure"),
             by="user",
             message_index=1,
             corrected=expected or {"tool": "tickets.close", "args": {"id": 1234}},

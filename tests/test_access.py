@@ -26,7 +26,7 @@ from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
 from apps.trajectories.actions.people import save_view
 from apps.trajectories.actions.redaction import add as add_rule
-from apps.trajectories.models import Upload
+from apps.trajectories.models import Arrival, Upload
 from tests.factories import (
     admin_of,
     make_adapter,
@@ -63,6 +63,7 @@ WRITES = {
     "reviews:undo", "reviews:override", "training:cancel", "promotion:make_report", "promotion:promote",
     "promotion:rollback", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
     "trajectories:bulk_keep", "trajectories:save_view", "trajectories:delete_view", "trajectories:feedback",
+    "trajectories:arrival_retry", "trajectories:arrival_discard",
     "trajectories:import_start", "trajectories:import_retry", "trajectories:retention",
     "trajectories:redaction_switch", "trajectories:redaction_add", "trajectories:redaction_edit",
     "trajectories:redaction_delete", "failures:rubric_save", "failures:rubric_switch", "failures:rubric_try",
@@ -128,6 +129,10 @@ def world(data_dir: Path) -> dict[str, Any]:
             "trajectories:delete_view": save_view(project=project, name="v", query="", shared=True, by=by).pk,
             **dict.fromkeys(("trajectories:import_detail", "trajectories:import_status"), upload.pk),
             "trajectories:import_retry": upload.pk,
+            **{
+                f"trajectories:arrival_{name}": Arrival.objects.create(project=project, problem="TypeError: a").pk
+                for name in ("retry", "discard")
+            },
             "trajectories:redaction_edit": add_rule(project=project, name="a", pattern="a+", by=by).pk,
             "trajectories:redaction_delete": add_rule(project=project, name="b", pattern="b+", by=by).pk,
             **dict.fromkeys(
@@ -281,10 +286,11 @@ def test_a_key_sees_only_its_own_project(world: dict[str, Any]) -> None:
     other = make_key(make_project())
     trajectory = world["project"].trajectories.first()
     headers = {"HTTP_AUTHORIZATION": f"Bearer {other}"}
-    for name in ("api:trajectory", "api:feedback"):
-        url = reverse(name, args=[trajectory.external_id])
-        response = Client().post(url, **headers) if name == "api:feedback" else Client().get(url, **headers)
-        assert response.status_code == 404
+    assert Client().get(reverse("api:trajectory", args=[trajectory.external_id]), **headers).status_code == 404
+    news, url = '{"outcome": {"status": "success"}}', reverse("api:feedback", args=[trajectory.external_id])
+    assert Client().post(url, news, content_type="application/json", **headers).status_code == 202  # waits in its own
+    trajectory.refresh_from_db()
+    assert trajectory.outcome_status == "failure"
     foreign = world["project"].eval_sets.first()
     assert Client().get(reverse("evals_api:set", args=[foreign.pk]), **headers).status_code == 404
     assert Client().post(reverse("evals_api:tasks", args=[foreign.pk]), **headers).status_code == 404

@@ -25,6 +25,7 @@ class ProjectLock(IntEnum):
 
     CLUSTERS = 0x666C636C
     TASKS = 0x6C65616B
+    FEEDBACK = 0x666C6662  # shared by those who store runs, exclusive to who says something of a run that is not there
 
 
 def acquire(lock: Lock, *, shared: bool = False) -> None:
@@ -35,8 +36,8 @@ def try_acquire(lock: Lock) -> bool:
     return bool(_call("pg_try_advisory_xact_lock", lock))
 
 
-def acquire_in(project_id: int, lock: ProjectLock) -> None:
-    _call("pg_advisory_xact_lock", lock, project_id)
+def acquire_in(project_id: int, lock: ProjectLock, *, shared: bool = False) -> None:
+    _call(f"pg_advisory_xact_lock{'_shared' if shared else ''}", lock, project_id)
 
 
 def _call(function: str, *numbers: int) -> object:

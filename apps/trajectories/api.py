@@ -19,6 +19,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.trajectories import schema
+from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions import store
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.actions.store import Ingested
@@ -26,7 +27,7 @@ from apps.trajectories.filters import apply_filters
 from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.openapi import reference, responses
 from apps.trajectories.redaction import RuleError
-from apps.trajectories.schema import Feedback, RowError
+from apps.trajectories.schema import Feedback, Named, RowError
 from flywheel.outages import RETRY_AFTER_S
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -290,19 +291,22 @@ def item(request: Request, external_id: str) -> Response:
 
 @extend_schema(
     request={JSON: reference("Feedback")},
-    responses=responses({200: "Trajectory"}, 400, 404, 413, 503),
-    description="Later news of a trajectory: outcome, score, comment, corrected (what it should have done), takeover.",
+    responses=responses({200: "Trajectory", 202: "Waiting"}, 400, 413, 503),
+    description="Later news of a trajectory: outcome, score, comment, corrected (what it should have done), takeover. "
+    "The same twice is one. 202: the trajectory has not arrived yet; the feedback is kept and attached when it does.",
 )
 @api_view(["POST"])
 def feedback(request: Request, external_id: str) -> Response:
-    trajectory = _find(request, external_id)
+    project = request.auth.project
     try:
         said = schema.loads(body_of(request))
         with redaction_works():
-            news = schema.parse(redactor_of(request.auth.project).redact(said)[0], Feedback)
+            news = schema.parse(redactor_of(project).redact(said)[0], Feedback)
+        name = schema.parse({"id": external_id}, Named).id
+        row = feedback_actions.receive(project=project, external_id=name, news=news)
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
-    return Response(as_json(store.give_feedback(trajectory=trajectory, feedback=news)))
+    return Response(as_json(row)) if row else Response({"id": name, "waiting": True}, status=202)
 
 
 def _find(request: Request, external_id: str) -> Trajectory:

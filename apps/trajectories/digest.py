@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from celery import current_app
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core import locks
@@ -19,12 +19,15 @@ from apps.core.locks import Lock
 from apps.trajectories import contents, schema
 from apps.trajectories.models import Arrival, Content, Facet, HourlyCount
 from apps.trajectories.rollups import KIND, SUMS, Counts
+from flywheel.outages import is_transient
 
 log = logging.getLogger(__name__)
 AT_ONCE = 40  # arrivals of one transaction
 TEXT_LIMIT = 200_000  # characters of one trajectory that are indexed
+SHORT_TEXT = 20_000  # and of one whose words PostgreSQL has no room for
 FACETS_LIMIT = 2_000  # values of a kind in a project
 TASK, EXPIRES_S = "trajectories.digest", 30
+MAX_PROBLEM = 1_000
 WAKE_EVERY_S = 1.0  # shorter than the task lingers: what arrives between two calls is seen
 
 _waking = threading.Lock()
@@ -58,9 +61,33 @@ def step() -> int:
     """One transaction's worth; 0 where nothing is left, or another digests it."""
     if not locks.try_acquire(Lock.DIGEST):  # one at a time: what is read last is what is written last
         return 0
-    arrivals = list(Arrival.objects.order_by("pk")[:AT_ONCE])
-    if not arrivals:
-        return 0
+    arrivals = list(Arrival.objects.waiting().order_by("pk")[:AT_ONCE])
+    try:
+        with transaction.atomic():
+            _digest(arrivals)
+            return len(arrivals)
+    except Exception as error:
+        if is_transient(error):
+            raise
+    for arrival in arrivals:
+        _digest_or_set_aside(arrival)
+    return len(arrivals)
+
+
+def _digest_or_set_aside(arrival: Arrival) -> None:
+    """What cannot be digested would be met again each time, and nobody's arrivals after it would be digested."""
+    try:
+        with transaction.atomic():
+            _digest([arrival])
+    except Exception as error:
+        if is_transient(error):
+            raise
+        log.exception("Arrival %s of project %s is set aside", arrival.pk, arrival.project_id)
+        arrival.problem = f"{type(error).__name__}: {error}"[:MAX_PROBLEM]
+        arrival.save(update_fields=["problem"])
+
+
+def _digest(arrivals: list[Arrival]) -> None:
     by_project: defaultdict[int, Counts] = defaultdict(Counts)
     touched: list[UUID] = []
     for arrival in arrivals:
@@ -71,7 +98,6 @@ def step() -> int:
         _add_facets(project, counts)
     _index(list(dict.fromkeys(touched)))
     Arrival.objects.filter(pk__in=[arrival.pk for arrival in arrivals]).delete()
-    return len(arrivals)
 
 
 def _add_hours(project: int, counts: Counts) -> None:
@@ -117,6 +143,27 @@ def _index(touched: list[UUID]) -> None:
             pieces[pk].append(text)
             room[pk] -= len(text) + 1
     texts = [(pk, " ".join(parts)) for pk, parts in pieces.items()]
+    try:
+        with transaction.atomic():
+            _write_words(texts)
+    except DatabaseError as error:
+        if is_transient(error):
+            raise
+        for pk, text in texts:  # a tsvector holds 1 MiB, which a text of nothing but different words may exceed
+            _write_what_fits(pk, text)
+
+
+def _write_what_fits(pk: UUID, text: str) -> None:
+    try:
+        with transaction.atomic():
+            _write_words([(pk, text)])
+    except DatabaseError as error:
+        if is_transient(error):
+            raise
+        _write_words([(pk, text[:SHORT_TEXT])])
+
+
+def _write_words(texts: list[tuple[UUID, str]]) -> None:
     with connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO trajectories_searchtext (trajectory_id, words) VALUES (%s, to_tsvector('simple', %s)) "

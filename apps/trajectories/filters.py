@@ -127,7 +127,7 @@ def bounds(given: Mapping[str, str]) -> tuple[datetime | None, datetime | None]:
     if (value := given.get("since")) in SINCE:
         begins.append(timezone.now() - SINCE[value])
     end = _time(given.get("to"))
-    if end and len(_text(given.get("to"))) == len("2026-01-31") and end.year < 9999:
+    if end and len(_text(given.get("to"))) == len("2026-01-31"):
         end += timedelta(days=1)
     return max(begins, default=None), end
 
@@ -220,9 +220,8 @@ def _number(value: str | None) -> float | None:
 
 
 def _time(value: str | None) -> datetime | None:
-    """ISO 8601, a date alone included; without a zone it is UTC."""
+    """ISO 8601, a date alone included; without a zone it is UTC. None for a time that no run can have."""
     try:
-        at = datetime.fromisoformat(_text(value)) if value else None
-    except ValueError:
+        return schema.in_utc("", datetime.fromisoformat(_text(value))) if value else None
+    except (ValueError, schema.RowError):
         return None
-    return schema.aware(at)

@@ -7,7 +7,8 @@ What is listed and filtered is in the narrow rows of `Trajectory`; what was said
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, Self
 
@@ -99,9 +100,18 @@ class Trajectory(models.Model):
     def tools(self) -> list[dict]:
         return self.content["tools"]
 
+    @cached_property
+    def feedback(self) -> list[Feedback]:
+        """What people said of the run, in the order they said it."""
+        return Feedback.objects.about(self.project_id, [self.external_id])[self.external_id]
+
+    def with_feedback(self, sent: list[dict]) -> list[dict]:
+        """The interventions that the agent sent, and those of people after them; what was sent back to us once."""
+        return sent + [item for said in self.feedback for item in said.interventions if item not in sent]
+
     @property
     def interventions(self) -> list[dict]:
-        return self.content["interventions"]
+        return self.with_feedback(self.content["interventions"])
 
     @property
     def metadata(self) -> dict:
@@ -113,13 +123,17 @@ class Trajectory(models.Model):
 
 
 def with_content(rows: list[Trajectory]) -> list[Trajectory]:
-    """The rows, their content read in one query instead of one each."""
+    """The rows, their content and feedback read in a query each for all of them."""
     parts: dict[uuid.UUID, list] = {row.pk: [] for row in rows}
     found = Content.objects.filter(trajectory_id__in=parts).order_by("trajectory_id", "first")
     for pk, data in found.values_list("trajectory_id", "data"):
         parts[pk].append(data)
+    names: defaultdict[int, list[str]] = defaultdict(list)
     for row in rows:
-        row.content = contents.join(parts[row.pk])
+        names[row.project_id].append(row.external_id)
+    said = {project: Feedback.objects.about(project, some) for project, some in names.items()}
+    for row in rows:
+        row.content, row.feedback = contents.join(parts[row.pk]), said[row.project_id][row.external_id]
     return rows
 
 
@@ -136,15 +150,54 @@ def in_chunks(rows: models.QuerySet[Trajectory], size: int = 500) -> Iterator[li
 
 
 class TrajectoryKey(models.Model):
-    """The client's id of each trajectory of a project, once: what makes sending idempotent."""
+    """The client's id of each trajectory of a project, once: what makes sending idempotent.
+
+    `digest` is of what was sent last under this id: the same again is a duplicate.
+    """
 
     pk = models.CompositePrimaryKey("project_id", "external_id")
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
     external_id = models.CharField(max_length=200)
     trajectory_id = models.UUIDField()
+    digest = models.CharField(max_length=32)
 
     def __str__(self) -> str:
         return self.external_id
+
+
+class FeedbackQuerySet(models.QuerySet["Feedback"]):
+    def about(self, project_id: int, external_ids: Iterable[str]) -> defaultdict[str, list[Feedback]]:
+        """What was said of these runs, by the client's id, in the order it was said."""
+        found: defaultdict[str, list[Feedback]] = defaultdict(list)
+        for said in self.filter(project_id=project_id, external_id__in=list(external_ids)).order_by("given_at", "id"):
+            found[said.external_id].append(said)
+        return found
+
+
+class Feedback(models.Model):
+    """What somebody said of a run: it outlives every later copy of the run, and may come before the first.
+
+    `key` is the giver's id of it, or a digest of what it says. What it says of outcome and tags is also written into the
+    trajectory's columns, by which lists filter (`feedback.merge`).
+    """
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
+    external_id = models.CharField(max_length=200)
+    key = models.CharField(max_length=110)
+    outcome = models.JSONField(default=dict, help_text="What it says of {status, reward, label, reason}")
+    tags = models.JSONField(default=dict, help_text="{tag: put on, else taken off}")
+    interventions = models.JSONField(default=list)
+    given_at = models.DateTimeField(default=timezone.now)
+
+    objects = FeedbackQuerySet.as_manager()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project", "external_id", "key"], name="one_feedback_per_key"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.external_id} at {self.given_at:%F %T}"
 
 
 class Content(models.Model):
@@ -185,7 +238,7 @@ class TrajectoryRevision(models.Model):
     """What a trajectory said before an update of it arrived."""
 
     trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="revisions")
-    content_digest = models.CharField(max_length=32)
+    content_digest = models.CharField(max_length=32, help_text="Of what was sent, where something else was sent then")
     content = models.JSONField(help_text="The fields that changed, as they were")
     cause = models.CharField(max_length=20, default=Cause.RESENT, help_text="resent, feedback or edited")
     replaced_at = models.DateTimeField(default=timezone.now)
@@ -197,16 +250,31 @@ class TrajectoryRevision(models.Model):
         return f"{self.trajectory_id} until {self.replaced_at:%F %T}"
 
 
+class ArrivalQuerySet(models.QuerySet["Arrival"]):
+    def waiting(self) -> Self:
+        return self.filter(problem="")
+
+    def set_aside(self) -> Self:
+        return self.exclude(problem="")
+
+
 class Arrival(models.Model):
-    """What was stored in one transaction and is not digested yet: rows to index and counts to add to the roll-ups."""
+    """What was stored in one transaction and is not digested yet: rows to index and counts to add to the roll-ups.
+
+    One that cannot be digested is set aside: `problem` says why, and it waits for a person.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
     trajectories = ArrayField(models.UUIDField(), default=list)
     counts = models.JSONField(default=list, help_text="See `rollups.Counts`")
     at = models.DateTimeField(default=timezone.now)
+    problem = models.TextField(blank=True, db_default="")
+
+    objects = ArrivalQuerySet.as_manager()
 
     class Meta:
         ordering = ("id",)
+        indexes = [models.Index(fields=["project"], name="arrival_set_aside", condition=~models.Q(problem=""))]
 
     def __str__(self) -> str:
         return f"{len(self.trajectories)} at {self.at:%F %T}"

@@ -33,6 +33,13 @@ class Ingested(msgspec.Struct):
     warnings: list[Warned]
 
 
+class Waiting(msgspec.Struct):
+    """Feedback is kept until the trajectory arrives."""
+
+    id: str
+    waiting: bool
+
+
 class Error(msgspec.Struct):
     """What is wrong: with a row (`path`, `error`), or with the request (`detail`)."""
 
@@ -47,7 +54,9 @@ def reference(name: str) -> dict[str, Any]:
 
 def components() -> dict[str, Any]:
     """OpenAPI's components.schemas."""
-    _, found = msgspec.json.schema_components([Row, Feedback, Ingested, Error], ref_template=REFERENCE + "{name}")
+    _, found = msgspec.json.schema_components(
+        [Row, Feedback, Ingested, Waiting, Error], ref_template=REFERENCE + "{name}"
+    )
     page = {
         "type": "object",
         "properties": {

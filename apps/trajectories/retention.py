@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
+from apps.trajectories.actions.feedback import forget_unclaimed
 from apps.trajectories.actions.store import purge
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import Retention, Trajectory
@@ -43,6 +44,7 @@ def enforce(now: datetime | None = None) -> int:
     removed = 0
     for retention in Retention.objects.select_related("project"):
         gone = 0
+        forget_unclaimed(retention.project, (now or timezone.now()) - timedelta(days=retention.days))
         while rows := list(expired(retention.project, retention.days, now).order_by("pk")[:AT_ONCE]):
             gone += purge(retention.project, rows)
         if gone:

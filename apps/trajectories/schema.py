@@ -5,6 +5,7 @@ Types are checked by msgspec, whose errors name the field's path; what a type ca
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import math
@@ -15,12 +16,18 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import re2
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from apps.trajectories.ids import FUTURE_TOLERANCE
 
 MAX_DEPTH = 60
 MAX_WARNINGS = 20
+MAX_MESSAGES = 100_000
+MAX_TOKENS = 2_000_000_000
+MAX_COST_USD = 1_000_000.0
+MAX_LATENCY_MS = 31_536_000_000.0  # a year
+MAX_REWARD = 1e9
+FIRST_TIME, END_OF_TIME = datetime(1970, 1, 1, tzinfo=UTC), datetime(2101, 1, 1, tzinfo=UTC)
 
 
 def _pattern(text: str) -> Any:
@@ -34,7 +41,9 @@ def _pattern(text: str) -> Any:
 SUSPICIOUS = _pattern(r"\\u(?:0000|[dD][89a-fA-F])|[0-9]{18}|\x00")
 Short = Annotated[str, Meta(max_length=200)]
 Name = Annotated[str, Meta(max_length=120)]
-Count = Annotated[int, Meta(ge=0, le=2_000_000_000)]
+Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
+Reward = Annotated[float, Meta(ge=-MAX_REWARD, le=MAX_REWARD)]
+Index = Annotated[int, Meta(ge=0, le=MAX_MESSAGES)]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Status = Literal["success", "failure", "unknown"]
 Kind = Literal["takeover", "edit", "approve", "reject", "abort"]
@@ -49,7 +58,7 @@ class RowError(Exception):
         self.path, self.error = path, error
 
 
-class Agent(Struct):
+class Agent(Struct, forbid_unknown_fields=True):
     name: Name = ""
     version: Name = ""
 
@@ -73,31 +82,53 @@ class Message(Struct):
     name: str | None = None
 
 
-class Outcome(Struct):
+class Outcome(Struct, forbid_unknown_fields=True):
+    """`success` is another way to give the status."""
+
     status: Status = "unknown"
-    reward: float | None = None
+    reward: Reward | None = None
     label: Name = ""
     reason: str = ""
+    success: bool | None = None
 
 
 class Intervention(Struct):
     kind: Kind
-    message_index: Annotated[int, Meta(ge=0)] | None = None
+    message_index: Index | None = None
     by: str | None = None
     before: Any = None
     after: Any = None
     note: str = ""
 
 
-class Usage(Struct):
+class Usage(Struct, forbid_unknown_fields=True):
+    """OpenAI's and Anthropic's `usage` fit as they are: `prompt_tokens` is another name of `input_tokens`; what only says
+    of which parts a count is made is kept in `metadata.usage`."""
+
     input_tokens: Count | None = None
     output_tokens: Count | None = None
-    cost_usd: Annotated[float, Meta(ge=0, lt=1_000_000)] | None = None
+    cost_usd: Annotated[float, Meta(ge=0, lt=MAX_COST_USD)] | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    total_tokens: Count | None = None
+    prompt_tokens_details: dict | None = None
+    completion_tokens_details: dict | None = None
+    input_tokens_details: dict | None = None
+    output_tokens_details: dict | None = None
+    cache_creation_input_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+
+
+Id = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class Named(Struct):
+    id: Id
 
 
 class Row(Struct, forbid_unknown_fields=True):
-    id: Annotated[str, Meta(min_length=1, max_length=200)]
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=100_000)]
+    id: Id
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
     agent: Agent = field(default_factory=Agent)
     model: Short = ""
     workload: Name = ""
@@ -109,21 +140,55 @@ class Row(Struct, forbid_unknown_fields=True):
     outcome: Outcome = field(default_factory=Outcome)
     interventions: list[Intervention] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    latency_ms: Annotated[float, Meta(ge=0)] | None = None
+    latency_ms: Annotated[float, Meta(ge=0, le=MAX_LATENCY_MS)] | None = None
     tags: list[Annotated[str, Meta(min_length=1, max_length=80)]] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-class Feedback(Struct, forbid_unknown_fields=True):
-    """Later news of a trajectory. `corrected` is what the agent should have done: a demonstration."""
+class OutcomeChange(Struct, forbid_unknown_fields=True):
+    """The parts of an outcome that are said; the others stay as they are."""
 
-    outcome: Outcome | None = None
-    score: float | None = None
+    status: Status | UnsetType = UNSET
+    reward: Reward | UnsetType | None = UNSET
+    label: Name | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    success: bool | UnsetType = UNSET
+
+
+class Feedback(Struct, forbid_unknown_fields=True):
+    """Later news of a trajectory. `corrected` is what the agent should have done: a demonstration.
+
+    Of one `id` there is one feedback, however often it is sent; without an `id`, of one content.
+    """
+
+    id: Annotated[str, Meta(max_length=100)] = ""
+    outcome: OutcomeChange | None = None
+    score: Reward | None = None
     comment: str = ""
     corrected: Any = None
-    message_index: Annotated[int, Meta(ge=0)] | None = None
-    by: str = ""
+    message_index: Index | None = None
+    by: Annotated[str, Meta(max_length=200)] = ""
     takeover: bool = False
+
+
+UNKNOWN_FIELD = "Object contains unknown field "
+PARTS: dict[str, dict[type[Struct], type[Struct]]] = {
+    "agent": {Row: Agent},
+    "usage": {Row: Usage},
+    "outcome": {Row: Outcome, Feedback: OutcomeChange},
+}
+USAGE_DETAILS = frozenset(name for name in Usage.__struct_fields__ if name.endswith("_details") or "cache" in name)
+# What people write for a field, beyond slips of the pen.
+MEANT = {
+    ("usage", "cost"): "cost_usd",
+    ("usage", "input"): "input_tokens",
+    ("usage", "output"): "output_tokens",
+    ("outcome", "score"): "reward",
+    ("outcome", "comment"): "reason",
+    ("", "session"): "session_id",
+    ("", "user"): "user_id",
+    ("", "latency"): "latency_ms",
+}
 
 
 @dataclass(slots=True)
@@ -133,6 +198,12 @@ class Parsed:
     row: Row
     value: dict[str, Any]
     warnings: list[dict]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What was sent as such, and the parts of `usage` that have no place of their own."""
+        details = {name: item for name, item in (self.value.get("usage") or {}).items() if name in USAGE_DETAILS}
+        return ({"usage": details} if details else {}) | self.row.metadata
 
 
 @dataclass(slots=True)
@@ -202,7 +273,38 @@ def parse_row(given: Any) -> Parsed:
     else:
         value = cleaner.clean(given)
     row = _convert(value, Row)
-    return Parsed(row, value, cleaner.warnings + warnings_of(row, value))
+    settle_usage(row.usage)
+    if row.outcome.success is not None:
+        row.outcome.status = status_of(row.outcome.success, row.outcome.status)
+    row.started_at, row.ended_at = in_utc("started_at", row.started_at), in_utc("ended_at", row.ended_at)
+    return Parsed(row, value, cleaner.warnings + warnings_of(row))
+
+
+def settle_usage(usage: Usage) -> None:
+    """Brings both names of a count to one. Raises RowError where they disagree."""
+    for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
+        if (count := getattr(usage, other)) is not None:
+            if getattr(usage, name) not in (None, count):
+                raise RowError(f"usage.{other}", f"is {count}, but usage.{name} is {getattr(usage, name)}")
+            setattr(usage, name, count)
+
+
+def status_of(success: bool, status: Status | UnsetType = UNSET) -> Status:
+    """The status that `success` means. Raises RowError where a status was given that contradicts it."""
+    meant: Status = "success" if success else "failure"
+    if status not in (UNSET, "unknown", meant):
+        raise RowError("outcome.success", f"is {str(success).lower()}, but outcome.status is {status}")
+    return meant
+
+
+def in_utc(name: str, value: datetime | None) -> datetime | None:
+    """The time in UTC; one without a zone is UTC. Raises RowError for a time that no run can have."""
+    if value is None:
+        return None
+    known = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+    if not FIRST_TIME <= known < END_OF_TIME:
+        raise RowError(name, f"is outside the years {FIRST_TIME.year} to {END_OF_TIME.year - 1}")
+    return known.astimezone(UTC)
 
 
 def _convert(value: Any, form: type[Struct]) -> Any:
@@ -211,9 +313,23 @@ def _convert(value: Any, form: type[Struct]) -> Any:
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `")
         where = _printable(path.rstrip("`").removeprefix("$").lstrip("."))
+        if text.startswith(UNKNOWN_FIELD):
+            raise _unknown(form, where, text.removeprefix(UNKNOWN_FIELD).strip("`")) from error
         if text.startswith("Invalid enum value") and (allowed := CHOICES.get(where.rpartition(".")[2])):
             text += f". There are: {', '.join(allowed)}."
         raise RowError(where, text) from error
+
+
+def _unknown(form: type[Struct], where: str, name: str) -> RowError:
+    """What to write instead of a field that there is not."""
+    parts = PARTS.get(where) or {}
+    inner = parts.get(form, form)
+    known = [item.name for item in msgspec.structs.fields(inner)]
+    meant = MEANT.get((where, name)) or next(iter(difflib.get_close_matches(name, known, n=1)), "")
+    path = _printable(f"{where}.{name}" if where else name)
+    if meant:
+        return RowError(path, f"unknown field; did you mean {where + '.' if where else ''}{meant}?")
+    return RowError(path, f"unknown field; there are: {', '.join(known)}")
 
 
 def deeper(value: Any, levels: int) -> bool:
@@ -231,10 +347,10 @@ def deeper(value: Any, levels: int) -> bool:
     return bool(layer)
 
 
-def warnings_of(row: Row, value: dict) -> list[dict]:
+def warnings_of(row: Row) -> list[dict]:
     """What is odd in a row that is stored all the same: [{path, warning}]."""
     found = []
-    started, ended = aware(row.started_at), aware(row.ended_at)
+    started, ended = row.started_at, row.ended_at
     future = datetime.now(UTC) + FUTURE_TOLERANCE
     for name, at in (("started_at", started), ("ended_at", ended)):
         if at and at > future:
@@ -250,11 +366,6 @@ def warnings_of(row: Row, value: dict) -> list[dict]:
             if len(found) >= MAX_WARNINGS:
                 break
     return found
-
-
-def aware(value: datetime | None) -> datetime | None:
-    """A time without a zone is UTC."""
-    return value.replace(tzinfo=UTC) if value and value.tzinfo is None else value
 
 
 def loads(body: bytes | bytearray) -> Any:

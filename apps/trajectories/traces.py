@@ -15,9 +15,9 @@ from django.utils import timezone
 
 from apps.core.models import Project
 from apps.trajectories import contents, digest, schema
-from apps.trajectories.actions import store
+from apps.trajectories.actions import feedback, store
 from apps.trajectories.actions.redaction import redactor_of
-from apps.trajectories.models import Cause, SpanBatch, SpanBody, Trace, Trajectory, TrajectoryKey, with_content
+from apps.trajectories.models import Cause, SpanBatch, SpanBody, Trace, Trajectory, TrajectoryKey
 from apps.trajectories.otlp import LogRecord, Run, Span, assemble, decode_logs, decode_traces
 from apps.trajectories.redaction import Redactor
 
@@ -138,11 +138,11 @@ def _assemble(project: Project, traces: list[Trace]) -> None:
             of_trace[trace_id].append(run)
     now = {run.key for run in runs}
     parts = {name: trace.trace_id for trace in known.values() for name in trace.runs if name not in now}
-    heard = _forget(project, set(parts))
+    wholes = {name: of_trace[trace_id][0].key for name, trace_id in parts.items() if of_trace[trace_id]}
+    feedback.move(project, wholes)
+    _forget(project, set(parts))
     store.ingest(project=project, rows=[schema.Decoded(run.row) for run in runs], cause=Cause.ASSEMBLED)
-    for row in heard:
-        if successor := next(iter(of_trace[parts[row.external_id]]), None):
-            store.hand_over(row, project=project, to=successor.key)
+    feedback.apply_to(project, set(wholes.values()))
     for trace_id, trace in known.items():
         trace.runs = [run.key for run in of_trace[trace_id]]
         trace.links = sorted({link for run in of_trace[trace_id] for link in (*run.links.has, f"run:{run.key}")})
@@ -179,14 +179,11 @@ def _read(project: Project, traces: Iterable[str]) -> tuple[list[Span], list[Log
     return spans, logs
 
 
-def _forget(project: Project, names: set[str]) -> list[Trajectory]:
-    """Removes runs that turned out to be parts of others. Returns those that people have said something about."""
+def _forget(project: Project, names: set[str]) -> None:
+    """Removes runs that turned out to be parts of others."""
     keys = TrajectoryKey.objects.filter(project=project, external_id__in=names)
-    rows = with_content(list(Trajectory.objects.filter(pk__in=keys.values_list("trajectory_id", flat=True))))
-    heard = [row for row in rows if row.revisions.filter(cause__in=store.BY_PEOPLE).exists()]
-    if rows:
+    if rows := list(Trajectory.objects.filter(pk__in=keys.values_list("trajectory_id", flat=True))):
         store.purge(project, rows)
-    return heard
 
 
 def _save(traces: Iterable[Trace]) -> None:

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.trajectories.pages import bulk, data, detail, imports, listing, saved, sessions
+from apps.trajectories.pages import arrivals, bulk, data, detail, imports, listing, saved, sessions
 
 app_name = "trajectories"
 urlpatterns = [
@@ -11,6 +11,9 @@ urlpatterns = [
     path("bulk/", bulk.change_many, name="bulk"),
     path("bulk/undo/", bulk.undo, name="bulk_undo"),
     path("bulk/keep/", bulk.keep, name="bulk_keep"),
+    path("not-indexed/", arrivals.page, name="arrivals"),
+    path("not-indexed/<int:pk>/retry/", arrivals.retry, name="arrival_retry"),
+    path("not-indexed/<int:pk>/discard/", arrivals.discard, name="arrival_discard"),
     path("views/", saved.save, name="save_view"),
     path("views/<int:pk>/delete/", saved.delete, name="delete_view"),
     path("sessions/", sessions.sessions, name="sessions"),

@@ -31,10 +31,10 @@ from apps.reviews.actions import override_lock
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, TrainingRun
 from apps.trajectories import digest
-from apps.trajectories.actions.store import give_feedback, ingest
+from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import Trajectory
-from apps.trajectories.schema import Feedback, Outcome
-from tests.factories import make_base, make_environment
+from apps.trajectories.schema import Feedback, OutcomeChange
+from tests.factories import make_base, make_environment, tell
 from tests.workers.episodes import score_text
 from workers.lib.environments import load, opening
 from workers.lib.environments.requests import make_requests
@@ -143,12 +143,12 @@ def produce(project: Project, environment: Environment, rng: random.Random, coun
         }
         assert not ingest(project=project, rows=[told]).rejected
         word = Feedback(
-            outcome=Outcome(status="success" if score.success else "failure"),
+            outcome=OutcomeChange(status="success" if score.success else "failure"),
             by="user",
             message_index=len(opening(environment.harness)) + 1,
             corrected=None if score.success else request["expected"],
         )
-        give_feedback(trajectory=Trajectory.objects.get(project=project, external_id=told["id"]), feedback=word)
+        tell(Trajectory.objects.get(project=project, external_id=told["id"]), word)
 
 
 def collect(project: Project, by: Any) -> EvalSet:

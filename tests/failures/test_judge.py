@@ -19,10 +19,9 @@ from apps.failures.judge import judging, rubrics
 from apps.failures.judge.judging import Report
 from apps.failures.models import Failure, FailureState, JudgeVerdict, Rubric, Source
 from apps.failures.tasks import judge_new, judge_project
-from apps.trajectories.actions.store import give_feedback
 from apps.trajectories.models import Trajectory
-from apps.trajectories.schema import Feedback, Outcome
-from tests.factories import admin_of, make_member, make_project, make_trajectory
+from apps.trajectories.schema import Feedback, OutcomeChange
+from tests.factories import admin_of, make_member, make_project, make_trajectory, tell
 from tests.failures.judge_server import JudgeServer, Reply, running, says
 
 pytestmark = pytest.mark.django_db
@@ -170,7 +169,7 @@ def test_the_same_conversation_is_not_paid_twice(judge: JudgeServer) -> None:
     make_rubric(project, judge)
     run(project)
     assert run(project).kept == 1 and len(judge.seen) == 1
-    give_feedback(trajectory=row, feedback=Feedback(outcome=Outcome(status="failure", reason="wrong one"), by="user"))
+    tell(row, Feedback(outcome=OutcomeChange(status="failure", reason="wrong one"), by="user"))
     assert run(project, Trajectory.objects.get(pk=row.pk)).asked == 1  # it says something else now
     make_rubric(project, judge, text="Another.")
     assert run(project, Trajectory.objects.get(pk=row.pk)).asked == 1
@@ -182,7 +181,7 @@ def test_a_verdict_on_what_a_run_no_longer_says_is_not_applied(judge: JudgeServe
     make_rubric(project, judge)
 
     read = Trajectory.objects.get(pk=row.pk)
-    give_feedback(trajectory=row, feedback=Feedback(outcome=Outcome(status="success"), by="user"))
+    tell(row, Feedback(outcome=OutcomeChange(status="success"), by="user"))
     assert run(project, read).asked == 1 and failure_of(row) is None
 
 

@@ -93,8 +93,21 @@ def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
         ({"id": ""}, "id"),
         ({"started_at": "yesterday"}, "started_at"),
         ({"tags": ["x" * 81]}, "tags[0]"),
-        ({"surprise": 1}, ""),
+        ({"surprise": 1}, "surprise"),
         ({"metadata": {"n": 10**40}}, "metadata.n"),
+        ({"latency_ms": 1.7e308}, "latency_ms"),
+        ({"usage": {"input_tokens": 2**31}}, "usage.input_tokens"),
+        ({"usage": {"cost_usd": 1e6}}, "usage.cost_usd"),
+        ({"outcome": {"reward": -1e300}}, "outcome.reward"),
+        ({"interventions": [{"kind": "edit", "message_index": 10**6}]}, "interventions[0].message_index"),
+        ({"ended_at": "9999-12-31T23:59:59-01:00"}, "ended_at"),
+        ({"started_at": "0001-01-01T00:00:00+02:00"}, "started_at"),
+        ({"started_at": "1970-01-01T00:00:00+00:01"}, "started_at"),
+        ({"ended_at": "2100-12-31T23:59:59-00:01"}, "ended_at"),
+        ({"usage": {"prompt_token": 3}}, "usage.prompt_token"),
+        ({"usage": {"prompt_tokens": 3, "input_tokens": 4}}, "usage.prompt_tokens"),
+        ({"agent": {"id": "x"}}, "agent.id"),
+        ({"outcome": {"success": False, "status": "success"}}, "outcome.success"),
     ],
 )
 def test_a_wrong_shape_is_400_with_the_path(agent: Client, change: dict, path: str) -> None:
@@ -212,6 +225,42 @@ def test_the_parser_answers_anything_with_a_row_or_a_reason(value: Any) -> None:
 def test_no_body_breaks_the_server(agent: Client, value: Any, name: str) -> None:
     answer = post(agent, ONE, row(name="fuzz") | {name: value})
     assert answer.status_code in (200, 201, 400)
+
+
+def test_a_bad_time_in_a_batch_costs_one_row(agent: Client) -> None:
+    rows = [row(name=f"r{number}") for number in range(100)]
+    rows[7]["started_at"] = "0001-01-01T00:00:00+02:00"
+    answer = post(agent, BATCH, rows)
+    assert answer.status_code == 200 and answer.json()["accepted"] == 99
+    assert [(item["index"], item["path"]) for item in answer.json()["rejected"]] == [(7, "started_at")]
+
+
+def test_other_names_of_the_field_are_read(agent: Client) -> None:
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": 4,
+        "total_tokens": 13,
+        "prompt_tokens_details": {"cached_tokens": 2},
+    }
+    post(agent, ONE, row(name="r", usage=usage, outcome={"success": False, "reason": "late"}, metadata={"a": 1}))
+    stored = agent.get(f"{ONE}r/").json()
+    assert stored["usage"] == {"input_tokens": 9, "output_tokens": 4, "cost_usd": None}
+    assert stored["outcome"]["status"] == "failure" and stored["outcome"]["reason"] == "late"
+    assert stored["metadata"] == {"usage": {"prompt_tokens_details": {"cached_tokens": 2}}, "a": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "meant"),
+    [
+        ({"usage": {"prompt_token": 3}}, "did you mean usage.prompt_tokens?"),
+        ({"usage": {"cost": 3}}, "did you mean usage.cost_usd?"),
+        ({"outcome": {"state": "x"}}, "did you mean outcome.status?"),
+        ({"sesion_id": "x"}, "did you mean session_id?"),
+        ({"surprise": "x"}, "there are: id, messages, agent"),
+    ],
+)
+def test_an_unknown_field_is_told_what_was_meant(agent: Client, change: dict, meant: str) -> None:
+    assert meant in post(agent, ONE, row() | change).json()["error"]
 
 
 def test_errors_say_what_to_do(agent: Client) -> None:

@@ -12,8 +12,9 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
+from apps.trajectories import merging
 from apps.trajectories.actions import store
-from apps.trajectories.models import BulkChange, Cause, Outcome, Trajectory
+from apps.trajectories.models import BulkChange, Cause, Feedback, Outcome, Trajectory, TrajectoryKey
 from apps.trajectories.rollups import Counts
 
 LIMIT = 5_000  # trajectories of one change
@@ -67,7 +68,7 @@ def undo(*, project: Project, change: BulkChange, by: Any) -> int:
     else:
         back = {UUID(pk): "" for ids in change.was.values() for pk in ids}
         edit = lambda row: _tags(row, change.value, change.kind == "untag")  # noqa: E731
-    n = sum(1 for _ in _edited(project, list(back), edit))
+    n = sum(1 for _ in _edited(project, list(back), edit, change, undo=True))
     audit("trajectories.undone", project=project, by=by, kind=change.kind, value=change.value, n=n)
     return n
 
@@ -87,10 +88,13 @@ def _change(
             change.was.setdefault(was, []).append(row.pk.hex)
         return columns
 
-    change.n = sum(1 for _ in _edited(project, _bounded(ids), noted))
     change.project, change.by = project, by
+    change.save()
+    change.n = sum(1 for _ in _edited(project, _bounded(ids), noted, change))
     if change.n:
         change.save()
+    else:
+        change.delete()
     audit(f"trajectories.{change.kind}", project=project, by=by, value=change.value, n=change.n)
     return change
 
@@ -100,17 +104,47 @@ def forget_changes() -> int:
     return BulkChange.objects.filter(created_at__lt=timezone.now() - KEPT).delete()[0]
 
 
-def _edited(project: Project, ids: list[UUID], edit: Callable[[Trajectory], dict | None]) -> Iterable[Trajectory]:
-    """The rows that `edit` has columns for, changed: history, terms and roll-ups included."""
-    counts, touched = Counts(), []
+def _edited(
+    project: Project,
+    ids: list[UUID],
+    edit: Callable[[Trajectory], dict | None],
+    change: BulkChange,
+    undo: bool = False,
+) -> Iterable[Trajectory]:
+    """The rows that `edit` has columns for, changed: what was said of them, history, terms and roll-ups included."""
+    counts, touched, given = Counts(), [], []
+    key = f"bulk:{change.pk}"
+    names = project.trajectories.filter(pk__in=ids).values_list("external_id", flat=True)
+    digests = dict(
+        TrajectoryKey.objects.select_for_update().filter(project=project, external_id__in=list(names))
+        .order_by("external_id").values_list("external_id", "digest")
+    )  # fmt: skip
+    said = Feedback.objects.about(project.pk, digests)
     for row in project.trajectories.filter(pk__in=ids).select_for_update().order_by("pk"):
         if columns := edit(row):
+            own = [item for item in said[row.external_id] if item.key != key]
+            if not undo:
+                own.append(_said(row, change, key))
+                given.append(own[-1])
             columns["terms"] = store.terms({name: getattr(row, name) for name in store.SENT} | columns)
-            columns["content_digest"] = store.digest_after(row, columns, {})
+            columns["content_digest"] = merging.digest_of(digests[row.external_id], own)
             store.replace(row, columns, {}, counts, cause=Cause.EDITED)
-            touched.append(row.pk)
+            touched.append(row)
             yield row
-    store.announce(project, touched, counts)
+    if undo:
+        Feedback.objects.filter(project=project, key=key, external_id__in=[row.external_id for row in touched]).delete()
+    Feedback.objects.bulk_create(given)
+    store.announce(project, [row.pk for row in touched], counts)
+
+
+def _said(row: Trajectory, change: BulkChange, key: str) -> Feedback:
+    """A change as what a person says of the run: a later copy of the run does not undo it."""
+    said = Feedback(project_id=row.project_id, external_id=row.external_id, key=key)
+    if change.kind == "outcome":
+        said.outcome = {"status": change.value}
+    else:
+        said.tags = {change.value: change.kind == "tag"}
+    return said
 
 
 def _tags(row: Trajectory, name: str, wanted: bool) -> dict | None:

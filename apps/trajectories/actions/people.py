@@ -1,4 +1,4 @@
-"""What people do on the pages of trajectories, one at a time: feedback, saved views."""
+"""What people keep for themselves on the pages of trajectories: saved views."""
 
 from __future__ import annotations
 
@@ -8,24 +8,14 @@ from django.db import transaction
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.trajectories.actions import store
 from apps.trajectories.filters import normal
-from apps.trajectories.models import SavedView, Trajectory
-from apps.trajectories.schema import Feedback
+from apps.trajectories.models import SavedView
 
 MAX_QUERY, MAX_VIEWS = 4_000, 100
 
 
 class ViewError(Exception):
     """A view that cannot be saved; the message is for the person."""
-
-
-@transaction.atomic
-def give_feedback(*, trajectory: Trajectory, feedback: Feedback, by: Any) -> Trajectory:
-    feedback.by = by.get_username()
-    outcome = feedback.outcome.status if feedback.outcome else ""
-    audit("trajectory.feedback", project=trajectory.project, by=by, target=trajectory, outcome=outcome)
-    return store.give_feedback(trajectory=trajectory, feedback=feedback)
 
 
 @transaction.atomic

@@ -16,11 +16,12 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import ApiKey, Project
-from apps.trajectories import contents, digest, ids, partitions, schema
+from apps.trajectories import contents, digest, ids, merging, partitions, schema
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.models import (
     Cause,
     Content,
+    Feedback,
     SearchText,
     Trajectory,
     TrajectoryKey,
@@ -28,14 +29,12 @@ from apps.trajectories.models import (
 )
 from apps.trajectories.redaction import Redactor
 from apps.trajectories.rollups import Counts
-from apps.trajectories.schema import Decoded, Feedback, Parsed, RowError
+from apps.trajectories.schema import Decoded, Parsed, RowError
 
 CHUNK = 500  # rows of one transaction
 ARRAYS = tuple(column.attname for column in Trajectory._meta.concrete_fields if isinstance(column, ArrayField))
 HOT = tuple(column.attname for column in Trajectory._meta.concrete_fields)
 DERIVED = ("content_digest", "message_count", "tool_names", "terms", "preview")
-OUTCOME = ("outcome_status", "outcome_reward", "outcome_label", "outcome_reason")
-BY_PEOPLE = (Cause.FEEDBACK, Cause.EDITED)
 SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_id", "received_at"))
 
 
@@ -61,9 +60,13 @@ class Ingested:
 
 @dataclass(slots=True)
 class Prepared:
-    """A row ready to be stored: the columns of Trajectory that were sent or derived, and the content."""
+    """A row ready to be stored: the columns of Trajectory that were sent or derived, and the content.
+
+    `digest` is of what was sent; `columns["content_digest"]` also of what people said.
+    """
 
     name: str
+    digest: str
     columns: dict[str, Any]
     content: dict[str, Any]
 
@@ -111,8 +114,8 @@ def prepare(parsed: Parsed) -> Prepared:
         "workload": row.workload,
         "session_id": row.session_id,
         "user_id": row.user_id,
-        "started_at": schema.aware(row.started_at) or timezone.now(),
-        "ended_at": schema.aware(row.ended_at),
+        "started_at": row.started_at or timezone.now(),
+        "ended_at": row.ended_at,
         "outcome_status": row.outcome.status,
         "outcome_reward": row.outcome.reward,
         "outcome_label": row.outcome.label,
@@ -122,7 +125,6 @@ def prepare(parsed: Parsed) -> Prepared:
         "cost_usd": row.usage.cost_usd,
         "latency_ms": row.latency_ms,
         "tags": row.tags,
-        "content_digest": schema.content_digest(value),
         "message_count": len(messages),
         "tool_names": schema.tool_names(messages),
         "preview": schema.preview(messages),
@@ -132,10 +134,11 @@ def prepare(parsed: Parsed) -> Prepared:
         "messages": messages,
         "tools": value.get("tools") or [],
         "interventions": value.get("interventions") or [],
-        "metadata": value.get("metadata") or {},
+        "metadata": parsed.metadata,
         "warnings": parsed.warnings,
     }
-    return Prepared(row.id, columns, content)
+    digest = columns["content_digest"] = schema.content_digest(value)
+    return Prepared(row.id, digest, columns, content)
 
 
 def terms(columns: dict[str, Any]) -> list[str]:
@@ -166,7 +169,9 @@ def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause
         else:
             first[item.name] = item
     keys = {name: ids.uuid7(ids.sort_time(item.columns["started_at"], now)) for name, item in first.items()}
-    new = _claim(project, keys)
+    new = _claim(project, keys, first)
+    for name, said in merging.waiting_for(project, new).items():
+        hear(first[name].columns, first[name].digest, said)
     counts = Counts()
     _insert(project, [(keys[name], first[name]) for name in new], now)
     for name in new:
@@ -177,15 +182,26 @@ def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause
     announce(project, [keys[name] for name in new] + touched, counts)
 
 
-def _claim(project: Project, keys: dict[str, UUID]) -> set[str]:
+def hear(columns: dict[str, Any], sent: str, said: list[Feedback]) -> None:
+    """Changes the columns of a run, whose agent sent something of digest `sent`, to what people said of it."""
+    columns |= merging.merge(columns, said)
+    columns["terms"], columns["content_digest"] = terms(columns), merging.digest_of(sent, said)
+
+
+def _claim(project: Project, keys: dict[str, UUID], items: dict[str, Prepared]) -> set[str]:
     """The names that were not there before; from now on they are. Sorted, so that two batches cannot deadlock."""
     names = sorted(keys)
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO trajectories_trajectorykey (project_id, external_id, trajectory_id) "
-            "SELECT %s, name, id FROM unnest(%s::text[], %s::uuid[]) AS given(name, id) "
+            "INSERT INTO trajectories_trajectorykey (project_id, external_id, trajectory_id, digest) "
+            "SELECT %s, name, id, digest FROM unnest(%s::text[], %s::uuid[], %s::text[]) AS given(name, id, digest) "
             "ON CONFLICT DO NOTHING RETURNING external_id",
-            [project.pk, array(names), array(str(keys[name]) for name in names)],
+            [
+                project.pk,
+                array(names),
+                array(str(keys[name]) for name in names),
+                array(items[name].digest for name in names),
+            ],
         )
         return {name for (name,) in cursor.fetchall()}
 
@@ -233,53 +249,47 @@ def announce(project: Project, touched: list[UUID], counts: Counts) -> None:
 
 
 def _update(project: Project, items: list[Prepared], counts: Counts, done: Ingested, cause: Cause) -> list[UUID]:
+    """Replaces what has changed. Keys before rows, and both in order, as everybody locks them."""
     names = {item.name for item in items}
-    keys = dict(
-        TrajectoryKey.objects.filter(project=project, external_id__in=names).values_list("external_id", "trajectory_id")
-    )
-    rows = Trajectory.objects.select_for_update().order_by("pk").in_bulk(keys.values())
+    locked = TrajectoryKey.objects.select_for_update().filter(project=project, external_id__in=names)
+    keys = {key.external_id: key for key in locked.order_by("external_id")}
+    rows = Trajectory.objects.select_for_update().order_by("pk").in_bulk([key.trajectory_id for key in keys.values()])
+    said = Feedback.objects.about(project.pk, names)  # under the lock that `actions_merging.apply` takes
     touched = []
     for item in items:
-        row = rows.get(keys[item.name])
-        if row is None or row.content_digest == item.columns["content_digest"] or _said_before(row, item):
+        key = keys[item.name]
+        row = rows.get(key.trajectory_id)
+        if row is None or key.digest == item.digest or _sent_before(row, item):
             done.duplicates += 1
             continue
-        if cause == Cause.ASSEMBLED:
-            item = _with_what_people_said(row, item)
-        replace(row, item.columns, item.content, counts, cause=cause)
+        hear(item.columns, item.digest, said[item.name])
+        replace(row, item.columns, item.content, counts, cause=cause, sent=key.digest)
+        key.digest = item.digest
+        TrajectoryKey.objects.filter(project=project, external_id=key.external_id).update(digest=key.digest)
         touched.append(row.pk)
         done.updated += 1
     return touched
 
 
-def _with_what_people_said(row: Trajectory, item: Prepared) -> Prepared:
-    """Late spans complete a run; the outcome, interventions and tags that people have given it since stay."""
-    if not row.revisions.filter(cause__in=BY_PEOPLE).exists():
-        return item
-    columns = item.columns | {name: getattr(row, name) for name in OUTCOME}
-    columns["tags"] = list(dict.fromkeys([*row.tags, *item.columns["tags"]]))
-    columns["terms"] = terms(columns)
-    return Prepared(item.name, columns, item.content | {"interventions": row.interventions})
+def _sent_before(row: Trajectory, item: Prepared) -> bool:
+    """A late copy of something that was replaced since is no news."""
+    return row.revisions.filter(content_digest=item.digest).exists()
 
 
-def _said_before(row: Trajectory, item: Prepared) -> bool:
-    """A late copy of something that feedback has changed since is no news."""
-    return row.revisions.filter(content_digest=item.columns["content_digest"]).exists()
-
-
-def replace(row: Trajectory, columns: dict[str, Any], content: dict[str, Any], counts: Counts, *, cause: Cause) -> None:
+def replace(
+    row: Trajectory, columns: dict[str, Any], content: dict[str, Any], counts: Counts, *, cause: Cause, sent: str = ""
+) -> None:
     """Changes a trajectory, keeps what it said before, and notes the difference in `counts`.
 
-    The run keeps its id, and so its place in the list, though its start may have changed.
+    The run keeps its id, and so its place in the list, though its start may have changed. `sent` is the digest of what
+    was sent before, where something else was sent now.
     """
     before = {name: getattr(row, name) for name in SENT}
     was = {name: _jsonable(value) for name, value in before.items() if name not in DERIVED}
     changed = {name: value for name, value in was.items() if name in columns and before[name] != columns[name]}
     changed |= {name: row.content[name] for name in content if row.content[name] != content[name]}
-    if cause != Cause.ASSEMBLED:  # spans that come late complete a run; that is no other opinion
-        TrajectoryRevision.objects.create(
-            trajectory=row, content_digest=row.content_digest, cause=cause, content=changed
-        )
+    if cause != Cause.ASSEMBLED and (changed or sent):  # spans that come late complete a run; that is no other opinion
+        TrajectoryRevision.objects.create(trajectory=row, content_digest=sent, cause=cause, content=changed)
     counts.add(before, -1)
     for name, value in columns.items():
         setattr(row, name, value)
@@ -294,75 +304,6 @@ def replace(row: Trajectory, columns: dict[str, Any], content: dict[str, Any], c
 
 def _jsonable(value: Any) -> Any:
     return value if isinstance(value, str | int | float | list | dict | bool | None) else str(value)
-
-
-@transaction.atomic
-def give_feedback(*, trajectory: Trajectory, feedback: Feedback) -> Trajectory:
-    """Later news: an outcome, a score, a comment, a correction (kept as an intervention of kind edit), a takeover."""
-    trajectory = Trajectory.objects.select_for_update().get(pk=trajectory.pk)
-    columns: dict[str, Any] = {}
-    if feedback.outcome is not None:
-        columns |= {
-            "outcome_status": feedback.outcome.status,
-            "outcome_reward": feedback.outcome.reward,
-            "outcome_label": feedback.outcome.label,
-            "outcome_reason": feedback.outcome.reason,
-        }
-        columns["terms"] = terms({name: getattr(trajectory, name) for name in SENT} | columns)
-    if feedback.score is not None:
-        columns["outcome_reward"] = feedback.score
-    content = {}
-    if added := _interventions(feedback):
-        content["interventions"] = trajectory.interventions + added
-    if columns or content:
-        counts = Counts()
-        columns["content_digest"] = digest_after(trajectory, columns, content)
-        replace(trajectory, columns, content, counts, cause=Cause.FEEDBACK)
-        announce(trajectory.project, [trajectory.pk], counts)
-    return trajectory
-
-
-@transaction.atomic
-def hand_over(row: Trajectory, *, project: Project, to: str) -> None:
-    """What people said of a run that is gone, since it was part of another, is said of that one.
-
-    Their outcome stands, unless they have spoken of the other one too; interventions and tags are added.
-    """
-    successor = find(project, to)
-    if successor is None:
-        return
-    columns: dict[str, Any] = {"tags": list(dict.fromkeys([*successor.tags, *row.tags]))}
-    if not successor.revisions.filter(cause__in=BY_PEOPLE).exists():
-        columns |= {name: getattr(row, name) for name in OUTCOME}
-    columns["terms"] = terms({name: getattr(successor, name) for name in SENT} | columns)
-    new = [item for item in row.interventions if item not in successor.interventions]
-    content = {"interventions": successor.interventions + new} if new else {}
-    counts = Counts()
-    columns["content_digest"] = digest_after(successor, columns, content)
-    replace(successor, columns, content, counts, cause=Cause.FEEDBACK)
-    announce(project, [successor.pk], counts)
-
-
-def digest_after(trajectory: Trajectory, columns: dict, content: dict) -> str:
-    """A digest of its own for what only we know: no row that is sent has it."""
-    changes = {name: _jsonable(value) for name, value in (columns | content).items()}
-    return schema.content_digest({"before": trajectory.content_digest, "changes": changes})
-
-
-def _interventions(feedback: Feedback) -> list[dict]:
-    base = {"by": feedback.by, "note": feedback.comment}
-    if feedback.message_index is not None:
-        base["message_index"] = feedback.message_index
-    added = []
-    if feedback.takeover:
-        added.append({"kind": "takeover", **base})
-    if feedback.corrected is not None:
-        added.append({"kind": "edit", **base, "after": feedback.corrected})
-    if feedback.comment and not added:
-        # A comment alone: the score says whether it praises or complains.
-        bad = feedback.score is not None and feedback.score <= 0
-        added.append({"kind": "reject" if bad else "approve", **base})
-    return added
 
 
 @transaction.atomic
@@ -395,6 +336,7 @@ def purge(project: Project, rows: Iterable[Trajectory]) -> int:
     Content.objects.filter(trajectory_id__in=gone).delete()
     SearchText.objects.filter(trajectory_id__in=gone).delete()
     TrajectoryKey.objects.filter(project=project, external_id__in=names).delete()
+    Feedback.objects.filter(project=project, external_id__in=names).delete()
     Trajectory.objects.filter(pk__in=gone).delete()
     announce(project, gone, counts)
     return len(gone)

@@ -69,6 +69,7 @@ class Migration(migrations.Migration):
                 ),
                 ("counts", models.JSONField(default=list, help_text="See `rollups.Counts`")),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("problem", models.TextField(blank=True, db_default="")),
                 (
                     "project",
                     models.ForeignKey(
@@ -82,6 +83,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("id",),
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("problem", ""), _negated=True), fields=["project"], name="arrival_set_aside"
+                    )
+                ],
             },
         ),
         CreatePartitionedModel(
@@ -204,6 +210,7 @@ class Migration(migrations.Migration):
                 ),
                 ("external_id", models.CharField(max_length=200)),
                 ("trajectory_id", models.UUIDField()),
+                ("digest", models.CharField(max_length=32)),
                 (
                     "project",
                     models.ForeignKey(
@@ -217,10 +224,42 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name="Feedback",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("external_id", models.CharField(max_length=200)),
+                ("key", models.CharField(max_length=110)),
+                (
+                    "outcome",
+                    models.JSONField(default=dict, help_text="What it says of {status, reward, label, reason}"),
+                ),
+                ("tags", models.JSONField(default=dict, help_text="{tag: put on, else taken off}")),
+                ("interventions", models.JSONField(default=list)),
+                ("given_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "external_id", "key"), name="one_feedback_per_key")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="TrajectoryRevision",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("content_digest", models.CharField(max_length=32)),
+                (
+                    "content_digest",
+                    models.CharField(help_text="Of what was sent, where something else was sent then", max_length=32),
+                ),
                 ("content", models.JSONField(help_text="The fields that changed, as they were")),
                 ("cause", models.CharField(default="resent", help_text="resent, feedback or edited", max_length=20)),
                 ("replaced_at", models.DateTimeField(default=django.utils.timezone.now)),

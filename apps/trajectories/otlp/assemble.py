@@ -14,6 +14,7 @@ from apps.trajectories.otlp.runs import Group, Links, Node, groups_of, links_of
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Thread, chain, print_of, threads_of
 from apps.trajectories.otlp.values import kept, structured
+from apps.trajectories.schema import END_OF_TIME, MAX_LATENCY_MS, MAX_TOKENS
 from workers.lib.messages import PROMPT_ROLES, Message
 
 MAX_STEPS = 2_000
@@ -21,9 +22,9 @@ MAX_ERRORS = 20
 MAX_STACKTRACE = 8_192
 MAX_MESSAGES = 100_000
 MAX_TOOLS = 500
-MAX_COUNT = 2_000_000_000
 ATTRIBUTES_BYTES = 64 * 1024
 RESOURCE_BYTES = 16 * 1024
+END_OF_TIME_NS = int(END_OF_TIME.timestamp()) * 10**9
 
 
 class Run(Struct):
@@ -248,20 +249,20 @@ def _usage(group: Group) -> dict[str, Any]:
         for readings in ([call.reading for call in group.calls], agents):
             told = [value for reading in readings if (value := getattr(reading, name)) is not None]
             if told:
-                usage[name] = min(sum(told), 999_999.0) if name == "cost_usd" else min(int(sum(told)), MAX_COUNT)
+                usage[name] = min(sum(told), 999_999.0) if name == "cost_usd" else int(min(sum(told), MAX_TOKENS))
                 break
     return usage
 
 
 def _times(group: Group) -> dict[str, Any]:
-    starts = [node.span.start_ns for node in group.nodes if node.span.start_ns]
-    ends = [node.span.end_ns for node in group.nodes if node.span.end_ns]
+    starts = [node.span.start_ns for node in group.nodes if 0 < node.span.start_ns < END_OF_TIME_NS]
+    ends = [node.span.end_ns for node in group.nodes if 0 < node.span.end_ns < END_OF_TIME_NS]
     times: dict[str, Any] = {}
     if starts:
         times["started_at"] = _time(min(starts))
     if ends and starts and max(ends) >= min(starts):
         times["ended_at"] = _time(max(ends))
-        times["latency_ms"] = round((max(ends) - min(starts)) / 1e6, 3)
+        times["latency_ms"] = min(round((max(ends) - min(starts)) / 1e6, 3), MAX_LATENCY_MS)
     return times
 
 

@@ -18,7 +18,7 @@ from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
 from apps.trajectories import schema
-from apps.trajectories.actions import people
+from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.api import as_json
 from apps.trajectories.filters import apply_filters, without
@@ -136,7 +136,7 @@ def feedback(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     if not (news.outcome or news.comment or news.corrected is not None):
         messages.error(request, "Say how it went: an outcome, a comment, or what would have been right.")
         return back
-    people.give_feedback(trajectory=row, feedback=news, by=request.user)
+    feedback_actions.give(trajectory=row, news=news, by=request.user)
     messages.success(request, "Your feedback is kept.")
     return back
 
@@ -145,8 +145,9 @@ def _news(given: Any, row: Trajectory) -> dict[str, Any]:
     """What the form says as the API's feedback; what was right may be JSON or words."""
     news: dict[str, Any] = {"comment": given.get("comment", "").strip()[:MAX_WORDS]}
     if outcome := given.get("outcome"):
-        kept = {"reward": row.outcome_reward, "label": row.outcome_label, "reason": row.outcome_reason}
-        news["outcome"] = {"status": outcome, **(kept if outcome == row.outcome_status else {})}
+        # The reasons for another outcome are none for this one.
+        reset = {} if outcome == row.outcome_status else {"reward": None, "label": "", "reason": ""}
+        news["outcome"] = {"status": outcome, **reset}
     if corrected := given.get("corrected", "").strip()[:MAX_WORDS]:
         try:
             news["corrected"] = json.loads(corrected)

@@ -54,6 +54,10 @@ class Reader:
         """{tools, interventions, metadata, warnings, and the first messages}."""
         return contents.EMPTY | next(iter(self.load(0)), {})
 
+    @cached_property
+    def interventions(self) -> list[dict]:
+        return self.row.with_feedback(self.head["interventions"])
+
     def position_of(self, index: int) -> int:
         return max(0, bisect_right(self.firsts, index) - 1)
 
@@ -76,7 +80,7 @@ class Reader:
             self.head["tools"],
             first=self.firsts[position] + skipped,
             blamed=blamed,
-            interventions=self.head["interventions"],
+            interventions=self.interventions,
         )
 
     def placeholders(self) -> list[Placeholder]:
@@ -88,7 +92,7 @@ class Reader:
         """Interventions that stand at no message."""
         return [
             item
-            for item in self.head["interventions"]
+            for item in self.interventions
             if not isinstance(index := item.get("message_index"), int) or index >= self.row.message_count
         ]
 
