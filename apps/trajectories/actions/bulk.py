@@ -114,13 +114,11 @@ def _edited(
     """The rows that `edit` has columns for, changed: what was said of them, history, terms and roll-ups included."""
     counts, touched, given = Counts(), [], []
     key = f"bulk:{change.pk}"
-    names = project.trajectories.filter(pk__in=ids).values_list("external_id", flat=True)
-    digests = dict(
-        TrajectoryKey.objects.select_for_update().filter(project=project, external_id__in=list(names))
-        .order_by("external_id").values_list("external_id", "digest")
-    )  # fmt: skip
+    rows = list(project.trajectories.filter(pk__in=ids).select_for_update().order_by("pk"))
+    keys = TrajectoryKey.objects.filter(project=project, external_id__in=[row.external_id for row in rows])
+    digests = dict(keys.values_list("external_id", "digest"))
     said = Feedback.objects.about(project.pk, digests)
-    for row in project.trajectories.filter(pk__in=ids).select_for_update().order_by("pk"):
+    for row in rows:
         if columns := edit(row):
             own = [item for item in said[row.external_id] if item.key != key]
             if not undo:

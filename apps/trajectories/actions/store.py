@@ -249,12 +249,13 @@ def announce(project: Project, touched: list[UUID], counts: Counts) -> None:
 
 
 def _update(project: Project, items: list[Prepared], counts: Counts, done: Ingested, cause: Cause) -> list[UUID]:
-    """Replaces what has changed. Keys before rows, and both in order, as everybody locks them."""
+    """Replaces what has changed. The lock of a row also guards its key's digest and what people say of it."""
     names = {item.name for item in items}
-    locked = TrajectoryKey.objects.select_for_update().filter(project=project, external_id__in=names)
-    keys = {key.external_id: key for key in locked.order_by("external_id")}
-    rows = Trajectory.objects.select_for_update().order_by("pk").in_bulk([key.trajectory_id for key in keys.values()])
-    said = Feedback.objects.about(project.pk, names)  # under the lock that `actions_merging.apply` takes
+    found = TrajectoryKey.objects.filter(project=project, external_id__in=names)
+    pks = list(found.values_list("trajectory_id", flat=True))
+    rows = Trajectory.objects.select_for_update().order_by("pk").in_bulk(pks)
+    keys = {key.external_id: key for key in found.all()}
+    said = Feedback.objects.about(project.pk, names)
     touched = []
     for item in items:
         key = keys[item.name]
