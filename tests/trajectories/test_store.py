@@ -306,4 +306,4 @@ def test_depth(value: Any) -> None:
         return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
     for levels in range(4):
-        assert schema._deeper(value, levels) == (depth(value) > levels + 1), levels
+        assert schema.deeper(value, levels) == (depth(value) > levels + 1), levels
