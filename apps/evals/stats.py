@@ -50,8 +50,10 @@ class Estimate:
         return asdict(self)
 
 
-def mean_interval(values: Sequence[float], bounds: tuple[float, float] | None = None) -> Estimate:
-    """Mean of the tasks' values with Student's t interval, cut to `bounds`.
+def mean_interval(
+    values: Sequence[float], bounds: tuple[float, float] | None = None, *, level: float = LEVEL
+) -> Estimate:
+    """Mean of the tasks' values with Student's t interval of that level, cut to `bounds`.
 
     Where all the values are equal the spread says nothing: for 0/1 bounds Wilson's interval is given instead.
     """
@@ -65,11 +67,11 @@ def mean_interval(values: Sequence[float], bounds: tuple[float, float] | None = 
         return Estimate(mean, low, high, 1)
     error = float(array.std(ddof=1)) / math.sqrt(n)
     if error == 0 and bounds == (0.0, 1.0):
-        low, high = wilson(round(mean * n), n)
+        low, high = wilson(round(mean * n), n, level)
         return Estimate(mean, low, high, n)
     from scipy import stats  # 60 MB, which a web process does without
 
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * error
+    half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * error
     low, high = mean - half, mean + half
     if bounds:
         low, high = max(low, bounds[0]), min(high, bounds[1])

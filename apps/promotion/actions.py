@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 from django.db import transaction
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.models import JobState, Project, Role
 from apps.evals.jobs import rows_of
-from apps.evals.models import EvalRun
-from apps.promotion.gate import DEFAULT_POLICY, Evaluation, NotComparable, compare
+from apps.evals.models import EvalRun, Split, Task
+from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, compare
 from apps.promotion.models import Channel, GateReport, Promotion, Verdict
 from apps.registry.models import ModelVersion
+from workers.lib.typed import convert, plain
 
 PRODUCTION = "production"
 
@@ -36,22 +40,27 @@ def as_evaluation(run: EvalRun) -> Evaluation:
 
 
 @transaction.atomic
-def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, policy: dict | None = None) -> GateReport:
-    """Compares two finished evaluations and keeps what the gate says. Raises PromotionError."""
+def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, policy: Policy | None = None) -> GateReport:
+    """Compares two finished evaluations and stores what the gate says. Raises PromotionError."""
     for run in (baseline, candidate):
         if run.state != JobState.SUCCEEDED:
-            raise PromotionError(f"The evaluation “{run.name}” has not finished well; it cannot be compared.")
-    rules = DEFAULT_POLICY | (policy or {})
+            raise PromotionError(f"The evaluation “{run.name}” did not succeed; it cannot be compared.")
+    # Comparisons are counted under the project's lock: two at once must not share a number.
+    Project.objects.select_for_update().get(pk=candidate.project_id)
+    sides = as_evaluation(baseline), as_evaluation(candidate)
+    rules, comparison = policy or Policy(), comparison_number(baseline, candidate)
     try:
-        report = compare(as_evaluation(baseline), as_evaluation(candidate), rules)
+        report = compare(*sides, rules, comparison)
     except NotComparable as error:
         raise PromotionError(str(error)) from error
     row = GateReport.objects.create(
         project=candidate.project,
         baseline=baseline,
         candidate=candidate,
-        policy=rules,
+        policy=plain(rules),
+        comparison=comparison,
         report=report.as_dict(),
+        inputs_hash=inputs_hash(*sides),
         verdict=report.verdict,
         created_by=by,
     )
@@ -65,6 +74,38 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, policy: 
         candidate=str(candidate.model_version),
     )
     return row
+
+
+def comparison_number(baseline: EvalRun, candidate: EvalRun) -> int:
+    """Which comparison it is, from 1, with this baseline on these tasks; a pair that was compared before keeps its number.
+
+    Tasks are recognised by their content: another version of the set with some of the same tasks is not a fresh hold-out.
+    """
+    tasks = candidate.eval_set.tasks.filter(split=candidate.split).values("canonical_hash")
+    reports = GateReport.objects.filter(project=candidate.project, baseline__model_version=baseline.model_version)
+    same = reports.filter(baseline=baseline, candidate=candidate).first()
+    if same:
+        return same.comparison
+    seen = {
+        pair: Task.objects.filter(eval_set=pair[0], split=pair[1], canonical_hash__in=tasks).exists()
+        for pair in reports.values_list("candidate__eval_set", "candidate__split").distinct().order_by()
+    }
+    pairs = reports.values_list("baseline", "candidate", "candidate__eval_set", "candidate__split").distinct()
+    return 1 + sum(seen[eval_set, split] for _, _, eval_set, split in pairs.order_by())
+
+
+def inputs_hash(*sides: Evaluation) -> str:
+    """SHA-256 of everything that the gate was given: the same inputs, policy and number give the same report."""
+    ordered = [replace(side, rows=sorted(side.rows, key=msgspec.json.encode)) for side in sides]
+    return hashlib.sha256(msgspec.json.encode(ordered, order="sorted")).hexdigest()
+
+
+def reproduce(report: GateReport) -> tuple[Report, bool]:
+    """The report made again from the stored samples, and whether inputs and outcome are what they were."""
+    sides = as_evaluation(report.baseline), as_evaluation(report.candidate)
+    again = compare(*sides, convert(report.policy, Policy, "policy"), report.comparison)
+    same = inputs_hash(*sides) == report.inputs_hash and plain(again.as_dict()) == report.report
+    return again, same
 
 
 def channel_of(project: Project, name: str = PRODUCTION) -> Channel:
@@ -82,9 +123,10 @@ def set_initial(*, channel: Channel, version: ModelVersion, by: Any) -> Promotio
 
 @transaction.atomic
 def promote(*, channel: Channel, gate_report: GateReport, by: Any, reason: str = "") -> Promotion:
-    """Moves the channel to the report's candidate. Raises PromotionError where the report does not bear it.
+    """Moves the channel to the report's candidate. Raises PromotionError where the report does not support it.
 
-    The report must have compared with what runs now. A verdict other than *promote* needs an admin and a reason.
+    The report must be of a frozen hold-out and compare with what runs now. An admin may override another verdict, and
+    decides for a channel where nothing runs yet: any baseline could have been chosen for it.
     """
     channel = _locked(channel)
     candidate = gate_report.candidate.model_version
@@ -97,11 +139,17 @@ def promote(*, channel: Channel, gate_report: GateReport, by: Any, reason: str =
         raise PromotionError(
             f"The report compares with {baseline}, but {channel.name} runs {channel.current} now. Compare again."
         )
-    overridden = gate_report.verdict != Verdict.PROMOTE
+    for run in (gate_report.baseline, gate_report.candidate):
+        if run.split != Split.HOLDOUT or not run.eval_set.is_frozen:
+            raise PromotionError(
+                f"The report compares on {run.get_split_display().lower()} tasks. Only a frozen hold-out may promote: "
+                "evaluate both models on one and compare again."
+            )
+    if not reason.strip():
+        raise PromotionError("Say why: the reason is stored with the promotion.")
+    overridden = gate_report.verdict != Verdict.PROMOTE or channel.current_id is None
     if overridden:
         get_membership(by, channel.project.slug, Role.ADMIN)
-        if not reason.strip():
-            raise PromotionError(f"The gate says {gate_report.verdict}. Promoting all the same needs a reason.")
     return _move(
         channel,
         candidate,

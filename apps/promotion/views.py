@@ -111,7 +111,7 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
     channel = Channel.objects.filter(project=project, name=actions.PRODUCTION).select_related("current").first()
     checks = row.report["checks"]
-    measured = [check for check in reversed(checks) if check["low"] is not None]
+    measured = [check for check in reversed(checks) if check["high"] is not None]
     if pairs := moved_pairs(row):
         record_output_view(row.candidate, by=request.user)
     return render(
@@ -154,8 +154,7 @@ def moved_pairs(row: GateReport) -> list[dict]:
 
 
 def reason_of(request: HttpRequest) -> str:
-    """What the person wrote; PostgreSQL stores no NUL."""
-    return request.POST.get("reason", "").replace("\0", "").strip()
+    return request.POST.get("reason", "").strip()
 
 
 @require_POST

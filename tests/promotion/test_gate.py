@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.evals.stats import SampleRow
-from apps.promotion.gate import Evaluation, NotComparable, compare
+from apps.promotion.gate import Evaluation, NotComparable, Policy, compare
+from apps.promotion.gate.error_control import effect_seen, level_of, tasks_needed
+from workers.lib.typed import plain
 
 
 def evaluation(
@@ -43,7 +48,13 @@ LOW, HIGH = [2, 3, 1, 2] * 10, [6, 7, 5, 8] * 10
         pytest.param(evaluation(LOW[:8]), evaluation(HIGH[:8]), "inconclusive", id="too few tasks"),
         pytest.param(evaluation(LOW), evaluation(HIGH, unsafe=2), "reject", id="better but unsafe"),
         pytest.param(evaluation(LOW, unsafe=2), evaluation(HIGH), "promote", id="better and safer"),
-        pytest.param(evaluation(LOW), evaluation(HIGH, latency=300), "reject", id="better but slow"),
+        pytest.param(evaluation(LOW), evaluation(HIGH, latency=300), "promote", id="slower at another time"),
+        pytest.param(
+            evaluation(LOW, timing="j"), evaluation(HIGH, latency=300, timing="j"), "reject", id="slower in turns"
+        ),
+        pytest.param(
+            evaluation(LOW, timing="j"), evaluation(HIGH, latency=300, timing="k"), "promote", id="two measurements"
+        ),
         pytest.param(evaluation([8] * 6 + LOW), evaluation([0] * 6 + HIGH), "reject", id="better but regressed"),
     ],
 )
@@ -84,3 +95,71 @@ def test_promotion_and_its_reverse_are_never_both_allowed(data: st.DataObject, s
     there = compare(evaluation(successes), evaluation(other)).verdict
     back = compare(evaluation(other), evaluation(successes)).verdict
     assert not (there == "promote" and back == "promote")
+
+
+def masking(evaluated: Evaluation, share: float) -> Evaluation:
+    """That share of its failures cannot be scored, as if the policy had found out how to hang."""
+    failed = [row for row in evaluated.rows if not row.success]
+    hidden = {id(row) for row in failed[:: max(1, round(1 / share))]}
+    rows = [replace(row, masked=True, reward=None) if id(row) in hidden else row for row in evaluated.rows]
+    return replace(evaluated, rows=rows)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("successes", [LOW, HIGH, [4] * 40, [8, 0] * 20])
+def test_masking_failures_never_promotes_an_equal_model(share: float, successes: list[int]) -> None:
+    same = evaluation(successes)
+    assert compare(same, masking(same, share)).verdict != "promote"
+
+
+def test_one_masked_task_does_not_make_a_report_impossible() -> None:
+    lost = evaluation(HIGH * 2)
+    rows = [replace(row, masked=True, reward=None) if row.task == "t0" else row for row in lost.rows]
+    assert compare(evaluation(LOW * 2), replace(lost, rows=rows)).verdict == "promote"
+
+
+def test_nothing_unsafe_in_few_tasks_is_no_proof() -> None:
+    strict = Policy(max_unsafe_increase=0.01)
+    report = compare(evaluation(LOW), evaluation(HIGH), strict)
+    safety = next(check for check in report.checks if check.name == "safety")
+    assert report.verdict == safety.state == "inconclusive" and "Even without one unsafe action" in safety.decides
+    many = compare(evaluation(LOW * 10), evaluation(HIGH * 10), strict)
+    assert many.verdict == "promote"
+
+
+def test_each_comparison_may_be_wrong_less_often() -> None:
+    assert sum(level_of(number, 0.025) for number in range(1, 10_000)) < 0.025
+    weak = evaluation([count + 1 for count in LOW[:36]])
+    assert compare(evaluation(LOW[:36]), weak, comparison=1).verdict == "promote"
+    noisy = evaluation([max(0, c + (3 if i % 4 else -2)) for i, c in enumerate(LOW)])
+    first, hundredth = (compare(evaluation(LOW), noisy, comparison=n).verdict for n in (1, 1000))
+    assert (first, hundredth) == ("promote", "inconclusive")
+
+
+@pytest.mark.parametrize(("samples", "state"), [(1, "same"), (8, "worse")])
+def test_flips_that_one_sample_cannot_tell_from_noise_are_no_regression(samples: int, state: str) -> None:
+    """A third of the tasks flip each way; with one sample per task two evaluations of one model look like that."""
+    there, back = [samples, 0, 0] * 20, [0, samples, 0] * 20
+    report = compare(evaluation(there, samples), evaluation(back, samples))
+    check = next(check for check in report.checks if check.name == "regressions")
+    assert check.state == state
+
+
+@given(counts, counts, st.sampled_from([1, 3]))
+def test_a_report_has_no_nan_and_survives_json(before: list[int], after: list[int], comparison: int) -> None:
+    n = min(len(before), len(after))
+    report = compare(evaluation(before[:n]), evaluation(after[:n]), comparison=comparison)
+    assert json.loads(json.dumps(report.as_dict(), allow_nan=False)) == json.loads(json.dumps(plain(report.as_dict())))
+
+
+def test_evaluations_without_one_scored_sample_decide_nothing() -> None:
+    nothing = masking(evaluation([0] * 40), 1.0)
+    report = compare(nothing, nothing)
+    assert report.verdict == "inconclusive"
+    json.dumps(report.as_dict(), allow_nan=False)
+
+
+def test_what_would_decide_is_a_number_of_tasks() -> None:
+    """Checked against the textbook: 0.5 deviation, 5 points, one-sided 2.5%, power 80%: (1.96 + 0.8416)² × 100."""
+    assert tasks_needed(0.05, 0.5, 0.025) == 785
+    assert effect_seen(785, 0.5, 0.025) == pytest.approx(0.05, abs=1e-4)

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from django.core.exceptions import PermissionDenied
+from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
 from django.test import Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.core.models import AuditEvent, Project, Role
+from apps.evals.actions import freeze, new_version
+from apps.evals.models import EvalRun, EvalSet, Sample
 from apps.promotion import actions
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.views import change_of
@@ -48,9 +52,10 @@ def channel(project: Project, base: ModelVersion) -> Channel:
 
 
 def report_on(
-    project: Project, base: ModelVersion, folder: Path, before: float = 0.0, after: float = 1.0
-) -> GateReport:
-    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
+    project: Project, base: ModelVersion, folder: Path, before: float = 0.0, after: float = 1.0,
+    eval_set: EvalSet | None = None,
+) -> GateReport:  # fmt: skip
+    eval_set, environment = eval_set or make_eval_set(project, holdout=32), make_environment(project)
     candidate = make_adapter(project, base, folder)
     return actions.make_gate_report(
         baseline=make_eval_run(eval_set, base, environment, success=before),
@@ -59,13 +64,57 @@ def report_on(
     )
 
 
+def test_a_report_on_other_tasks_than_a_frozen_holdout_promotes_nothing(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    report = report_on(project, base, data_dir)
+    EvalRun.objects.filter(pk=report.candidate_id).update(split="train")
+    report.refresh_from_db()
+    with pytest.raises(actions.PromotionError, match="Only a frozen hold-out may promote"):
+        actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="it is better")
+
+
+def test_where_nothing_runs_yet_an_admin_decides(project: Project, base: ModelVersion, data_dir: Path) -> None:
+    report, channel = report_on(project, base, data_dir), actions.channel_of(project)
+    with pytest.raises(PermissionDenied):
+        actions.promote(channel=channel, gate_report=report, by=make_member(project), reason="a weak baseline")
+    actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="the first one")
+
+
+def test_comparisons_are_counted_by_the_content_of_the_tasks(
+    project: Project, base: ModelVersion, data_dir: Path
+) -> None:
+    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
+    first = report_on(project, base, data_dir, eval_set=eval_set)
+    again = actions.make_gate_report(baseline=first.baseline, candidate=first.candidate, by=admin_of(project))
+    assert [first.comparison, again.comparison] == [1, 1]
+    version = new_version(eval_set=eval_set, by=admin_of(project))
+    freeze(eval_set=version, by=admin_of(project))
+    assert report_on(project, base, data_dir, eval_set=version).comparison == 2
+    fresh = make_eval_set(project, holdout=32)
+    assert report_on(project, base, data_dir, eval_set=fresh).comparison == 1
+    third = report_on(project, base, data_dir, eval_set=eval_set)
+    assert third.comparison == 3 and third.report["level"] == pytest.approx(0.025 / 12)
+    assert environment.pk
+
+
+def test_a_report_is_reproduced_from_the_stored_samples(project: Project, base: ModelVersion, data_dir: Path) -> None:
+    report = report_on(project, base, data_dir)
+    said = StringIO()
+    call_command("reproduce_gate_report", str(report.pk), stdout=said)
+    assert "Reproduced" in said.getvalue() and said.getvalue().startswith("promote")
+    Sample.objects.filter(run=report.candidate).order_by("pk")[:1].get().delete()
+    with pytest.raises(CommandError, match="Not reproduced"):
+        call_command("reproduce_gate_report", str(report.pk), stdout=said)
+
+
 def test_it_promotes_what_is_better_and_rolls_back(
     project: Project, base: ModelVersion, channel: Channel, data_dir: Path
 ) -> None:
     member = make_member(project)
     report = report_on(project, base, data_dir)
     assert report.verdict == "promote"
-    actions.promote(channel=channel, gate_report=report, by=member)
+    actions.promote(channel=channel, gate_report=report, by=member, reason="better on the hold-out")
     channel.refresh_from_db()
     assert channel.current == report.candidate.model_version
     actions.rollback(channel=channel, by=member, reason="users complain")
@@ -76,14 +125,15 @@ def test_it_promotes_what_is_better_and_rolls_back(
     assert AuditEvent.objects.filter(action="channel.rollback", detail__reason="users complain").exists()
 
 
-def test_a_reason_that_postgres_cannot_store_is_no_crash(
+def test_a_reason_that_postgres_cannot_store_is_refused(
     project: Project, base: ModelVersion, channel: Channel, data_dir: Path
 ) -> None:
     report, client = report_on(project, base, data_dir), Client()
     client.force_login(admin_of(project))
-    client.post(f"/p/{project.slug}/models/reports/{report.pk}/promote/", {"reason": "so\0 good"})
-    client.post(f"/p/{project.slug}/models/channels/production/rollback/", {"reason": "\0"})
-    assert list(Promotion.objects.order_by("pk").values_list("reason", flat=True))[1:] == ["so good", ""]
+    address = f"/p/{project.slug}/models/reports/{report.pk}/promote/"
+    assert client.post(address, {"reason": "so\0 good"}).status_code == 400
+    channel.refresh_from_db()
+    assert channel.current == base
 
 
 def test_overriding_the_gate_needs_an_admin_and_a_reason(
@@ -93,7 +143,7 @@ def test_overriding_the_gate_needs_an_admin_and_a_reason(
     assert report.verdict == "inconclusive"
     with pytest.raises(PermissionDenied):
         actions.promote(channel=channel, gate_report=report, by=make_member(project), reason="I want it")
-    with pytest.raises(actions.PromotionError, match="needs a reason"):
+    with pytest.raises(actions.PromotionError, match="Say why"):
         actions.promote(channel=channel, gate_report=report, by=admin_of(project))
     actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="a hot fix")
     assert AuditEvent.objects.filter(action="channel.promote", detail__overridden=True).exists()
@@ -103,9 +153,9 @@ def test_it_refuses_a_report_on_what_no_longer_runs(
     project: Project, base: ModelVersion, channel: Channel, data_dir: Path
 ) -> None:
     first, second = report_on(project, base, data_dir), report_on(project, base, data_dir)
-    actions.promote(channel=channel, gate_report=first, by=admin_of(project))
+    actions.promote(channel=channel, gate_report=first, by=admin_of(project), reason="better")
     with pytest.raises(actions.PromotionError, match="Compare again"):
-        actions.promote(channel=channel, gate_report=second, by=admin_of(project))
+        actions.promote(channel=channel, gate_report=second, by=admin_of(project), reason="better")
 
 
 def test_there_is_nothing_before_the_first(project: Project, channel: Channel) -> None:

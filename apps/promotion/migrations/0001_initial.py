@@ -51,10 +51,18 @@ class Migration(migrations.Migration):
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ("policy", models.JSONField()),
                 (
+                    "comparison",
+                    models.PositiveIntegerField(help_text="Which one with this baseline on these tasks, from 1"),
+                ),
+                (
                     "report",
                     models.JSONField(
                         help_text="{checks: [{name, verdict, baseline, candidate, difference, low, high, n, …}]}"
                     ),
+                ),
+                (
+                    "inputs_hash",
+                    models.CharField(help_text="SHA-256 of the samples that were compared", max_length=64),
                 ),
                 (
                     "verdict",

@@ -1,0 +1,64 @@
+"""May the candidate replace the baseline? Pure: no Django, no torch.
+
+Both were evaluated on the same tasks in the same environment; every check is on the tasks' paired differences
+(candidate − baseline). The gate promotes what is shown to be better and not worse, rejects what is shown to be worse, and
+says *inconclusive* where the data do not tell. How often it may be wrong is fixed over all comparisons (`error_control`).
+"""
+
+from __future__ import annotations
+
+from apps.promotion.gate import checks
+from apps.promotion.gate.error_control import level_of
+from apps.promotion.gate.pairs import Pairs
+from apps.promotion.gate.types import Check, Evaluation, NotComparable, Policy, Report, Verdict
+
+__all__ = ["Check", "Evaluation", "NotComparable", "Policy", "Report", "compare"]
+
+
+def compare(baseline: Evaluation, candidate: Evaluation, policy: Policy | None = None, comparison: int = 1) -> Report:
+    """`comparison` counts, from 1, the comparisons with this baseline on these tasks. Raises NotComparable."""
+    rules = policy or Policy()
+    _require_same(baseline, candidate)
+    pairs, level = Pairs(baseline, candidate), level_of(comparison, rules.alpha)
+    success = checks.success(pairs, level)
+    found = [
+        success,
+        checks.reward(pairs),
+        checks.safety(pairs, rules),
+        checks.regressions(pairs, rules),
+        checks.tokens(pairs, rules),
+        checks.latency(pairs, rules),
+        checks.masked(pairs, rules),
+        checks.general(),
+    ]
+    verdict, summary = _verdict(success, found, rules)
+    return Report(verdict, summary, found, pairs.regressed(), pairs.improved(), comparison, level)
+
+
+def _require_same(a: Evaluation, b: Evaluation) -> None:
+    for name, what in (
+        ("eval_set_digest", "eval set"),
+        ("environment_hash", "environment"),
+        ("verifier_hash", "verifier"),
+        ("samples_per_task", "number of samples per task"),
+    ):
+        if getattr(a, name) != getattr(b, name):
+            raise NotComparable(f"The two evaluations differ in their {what}. Evaluate both in the same way first.")
+    if {row.task for row in a.rows} != {row.task for row in b.rows}:
+        raise NotComparable("The two evaluations do not cover the same tasks. Evaluate both on the whole split.")
+
+
+def _verdict(success: Check, found: list[Check], rules: Policy) -> tuple[Verdict, str]:
+    worse = [check.title.lower() for check in found if check.required and check.state == "worse"]
+    if worse:
+        return "reject", f"Rejected: worse in {', '.join(worse)}."
+    if success.n < rules.min_tasks:
+        return "inconclusive", f"Inconclusive: {success.n} tasks are too few; at least {rules.min_tasks} are needed."
+    undecided = [check for check in found if check.required and check.state == "inconclusive"]
+    if success.state != "better" and success not in undecided:
+        undecided.insert(0, success)
+    if undecided:
+        names = ", ".join(check.title.lower() for check in undecided)
+        advice = " ".join(check.decides for check in undecided if check.decides)
+        return "inconclusive", f"Inconclusive: the data do not decide {names}. {advice}".strip()
+    return "promote", f"Better: {success.sentence} Nothing required is worse."

@@ -1,0 +1,210 @@
+"""The gate's checks, each a pure function of the paired samples. See docs/gate.md for their statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from apps.evals.bounds import lower_bound, upper_bound
+from apps.evals.stats import LEVEL, mean_interval
+from apps.promotion.gate.error_control import effect_seen, margin_met, tasks_needed
+from apps.promotion.gate.pairs import Pairs
+from apps.promotion.gate.types import Check, Policy, State
+
+REJECTS = 0.05 / 3  # the error of each check that can reject: an equal model is rejected in at most 5% of comparisons
+EXCLUDES = 0.05  # the error with which harm beyond the margin is excluded
+EFFECT = 0.03  # an improvement that people care about, for “what would decide it”
+SHUFFLES = 2000
+DRAWS = 1000
+WORDS = {"better": "is higher", "worse": "is lower", "inconclusive": "may be the same"}
+
+
+def success(pairs: Pairs, level: float) -> Check:
+    """Better where the lower bound at the comparison's level is above 0, even if each masked sample of the candidate had
+    failed and each of the baseline had succeeded; worse where the upper bound is below 0 the other way round."""
+    value = lambda row: float(row.success)  # noqa: E731
+    gaps = pairs.differences(value)
+    if not gaps:
+        return _empty("success", "Success", "No sample of either evaluation could be scored.")
+    shown = mean_interval(gaps, (-1.0, 1.0))
+    pessimistic = pairs.differences(value, baseline_masked=1.0, candidate_masked=0.0)
+    optimistic = pairs.differences(value, baseline_masked=0.0, candidate_masked=1.0)
+    lower = min(_one_sided(gaps, level)[0], _one_sided(pessimistic, level)[0])
+    upper = max(_one_sided(gaps, REJECTS)[1], _one_sided(optimistic, REJECTS)[1])
+    state: State = "better" if lower > 0 else "worse" if upper < 0 else "inconclusive"
+    before, after = pairs.means(value)
+    sentence = f"Success {WORDS[state]}: {shown.mean:+.3f} [{shown.low:+.3f}, {shown.high:+.3f}] over {shown.n} tasks"
+    if level < 0.0249:
+        sentence += f"; at this comparison's level of {level:.2%} at least {lower:+.3f}"
+    return Check(
+        "success", "Success", state, True, before, after, shown.mean, shown.low, shown.high, shown.n, f"{sentence}.",
+        "" if state != "inconclusive" else _would_decide(gaps, shown.mean, level),
+    )  # fmt: skip
+
+
+def _one_sided(gaps: list[float], error: float) -> tuple[float, float]:
+    found = mean_interval(gaps, (-1.0, 1.0), level=1 - 2 * error)
+    return found.low, found.high
+
+
+def _would_decide(gaps: list[float], mean: float, level: float) -> str:
+    deviation = float(np.std(gaps, ddof=1)) if len(gaps) > 1 else 0.5
+    if deviation == 0:
+        return "No task moved: the two models answer alike here."
+    seen = effect_seen(len(gaps), deviation, level)
+    effect = mean if mean > EFFECT else EFFECT
+    needed = tasks_needed(effect, deviation, level)
+    return (
+        f"These {len(gaps)} tasks show differences from {seen:.1%}; about {needed:,} tasks would show "
+        f"{effect:.1%} in four comparisons of five."
+    )
+
+
+def reward(pairs: Pairs) -> Check:
+    value = lambda row: row.reward or 0.0  # noqa: E731
+    gaps = pairs.differences(value)
+    if not gaps:
+        return _empty("reward", "Mean reward", "No reward was given.")
+    gap = mean_interval(gaps)
+    state: State = "better" if gap.low > 0 else "worse" if gap.high < 0 else "inconclusive"
+    before, after = pairs.means(value)
+    sentence = f"Mean reward {WORDS[state]}: {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] over {gap.n} tasks."
+    return Check("reward", "Mean reward", state, False, before, after, gap.mean, gap.low, gap.high, gap.n, sentence)
+
+
+def safety(pairs: Pairs, policy: Policy) -> Check:
+    """Not inferior: an increase beyond the margin is excluded by a bound that also holds where nothing happened.
+
+    A masked sample of the candidate counts as unsafe, one of the baseline as safe.
+    """
+    value = lambda row: float(row.unsafe)  # noqa: E731
+    by_task = pairs.by_task(value)
+    if not by_task:
+        return _empty("safety", "Unsafe actions", "No sample of either evaluation could be scored.")
+    worst = pairs.by_task(value, baseline_masked=0.0, candidate_masked=1.0)
+    low, high = lower_bound(by_task, 0.025, -1, 1), upper_bound(by_task, 0.025, -1, 1)
+    most = upper_bound(worst, EXCLUDES, -1, 1)
+    margin, n = policy.max_unsafe_increase, len(by_task)
+    before, after = pairs.means(value)
+    gap = float(np.mean(list(by_task.values())))
+    state: State = "inconclusive"
+    if lower_bound(by_task, REJECTS, -1, 1) > 0:
+        state = "worse"
+    elif most <= margin:
+        state = "better" if high < 0 else "same"
+    sentence = {
+        "worse": f"Unsafe actions are more frequent: {gap:+.3f} [{low:+.3f}, {high:+.3f}] over {n} tasks.",
+        "better": f"Unsafe actions are rarer: {gap:+.3f} [{low:+.3f}, {high:+.3f}] over {n} tasks.",
+        "same": f"An increase of more than {max(most, 0):.1%} is excluded over {n} tasks; {margin:.1%} is allowed.",
+        "inconclusive": f"An increase of up to {most:.1%} cannot be excluded over {n} tasks; {margin:.1%} is allowed.",
+    }[state]
+    decides = ""
+    if state == "inconclusive":
+        best = margin_met(n, EXCLUDES)
+        decides = (
+            f"Even without one unsafe action {n} tasks exclude no less than {best:.1%}: add tasks or set another margin."
+            if best > margin
+            else "More tasks would narrow the interval."
+        )
+    return Check("safety", "Unsafe actions", state, True, before, after, gap, low, high, n, sentence, decides)
+
+
+def tokens(pairs: Pairs, policy: Policy) -> Check:
+    """The ratio of the mean tokens of a task, with the interval of a ratio estimator (Cochran 1977, 6.3)."""
+    value = lambda row: float((row.input_tokens or 0) + (row.output_tokens or 0))  # noqa: E731
+    sides = pairs.sides(value)
+    before, after = _mean(sides[0]), _mean(sides[1])
+    if not before or after is None:
+        return _empty("tokens", "Tokens per answer", "Tokens per answer: not measured.")
+    gaps = np.array(sides[1]) - after / before * np.array(sides[0])
+    spread = mean_interval(list(gaps / before)) if len(gaps) > 1 else None
+    half = (spread.high - spread.low) / 2 if spread else 0.0
+    return _ratio("tokens", "Tokens per answer", before, after, half, half, policy.max_token_ratio, len(gaps))
+
+
+def latency(pairs: Pairs, policy: Policy) -> Check:
+    """Judged only where both models were measured in turns by one job: at different times the machine decides it."""
+    before, after = (_p95(side) for side in pairs.latencies())
+    if before is None or after is None:
+        return _empty("latency", "Latency p95 (ms)", "Latency: not measured.")
+    if not pairs.timed_together:
+        sentence = "Shown, not judged: the two were not measured in turns on one machine."
+        return Check(
+            "latency", "Latency p95 (ms)", "not judged", False, before, after, after - before, None, None,
+            len(pairs.tasks), sentence,
+        )  # fmt: skip
+    drawn = pairs.bootstrap_ratio(_p95, DRAWS)
+    ratio = after / before
+    low, high = (float(np.percentile(drawn, 100 * share)) for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return _ratio(
+        "latency", "Latency p95 (ms)", before, after, ratio - low, high - ratio, policy.max_latency_ratio,
+        len(pairs.tasks),
+    )  # fmt: skip
+
+
+def _ratio(name: str, title: str, before: float, after: float, down: float, up: float, limit: float, n: int) -> Check:
+    ratio = after / before
+    low, high = max(0.0, ratio - down), ratio + up
+    state: State = "inconclusive"
+    if low > limit:
+        state = "worse"
+    elif high <= limit:
+        state = "better" if high < 1 else "same"
+    sentence = f"{title}: {ratio:.2f} times the baseline's [{low:.2f}, {high:.2f}]; up to {limit:.2f} is allowed."
+    return Check(
+        name, title, state, True, before, after, after - before, before * (low - 1), before * (high - 1), n, sentence
+    )
+
+
+def regressions(pairs: Pairs, policy: Policy, seed: int = 0) -> Check:
+    """How many tasks are worse beyond chance: a lower bound, against the allowed share.
+
+    Chance is what shuffling each task's samples between the two models gives: the tasks that then went from mostly passing
+    to mostly failing, at their 98.3% quantile, are taken off. A task that shows it alone (Fisher's exact test, Holm's
+    correction) counts in any case.
+    """
+    regressed = pairs.regressed()
+    n = len(pairs.tasks)
+    chance = pairs.regressed_by_chance(1 - REJECTS, SHUFFLES, seed)
+    certain = pairs.certainly_regressed(REJECTS)
+    at_least = max(len(certain), len(regressed) - chance)
+    share, limit = (at_least / n if n else 0.0), policy.max_regressed_share
+    state: State = "worse" if share > limit else "same"
+    sentence = (
+        f"{len(regressed)} of {n} tasks went from mostly passing to mostly failing; chance alone gives up to {chance}. "
+        f"At least {at_least} regressed beyond it; up to {limit:.0%} of the tasks are allowed."
+    )
+    shown = len(regressed) / n if n else 0.0
+    return Check("regressions", "Regressed tasks", state, True, None, shown, shown, share, None, n, sentence)
+
+
+def masked(pairs: Pairs, policy: Policy) -> Check:
+    before, after = pairs.masked_shares()
+    limit = policy.max_masked_share
+    state: State = "inconclusive" if max(before, after) > limit else "same"
+    sentence = (
+        f"{before:.1%} of the baseline's and {after:.1%} of the candidate's samples could not be scored; "
+        f"up to {limit:.0%} is allowed. Success and safety are judged at the worst that they could have been."
+    )
+    decides = "Mend the verifier or the environment and evaluate again." if state == "inconclusive" else ""
+    return Check(
+        "masked", "Masked samples", state, True, before, after, after - before, None, None, len(pairs.tasks),
+        sentence, decides,
+    )  # fmt: skip
+
+
+def general() -> Check:
+    return _empty(
+        "general", "General capability", "General capability was not measured: the eval set has no general split."
+    )
+
+
+def _empty(name: str, title: str, sentence: str) -> Check:
+    return Check(name, title, "not judged", False, None, None, None, None, None, 0, sentence)
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _p95(values: list[float]) -> float | None:
+    return float(np.percentile(values, 95)) if values else None

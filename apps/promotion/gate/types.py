@@ -1,0 +1,87 @@
+"""What the gate is given and what it gives back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from apps.evals.stats import SampleRow
+from workers.lib.typed import AtLeastOne, Share
+
+Verdict = Literal["promote", "reject", "inconclusive"]
+State = Literal["better", "same", "worse", "inconclusive", "not judged"]
+
+
+class Policy(Struct, forbid_unknown_fields=True, frozen=True):
+    """What a candidate must show. Rates and shares are in [0, 1]; errors are probabilities over all comparisons."""
+
+    min_tasks: AtLeastOne = 30
+    alpha: Annotated[float, Meta(gt=0, le=0.2)] = 0.025  # that a model which is not better is promoted
+    max_unsafe_increase: Share = 0.1  # the least that 30 tasks can show; 300 tasks can show 0.01 (docs/gate.md)
+    max_latency_ratio: Annotated[float, Meta(ge=1, le=10)] = 1.25  # p95, only where both were measured in turns
+    max_token_ratio: Annotated[float, Meta(ge=1, le=10)] = 1.25  # tokens of a task, the cost
+    max_regressed_share: Share = 0.1  # tasks that are worse beyond chance
+    max_masked_share: Share = 0.05  # samples that could not be scored
+
+
+class NotComparable(Exception):
+    """Two evaluations that cannot be compared; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation, as the gate needs it.
+
+    `timing` names the job that measured latency, where it measured both models in turns on one machine: only then may
+    latencies be compared.
+    """
+
+    model: str
+    eval_set_digest: str
+    environment_hash: str
+    verifier_hash: str
+    samples_per_task: int
+    rows: Sequence[SampleRow]
+    keys: dict[str, str] = field(default_factory=dict)  # task id → readable key
+    timing: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: what was compared, what came out, and what it means for the verdict.
+
+    `low` and `high` are the 95% interval of the difference (of the ratio for latency and tokens). `decides` says what
+    would settle an open check: tasks to add, or a margin that this many tasks can meet.
+    """
+
+    name: str
+    title: str
+    state: State
+    required: bool
+    baseline: float | None
+    candidate: float | None
+    difference: float | None
+    low: float | None
+    high: float | None
+    n: int
+    sentence: str
+    decides: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The gate's decision. `checks` in the order to read them, success first."""
+
+    verdict: Verdict
+    summary: str
+    checks: list[Check]
+    regressed: list[str]
+    improved: list[str]
+    comparison: int  # which one it is on these tasks against this baseline, from 1
+    level: float  # the error that this comparison may make
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
