@@ -196,7 +196,6 @@ CELERY_BEAT_SCHEDULE = {
     "automation": {"task": "automation.tick", "schedule": 60.0},
     "digest": {"task": "trajectories.digest", "schedule": 10.0},
     "partitions": {"task": "trajectories.partitions", "schedule": 43_200.0},
-    "resend_imports": {"task": "evals.resend_imports", "schedule": 60.0},
     "recluster": {"task": "failures.recluster_due", "schedule": 900.0},
     "resend_reclassifications": {"task": "failures.resend_reclassifications", "schedule": 60.0},
     "retention": {"task": "trajectories.enforce_retention", "schedule": 3600.0},

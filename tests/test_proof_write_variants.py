@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from apps.core import runner
 from apps.evals import actions
-from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.evals.models import EvalSet, Origin, Split, Task, VariantJob
 from apps.evals.variants import batches, model_job
 from apps.evals.variants.model_job import Wanted
 from apps.evals.variants.templates import ARGUMENTS, EDGE, PARAPHRASE
@@ -110,12 +111,12 @@ def draft(data_dir: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Eva
     return eval_set
 
 
-def ask(draft: EvalSet, address: str) -> dict:
+def ask(draft: EvalSet, address: str) -> VariantJob:
     wanted = Wanted(address, "scripted", "DESIGN_KEY", [PARAPHRASE, ARGUMENTS, EDGE], 1)
-    model_job.submit(eval_set=draft, wanted=wanted, by=admin_of(draft.project))
-    job = model_job.state_of(draft.pk)
-    model_job.run(job["set"], job["id"])
-    return model_job.state_of(draft.pk)
+    job = model_job.submit(eval_set=draft, wanted=wanted, by=admin_of(draft.project))
+    runner.run(job)
+    job.refresh_from_db()
+    return job
 
 
 def test_variants_arrive_are_filtered_and_wait(draft: EvalSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +125,9 @@ def test_variants_arrive_are_filtered_and_wait(draft: EvalSet, tmp_path: Path, m
         job = ask(draft, address)
         with urllib.request.urlopen(address.replace("/v1", "/requests")) as told:
             requests = json.load(told)
-    print(json.dumps(job, indent=1))
-    assert job["state"] == "succeeded", job
-    result = job["result"]
+    print(json.dumps(job.result, indent=1))
+    assert job.state == "succeeded", job
+    result = job.result
     counts = {name: result[name] for name in ("asked", "failed", "made", "faulty", "alike", "guarded")}
     assert counts == {"asked": 9, "failed": 2, "made": 4, "faulty": 2, "alike": 0, "guarded": 1}
     waiting = {task.messages[0]["content"]: task for task in batches.waiting_in(draft).select_related("variant_of")}
@@ -151,7 +152,7 @@ def rows_are_those_of_the_stand_in(draft: EvalSet) -> None:
         row(keys[number], text, 0, kind) | {"ground_truth": [{"name": "tickets.close", "arguments": arguments(ticket)}]}
         for (number, kind), (text, ticket) in said.items()
     ]
-    lines = (model_job.home_of(draft.pk) / "out" / "rows.jsonl").read_text().splitlines()
+    lines = (runner.job_folder(model_job.latest(draft)) / "out" / "rows.jsonl").read_text().splitlines()
     assert sorted(lines) == sorted(json.dumps(one, ensure_ascii=False) for one in expected)
 
 

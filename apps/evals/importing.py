@@ -1,46 +1,39 @@
 """Tasks from files: looked at first, then stored in one transaction, at once or by a worker.
 
-A file that was looked at waits in a folder of its own below the data folder, with what is known of its import beside
-it. An import is one transaction and skips what is there: whoever does it again after a lost worker does it once.
+A file that was looked at waits in a folder of its own below the data folder. An import is one transaction.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import logging
 import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from celery import current_app
 from django.conf import settings
-from django.contrib.auth import get_user_model
-from django.db import connection, transaction
-from kombu.exceptions import OperationalError
+from django.db import transaction
 
+from apps.core import jobs
+from apps.core.kinds import Progress
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash
 from apps.evals.exporting import FLYWHEEL
 from apps.evals.formats import FORMATS, RowProblem, TaskRow, read, sniff
 from apps.evals.formats.rows import GROUP_LENGTH, Read
 from apps.evals.from_failures import free_key
-from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.evals.models import EvalSet, Origin, Split, Task, TaskImport
 
-log = logging.getLogger(__name__)
 MAX_BYTES, MAX_ROWS = 64 * 1024 * 1024, 100_000
 AT_ONCE = 2_000  # rows; more are imported by a worker
 SHOWN, PROBLEMS = 20, 50
 HEAD = 64 * 1024
 KEPT_S = 2 * 24 * 3600
-RESENT_AFTER_S = 20
-TASK = "evals.import_tasks"
 AS_FILE = "file"
 BY_FILE, BY_REQUEST = "file", "request"  # other groups: "metadata.NAME"
 
@@ -231,7 +224,7 @@ def keep(chunks: Iterable[bytes], answers: Iterable[bytes] | None = None) -> str
     """Puts the file (and the one of answers) into a folder of its own. Folders of two days ago are removed."""
     folder().mkdir(parents=True, exist_ok=True)
     for old in folder().iterdir():
-        if time.time() - old.stat().st_mtime > KEPT_S:
+        if time.time() - old.stat().st_mtime > KEPT_S and not _is_awaited(old.name):
             shutil.rmtree(old, ignore_errors=True)
     home = home_of(identity := str(uuid.uuid4()))
     home.mkdir()
@@ -240,6 +233,14 @@ def keep(chunks: Iterable[bytes], answers: Iterable[bytes] | None = None) -> str
             with (home / name).open("wb") as file:
                 file.writelines(parts)
     return identity
+
+
+def _is_awaited(name: str) -> bool:
+    return _is_identity(name) and TaskImport.objects.active().filter(pk=name).exists()
+
+
+def _is_identity(name: str) -> bool:
+    return len(name) == 32 and all(character in "0123456789abcdef" for character in name)
 
 
 def forget(identity: str) -> None:
@@ -255,102 +256,32 @@ def paths_of(identity: str) -> tuple[Path, Path | None]:
     return home / "file", answers if answers.is_file() else None
 
 
-def submit(*, identity: str, eval_set: EvalSet, name: str, choice: Choice, by: Any) -> None:
-    """Leaves the import to a worker. A broker that is away loses nothing: `resend_lost` sends it again."""
-    job = {
-        "state": "queued",
-        "set": str(eval_set.pk),
-        "name": name,
-        "choice": asdict(choice),
-        "by": by.pk if by else None,
-    }
-    _write(identity, job)
-    transaction.on_commit(lambda: _send(identity))
+def submit(*, identity: str, eval_set: EvalSet, name: str, choice: Choice, by: Any, rows: int = 0) -> TaskImport:
+    """Leaves the import of a file that waits to a worker."""
+    job = TaskImport(
+        id=identity,
+        project=eval_set.project,
+        eval_set=eval_set,
+        name=name,
+        total=rows,
+        spec={"choice": asdict(choice)},
+    )
+    return jobs.submit(job, by=by)
 
 
-def state_of(identity: str) -> dict | None:
-    """What is known of an import: {state, set, name, result?, error?}; None where there is none."""
-    try:
-        return json.loads((home_of(identity) / "job.json").read_text())
-    except (OSError, ValueError):
-        return None
+def steps(job: TaskImport) -> Generator[Progress, None, dict]:
+    """All of the file in one step, whose transaction ends the job: it is stored whole and once, or not at all."""
+    yield Progress(done=0, label="reading the file")
+    path, answers = paths_of(str(job.pk))
+    choice = Choice(**job.spec["choice"])
+    done = import_file(
+        eval_set=job.eval_set, path=path, name=job.name, choice=choice, by=job.created_by, answers=answers
+    )
+    return asdict(done)
 
 
-def resend_if_lost(identity: str, job: dict) -> bool:
-    """Sends an import again that nobody works on; says whether it did."""
-    if job["state"] not in ("queued", "running") or time.time() - job["at"] <= RESENT_AFTER_S:
-        return False
-    with transaction.atomic():
-        free = _locked(identity)
-    if free:
-        _write(identity, job)
-        _send(identity)
-    return free
-
-
-def resend_lost() -> int:
-    """Sends again every import that nobody works on, whether or not somebody looks at it. Returns how many."""
-    homes = folder().iterdir() if folder().is_dir() else ()
-    jobs = [(home.name, job) for home in homes if _is_identity(home.name) and (job := state_of(home.name))]
-    return sum(resend_if_lost(identity, job) for identity, job in jobs)
-
-
-def _is_identity(name: str) -> bool:
-    return len(name) == 32 and all(character in "0123456789abcdef" for character in name)
-
-
-def run(identity: str) -> None:
-    """The body of the task. One at a time, by a lock that goes with its transaction; an ended import stays as it is."""
-    with transaction.atomic():
-        if not _locked(identity):
-            return
-        job = state_of(identity)
-        if job is None or job["state"] not in ("queued", "running"):
-            return
-        _write(identity, job | {"state": "running"})
-        ending = _import(identity, job)
-    _write(identity, job | ending)
-    (home_of(identity) / "file").unlink(missing_ok=True)
-
-
-def _import(identity: str, job: dict) -> dict:
-    """{state, result} or {state, error}."""
-    try:
-        path, answers = paths_of(identity)
-        eval_set = EvalSet.objects.select_related("project").get(pk=job["set"])
-        by = get_user_model().objects.filter(pk=job["by"]).first()
-        with transaction.atomic():
-            done = import_file(
-                eval_set=eval_set, path=path, name=job["name"], choice=Choice(**job["choice"]), by=by, answers=answers
-            )
-    except EvalSet.DoesNotExist:
-        return {"state": "failed", "error": "The eval set was deleted meanwhile."}
-    except (ImportProblem, actions.EvalSetError) as error:
-        return {"state": "failed", "error": str(error)}
-    return {"state": "succeeded", "result": asdict(done)}
-
-
-def _send(identity: str) -> None:
-    try:
-        current_app.send_task(TASK, args=[identity], queue="default", retry=False)
-    except (OperationalError, OSError) as error:
-        log.warning("Import %s waits for the broker: %s", identity, error)
-
-
-def _write(identity: str, job: dict) -> None:
-    """Whole or not at all."""
-    home = home_of(identity)
-    part = home / f"job.{uuid.uuid4().hex}"
-    part.write_text(json.dumps(job | {"at": time.time()}))
-    part.replace(home / "job.json")
-
-
-def _locked(identity: str) -> bool:
-    """Whether this transaction now holds the import."""
-    number = uuid.UUID(identity).int & (2**63 - 1)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [number])
-        return cursor.fetchone()[0]
+def ended(job: TaskImport) -> None:
+    transaction.on_commit(lambda: forget(str(job.pk)))
 
 
 def chosen(choice: Choice, columns: Iterable[str]) -> Choice:

@@ -1,4 +1,4 @@
-"""What an evaluation gives its child process and what it keeps of the answers."""
+"""The jobs of floor 6: evaluations, imports of tasks, variants that a model writes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 from django.conf import settings
 
-from apps.core.kinds import ChildProcess, register
-from apps.evals.models import EvalRun, Sample, SampleFields
+from apps.core.kinds import ChildProcess, InProcess, register
+from apps.evals import importing
+from apps.evals.models import EvalRun, Sample, SampleFields, TaskImport, VariantJob
 from apps.evals.stats import SampleRow, summarise
+from apps.evals.variants import model_job
 from apps.registry.actions import model_spec
 
 SAMPLE_FIELDS = tuple(field.name for field in SampleFields._meta.get_fields() if field.name != "created_at")
@@ -87,5 +89,20 @@ register(
         child_spec=child_spec,
         store_events=store_events,
         complete=complete,
+    ),
+)
+register(TaskImport, InProcess(queue="default", steps=importing.steps, ended=importing.ended))
+register(
+    VariantJob,
+    ChildProcess(
+        queue="eval",
+        program=lambda job: "write_variants",
+        python=lambda: settings.FLYWHEEL_DESIGNER_PYTHON,
+        child_spec=model_job.child_spec,
+        store_events=model_job.store_events,
+        complete=model_job.complete,
+        ended=model_job.ended,
+        time_limit_s=model_job.LONGEST_S,
+        if_lost=model_job.IF_LOST,
     ),
 )

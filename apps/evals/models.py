@@ -14,7 +14,7 @@ from django.db import models
 from django.db.models import Deferrable, Q
 from django.utils import timezone
 
-from apps.core.models import Job, Project
+from apps.core.models import ACTIVE_STATES, Job, Project
 from apps.environments.models import Environment
 from apps.evals.near_duplicates import compare
 from apps.registry.models import ModelVersion
@@ -218,6 +218,27 @@ class EvalRun(Job):
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="eval_runs")
     model_version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="eval_runs")
     samples_per_task = models.PositiveSmallIntegerField(default=8)
+
+
+class TaskImport(Job):
+    """Tasks from a file, stored by a worker. Its id names the folder in which the file waits (`importing`)."""
+
+    eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="imports")
+
+
+class VariantJob(Job):
+    """Variants of a set's tasks that a model writes (`variants.model_job`)."""
+
+    eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="variant_jobs")
+    used = models.JSONField(default=dict, help_text="{calls, input_tokens, output_tokens, estimated} so far")
+
+    class Meta(Job.Meta):
+        constraints = [
+            *Job.Meta.constraints,
+            models.UniqueConstraint(
+                fields=["eval_set"], condition=Q(state__in=ACTIVE_STATES), name="one_active_variant_job_per_set"
+            ),
+        ]
 
 
 class SampleFields(models.Model):

@@ -35,8 +35,9 @@ def keep(chunks: Iterable[bytes]) -> Path:
     """The file in the data folder; files that were looked at and left are removed."""
     home = folder()
     home.mkdir(parents=True, exist_ok=True)
+    awaited = set(Upload.objects.active().values_list("path", flat=True))
     for old in home.iterdir():
-        if time.time() - old.stat().st_mtime > KEPT_S:
+        if time.time() - old.stat().st_mtime > KEPT_S and str(old) not in awaited:
             old.unlink(missing_ok=True)
     path = home / uuid.uuid4().hex
     with path.open("wb") as file:

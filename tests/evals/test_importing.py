@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
+from apps.core import jobs, runner
 from apps.evals import actions, importing
 from apps.evals.importing import Choice, ImportProblem
-from apps.evals.models import EvalSet, Origin, Split
+from apps.evals.models import EvalSet, Origin, Split, TaskImport
 from tests.factories import admin_of, make_eval_set, make_project
 
 pytestmark = pytest.mark.django_db
@@ -30,7 +34,7 @@ def rows(count: int, **changes: Any) -> bytes:
 
 
 @pytest.fixture
-def draft() -> EvalSet:
+def draft(data_dir: Path) -> EvalSet:
     return actions.create_eval_set(project=make_project(), slug="files", by=None)
 
 
@@ -181,56 +185,58 @@ def test_a_bad_file_is_told_on_the_page(member: Client, draft: EvalSet, data: by
     assert looked_at(member, draft, data).status_code == 400
 
 
-def test_many_rows_are_left_to_a_worker(member: Client, draft: EvalSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[str] = []
-    monkeypatch.setattr(importing, "_send", sent.append)
+def done(job: TaskImport) -> TaskImport:
+    runner.run(job)
+    job.refresh_from_db()
+    return job
+
+
+def test_many_rows_are_left_to_a_worker(
+    member: Client, draft: EvalSet, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
     monkeypatch.setattr(importing, "AT_ONCE", 3)
-    monkeypatch.setattr(importing.transaction, "on_commit", lambda act: act())
     token = looked_at(member, draft, rows(5)).context["token"]
-    response = member.post(url(draft, "import_start"), {"token": token, "split": "train", "group": "file"})
-    assert len(sent) == 1 and not draft.tasks.exists()
-    assert "queued" in member.get(response["Location"]).content.decode()
-    importing.run(sent[0])
-    importing.run(sent[0])  # a message that comes twice
-    assert draft.tasks.count() == 5
+    given = {"token": token, "split": "train", "group": "file"}
+    response = member.post(url(draft, "import_start"), given)
+    assert not draft.tasks.exists() and "queued" in member.get(response["Location"]).content.decode()
+    again = member.post(url(draft, "import_start"), given, follow=True).content.decode()
+    assert "was imported already" in again
+    job = TaskImport.objects.get()
+    with django_capture_on_commit_callbacks(execute=True):
+        assert done(job).state == "succeeded", job.error
+    assert done(job).attempt == 1 and draft.tasks.count() == 5 and not importing.home_of(str(job.pk)).exists()
     page = member.get(response["Location"], headers={"HX-Request": "true"}).content.decode()
     assert "succeeded" in page and "hx-get" not in page
 
 
-def test_a_lost_import_is_sent_again_and_a_frozen_set_is_told(
-    member: Client, draft: EvalSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[str] = []
-    monkeypatch.setattr(importing, "_send", sent.append)
-    monkeypatch.setattr(importing, "RESENT_AFTER_S", -1)
-    identity = importing.keep([rows(2)])
-    importing.submit(identity=identity, eval_set=draft, name="a", choice=Choice("flywheel"), by=None)
-    importing.resend_if_lost(identity, importing.state_of(identity) or {})
-    assert sent == [identity]
-    importing.run(identity)
+def submitted(draft: EvalSet, n: int) -> TaskImport:
+    identity = importing.keep([rows(n)])
+    return importing.submit(identity=identity, eval_set=draft, name="a", choice=Choice("flywheel"), by=None)
+
+
+def test_an_import_whose_worker_died_is_done_once(draft: EvalSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = submitted(draft, 2)
+    assert job.claim("a worker that died")
+    TaskImport.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=5))
+    assert jobs.reap()["requeued"] == 1
+    assert done(job).state == "succeeded" and job.attempt == 2 and draft.tasks.count() == 2
+
+
+def test_a_set_that_was_frozen_meanwhile_takes_none(draft: EvalSet) -> None:
+    assert done(submitted(draft, 2)).state == "succeeded"
+    late = submitted(draft, 3)
     actions.freeze(eval_set=draft, by=None)
-    late = importing.keep([rows(3)])
-    importing.submit(identity=late, eval_set=draft, name="b", choice=Choice("flywheel"), by=None)
-    importing.run(late)
-    assert importing.state_of(late)["state"] == "failed" and "frozen" in importing.state_of(late)["error"]
+    assert done(late).state == "failed" and "frozen" in late.error
     assert draft.tasks.count() == 2
 
 
-def test_a_lost_import_that_nobody_looks_at_is_sent_again(draft: EvalSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[str] = []
-    monkeypatch.setattr(importing, "_send", sent.append)
-    (importing.folder() / "something else").mkdir(parents=True, exist_ok=True)
-    identity = importing.keep([rows(2)])
-    importing.submit(identity=identity, eval_set=draft, name="a", choice=Choice("flywheel"), by=None)
-    importing.resend_lost()
-    assert identity.replace("-", "") not in sent  # its message may still be on the way
-    monkeypatch.setattr(importing, "RESENT_AFTER_S", -1)
-    importing.resend_lost()
-    assert identity.replace("-", "") in sent
-    importing.run(identity)
-    sent.clear()
-    importing.resend_lost()
-    assert draft.tasks.count() == 2 and identity.replace("-", "") not in sent
+def test_a_file_that_is_awaited_is_not_tidied_away(draft: EvalSet) -> None:
+    job, left = submitted(draft, 2), importing.keep([rows(1)])
+    (importing.folder() / "something else").mkdir()
+    for home in importing.folder().iterdir():
+        os.utime(home, (0, 0))
+    importing.keep([rows(1)])
+    assert importing.home_of(str(job.pk)).is_dir() and not importing.home_of(left).exists()
 
 
 def test_the_command(draft: EvalSet, file: Path, capsys: pytest.CaptureFixture) -> None:

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
+from apps.core import jobs, runner
 from apps.core.models import AuditEvent
 from apps.evals import actions
 from apps.evals.actions import EvalSetError
-from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.evals.models import EvalSet, Origin, Split, Task, VariantJob
 from apps.evals.variants import batches, model_job
 from apps.evals.variants.model_job import Wanted
 from apps.evals.variants.templates import ARGUMENTS, EDGE, PARAPHRASE
@@ -96,18 +98,24 @@ GOOD = (
 WANTED = Wanted("http://127.0.0.1:9/v1", "writer", "", [PARAPHRASE, ARGUMENTS, EDGE], 2)
 
 
-def ask(draft: EvalSet, wanted: Wanted = WANTED) -> dict:
+def ask(draft: EvalSet, wanted: Wanted = WANTED) -> VariantJob:
     """Submits and does the job; what is known of it then."""
-    model_job.submit(eval_set=draft, wanted=wanted, by=admin_of(draft.project))
-    job = model_job.state_of(draft.pk)
-    model_job.run(job["set"], job["id"])
-    return model_job.state_of(draft.pk)
+    return done(model_job.submit(eval_set=draft, wanted=wanted, by=admin_of(draft.project)))
 
 
-def test_what_comes_back_waits_for_a_review_and_is_synthetic_for_ever(draft: EvalSet, plays: Callable) -> None:
+def done(job: VariantJob) -> VariantJob:
+    runner.run(job)
+    job.refresh_from_db()
+    return job
+
+
+def test_what_comes_back_waits_for_a_review_and_is_synthetic_for_ever(
+    draft: EvalSet, plays: Callable, django_capture_on_commit_callbacks: Any
+) -> None:
     plays(*GOOD)
-    job = ask(draft)
-    assert job["state"] == "succeeded" and job["result"]["made"] == 3 and job["result"]["failed"] == 5, job
+    with django_capture_on_commit_callbacks(execute=True):
+        job = ask(draft)
+    assert job.state == "succeeded" and job.result["made"] == 3 and job.result["failed"] == 5, job
     waiting = list(batches.waiting_in(draft).select_related("variant_of"))
     assert {task.origin for task in waiting} == {Origin.SYNTHETIC} and {task.split for task in waiting} == {Split.TRAIN}
     assert {task.metadata["variant"]["kind"] for task in waiting} == {PARAPHRASE, ARGUMENTS, EDGE}
@@ -116,8 +124,7 @@ def test_what_comes_back_waits_for_a_review_and_is_synthetic_for_ever(draft: Eva
     assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
     with pytest.raises(EvalSetError, match="Look at 3 at least"):
         batches.use_batch(eval_set=draft, by=None)
-    left = {path.name.partition("-")[0] for path in model_job.home_of(draft.pk).iterdir()}
-    assert left == {"claim", "job.json", "stderr.log"}
+    assert [path.name for path in runner.job_folder(job).iterdir()] == ["stderr-1.log"]
     asked = AuditEvent.objects.get(action="variants.asked_for")
     assert asked.detail["server"] == WANTED.base_url and asked.detail["asked"] == 24
 
@@ -130,13 +137,13 @@ def test_what_was_used_is_told_however_the_job_ends_and_stays_in_the_audit_log(
 ) -> None:
     client.force_login(admin_of(draft.project))
     plays(events=[USED, {"type": "error", "message": "The model's server refused the key."}], status=1)
-    assert ask(draft)["state"] == "failed"
+    assert ask(draft).state == "failed"
     assert "Used: 3 calls, 990 tokens (900 in, 90 out; 1 call estimated" in client.get(url(draft)).content.decode()
     stopped = {"type": "result", "asked": 5, "made": 3, "failed": 2, "stopped": "The limit allows no further question."}
     plays(*GOOD, events=[USED, stopped])
     job = ask(draft)
     page = client.get(url(draft)).content.decode()
-    assert job["state"] == "succeeded" and "5 of 24 variants; 3 wait" in page and "It ended early: The limit" in page
+    assert job.state == "succeeded" and "5 of 24 variants; 3 wait" in page and "It ended early: The limit" in page
     assert [entry.detail["output_tokens"] for entry in AuditEvent.objects.filter(action="variants.model_asked")] == [
         90,
         90,
@@ -148,9 +155,12 @@ def test_a_limit_is_always_given_and_one_that_allows_no_question_is_refused(draf
     with pytest.raises(EvalSetError, match="may need up to"):
         model_job.submit(eval_set=draft, wanted=replace(WANTED, tokens=100), by=None)
     model_job.submit(eval_set=draft, wanted=WANTED, by=None)
-    job = model_job.state_of(draft.pk)
+    job = model_job.latest(draft)
     cost = model_job.cost_of(batches.usable_seeds(draft), WANTED)
-    assert job["wanted"]["tokens"] == cost.most_tokens > job["expected"] == cost.tokens > 0 and cost.questions == 24
+    assert (
+        job.spec["wanted"]["tokens"] == cost.most_tokens > job.spec["expected"] == cost.tokens > 0
+        and cost.questions == 24
+    )
 
 
 def test_the_page_says_what_it_will_cost_at_the_judges_prices(client: Client, draft: EvalSet, plays: Callable) -> None:
@@ -183,7 +193,7 @@ def test_the_same_filters_as_for_templates(draft: EvalSet, plays: Callable) -> N
         row("Close ticket 4711.", "Close 4712 for me.", "4712", ARGUMENTS),  # is of another type
         row("gone", "Close 4712 for me.", 4712),
     )
-    result = ask(draft)["result"]
+    result = ask(draft).result
     assert {name: result[name] for name in ("made", "faulty", "alike", "guarded")} == {
         "made": 3, "faulty": 4, "alike": 1, "guarded": 1,
     }  # fmt: skip
@@ -202,58 +212,51 @@ def test_the_same_filters_as_for_templates(draft: EvalSet, plays: Callable) -> N
 def test_a_failure_says_why_and_stores_nothing(draft: EvalSet, plays: Callable, more: dict, words: str) -> None:
     plays(**more)
     job = ask(draft)
-    assert job["state"] == "failed" and words in job["error"]
+    assert job.state == "failed" and words in job.error
     assert draft.tasks.count() == 4
 
 
 def test_it_is_done_once_and_a_set_that_was_frozen_meanwhile_takes_none(draft: EvalSet, plays: Callable) -> None:
     plays(*GOOD)
-    model_job.submit(eval_set=draft, wanted=WANTED, by=None)
-    job = model_job.state_of(draft.pk)
+    job = model_job.submit(eval_set=draft, wanted=WANTED, by=None)
     with pytest.raises(EvalSetError, match="already"):
         model_job.submit(eval_set=draft, wanted=WANTED, by=None)
     actions.freeze(eval_set=draft, by=None)
-    model_job.run(job["set"], job["id"])
-    ended = model_job.state_of(draft.pk)
-    assert ended["state"] == "failed" and "frozen" in ended["error"]
-    model_job.run(job["set"], job["id"])
-    model_job.run(job["set"], "another")
-    assert model_job.state_of(draft.pk) == ended
+    assert done(job).state == "failed" and "frozen" in job.error
+    assert done(job).attempt == 1 and draft.tasks.count() == 4
 
 
-def test_a_stop_ends_it_and_stores_nothing(draft: EvalSet, plays: Callable) -> None:
-    plays(*GOOD, sleep_s=60)
-    model_job.submit(eval_set=draft, wanted=WANTED, by=None)
-    job = model_job.state_of(draft.pk)
-    (model_job.home_of(draft.pk) / f"stop-{job['id']}").touch()  # as `stop` does while it runs
-    model_job.run(job["set"], job["id"])
-    assert model_job.state_of(draft.pk)["state"] == "cancelled" and draft.tasks.count() == 4
+def test_a_stop_ends_it_and_stores_nothing(draft: EvalSet, plays: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    plays(*GOOD, events=[USED], sleep_s=60)
+    job, real = model_job.submit(eval_set=draft, wanted=WANTED, by=None), runner.store
+
+    def store(job: VariantJob, events: list[dict]) -> bool:
+        asked = real(job, events)
+        if events and not asked:  # it writes; somebody stops it
+            model_job.stop(eval_set=draft, by=None)
+        return asked
+
+    monkeypatch.setattr(runner, "store", store)
+    assert done(job).state == "cancelled" and draft.tasks.count() == 4
+    assert AuditEvent.objects.get(action="variants.model_asked").detail["calls"] == 3
     with pytest.raises(EvalSetError, match="No model writes"):
         model_job.stop(eval_set=draft, by=None)
 
 
 def test_a_queued_job_is_stopped_at_once(draft: EvalSet, plays: Callable) -> None:
-    model_job.submit(eval_set=draft, wanted=WANTED, by=None)
+    job = model_job.submit(eval_set=draft, wanted=WANTED, by=None)
     model_job.stop(eval_set=draft, by=None)
-    job = model_job.state_of(draft.pk)
-    model_job.run(job["set"], job["id"])
-    assert model_job.state_of(draft.pk)["state"] == "cancelled"
+    assert done(job).state == "cancelled" and not job.attempt
 
 
-def test_what_nobody_began_is_sent_again_and_what_was_lost_ends(
-    draft: EvalSet, plays: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[dict] = []
-    monkeypatch.setattr(model_job, "_send", sent.append)
-    model_job.submit(eval_set=draft, wanted=WANTED, by=None)
-    assert model_job.settle_lost() == 0
-    now = time.time()
-    monkeypatch.setattr(model_job.time, "time", lambda: now + model_job.LOST_AFTER_S + 60)
-    assert model_job.settle_lost() == 1 and len(sent) == 1
-    model_job._write(model_job.state_of(draft.pk) | {"state": "running"})
-    monkeypatch.setattr(model_job.time, "time", lambda: now + 3 * model_job.LOST_AFTER_S)
-    assert model_job.settle_lost() == 1
-    assert "worker was lost" in model_job.state_of(draft.pk)["error"]
+def test_a_job_that_lost_its_worker_is_not_done_again(draft: EvalSet, plays: Callable) -> None:
+    job = model_job.submit(eval_set=draft, wanted=WANTED, by=None)
+    assert job.claim("a worker that died")
+    VariantJob.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=5), used=USED["values"])
+    assert jobs.reap()["failed"] == 1
+    job.refresh_from_db()
+    assert job.state == "failed" and "stopped answering. Nothing was stored; start it again." in job.error
+    assert AuditEvent.objects.get(action="variants.model_asked").detail["output_tokens"] == 90
 
 
 def test_the_child_gets_the_one_key_that_was_named(
@@ -283,7 +286,7 @@ def test_what_cannot_go_well_is_refused_before_it_is_asked(
 ) -> None:
     with pytest.raises(EvalSetError, match=words):
         model_job.submit(eval_set=draft, wanted=Wanted(**{**WANTED.__dict__, **changes}), by=None)
-    assert model_job.state_of(draft.pk) is None
+    assert model_job.latest(draft) is None
 
 
 def test_seeds_and_a_free_place_are_needed(draft: EvalSet, plays: Callable) -> None:
@@ -310,7 +313,7 @@ def test_without_data_designer_the_page_says_how_to_get_it(client: Client, draft
     page = client.get(url(draft)).content.decode()
     assert "make designer" in page and "Make variants" in page and "Have variants written" not in page
     answer = client.post(url(draft, "variant_job_start"), FORM, follow=True).content.decode()
-    assert "is not installed here" in answer and model_job.state_of(draft.pk) is None
+    assert "is not installed here" in answer and model_job.latest(draft) is None
 
 
 FORM = {
@@ -328,8 +331,7 @@ def test_from_the_form_to_the_review(client: Client, draft: EvalSet, plays: Call
         url(draft, "make_variants"), {"kinds": [PARAPHRASE], "each": 1, "seed": 0}, follow=True
     ).content.decode()  # fmt: skip
     assert "HX-Refresh" not in client.get(url(draft, "variant_job_status"), headers={"HX-Request": "true"})
-    job = model_job.state_of(draft.pk)
-    model_job.run(job["set"], job["id"])
+    done(model_job.latest(draft))
     assert client.get(url(draft, "variant_job_status"), headers={"HX-Request": "true"})["HX-Refresh"] == "true"
     page = client.get(url(draft)).content.decode()
     assert "3 wait." in page and 'title="Written by a model">writer' in page and "5 answers could not be used" in page
@@ -347,7 +349,7 @@ def test_only_an_admin_names_another_server(client: Client, draft: EvalSet, play
     client.force_login(make_member(draft.project))
     assert "No model to ask" in client.get(url(draft)).content.decode()
     client.post(url(draft, "variant_job_start"), FORM)
-    assert model_job.state_of(draft.pk) is None
+    assert model_job.latest(draft) is None
     fields = {"text": "x", "base_url": "http://127.0.0.1:9/v1", "model": "judge-model", "key_variable": "",
               "usd_per_million_input": 0, "usd_per_million_output": 0, "usd_per_day": 1}  # fmt: skip
     rubrics.save_version(project=draft.project, fields=fields, by=None)
@@ -356,8 +358,8 @@ def test_only_an_admin_names_another_server(client: Client, draft: EvalSet, play
     client.post(
         url(draft, "variant_job_start"), FORM | {"design-server": "judge", "design-base_url": "http://evil.example/v1"}
     )
-    job = model_job.state_of(draft.pk)
-    assert (job["wanted"]["base_url"], job["wanted"]["model"]) == ("http://127.0.0.1:9/v1", "judge-model")
+    wanted = model_job.latest(draft).spec["wanted"]
+    assert (wanted["base_url"], wanted["model"]) == ("http://127.0.0.1:9/v1", "judge-model")
 
 
 @pytest.mark.parametrize(
@@ -374,4 +376,4 @@ def test_a_bad_form_says_what_is_wrong(
 ) -> None:
     client.force_login(admin_of(draft.project))
     assert words in client.post(url(draft, "variant_job_start"), FORM | changes, follow=True).content.decode()
-    assert model_job.state_of(draft.pk) is None
+    assert model_job.latest(draft) is None

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.core import signing
-from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
@@ -19,7 +19,7 @@ from apps.core.models import Project, Role
 from apps.evals import actions, exporting, importing
 from apps.evals.forms import ImportChoiceForm, ImportForm
 from apps.evals.importing import Choice, ImportProblem, Preview
-from apps.evals.models import EvalSet, Split
+from apps.evals.models import EvalSet, Split, TaskImport
 
 SALT = "evals.import"
 TOKEN_S = 24 * 3600
@@ -72,12 +72,17 @@ def import_start(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     form = ImportChoiceForm(token.get("columns", []), request.POST)
     try:
         path, answers = importing.paths_of(token["id"]) if token else (None, None)
-        if path is None or not form.is_valid() or importing.state_of(token["id"]):
+        if path is None or not form.is_valid() or TaskImport.objects.filter(pk=token["id"]).exists():
             raise ImportProblem("That file is no longer here, or was imported already. Upload it again.")
         choice = importing.chosen(Choice(token["format"], **form.cleaned_data), token["columns"])
         if token["rows"] > importing.AT_ONCE:
             importing.submit(
-                identity=token["id"], eval_set=eval_set, name=token["name"], choice=choice, by=request.user
+                identity=token["id"],
+                eval_set=eval_set,
+                name=token["name"],
+                choice=choice,
+                by=request.user,
+                rows=token["rows"],
             )
             return redirect("evals:import_status", project.slug, pk, token["id"])
         done = importing.import_file(
@@ -103,11 +108,8 @@ def _token(request: HttpRequest, eval_set: EvalSet) -> dict[str, Any]:
 def import_status(request: HttpRequest, project: Project, pk: str, identity: str) -> HttpResponse:
     """The import by a worker, or the fragment of it that the page asks for."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    job = importing.state_of(str(identity))
-    if job is None or job["set"] != str(eval_set.pk):
-        raise Http404
-    importing.resend_if_lost(str(identity), job)
-    context = {"eval_set": eval_set, "job": job, "identity": identity, "name": job["name"], "done": job.get("result")}
+    job = get_object_or_404(TaskImport, eval_set=eval_set, pk=identity)
+    context = {"eval_set": eval_set, "job": job, "name": job.name, "done": job.result}
     return render(request, "evals/_import_status.html" if request.htmx else "evals/import.html", context)
 
 

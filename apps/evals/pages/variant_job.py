@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.models import Project, Role
+from apps.core.models import JobState, Project, Role
 from apps.evals import actions
 from apps.evals.forms import ModelVariantsForm
 from apps.evals.models import EvalSet
@@ -60,11 +60,9 @@ def stop(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that asks for itself; once the job has ended, the page comes anew."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    job = model_job.state_of(eval_set.pk)
-    if model_job.is_active(job):
-        model_job.settle(job)
-    response = render(request, "evals/_variant_job.html", {"eval_set": eval_set} | shown(eval_set))
-    if not model_job.is_active(model_job.state_of(eval_set.pk)):
+    context = shown(eval_set)
+    response = render(request, "evals/_variant_job.html", {"eval_set": eval_set} | context)
+    if context["job"] is None or not context["job"].is_active:
         response["HX-Refresh"] = "true"
     return response
 
@@ -101,17 +99,17 @@ def usd(prices: list[float], used: dict[str, int]) -> float | None:
 
 def shown(eval_set: EvalSet) -> dict[str, Any]:
     """The set's last job, as long as it says something about what is on the page."""
-    job = model_job.state_of(eval_set.pk)
+    job = model_job.latest(eval_set)
     review = batches.review_of(eval_set)
-    if job and job["state"] == "succeeded" and (review is None or job["result"]["batch"] != review.batch):
+    if job and job.state == JobState.SUCCEEDED and (review is None or job.result["batch"] != review.batch):
         job = None
     if job is None:
-        return {"design": None, "designing": False}
-    used = job.get("used")
+        return {"job": None}
+    used = job.used
     return {
-        "design": job, "designing": model_job.is_active(job), "percent": 100 * job["done"] / max(1, job["total"]),
-        "left_out": model_job.left_out(job["result"]) if "result" in job else "",
-        "stopping": model_job.is_stopping(job),
+        "job": job,
+        "wanted": job.spec["wanted"],
+        "left_out": model_job.left_out(job.result) if job.result else "",
         "tokens": used["input_tokens"] + used["output_tokens"] if used else 0,
-        "spent": usd(job.get("prices", []), used) if used else None,
-    }  # fmt: skip
+        "spent": usd(job.spec["prices"], used) if used else None,
+    }

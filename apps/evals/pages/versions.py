@@ -97,7 +97,7 @@ def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpRespon
         return redirect("evals:variants", project.slug, pk)
 
     def make() -> None:
-        if model_job.is_active(model_job.state_of(eval_set.pk)):
+        if eval_set.variant_jobs.active().exists():
             raise actions.EvalSetError("A model writes variants for this set. Wait for it, or stop it.")
         made = batches.make_batch(eval_set=eval_set, by=request.user, **form.cleaned_data)
         messages.success(

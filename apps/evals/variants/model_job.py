@@ -1,55 +1,42 @@
-"""Variants that a model writes: a job of an eval set, run by NeMo Data Designer in a process and environment of its own.
+"""Variants that a model writes: a job of an eval set, run by NeMo Data Designer in an environment of its own.
 
-What is known of the job lies in a folder of the set below the data folder, the last one only. It is done once: a job
-that was lost halfway has cost money already, so that a person decides whether to begin again. What comes back goes the
-same way as the templates' variants: `batches.store_batch`. Before the start it is estimated what the answers cost in
-tokens; more than a limit are never used, and what was used is told however the job ends.
+It has one attempt: a job that was lost halfway has cost money already, so that a person decides whether to begin again.
+What comes back goes the same way as the templates' variants: `batches.store_batch`. Before the start it is estimated what
+the answers cost in tokens; more than a limit are never used, and what was used is told however the job ends.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import os
 import shutil
-import subprocess
-import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from celery import current_app
 from django.conf import settings
-from django.contrib.auth import get_user_model
-from django.db import close_old_connections, connection, transaction
-from kombu.exceptions import OperationalError
+from django.db import transaction
 
+from apps.core import jobs
 from apps.core.actions import audit
-from apps.core.child import PASSED_ENV, Child
 from apps.core.models import Project, Role
 from apps.core.outgoing_keys import key_of
+from apps.core.runner import job_folder
 from apps.environments.clients import judge_of
 from apps.evals import actions
 from apps.evals.formats.rows import Bad
-from apps.evals.models import EvalSet, Task
+from apps.evals.models import EvalSet, Task, VariantJob
 from apps.evals.variants import batches, from_model
 from apps.evals.variants.templates import ARGUMENTS, Seed
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
 from workers.lib.variants.requests import Cost, expected
 
-log = logging.getLogger(__name__)
-TASK = "evals.write_variants"
-QUEUE = "eval"
 MOST_ASKED = 2_000  # answers of one job
 TIMEOUT_S = 60  # for one answer
 LONGEST_S = 3 * 3600.0
-BEAT_S, LOST_AFTER_S, RESENT_AFTER_S = 2.0, 180.0, 20.0
-ACTIVE = ("queued", "running")
 ABSENT = "NeMo Data Designer is not installed here. Whoever runs this Flywheel can add it with “make designer”."
-LOST = "The worker was lost on the way. Nothing was stored; start it again."
+IF_LOST = "Nothing was stored; start it again."
 
 
 @dataclass(frozen=True)
@@ -78,7 +65,7 @@ def judge_server(project: Project) -> dict[str, str] | None:
 
 
 @transaction.atomic
-def submit(*, eval_set: EvalSet, wanted: Wanted, by: Any) -> None:
+def submit(*, eval_set: EvalSet, wanted: Wanted, by: Any) -> VariantJob:
     """Leaves the job to a worker. Raises EvalSetError for all that can be known before the first question."""
     if not is_installed():
         raise actions.EvalSetError(ABSENT)
@@ -88,17 +75,20 @@ def submit(*, eval_set: EvalSet, wanted: Wanted, by: Any) -> None:
     limit = wanted.tokens or cost.most_tokens
     if limit < cost.dearest:
         raise actions.EvalSetError(f"One question may need up to {cost.dearest:,} tokens. Allow at least so many.")
-    if is_active(state_of(eval_set.pk)):
+    if eval_set.variant_jobs.active().exists():
         raise actions.EvalSetError("A model writes variants for this set already. Wait for it, or stop it.")
-    job = {"id": uuid.uuid4().hex, "state": "queued", "set": str(eval_set.pk), "by": by.pk if by else None,
-           "wanted": asdict(wanted) | {"tokens": limit}, "done": 0, "total": cost.questions, "expected": cost.tokens,
-           "prices": prices_of(eval_set.project, wanted)}  # fmt: skip
-    shutil.rmtree(home_of(eval_set.pk), ignore_errors=True)
-    home_of(eval_set.pk).mkdir(parents=True)
-    _write(job)
     audit("variants.asked_for", project=eval_set.project, by=by, target=eval_set, name=str(eval_set),
           asked=cost.questions, server=wanted.base_url, model=wanted.model, kinds=wanted.kinds, most_tokens=limit)  # fmt: skip
-    transaction.on_commit(lambda: _send(job))
+    spec = {"wanted": asdict(wanted) | {"tokens": limit}, "expected": cost.tokens}
+    job = VariantJob(
+        project=eval_set.project,
+        eval_set=eval_set,
+        name=f"Variants by {wanted.model}"[:200],
+        total=cost.questions,
+        spec=spec | {"prices": prices_of(eval_set.project, wanted)},
+        max_attempts=1,
+    )
+    return jobs.submit(job, by=by)
 
 
 def _check_server(project: Project, wanted: Wanted, by: Any) -> None:
@@ -144,150 +134,55 @@ def _kinds(task: Task, wanted: Wanted) -> list[str]:
     return [kind for kind in wanted.kinds if has_calls or kind != ARGUMENTS]
 
 
-def _send(job: dict) -> None:
-    try:
-        current_app.send_task(TASK, args=[job["set"], job["id"]], queue=QUEUE, retry=False)
-    except (OperationalError, OSError) as error:
-        log.warning("The variants of %s wait for the broker: %s", job["set"], error)
-
-
-# What is known of it
-
-
-def home_of(set_id: Any) -> Path:
-    return Path(settings.FLYWHEEL_DATA_DIR) / "variant_jobs" / uuid.UUID(str(set_id)).hex
-
-
-def state_of(set_id: Any) -> dict | None:
-    """{id, state, set, wanted, done, total, expected, prices, used?, result?, error?} of the set's last job; None where there was none."""
-    try:
-        return json.loads((home_of(set_id) / "job.json").read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def is_active(job: dict | None) -> bool:
-    return job is not None and job["state"] in ACTIVE
-
-
-def is_stopping(job: dict) -> bool:
-    """Whether a person asked it to stop, and it still waits for what is under way."""
-    return is_active(job) and _stop_file(job).exists()
-
-
-def _stop_file(job: dict) -> Path:
-    return home_of(job["set"]) / f"stop-{job['id']}"
-
-
-def _write(job: dict) -> None:
-    """Whole or not at all."""
-    home = home_of(job["set"])
-    part = home / f"job.{uuid.uuid4().hex}"
-    part.write_text(json.dumps(job | {"at": time.time()}))
-    part.replace(home / "job.json")
-
-
-def settle_lost() -> int:
-    """Sends a job again that nobody has begun; ends one whose worker is gone. Returns how many."""
-    folder = Path(settings.FLYWHEEL_DATA_DIR) / "variant_jobs"
-    homes = [home for home in folder.iterdir() if home.is_dir()] if folder.is_dir() else []
-    return sum(settle(job) for home in homes if (job := state_of(home.name)))
-
-
-def settle(job: dict) -> bool:
-    """The same for one job; says whether it did something."""
-    age = time.time() - job["at"]
-    if job["state"] == "queued" and age > RESENT_AFTER_S:
-        _write(job)
-        _send(job)
-        return True
-    if job["state"] == "running" and age > LOST_AFTER_S:
-        _write(job | {"state": "failed", "error": LOST})
-        return True
-    return False
+def latest(eval_set: EvalSet) -> VariantJob | None:
+    return eval_set.variant_jobs.first()
 
 
 def stop(*, eval_set: EvalSet, by: Any) -> None:
     """Asks the job to stop; nothing of it is stored. Raises EvalSetError where none goes on."""
-    job = state_of(eval_set.pk)
-    if job is None or job["state"] not in ACTIVE:
+    job = latest(eval_set)
+    if job is None or not jobs.cancel(job, by=by):
         raise actions.EvalSetError("No model writes variants for this set now.")
-    _stop_file(job).touch()
-    if job["state"] == "queued" and _claim(job):
-        _write(job | {"state": "cancelled"})
-    audit("variants.stopped", project=eval_set.project, by=by, target=eval_set, name=str(eval_set))
 
 
 # Doing it
 
 
-def run(set_id: str, job_id: str) -> None:
-    """The body of the task: once for each job."""
-    job = state_of(set_id)
-    if job is None or job["id"] != job_id or job["state"] != "queued" or not _claim(job):
-        return
-    _write(job := job | {"state": "running"})
-    try:
-        ending = _design(job)
-    except actions.EvalSetError as error:
-        ending = {"state": "failed", "error": str(error)}
-    except EvalSet.DoesNotExist:
-        ending = {"state": "failed", "error": "The eval set was deleted meanwhile."}
-    except Exception:  # the job's boundary
-        log.exception("The variants of %s could not be made", set_id)
-        ending = {"state": "failed", "error": "Something went wrong in the worker; its log says what."}
-    if _is_current(job):
-        _write(job | ending)
-        _tidy(home_of(set_id))
+def child_spec(job: VariantJob) -> dict:
+    if not is_installed():
+        raise actions.EvalSetError(ABSENT)
+    wanted = Wanted(**job.spec["wanted"])
+    return spec_of(batches.usable_seeds(job.eval_set), wanted)
+
+
+def store_events(job: VariantJob, events: list[dict]) -> None:
+    """The last of the numbers of what was used so far."""
+    told = [event["values"] for event in events if event["type"] == "metric"]
+    if told:
+        VariantJob.objects.filter(pk=job.pk).update(used={name: int(value) for name, value in told[-1].items()})
+
+
+def complete(job: VariantJob, result: dict) -> dict:
+    """What the model wrote as a batch that waits for a review. Raises EvalSetError."""
+    rows = _rows(job_folder(job) / "out" / "rows.jsonl")
+    made = store(eval_set=job.eval_set, rows=rows, wanted=Wanted(**job.spec["wanted"]), by=job.created_by)
+    return made | {name: result.get(name) for name in ("asked", "failed", "stopped")}
+
+
+def ended(job: VariantJob) -> None:
+    """What was used stays in the audit log, however the job ended."""
+    if job.attempt:
+        used = dict.fromkeys(("calls", "input_tokens", "output_tokens", "estimated"), 0) | job.used
+        audit("variants.model_asked", project=job.project, by=job.created_by, target=job.eval_set,
+              name=str(job.eval_set), model=job.spec["wanted"]["model"], **used)  # fmt: skip
+        transaction.on_commit(lambda: _tidy(job_folder(job)))
 
 
 def _tidy(home: Path) -> None:
     """What was asked and answered is in the tasks now, or was not wanted."""
-    (home / "spec.json").unlink(missing_ok=True)
+    for spec in home.glob("spec-*.json"):
+        spec.unlink(missing_ok=True)
     shutil.rmtree(home / "out", ignore_errors=True)
-
-
-def _is_current(job: dict) -> bool:
-    """Whether no other job took this one's place, as it may after LOST_AFTER_S."""
-    now = state_of(job["set"])
-    return now is not None and now["id"] == job["id"]
-
-
-def _claim(job: dict) -> bool:
-    """Whether this process is the first to take the job."""
-    try:
-        (home_of(job["set"]) / f"claim-{job['id']}").open("x").close()
-    except FileExistsError:
-        return False
-    return True
-
-
-def _design(job: dict) -> dict:
-    """{state, result?, done?}. Raises EvalSetError."""
-    eval_set = EvalSet.objects.select_related("project").get(pk=job["set"])
-    wanted = Wanted(**job["wanted"])
-    seeds = batches.usable_seeds(eval_set)
-    try:
-        told = ask(job, spec_of(seeds, wanted))
-    finally:
-        if not connection.in_atomic_block:
-            close_old_connections()  # that was long, and nothing was asked of the database meanwhile
-        _note_use(eval_set, job)
-    if told is None:
-        return {"state": "cancelled"}
-    with transaction.atomic():
-        by = get_user_model().objects.filter(pk=job["by"]).first()
-        result = store(eval_set=eval_set, rows=_rows(home_of(job["set"]) / "out" / "rows.jsonl"), wanted=wanted, by=by)
-    told = {name: told.get(name) for name in ("asked", "failed", "stopped")}
-    return {"state": "succeeded", "result": result | told, "done": told["asked"]}
-
-
-def _note_use(eval_set: EvalSet, job: dict) -> None:
-    """For ever, however the job ends: the next one takes the place of what is known of this one."""
-    by = get_user_model().objects.filter(pk=job["by"]).first()
-    used = job.get("used") or dict.fromkeys(("calls", "input_tokens", "output_tokens", "estimated"), 0)
-    audit("variants.model_asked", project=eval_set.project, by=by, target=eval_set, name=str(eval_set),
-          model=job["wanted"]["model"], **used)  # fmt: skip
 
 
 def spec_of(seeds: list[Task], wanted: Wanted) -> dict:
@@ -343,73 +238,3 @@ def left_out(counts: dict) -> str:
         f"Left out: {counts['faulty']:,} faulty, {counts['alike']:,} like another, {counts['guarded']:,} too near to a "
         "hold-out."
     )
-
-
-# The child
-
-
-def ask(job: dict, spec: dict) -> dict | None:
-    """Runs the child to its end: its result, or None where it was stopped. Raises EvalSetError with its words."""
-    home = home_of(job["set"])
-    child = _start(home, spec | {"out_dir": str(home / "out")})
-    stopped = False
-    try:
-        stopped = _follow(child, job, _stop_file(job))
-    finally:
-        status = child.close()
-    if stopped:
-        return None
-    if status == 0 and child.result is not None:
-        return child.result
-    words = (child.error or {}).get(
-        "message"
-    ) or f"It ended with status {status}. {child.last_line_of_stderr()}".strip()
-    raise actions.EvalSetError(str(words))
-
-
-def _start(home: Path, spec: dict) -> Child:
-    spec_path, stderr_path = home / "spec.json", home / "stderr.log"
-    spec_path.write_text(json.dumps(spec))
-    read_fd, write_fd = os.pipe()
-    names = (*PASSED_ENV, spec["server"]["api_key_env"])
-    env = {name: os.environ[name] for name in names if name in os.environ and name != "VIRTUAL_ENV"}
-    env |= {"FLYWHEEL_EVENTS_FD": str(write_fd), "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(settings.BASE_DIR)}
-    command = [settings.FLYWHEEL_DESIGNER_PYTHON, "-m", "workers.write_variants", str(spec_path)]
-    try:
-        with stderr_path.open("wb") as stderr:
-            process = subprocess.Popen(
-                command, cwd=settings.BASE_DIR, env=env, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr,
-                pass_fds=[write_fd], start_new_session=True,
-            )  # fmt: skip
-    except OSError as error:
-        os.close(read_fd)
-        raise actions.EvalSetError(ABSENT) from error
-    finally:
-        os.close(write_fd)
-    return Child(process, read_fd, stderr_path)
-
-
-def _follow(child: Child, job: dict, stop_file: Path) -> bool:
-    """Until the child closes its pipe. Keeps its progress; says whether it was stopped by a person or another job."""
-    ends, ended, stopped = time.monotonic() + LONGEST_S, False, False
-    while not ended:
-        events, ended = child.read(timeout=BEAT_S)
-        for event in events:
-            _hear(child, job, event)
-        stopped = stopped or stop_file.exists() or not _is_current(job)
-        if stopped or time.monotonic() > ends:
-            child.ask_to_stop()
-        if not stopped:
-            _write(job)
-    return stopped
-
-
-def _hear(child: Child, job: dict, event: dict) -> None:
-    if event["type"] == "progress":
-        job |= {"done": int(event["done"]), "total": int(event["total"])}
-    elif event["type"] == "metric":
-        job["used"] = {name: int(value) for name, value in event["values"].items()}
-    elif event["type"] == "result":
-        child.result = event
-    elif event["type"] == "error":
-        child.error = event
