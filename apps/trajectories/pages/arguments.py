@@ -1,52 +1,15 @@
-"""Arguments of tool calls, held against the JSON schema that the tool was offered with. Pure.
-
-Schemas come from whoever sends trajectories: nothing they say may load an address, run a pattern of theirs (which can
-take for ever) or unfold without end.
-"""
+"""Arguments of tool calls, held against the JSON schema that the tool was offered with. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.validators import extend
-from referencing import Registry
+from workers.lib.json_schema import Budget, JsonSchema, TooMuch, short
 
 MAX_BYTES = 100_000  # larger arguments and schemas are not checked
-MAX_REFERENCES = 500  # followed in one check
 MAX_PROBLEMS = 3
-MAX_WORDS = 200
-
-_plain = Draft202012Validator.VALIDATORS
-
-
-class Unbounded(Exception):
-    """A schema that refers to itself over and over."""
-
-
-def _ignored(validator: Any, value: Any, instance: Any, schema: Any) -> None:
-    return None
-
-
-def _additional(validator: Any, value: Any, instance: Any, schema: dict) -> Iterator[Any]:
-    if "patternProperties" not in schema:
-        yield from _plain["additionalProperties"](validator, value, instance, schema) or ()
-
-
-def _validator_class(budget: list[int]) -> type:
-    """A validator whose references cost: the sum of them is `budget[0]`."""
-
-    def reference(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        budget[0] -= 1
-        if budget[0] < 0:
-            raise Unbounded
-        yield from _plain["$ref"](validator, value, instance, schema) or ()
-
-    unsafe = ("pattern", "patternProperties", "uniqueItems", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef")
-    rules: dict[str, Callable] = dict.fromkeys(unsafe, _ignored)
-    return extend(Draft202012Validator, rules | {"$ref": reference, "additionalProperties": _additional})
 
 
 def offered(tools: Any) -> Iterator[tuple[str, dict]]:
@@ -58,22 +21,24 @@ def offered(tools: Any) -> Iterator[tuple[str, dict]]:
 
 
 class Checker:
-    """Says what is wrong with the arguments of calls of these tools (OpenAI's form, any shape tolerated)."""
+    """Says what is wrong with the arguments of calls of these tools (OpenAI's form, any shape tolerated).
+
+    All its checks share one budget of steps: a page of many calls with hostile schemas is bounded as one of few is.
+    """
 
     def __init__(self, tools: Any) -> None:
-        self._budget = [0]
-        self._form = _validator_class(self._budget)
-        self._schemas: dict[str, Any] = {}
+        self._budget = Budget(tolerant=True)
+        self._schemas: dict[str, JsonSchema | None] = {}
         self.dangerous: set[str] = set()
         for name, function in offered(tools):
-            self._schemas[name] = self._validator(function.get("parameters"))
+            self._schemas[name] = self._schema(function.get("parameters"))
             if function.get("x-dangerous") is True:
                 self.dangerous.add(name)
 
-    def _validator(self, schema: Any) -> Any:
+    def _schema(self, schema: Any) -> JsonSchema | None:
         if not isinstance(schema, dict) or len(json.dumps(schema, default=str)) > MAX_BYTES:
             return None
-        return self._form({key: value for key, value in schema.items() if key != "$schema"}, registry=Registry())
+        return JsonSchema(schema, tolerant=True)
 
     def problems(self, name: str, arguments: Any) -> list[str]:
         """At most MAX_PROBLEMS sentences; none where there is nothing to check against."""
@@ -84,22 +49,16 @@ class Checker:
         try:
             value = json.loads(arguments or "{}") if isinstance(arguments, str) else (arguments or {})
         except (ValueError, RecursionError) as error:
-            return [f"The arguments are not JSON: {str(error)[:MAX_WORDS]}"]
-        validator = self._schemas[name]
-        if validator is None or len(str(arguments)) > MAX_BYTES:
+            return [f"The arguments are not JSON: {short(str(error))}"]
+        schema = self._schemas[name]
+        if schema is None or len(str(arguments)) > MAX_BYTES:
             return []
-        self._budget[0] = MAX_REFERENCES
-        found = []
         try:
-            for error in validator.iter_errors(value):
-                where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
-                found.append(f"{where.lstrip('.')[:80]}: {_short(error.message)}".lstrip(": "))
-                if len(found) == MAX_PROBLEMS:
-                    break
-        except Exception:  # a schema of any shape makes the library raise anything; then there is nothing to say
-            return found
-        return found
+            return [_sentence(*problem) for problem in schema.problems(value, MAX_PROBLEMS, self._budget)]
+        except TooMuch:
+            return []
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_WORDS else f"{text[: MAX_WORDS // 2]} … {text[-MAX_WORDS // 2 :]}"
+def _sentence(path: tuple[str | int, ...], said: str) -> str:
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return f"{where.lstrip('.')[:80]}: {short(said)}".lstrip(": ")

@@ -9,17 +9,17 @@ import re
 from decimal import Decimal, DecimalException
 from typing import Annotated, Any, Literal
 
-import re2
 from msgspec import Meta
 
 from workers.lib.checks import plain
+from workers.lib.json_schema import JsonSchema, TooMuch
 from workers.lib.messages import json_of, unfenced
+from workers.lib.patterns import LONGEST, as_bytes, pattern_of
 from workers.lib.typed import NotNegative, Number, Share
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options, right_or_wrong
 from workers.lib.verifiers.matching import TEXTS
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
-LONGEST = 200_000  # characters of an answer that are looked at
 _OPEN, _CLOSE = re.compile("<answer>", re.IGNORECASE), re.compile("</answer>", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,4})?(?:/\d+)?")
 _IN_TEXT = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d{1,4})?")
@@ -57,27 +57,6 @@ class JsonOptions(Options):
     schema: Any = None
     fenced: bool = True
     partial: Annotated[float, Meta(ge=-1, le=1)] = 0.0
-
-
-def pattern_of(text: str | None, where: str, *, case: bool = True) -> Any:
-    """An RE2 pattern over UTF-8 bytes; it takes time in proportion to the text. Raises SpecError."""
-    if text is None:
-        return None
-    chosen = re2.Options()
-    chosen.log_errors, chosen.case_sensitive, chosen.dot_nl = False, case, True
-    try:
-        return re2.compile(text.encode("utf-8", "replace"), chosen)
-    except re2.error as error:
-        raise SpecError(f"“{where}” is no RE2 pattern: {_said(error)}.") from error
-
-
-def _said(error: Exception) -> str:
-    said = error.args[0] if error.args else error
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
-
-
-def as_bytes(text: str) -> bytes:
-    return text[:LONGEST].encode("utf-8", "replace")
 
 
 def find_answer(text: str, where: str, pattern: Any = None) -> str:
@@ -254,49 +233,39 @@ class Json(Guarded):
 
     def __init__(self, chosen: Any, path: str) -> None:
         self.fenced, self.partial = chosen.fenced, chosen.partial
-        self.validator = None if chosen.schema is None else validator_of(chosen.schema, f"{path}.schema")
+        self.schema = None if chosen.schema is None else JsonSchema(chosen.schema, f"{path}.schema")
 
     def judge(self, rollout: Rollout) -> Score:
         text = unfenced(rollout.output) if self.fenced else rollout.output
         value = json_of(text[:LONGEST])
         if value is None and text.strip() != "null":
             return Score(reward=0.0, components={"valid": 0.0, "schema": 0.0}, details=["broken JSON"])
-        validator = self.validator or self.of_task(rollout)
-        problems = [] if validator is None else problems_of(validator, value)
-        fits = not problems
+        schema = self.schema or self.of_task(rollout)
+        problems = [] if schema is None else fits(schema, value)
+        right = not problems
         return Score(
-            reward=1.0 if fits else self.partial, components={"valid": 1.0, "schema": float(fits)},
-            success=fits, valid=True, details=problems,
+            reward=1.0 if right else self.partial, components={"valid": 1.0, "schema": float(right)},
+            success=right, valid=True, details=problems,
         )  # fmt: skip
 
-    def of_task(self, rollout: Rollout) -> Any:
+    def of_task(self, rollout: Rollout) -> JsonSchema | None:
         schema = rollout.expected.get("schema")
         try:
-            return None if schema is None else validator_of(schema, "expected.schema")
+            return None if schema is None else JsonSchema(schema, "expected.schema")
         except SpecError as error:
             raise Unscorable(str(error)) from error
 
 
-def validator_of(schema: Any, where: str) -> Any:
-    """Of JSON Schema 2020-12; references to elsewhere are not fetched. Raises SpecError."""
-    from jsonschema import Draft202012Validator, SchemaError
-    from referencing import Registry
-
+def fits(schema: JsonSchema, value: Any) -> list[str]:
+    """The first problems, each with its place. Raises Unscorable where the schema cannot be held against the value."""
     try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        raise SpecError(f"“{where}” is no JSON Schema: {error.message[:200]}.") from error
-    return Draft202012Validator(schema, registry=Registry())
+        return [f"{json_path(path)[:100]}: {said[:200]}" for path, said in schema.problems(value)]
+    except (TooMuch, SpecError) as error:
+        raise Unscorable(str(error)) from error
 
 
-def problems_of(validator: Any, value: Any) -> list[str]:
-    """The first problems, each with its place."""
-    found = []
-    for error in validator.iter_errors(value):
-        found.append(f"{error.json_path[:100]}: {error.message[:200]}")
-        if len(found) == 5:
-            break
-    return found
+def json_path(path: tuple[str | int, ...]) -> str:
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
 
 
 def exact_from_spec(spec: dict, clients: Clients, path: str) -> Exact:

@@ -12,7 +12,7 @@ from typing import Any
 
 from workers.lib.checks import CONSTRAINTS, letters, words
 from workers.lib.messages import json_of, unfenced
-from workers.lib.verifiers.answers import LONGEST
+from workers.lib.patterns import LONGEST
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from workers.lib.json_schema import JsonSchema, TooMuch
 from workers.lib.messages import argument_share, functions_of, last_answer, native_calls
 from workers.lib.typed import Number
 from workers.lib.verifiers.base import Guarded, Options, Unscorable, options, weights_of
@@ -55,10 +56,10 @@ def by_schema(call: dict, rollout: Rollout, expected: dict) -> Execution:
 
 
 def _problem(args: dict, schema: dict) -> str:
-    from jsonschema import Draft202012Validator
-
-    problem = next(Draft202012Validator(schema).iter_errors(args), None)
-    return "" if problem is None else problem.message[:300]
+    try:
+        return JsonSchema(schema, tolerant=True).problem(args)
+    except TooMuch as error:
+        raise Unscorable(str(error)) from error
 
 
 def from_spec(spec: dict, clients: Any, path: str) -> ToolCall:

@@ -8,13 +8,12 @@ import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from inspect import isawaitable
-from typing import Any
 
 from workers.lib.environments import gold_calls, opening
 from workers.lib.environments.customer_service.shop import (
+    CHECKED,
     HANDLERS,
     POLICY,
-    SCHEMAS,
     TOOLS,
     Desk,
     ShopError,
@@ -23,6 +22,7 @@ from workers.lib.environments.customer_service.shop import (
 )
 from workers.lib.environments.customer_service.user import ScriptedUser, agrees
 from workers.lib.environments.episodes import ToolEpisode, judged, verifier_of
+from workers.lib.json_schema import refusal
 from workers.lib.messages import text_of
 from workers.lib.spec import SpecError
 from workers.lib.verifiers import Clients, Execution, Rollout, Score, masked
@@ -122,7 +122,7 @@ class ServiceEpisode(ToolEpisode):
             return Execution(True, False, answer + (" (The customer has left.)" if over else ""), name=tool, args=args)
         if tool not in HANDLERS:
             return self.refusal(tool, args, f"There is no tool {tool[:80]}.")
-        if problem := _problem(tool, args):
+        if problem := refusal(CHECKED[tool], args)[:300]:
             return self.refusal(tool, args, problem)
         broken = violations(self.desk, tool, args, self._confirmed)
         self.broken += [f"{tool}: {rule}" for rule in broken]
@@ -214,13 +214,6 @@ class ServiceEpisode(ToolEpisode):
 def _says(text: str, word: str) -> bool:
     """As a word or number of its own: 9.90 is not in 59.90."""
     return re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", text) is not None
-
-
-def _problem(tool: str, args: dict[str, Any]) -> str:
-    from jsonschema import Draft202012Validator
-
-    found = next(Draft202012Validator(SCHEMAS[tool]).iter_errors(args), None)
-    return found.message[:300] if found else ""
 
 
 @lru_cache(maxsize=1)

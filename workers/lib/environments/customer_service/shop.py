@@ -12,6 +12,8 @@ from datetime import date, timedelta
 from functools import lru_cache
 from typing import Any
 
+from workers.lib.json_schema import JsonSchema
+
 TODAY = date(2026, 3, 16)
 RETURN_DAYS = 30
 CREDIT_LIMIT = 10.0
@@ -242,6 +244,7 @@ def _tool(name: str) -> dict:
 
 TOOLS = [_tool(name) for name in HANDLERS]
 SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
+CHECKED = {name: JsonSchema(schema, tolerant=True) for name, schema in SCHEMAS.items()}
 
 
 # Policy

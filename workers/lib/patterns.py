@@ -1,0 +1,56 @@
+"""Regular expressions that people and models write: RE2 only, whose time grows with the text and not faster.
+
+RE2 may still take a step of each part of the pattern for each byte of the text, so both are bounded.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from workers.lib.typed import SpecError
+
+LONGEST = 200_000  # characters of a text that are looked at
+MAX_PATTERN = 2_000  # characters
+MAX_PROGRAM = 1_000  # RE2's instructions: with LONGEST some 2·10⁸ steps, a second of processor time
+
+
+class PatternError(ValueError):
+    """A pattern that is not run; the message is the end of a sentence about it."""
+
+
+@lru_cache(maxsize=1024)
+def compiled(text: str, *, case: bool = True) -> Any:
+    """An RE2 pattern over UTF-8 bytes; `.` matches a line break, too. Raises PatternError."""
+    if len(text) > MAX_PATTERN:
+        raise PatternError(f"has {len(text):,} characters; {MAX_PATTERN:,} are allowed")
+    chosen = re2.Options()
+    chosen.log_errors, chosen.case_sensitive, chosen.dot_nl = False, case, True
+    try:
+        found = re2.compile(text.encode("utf-8", "replace"), chosen)
+    except re2.error as error:
+        raise PatternError(f"is not an RE2 pattern: {_words(error)}") from error
+    if found.programsize > MAX_PROGRAM:
+        raise PatternError(
+            f"takes {found.programsize:,} steps, its repetitions written out; {MAX_PROGRAM:,} are allowed"
+        )
+    return found
+
+
+def pattern_of(text: str | None, where: str, *, case: bool = True) -> Any:
+    """The compiled pattern; None for None. Raises SpecError."""
+    try:
+        return None if text is None else compiled(text, case=case)
+    except PatternError as error:
+        raise SpecError(f"“{where}” {error}.") from error
+
+
+def as_bytes(text: str) -> bytes:
+    return text[:LONGEST].encode("utf-8", "replace")
+
+
+def _words(error: Exception) -> str:
+    said = error.args[0] if error.args else error
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
