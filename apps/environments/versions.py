@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from difflib import unified_diff
 
+from apps.core.diffing import changed_lines
 from apps.environments.models import Environment
 
 CONTEXT = 2
@@ -25,7 +25,5 @@ def content_of(environment: Environment) -> str:
 
 
 def changes(older: Environment, newer: Environment) -> Iterator[tuple[str, str]]:
-    """("+", "-" or " ", line) of what changed, with a little around it."""
-    lines = unified_diff(content_of(older).split("\n"), content_of(newer).split("\n"), n=CONTEXT, lineterm="")
-    for line in list(lines)[2:]:
-        yield ("…", "") if line.startswith("@@") else (line[:1], line[1:])
+    """(kind, line) as `changed_lines` has them, of all that the hash is of."""
+    return changed_lines(content_of(older).split("\n"), content_of(newer).split("\n"), CONTEXT)

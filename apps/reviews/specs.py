@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from apps.core.diffing import changed_lines
 
 MAX_SPEC = 200_000  # characters
 CODE = ("source", "code", "tests")  # texts in a spec that are programs
@@ -100,7 +101,5 @@ def lines(spec: dict[str, Any]) -> list[str]:
 
 
 def diff(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(kind: "same", "gone", "new" or "skip" between distant changes; line), three lines of the same around each."""
-    kinds = {" ": "same", "-": "gone", "+": "new", "@": "skip"}
-    for line in list(difflib.unified_diff(lines(before), lines(after), lineterm="", n=3))[3:]:
-        yield kinds[line[0]], "…" if line[0] == "@" else line[1:]
+    """(kind, line) as `changed_lines` has them."""
+    return changed_lines(lines(before), lines(after))

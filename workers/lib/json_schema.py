@@ -23,7 +23,8 @@ from workers.lib.typed import SpecError
 
 MAX_SCHEMA = 100_000  # characters of its JSON
 MAX_DEPTH = 64
-MAX_STEPS = 300_000  # of one check; some microseconds each
+MAX_PATTERNS = 200
+MAX_STEPS = 200_000  # of one check; some microseconds each
 MAX_WORDS = 300  # characters of a message; the library quotes the whole value in it
 REFERENCE_STEPS = 20  # a reference costs more than another keyword
 UNSUPPORTED = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef")  # the library runs patterns of its own there
@@ -78,7 +79,7 @@ def _counted(keyword: Keyword, cost: Callable[[Any, Any], int]) -> Keyword:
         budget = _budget.get()
         budget.spend(1 + cost(value, instance))
         for error in keyword(validator, value, instance, schema) or ():
-            budget.spend(1 + len(error.message) // 200)  # the library quotes the value in it, however long
+            budget.spend(1 + len(error.message) // 50)  # the library quotes the value in it, however long
             error.message = short(error.message)
             yield error
 
@@ -264,11 +265,18 @@ def _refuse(schema: Any, where: str) -> None:
         _budget.reset(token)
     if error is not None:
         raise SpecError(f"“{where}” is not a JSON Schema: {error.message[:200]}.")
-    for part in _parts(schema):
-        _refuse_part(part, where)
+    patterns = [pattern for part in _parts(schema) for pattern in _patterns_of(part, where)]
+    if len(patterns) > MAX_PATTERNS:
+        raise SpecError(f"“{where}” has {len(patterns):,} patterns; {MAX_PATTERNS} are allowed.")
+    for pattern in patterns:
+        try:
+            compiled(pattern)
+        except PatternError as error:
+            raise SpecError(f"“{where}”: the pattern {pattern[:80]!r} {error}.") from error
 
 
-def _refuse_part(part: dict, where: str) -> None:
+def _patterns_of(part: dict, where: str) -> list[str]:
+    """Of one schema in it. Raises SpecError for what this module does not run."""
     for name in UNSUPPORTED:
         if name in part:
             raise SpecError(f"“{where}” uses {name}, which is not supported. Use additionalProperties or items.")
@@ -277,11 +285,7 @@ def _refuse_part(part: dict, where: str) -> None:
         raise SpecError(
             f"“{where}” refers to {str(reference)[:80]!r}. Only references inside it (#/$defs/…) are followed."
         )
-    for pattern in [*filter(None, [part.get("pattern")]), *part.get("patternProperties", {})]:
-        try:
-            compiled(pattern)
-        except PatternError as error:
-            raise SpecError(f"“{where}”: the pattern {pattern[:80]!r} {error}.") from error
+    return [*filter(None, [part.get("pattern")]), *part.get("patternProperties", {})]
 
 
 def _depth(value: Any) -> int:

@@ -14,11 +14,12 @@ from workers.lib.typed import SpecError
 
 LONGEST = 200_000  # characters of a text that are looked at
 MAX_PATTERN = 2_000  # characters
-MAX_PROGRAM = 1_000  # RE2's instructions: with LONGEST some 2·10⁸ steps, a second of processor time
+MAX_PROGRAM = 10_000  # RE2's instructions
+MAX_WORK = 300_000_000  # instructions × bytes: the worst pattern takes a second or two for that many
 
 
 class PatternError(ValueError):
-    """A pattern that is not run; the message is the end of a sentence about it."""
+    """A pattern that is not run, and why."""
 
 
 @lru_cache(maxsize=1024)
@@ -47,8 +48,14 @@ def pattern_of(text: str | None, where: str, *, case: bool = True) -> Any:
         raise SpecError(f"“{where}” {error}.") from error
 
 
-def as_bytes(text: str) -> bytes:
-    return text[:LONGEST].encode("utf-8", "replace")
+def as_bytes(text: str, pattern: Any = None) -> bytes:
+    """The text that a pattern looks at. Raises PatternError where that could take too long."""
+    raw = text[:LONGEST].encode("utf-8", "replace")
+    if pattern is not None and len(raw) * pattern.programsize > MAX_WORK:
+        raise PatternError(
+            f"The pattern, of {pattern.programsize:,} steps, is too large for a text of {len(raw):,} bytes."
+        )
+    return raw
 
 
 def _words(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -15,6 +14,7 @@ from django.db.models.functions import TruncDate
 from django.utils import timezone
 
 from apps.core.actions import audit
+from apps.core.diffing import changed_lines
 from apps.core.intervals import wilson
 from apps.core.models import AuditEvent, Project
 from apps.core.outgoing_keys import key_hosts
@@ -162,10 +162,8 @@ def agreements(project: Project) -> dict[int, Agreement]:
 
 
 def difference(before: Rubric, after: Rubric) -> list[tuple[str, str]]:
-    """(kind: "same", "gone", "new" or "skip"; line) of two versions, the settings first."""
-    lines = difflib.unified_diff(_lines(before), _lines(after), lineterm="", n=3)
-    kinds = {" ": "same", "-": "gone", "+": "new", "@": "skip"}
-    return [(kinds[line[0]], line[1:] if line[0] != "@" else "…") for line in list(lines)[2:]]
+    """(kind, line) as `changed_lines` has them, the settings first."""
+    return list(changed_lines(_lines(before), _lines(after)))
 
 
 def _lines(rubric: Rubric) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from apps.trajectories.pages.transcript import Text, Turn
 
 MOST_CHANGES = 20
+MOST_ALIGNED = 1_000  # difflib takes time by the square of them
 
 
 @dataclass(slots=True)
@@ -26,10 +27,15 @@ class Pair:
 
 
 def align(a: list[Turn], b: list[Turn]) -> list[Pair]:
-    """Turns of the same role that call the same tools stand beside each other; what is between is paired in order."""
-    matcher = SequenceMatcher(None, [_kind(turn) for turn in a], [_kind(turn) for turn in b], autojunk=False)
+    """Turns of the same role that call the same tools stand beside each other; what is between is paired in order, as all
+    of two runs are of which one has more than MOST_ALIGNED turns."""
+    if max(len(a), len(b)) > MOST_ALIGNED:
+        ranges = [("", 0, len(a), 0, len(b))]
+    else:
+        kinds = [_kind(turn) for turn in a], [_kind(turn) for turn in b]
+        ranges = SequenceMatcher(None, *kinds, autojunk=False).get_opcodes()
     pairs = []
-    for _, a_from, a_to, b_from, b_to in matcher.get_opcodes():
+    for _, a_from, a_to, b_from, b_to in ranges:
         for step in range(max(a_to - a_from, b_to - b_from)):
             left = a[a_from + step] if a_from + step < a_to else None
             right = b[b_from + step] if b_from + step < b_to else None

@@ -7,7 +7,7 @@ recorded one of that tool.
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
+from rapidfuzz.distance import Indel
 
 from workers.lib.checks import answered_calls, assertions_in, state_after, state_share
 from workers.lib.environments import opening
@@ -97,5 +97,5 @@ def _is_result(item: object) -> bool:
 
 def _likeness(args: dict, recorded: dict) -> tuple[float, float]:
     """Equal arguments first, then how alike the rest reads."""
-    alike = SequenceMatcher(None, repr(normalise(args))[:2000], repr(normalise(recorded))[:2000]).ratio()
+    alike = Indel.normalized_similarity(repr(normalise(args))[:2000], repr(normalise(recorded))[:2000])
     return argument_share(args, recorded), alike

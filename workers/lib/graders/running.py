@@ -11,7 +11,7 @@ from typing import Any, NotRequired, TypedDict
 from workers.lib.graders import models
 from workers.lib.graders.errors import RunError, flagged, no_errors
 from workers.lib.graders.formula import Formula, FormulaError
-from workers.lib.graders.similarity import METRICS, cosine
+from workers.lib.graders.similarity import LONGEST, METRICS, cosine
 from workers.lib.graders.templates import render
 from workers.lib.graders.validation import Grader, Multi, Single, read
 from workers.lib.sandbox import CodeError, Limits, SandboxError, shared
@@ -73,6 +73,8 @@ class Run:
     def _text_similarity(self) -> float:
         text, reference = self._texts()
         metric = self.grader.evaluation_metric
+        if max(len(text), len(reference)) > LONGEST:
+            raise RunError("other_error", f"text_similarity compares texts of at most {LONGEST:,} characters.")
         if metric != "cosine":
             return METRICS[metric](text, reference)
         if self.embed is None:

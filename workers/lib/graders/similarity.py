@@ -13,6 +13,7 @@ from itertools import pairwise
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
 _ROUGE_WORDS = re.compile(r"[a-z0-9]+")
+LONGEST = 20_000  # characters of either text: some metrics take time by the product of the lengths
 EPSILON = 0.1  # what counts for an n-gram order without a match: Chen & Cherry 2014, smoothing 1
 
 
@@ -98,8 +99,9 @@ def _aligned(made: list[str], wanted: list[str]) -> list[tuple[int, int]]:
     pairs: dict[int, int] = {}
     for form in (str, stem):
         places: dict[str, list[int]] = {}
+        taken = set(pairs.values())
         for at, word in enumerate(wanted):
-            if at not in pairs.values():
+            if at not in taken:
                 places.setdefault(form(word), []).append(at)
         for at in reversed([at for at in range(len(made)) if at not in pairs]):
             if found := places.get(form(made[at])):

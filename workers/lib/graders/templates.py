@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from workers.lib.graders.errors import RunError
 
-_HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _PATH = re.compile(r"\s*(item|sample)((?:\.[^\s.\[\]{}]+|\[\d+\]|\[(?:'[^']*'|\"[^\"]*\")\])*)\s*")
 _STEP = re.compile(r"\.([^\s.\[\]{}]+)|\[(\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\]")
+MAX_TEMPLATE, MAX_RENDERED = 200_000, 4_000_000  # characters
 Path = tuple[str | int, ...]
 
 
@@ -26,19 +27,37 @@ def parse(expression: str) -> Path:
     return (found[1], *(int(index) if index else name or one or two or "" for name, index, one, two in steps))
 
 
+def pieces(template: str) -> Iterator[tuple[str, str | None]]:
+    """(text, what stands between the next braces); None for the second after the last text."""
+    at = 0
+    while (start := template.find("{{", at)) >= 0 and (end := template.find("}}", start + 2)) >= 0:
+        yield template[at:start], template[start + 2 : end]
+        at = end + 2
+    yield template[at:], None
+
+
 def check(template: str) -> None:
-    """ValueError for the first hole that is no path."""
-    for hole in _HOLE.findall(template):
-        parse(hole)
+    """ValueError for one that is too long, and for the first hole that is no path."""
+    if len(template) > MAX_TEMPLATE:
+        raise ValueError(f"it has {len(template):,} characters; {MAX_TEMPLATE:,} are allowed")
+    for _, hole in pieces(template):
+        if hole is not None:
+            parse(hole)
 
 
 def render(template: str, values: dict[str, Any]) -> str:
     """The template with `values["item"]` and `values["sample"]` put in: text as it is, all else as JSON.
 
     RunError invalid_variable_error for a path that leads nowhere, sample_parse_error where the answer should be JSON
-    and is not.
+    and is not, other_error for more than MAX_RENDERED characters.
     """
-    return _HOLE.sub(lambda hole: _text(look_up(parse(hole[1]), values)), template)
+    made, size = [], 0
+    for text, hole in pieces(template):
+        made += [text, "" if hole is None else _text(look_up(parse(hole), values))]
+        size += len(made[-2]) + len(made[-1])
+        if size > MAX_RENDERED:
+            raise RunError("other_error", f"Filled in, the text has more than {MAX_RENDERED:,} characters.")
+    return "".join(made)
 
 
 def look_up(path: Path, values: dict[str, Any]) -> Any:

@@ -77,7 +77,7 @@ Single = StringCheck | TextSimilarity | ScoreModel | LabelModel | PythonGrader
 
 
 class Multi(Form, tag="multi", kw_only=True):
-    graders: Annotated[dict[str, Single], Meta(min_length=1)]
+    graders: Annotated[dict[str, Single], Meta(min_length=1, max_length=32)]
     calculate_output: str
 
 

@@ -16,7 +16,7 @@ PROMPT_ROLES = ("system", "developer")
 RESULT_ROLES = ("tool", "function")
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 REASONING_PARTS = frozenset(("reasoning", "thinking", "redacted_thinking"))
-_FENCE = re.compile(r"\A```[\w-]*\s*\n(.*?)\n?\s*```\Z", re.DOTALL)
+_FENCE = re.compile(r"```[\w-]*\s*")
 
 
 def text_of(message: Message) -> str:
@@ -64,9 +64,12 @@ def reasoning_of(message: Message) -> str:
 
 
 def unfenced(text: str) -> str:
-    """A text without the code fence around all of it."""
-    fenced = _FENCE.match(text.strip())
-    return fenced[1] if fenced else text
+    """A text without the code fence around all of it, nor the empty lines just inside."""
+    first, line_end, rest = text.strip().partition("\n")
+    if not line_end or not rest.endswith("```") or not _FENCE.fullmatch(first):
+        return text
+    inner = rest[:-3].rstrip()
+    return inner[inner.rfind("\n", 0, len(inner) - len(inner.lstrip())) + 1 :]
 
 
 def is_prompt(message: Message) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Meta
 from workers.lib.checks import plain
 from workers.lib.json_schema import JsonSchema, TooMuch
 from workers.lib.messages import json_of, unfenced
-from workers.lib.patterns import LONGEST, as_bytes, pattern_of
+from workers.lib.patterns import LONGEST, PatternError, as_bytes, pattern_of
 from workers.lib.typed import NotNegative, Number, Share
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options, right_or_wrong
 from workers.lib.verifiers.matching import TEXTS
@@ -59,11 +59,19 @@ class JsonOptions(Options):
     partial: Annotated[float, Meta(ge=-1, le=1)] = 0.0
 
 
+def searched(text: str, pattern: Any) -> bytes:
+    """Raises Unscorable where the pattern would take too long with the text."""
+    try:
+        return as_bytes(text, pattern)
+    except PatternError as error:
+        raise Unscorable(str(error)) from error
+
+
 def find_answer(text: str, where: str, pattern: Any = None) -> str:
     """The part of an output that is the answer; "" where there is none. A pattern's first group, or all it matched."""
     text = text[:LONGEST]
     if pattern is not None:
-        found = pattern.search(as_bytes(text))
+        found = pattern.search(searched(text, pattern))
         return _bytes(found.group(min(1, pattern.groups))) if found else ""
     if where == "boxed":
         return boxed(text)
@@ -213,7 +221,8 @@ class Pattern(Guarded):
         self.pattern = pattern_of(chosen.pattern, f"{path}.pattern", case=chosen.case)
 
     def judge(self, rollout: Rollout) -> Score:
-        pattern, text = self.pattern or self.of_task(rollout), as_bytes(rollout.output)
+        pattern = self.pattern or self.of_task(rollout)
+        text = searched(rollout.output, pattern)
         found = (pattern.fullmatch(text) if self.full else pattern.search(text)) is not None
         details = ["the pattern matches" if found else "the pattern does not match"]
         return right_or_wrong(found != self.absent, details)

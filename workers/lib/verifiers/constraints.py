@@ -10,20 +10,31 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import re2
+
 from workers.lib.checks import CONSTRAINTS, letters, words
 from workers.lib.messages import json_of, unfenced
-from workers.lib.patterns import LONGEST
+from workers.lib.patterns import LONGEST, as_bytes, compiled
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 RELATIONS = ("at least", "at most", "exactly", "less than", "more than")
+LONGEST_PHRASE, MOST_PHRASES, MOST_CONSTRAINTS = 200, 100, 100
+PHRASES = (
+    "keyword",
+    "keywords",
+    "forbidden_words",
+    "section_spliter",
+    "postscript_marker",
+)  # searched in the whole text
 UNCHECKED = ("response_language",)  # needs a model of languages; skipped, and said so
-_SENTENCE = re.compile(r"[.!?。！？]+[\"'”’)\]*]*(?=\s|$)")
+# These read what a model wrote: no pattern may come back to the same characters again and again.
+_SENTENCE = re.compile(r"(?<![.!?。！？])[.!?。！？]++[\"'”’)\]*]*+(?=\s|$)")
 _ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|etc|vs|Mr|Mrs|Ms|Dr|Prof|St|No|[A-Z])\.(?=\s)")
 _BULLET = re.compile(r"^[ \t]*[*•-][ \t]+\S", re.MULTILINE)
 _HIGHLIGHT = re.compile(r"(?<!\*)\*(?!\*)[^\n*]+\*(?!\*)|\*\*[^\n*]+\*\*")
 _PLACEHOLDER = re.compile(r"\[[^\[\]\n]+\]")
-_TITLE = re.compile(r"<<[^<>\n]*[^<>\s][^<>\n]*>>")
+_TITLE = re.compile(r"<<(?=[^<>\n]*[^<>\s])[^<>\n]++>>")
 _RULE = re.compile(r"^[ \t]*\*\*\*[ \t]*$", re.MULTILINE)
 
 
@@ -55,7 +66,16 @@ def related(found: int, arguments: dict, count: int | None, default: str = "at l
 
 def times(text: str, phrase: str) -> int:
     """How often a word or phrase stands in the text as whole words, whatever its case."""
-    return len(re.findall(rf"(?<!\w){re.escape(phrase.casefold())}(?!\w)", text.casefold())) if phrase else 0
+    text, phrase, found, at = text.casefold(), phrase.casefold(), 0, 0
+    while phrase and (at := text.find(phrase, at)) >= 0:
+        end = at + len(phrase)
+        whole = not (_is_letter(text[at - 1 : at]) or _is_letter(text[end : end + 1]))
+        found, at = found + whole, end if whole else at + 1
+    return found
+
+
+def _is_letter(char: str) -> bool:
+    return char.isalnum() or char == "_"
 
 
 def _nth_paragraph(text: str, a: dict) -> bool:
@@ -72,8 +92,8 @@ def _two_responses(text: str, a: dict) -> bool:
 
 
 def _sections(text: str, a: dict) -> bool:
-    name = re.escape(a.get("section_spliter") or "Section")
-    return related(len(re.findall(rf"^\W*{name}\s+\d+", text, re.MULTILINE)), a, a.get("num_sections"))
+    name = re.escape((a.get("section_spliter") or "").strip() or "Section")  # no space at its ends: \s++ has its own
+    return related(len(re.findall(rf"^[^\w\n]*{name}\s++\d", text, re.MULTILINE)), a, a.get("num_sections"))
 
 
 def _repeats(text: str, a: dict) -> bool:
@@ -86,8 +106,8 @@ def _quoted(text: str, a: dict) -> bool:
 
 
 def _postscript(text: str, a: dict) -> bool:
-    marker = re.escape((a.get("postscript_marker") or "P.S.").casefold())
-    return re.search(rf"^[ \t]*{marker}[ \t]*\S", text.casefold(), re.MULTILINE) is not None
+    marker = re2.escape((a.get("postscript_marker") or "P.S.").casefold())
+    return compiled(rf"(?m)^[ \t]*{marker}[ \t]*\S").search(as_bytes(text.casefold())) is not None
 
 
 def _is_json(text: str, a: dict) -> bool:
@@ -170,6 +190,10 @@ def checked(item: Any, where: str) -> dict:
             raise SpecError(f"“{where}.{name}” is missing or of the wrong type for “{kind}”.")
         if isinstance(value, list) and not all(isinstance(part, str) and part for part in value):
             raise SpecError(f"“{where}.{name}” must be a list of texts.")
+    for name in PHRASES:
+        phrases = item[name] if isinstance(item.get(name), list) else [item.get(name) or ""]
+        if len(phrases) > MOST_PHRASES or any(len(str(phrase)) > LONGEST_PHRASE for phrase in phrases):
+            raise SpecError(f"“{where}.{name}” may have {MOST_PHRASES} texts of {LONGEST_PHRASE} characters.")
     for name in ("relation", "let_relation", "capital_relation"):
         if item.get(name) not in (None, *RELATIONS):
             raise SpecError(f"“{where}.{name}” must be one of {', '.join(RELATIONS)}.")

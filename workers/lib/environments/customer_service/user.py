@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from workers.lib.patterns import as_bytes, pattern_of
+
 MAX_READ = 4000  # characters of the agent's message that are read
 ASKS_EMAIL = re.compile(r"\b(e-?mail|verify|identif|who am i (speaking|talking))", re.IGNORECASE)
 ASKS_ORDER = re.compile(r"(which|what|your|the) order( number| id)?\b[^.!]{0,60}\?|order (number|id)", re.IGNORECASE)
@@ -32,6 +34,11 @@ class ScriptedUser:
 
     script: dict
     told: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Raises SpecError for a fact whose pattern is none (RE2)."""
+        facts = enumerate(self.script.get("facts") or [])
+        self.asks = [pattern_of(fact["asks"], f"metadata.user.facts[{at}].asks", case=False) for at, fact in facts]
 
     def reply(self, text: str) -> tuple[str, bool]:
         """(what the user says, whether that ends the conversation)."""
@@ -59,7 +66,7 @@ class ScriptedUser:
             number = self.script.get("order")
             found.append(f"It is order {number}." if number else "I do not know the number, please look it up.")
         for place, fact in enumerate(self.script.get("facts", [])):
-            if "?" in text and re.search(fact["asks"], text, re.IGNORECASE) and self._first(f"fact{place}"):
+            if "?" in text and self.asks[place].search(as_bytes(text)) and self._first(f"fact{place}"):
                 found.append(fact["says"])
         return found
 

@@ -1,0 +1,251 @@
+"""What models and users write is looked at in the web process, too: none of it may hold the process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.workers.cpu import processor_time
+from workers.lib.environments.customer_service.user import ScriptedUser
+from workers.lib.graders import run, sample_of, validate
+from workers.lib.graders.similarity import LONGEST, METRICS
+from workers.lib.json_schema import JsonSchema, TooMuch
+from workers.lib.messages import unfenced
+from workers.lib.patterns import MAX_PATTERN, PatternError, compiled
+from workers.lib.typed import SpecError
+from workers.lib.verifiers import Rollout, build
+
+N = 200_000
+TEXTS = {
+    "letters": "a" * N,
+    "words": "a " * (N // 2),
+    "distinct words": " ".join(map(str, range(N // 7))),
+    "spaces": "x" + " " * N + "x",
+    "line ends": "x" + "\n" * N + "x",
+    "full stops": "." * N + "x",
+    "quotes": "." + '"' * N + "x",
+    "title": "<<" + "a" * N + ">",
+    "blank title": "<<" + " " * N + ">",
+    "titles": "<<" * (N // 2),
+    "stars": "*" * N + "x",
+    "dashes": "-" * (N // 2) + " " * (N // 2) + "x",
+    "brackets": "[" * N,
+    "braces": "{" * N,
+    "fence": "```\n" + "\n" * N + "x",
+    "closed fence": "```\n" + " \n" * (N // 2) + "x```",
+    "fences": "```\n" * (N // 4),
+    "answers": "<answer>" * (N // 8),
+    "boxes": "\\boxed{" * (N // 7),
+    "sections": "Section " * (N // 8),
+    "digits": "9" * N,
+    "numbers": "1,111" * (N // 5),
+    "json": json.dumps([{"tool": "x", "args": {}}] * (N // 40)),
+    "deep json": '{"a":' * 50 + json.dumps(["a" * 1000] * 100) + "}" * 50,
+    "calls": '{"tool": "close", "args": {"id": 1}}\n' * (N // 40),
+    "tags": "<tool_call>" * (N // 11),
+    "accents": "é" * N,
+}
+ANSWER = {"answer": ["a", "1", "b" * 1000]}
+CONSTRAINTS = [
+    {"type": "number_sentences", "num_sentences": 3}, {"type": "title"}, {"type": "number_words", "num_words": 3},
+    {"type": "number_paragraphs", "num_paragraphs": 3}, {"type": "number_highlighted_sections", "num_highlights": 1},
+    {"type": "multiple_sections", "num_sections": 1}, {"type": "multiple_sections", "num_sections": 1, "section_spliter": "-"},
+    {"type": "multiple_sections", "num_sections": 1, "section_spliter": " "}, {"type": "postscript"},
+    {"type": "postscript", "postscript_marker": " "}, {"type": "existence", "keywords": ["a" * 200, "-" * 200]},
+    {"type": "number_placeholders", "num_placeholders": 1}, {"type": "number_bullet_lists", "num_bullets": 1},
+    {"type": "capital_word_frequency", "capital_frequency": 1}, {"type": "json_format"}, {"type": "quotation"},
+    {"type": "letter_frequency", "letter": "a", "let_frequency": 1}, {"type": "two_responses"},
+    {"type": "nth_paragraph_first_word", "nth_paragraph": 1, "first_word": "a"},
+]  # fmt: skip
+SCHEMA = {
+    "type": "array", "uniqueItems": True,
+    "items": {"anyOf": [{"type": "string", "pattern": "^(a+)+$"}, {"enum": [{"a": 1}] * 50}]},
+}  # fmt: skip
+VERIFIERS: list[tuple[dict, dict]] = [
+    *(({"kind": "exact", "answer_in": place, "text": "loose"}, ANSWER) for place in (
+        "text", "last_line", "boxed", "hashes", "tags", "last_number")),
+    ({"kind": "exact"}, {"answer": {"a": [1]}}),
+    ({"kind": "exact", "pattern": "^(a+)+(b|$)"}, ANSWER),
+    ({"kind": "number", "answer_in": "last_number"}, {"answer": 1}), ({"kind": "number"}, {"answer": 1}),
+    ({"kind": "math"}, {"answer": "x^2"}),
+    ({"kind": "regex", "pattern": "^(a+)+$"}, {}), ({"kind": "regex", "pattern": "(a|a)*(.*x){9}[ab]{1,90}c"}, {}),
+    ({"kind": "json", "schema": SCHEMA}, {}), ({"kind": "json"}, {"schema": {"uniqueItems": True}}),
+    ({"kind": "constraints", "constraints": CONSTRAINTS}, {}),
+    ({"kind": "calls"}, {"calls": [{"tool": "close", "args": {"id": 1}}] * 50}),
+    ({"kind": "tool_call"}, {"tool": "close", "args": {"id": 1}}), ({"kind": "no_call"}, {"calls": []}),
+    ({"kind": "expected"}, ANSWER), ({"kind": "expected"}, {"constraint": {"json": [1], "max_words": 3}}),
+]  # fmt: skip
+
+
+def said(text: str, task: dict | None = None) -> Rollout:
+    return Rollout(task=task or {}, messages=[{"role": "assistant", "content": text}])
+
+
+@pytest.mark.parametrize(("spec", "expected"), VERIFIERS, ids=lambda value: json.dumps(value)[:40])
+def test_a_verifier_is_bounded_for_every_answer(spec: dict, expected: dict) -> None:
+    verifier = build(spec)
+    for name, text in TEXTS.items():
+        with processor_time():
+            score = verifier.score(said(text, {"expected": expected}))
+        assert score.reward is not None or score.mask_reason, name
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_grader_is_bounded_for_every_answer(name: str) -> None:
+    """Each metric against the same text, backwards, and as a template of its own."""
+    text = TEXTS[name]
+    for metric in METRICS:
+        grader = {
+            "type": "text_similarity", "evaluation_metric": metric, "input": "{{sample.output_text}}",
+            "reference": "{{item.reference}}",
+        }  # fmt: skip
+        with processor_time():
+            run(grader, {"reference": text[:LONGEST][::-1]}, sample_of(text[:LONGEST]))
+    with processor_time():
+        try:
+            validate({"type": "string_check", "operation": "eq", "input": text, "reference": ""})
+        except SpecError:
+            return
+
+
+def test_what_is_too_long_to_compare_is_said() -> None:
+    grader = {
+        "type": "text_similarity",
+        "evaluation_metric": "meteor",
+        "input": "{{sample.output_text}}",
+        "reference": "a",
+    }
+    result = run(grader, {}, sample_of("a" * (LONGEST + 1)))
+    assert result["metadata"]["errors"]["other_error"] and "20,000 characters" in result["details"]
+    bomb = {"type": "string_check", "operation": "eq", "input": "{{sample.output_text}}" * 1000, "reference": ""}
+    result = run(bomb, {}, sample_of("a" * 100_000))
+    assert result["metadata"]["errors"]["other_error"] and "4,000,000" in result["details"]
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        ("```json\n{}\n```", "{}"), ("```\n\n\n  a\n\n```", "  a"), ("```\n```", ""), (" ```\na``` ", "a"), ("```a b\nc\n```", None),
+        ("```\na", None), ("a\n```", None), ("```", None), ("", None), ("```x```", None), ("```\n\n```", ""), ("```py  \na\n```", "a"),
+    ],
+)  # fmt: skip
+def test_a_fence_is_taken_off(text: str, inside: str | None) -> None:
+    assert unfenced(text) == (text if inside is None else inside)
+
+
+# Patterns
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("(?=a)b", "not an RE2 pattern"), (r"(a)\1", "not an RE2 pattern"), ("(", "not an RE2 pattern"),
+        ("a" * (MAX_PATTERN + 1), "2,001 characters; 2,000 are allowed"), ("(a|b)*a(a|b){900}(a|b){900}(a|b){900}(a|b){900}c", "10,000 are allowed"),
+        ("a{1001}", "not an RE2 pattern"),
+    ],
+)  # fmt: skip
+def test_a_pattern_that_is_not_run_is_refused_when_it_is_saved(pattern: str, words: str) -> None:
+    for spec in (
+        {"kind": "regex", "pattern": pattern},
+        {"kind": "exact", "pattern": pattern},
+        {"kind": "json", "schema": {"properties": {"a": {"pattern": pattern}}}},
+        {"kind": "json", "schema": {"patternProperties": {pattern: {}}}},
+    ):
+        with pytest.raises(SpecError, match=words):
+            build(spec)
+    with pytest.raises(PatternError, match=words):
+        compiled(pattern)
+
+
+def test_the_worst_pattern_is_bounded() -> None:
+    pattern = "(a|b)*a(a|b){300}c"  # as many states as it has letters to remember
+    text = "ab" * (N // 2)
+    with processor_time():
+        assert build({"kind": "regex", "pattern": pattern}).score(said(text)).reward == 0
+    masked = build({"kind": "regex", "pattern": pattern.replace("300", "900")}).score(said(text))
+    assert masked.reward is None and "too large for a text of 200,000 bytes" in masked.mask_reason
+
+
+def test_a_users_pattern_is_re2() -> None:
+    user = ScriptedUser({"email": "a@b.c", "facts": [{"asks": "^(a+)+$", "says": "Yes."}]})
+    with processor_time():
+        user.reply("a" * 4000 + "?")
+    with pytest.raises(SpecError, match=r"metadata\.user\.facts\[0\]\.asks.*RE2"):
+        ScriptedUser({"facts": [{"asks": "(?=x)", "says": ""}]})
+
+
+# JSON Schema
+
+
+DOUBLING = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(40)} | {"d40": {"type": "null"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"$defs": DOUBLING, "$ref": "#/$defs/d0"}, 3),
+        ({"$ref": "#"}, 3),
+        ({"items": {"$ref": "#"}}, json.loads("[" * 400 + "]" * 400)),
+        ({"uniqueItems": True}, [[at] for at in range(N)]),
+        ({"items": {"enum": [{"a": at} for at in range(5000)]}}, list(range(50_000))),
+        ({"anyOf": [{"type": "string"}] * 4000}, list(range(60_000))),
+        ({"patternProperties": {f"a{at}": {} for at in range(200)}}, {f"k{at}": 1 for at in range(5000)}),
+        ({"contains": {"const": ["x" * 90] * 1000}}, [["x" * 90] * 1000] * 200),
+    ],
+    ids=["doubling", "itself", "deep", "unique", "enum", "messages", "patterns", "const"],
+)
+def test_a_schema_that_unfolds_ends_in_a_sentence(schema: dict, value: Any) -> None:
+    with processor_time():
+        try:
+            assert JsonSchema(schema).problems(value) is not None
+        except TooMuch as error:
+            assert "too many steps" in str(error)
+    text = json.dumps(value)[:N]
+    with processor_time():
+        score = build({"kind": "json", "schema": schema}).score(said(text))
+    assert score.mask_reason or score.reward is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"$ref": "http://127.0.0.1/schema"}, "Only references inside"), ({"type": "strin"}, "not a JSON Schema"),
+        ({"unevaluatedProperties": False}, "not supported"), ({"enum": ["x"] * 30_000}, "100,000 are allowed"),
+        (json.loads('{"not":' * 70 + "{}" + "}" * 70), "deeper than 64"), ([], "must be a JSON Schema"),
+        ({"properties": {"a": {"items": {"$dynamicRef": "#x"}}}}, "not supported"),
+        ({"patternProperties": {f"a{at}": {} for at in range(201)}}, "200 are allowed"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_is_not_run_is_refused_when_it_is_saved(schema: Any, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        build({"kind": "json", "schema": schema})
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "problems"),
+    [
+        ({"uniqueItems": True}, [1, 1.0], ["non-unique"]), ({"uniqueItems": True}, [1, True, "1", [1], {"a": 1}], []),
+        ({"uniqueItems": True}, [{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], ["non-unique"]),
+        ({"additionalProperties": False, "properties": {"a": {}}, "patternProperties": {"^x-": {}}}, {"a": 1, "x-b": 2}, []),
+        ({"additionalProperties": False, "properties": {"a": {}}}, {"b": 1, "c": 2}, ["'b', 'c' were unexpected"]),
+        ({"additionalProperties": {"type": "string"}}, {"b": 1}, ["not of type 'string'"]),
+        ({"patternProperties": {"^n": {"type": "number"}}}, {"n1": "x", "m": "x"}, ["not of type 'number'"]),
+        ({"pattern": r"^\p{L}+$"}, "é", []), ({"pattern": "^a$"}, "ab", ["does not match"]), ({"pattern": "a"}, 3, []),
+        ({"properties": {"pattern": {"type": "string"}, "$ref": {"type": "string"}}}, {"pattern": "(?=", "$ref": "x"}, []),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}, {}, []), (False, 1, ["False schema"]),
+        ({"$defs": {"a": {"type": "integer"}}, "items": {"$ref": "#/$defs/a"}}, [1, "x"], ["not of type 'integer'"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_value(schema: Any, value: Any, problems: list[str]) -> None:
+    found = JsonSchema(schema).problems(value)
+    assert len(found) == len(problems)
+    assert all(part in words for (_, words), part in zip(found, problems, strict=True))
+
+
+def test_a_schema_that_came_with_data_is_used_as_far_as_it_goes() -> None:
+    schema = {"properties": {"a": {"type": "string", "pattern": "(?=x)"}, "b": {"$ref": "http://x/y"}}}
+    tolerant = JsonSchema(schema, tolerant=True)
+    assert tolerant.problems({"a": "anything"}) == [] and tolerant.problem({"a": 1}).startswith("1 is not of type")
+    assert tolerant.problems({"b": 1}) == []
