@@ -73,7 +73,7 @@ def test_the_same_content_is_the_same_version_and_a_change_the_next(project: Pro
         ({"kind": "magic"}, "verifier.kind"),
         ({"kind": "regex", "pattern": "("}, "verifier.pattern"),
         ({"kind": "tables", "more": 1}, "verifier.kind"),
-        ({"kind": "openai_grader", "grader": {"type": "string_check"}}, "grader.operation"),
+        ({"kind": "openai_grader", "grader": {"type": "string_check"}}, "grader.input"),
     ],
 )
 def test_a_wrong_spec_is_refused_with_its_path(project: Project, spec: dict, path: str) -> None:
