@@ -19,7 +19,7 @@ from apps.evals import actions
 from apps.evals.models import EvalSet, Origin, Split, Task, VariantJob
 from apps.evals.variants import batches, model_job
 from apps.evals.variants.model_job import Wanted
-from apps.evals.variants.templates import ARGUMENTS, EDGE, PARAPHRASE
+from apps.evals.variants.seeds import ARGUMENTS, EDGE, PARAPHRASE
 from tests.evals.test_variants_job import row
 from tests.factories import admin_of, make_project
 from workers.lib.variants.requests import ORDERS

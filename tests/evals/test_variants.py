@@ -18,10 +18,10 @@ from apps.evals.actions import EvalSetError
 from apps.evals.models import EvalSet, Origin, Split, Task
 from apps.evals.near_duplicates import compare
 from apps.evals.variants import batches, templates
-from apps.evals.variants.templates import ARGUMENTS, DISTRACTORS, EDGE, KINDS, PARAPHRASE, Seed, faults
+from apps.evals.variants.seeds import ARGUMENTS, PARAPHRASE, Seed, count, faults
+from apps.evals.variants.templates import KINDS
 from apps.training.actions import freeze_dataset
 from tests.factories import admin_of, make_eval_set, make_project
-from workers.lib.environments.workplace import TOOLS
 
 TOOL = {
     "type": "function",
@@ -61,21 +61,50 @@ def test_a_changed_value_changes_everywhere() -> None:
         said = variant.messages[0]["content"]
         assert variant.expected != SEED.expected
         for value in variant.expected["args"].values():
-            assert templates.occurs(value, said)
+            assert count(value, said)
         room = variant.expected["args"]["room"]
         assert variant.recorded[0]["args"]["room"] == room and room in variant.recorded[0]["content"]
         assert isinstance(variant.expected["args"]["seats"], int)
 
 
-def test_other_words_and_awkward_requests_keep_what_is_right() -> None:
-    for kind in (PARAPHRASE, EDGE):
-        assert all(variant.expected == SEED.expected for variant in made(kind))
+def test_other_words_keep_what_is_right_and_what_is_quoted() -> None:
+    seed = Seed(
+        "s",
+        [{"role": "user", "content": "Find a 'find the biggest' map of Biggest Hill and book 2 seats."}],
+        {"tool": "find", "args": {"place": "Biggest Hill", "note": "find the biggest"}},
+    )
+    found = {variant.messages[0]["content"] for variant in made(PARAPHRASE, seed)}
+    assert all(variant.expected == seed.expected for variant in made(PARAPHRASE, seed))
+    assert all("'find the biggest' map of Biggest Hill and book 2 seats" in text for text in found)
+    assert any(text.startswith("Look up a") for text in found) and any(text.endswith("?") for text in found)
 
 
-def test_distractors_are_added_and_none_is_lost() -> None:
-    for variant in made(DISTRACTORS):
-        assert TOOL in variant.tools and len(variant.tools) >= 3
-    assert made(DISTRACTORS, Seed("s", SEED.messages, SEED.expected)) == []
+@pytest.mark.parametrize(
+    ("request_", "args"),
+    [
+        ("Solve 3x^2 - 4x + 7 = 0 with a = 3.", {"a": 3}),  # the 3 stands in the equation as well
+        ("Solve 5x^2 - 4x = 0 with b = -4.", {"b": -4}),
+        ("Get the value of 500 at 8% a year.", {"amount": 500, "rate": 0.08}),  # 0.08 follows from 8
+        ("Move the call on 2026-03-04 to 16:30.", {"event_id": "00000256", "start": "16:30"}),  # found by the date
+        ("Book Monday, 2026-03-02.", {"day": "2026-03-02"}),
+        ("What fell in month 12?", {"month": 12}),
+        ("Average 85, 90 and 88.", {"data": [85, 90, 88]}),
+        ("Note C4, water is H2O, COVID-19.", {"note": "C4", "text": "H2O", "topic": "COVID-19"}),
+        ("Who won in Q3?", {"quarter": "Q3"}),
+    ],
+)
+def test_a_value_that_hangs_on_others_stays(request_: str, args: dict) -> None:
+    assert made(ARGUMENTS, Seed("s", [{"role": "user", "content": request_}], {"tool": "t", "args": args})) == []
+
+
+def test_numbers_keep_their_order_size_and_decimals() -> None:
+    seed = Seed("s", [{"role": "user", "content": "From 1960 to 1963, at least 0.05, 30.45 or 5000, but not -25."}],
+                {"tool": "t", "args": {"a": 1960, "b": 1963, "c": 0.05, "d": 30.45, "e": 5000, "f": -25}})  # fmt: skip
+    found = [variant.expected["args"] for variant in made(ARGUMENTS, seed, 300)]
+    assert len(found) > 200
+    for args in found:
+        assert 1956 <= args["a"] < args["b"] <= 1967 and 0 < args["c"] < 0.1 and args["e"] % 1000 == 0
+        assert -34 < args["f"] < -16 and round(args["d"], 2) == args["d"] and 20 < args["d"] < 41
 
 
 @pytest.mark.parametrize(
@@ -228,12 +257,6 @@ def test_the_database_never_holds_one_out(draft: EvalSet) -> None:
     batch(draft)
     with pytest.raises(IntegrityError), transaction.atomic():
         batches.waiting_in(draft).update(split=Split.HOLDOUT)
-
-
-def test_distractors_go_beside_the_tasks_own_tools(draft: EvalSet) -> None:
-    draft.tasks.update(tools=TOOLS)
-    batch(draft, kinds=[DISTRACTORS])
-    assert all(len(task.tools) > len(TOOLS) for task in batches.waiting_in(draft))
 
 
 def test_the_page_by_keyboard(client: Client, draft: EvalSet) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from apps.evals.formats.rows import Bad
 from apps.evals.variants import from_model
-from apps.evals.variants.templates import ARGUMENTS, EDGE, PARAPHRASE, Seed, faults
+from apps.evals.variants.seeds import ARGUMENTS, EDGE, PARAPHRASE, Seed, faults
 
 CALL = {"name": "book_room", "arguments": {"room": "B-14", "who": "Ann Smith", "seats": 12}}
 SEED = Seed(

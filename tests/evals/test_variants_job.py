@@ -25,7 +25,7 @@ from apps.evals.actions import EvalSetError
 from apps.evals.models import EvalSet, Origin, Split, Task, VariantJob
 from apps.evals.variants import batches, model_job
 from apps.evals.variants.model_job import Wanted
-from apps.evals.variants.templates import ARGUMENTS, EDGE, PARAPHRASE
+from apps.evals.variants.seeds import ARGUMENTS, EDGE, PARAPHRASE
 from apps.failures.judge import rubrics
 from tests.factories import admin_of, make_member, make_project
 

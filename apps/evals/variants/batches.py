@@ -25,7 +25,7 @@ from apps.evals.from_failures import demonstration_of, free_key
 from apps.evals.models import WAITING, EvalSet, Origin, Split, Task
 from apps.evals.near_duplicates import compare
 from apps.evals.variants import templates
-from apps.evals.variants.templates import Seed
+from apps.evals.variants.seeds import Seed, faults
 
 LOOKED_AT, ACCEPTED_SHARE = 10, 0.9
 MOST_SEEDS, MOST_EACH = 2_000, 20
@@ -113,7 +113,7 @@ def store_batch(*, eval_set: EvalSet, found: Sequence[tuple[Task, Seed]], source
 
     Inside a transaction. `source` says of each variant what made it. Raises EvalSetError for a frozen set.
     """
-    good = [(task, made) for task, made in found if not templates.faults(seed_of(task), made)]
+    good = [(task, made) for task, made in found if not faults(seed_of(task), made)]
     kept = without_alike(good)
     batch = uuid.uuid4().hex[:12]
     taken = set(eval_set.tasks.values_list("key", flat=True))

@@ -1,34 +1,25 @@
 """From what a model wrote to a variant of the seed that it was asked about. Pure; hostile input.
 
-The model says the new request and the calls that are right for it. Where it was to keep the calls, they must be the
-seed's; where it was to change arguments, the tools, their order and the form of the arguments must be. What else the
-conversation and the recorded results say of a changed value is changed with it; the system's words stay.
+The model gives the new request and the calls that are right for it. Where it was to keep the calls, they must be the
+seed's; where it was to change arguments, the tools, their order and the form of the arguments must be.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from apps.evals.formats.rows import Bad, want
-from apps.evals.variants.templates import ARGUMENTS, EDGE, KINDS, PARAPHRASE, SHORTEST, Seed, exchanger, with_request
+from apps.evals.variants.seeds import ARGUMENTS, EDGE, PARAPHRASE, Seed
 
-WRITTEN = {kind: KINDS[kind] for kind in (PARAPHRASE, ARGUMENTS, EDGE)}
+WRITTEN = {PARAPHRASE: "Other words", ARGUMENTS: "Other arguments", EDGE: "Awkward requests"}
 MAX_REQUEST = 20_000  # characters
-SYSTEM = ("system", "developer")
 
 
-def calls_of(expected: dict) -> list[dict]:
-    """The expected calls as NeMo Gym's {name, arguments}; none where an answer is expected."""
-    calls = expected.get("calls", [expected] if "tool" in expected else [])
-    return [{"name": call["tool"], "arguments": call["args"]} for call in calls]
-
-
-def may_be_asked_about(seed: Seed) -> bool:
-    """Whether there is a request in plain text to say otherwise."""
-    return with_request(seed, str) is not None
+def calls_of(seed: Seed) -> list[dict]:
+    """The expected calls as NeMo Gym's {name, arguments}."""
+    return [{"name": call["tool"], "arguments": call["args"]} for call in seed.calls]
 
 
 def key_of(row: Any) -> str:
@@ -44,14 +35,22 @@ def variant(seed: Seed, row: dict) -> Seed:
         raise Bad("kind", "is none that was asked for.")
     request, calls = _request(row), want(row.get("ground_truth"), list, "ground_truth", "Give a list of calls.")
     _storable([request, calls])
-    before = calls_of(seed.expected)
+    before = calls_of(seed)
     if kind != ARGUMENTS and calls != before:
         raise Bad("ground_truth", "differs from the seed's calls.")
-    base = _with_arguments(seed, before, calls) if kind == ARGUMENTS else seed
-    made = with_request(base, lambda _: request)
-    if made is None or request == _last(seed):
+    if seed.request is None or request == seed.request:
         raise Bad("request", "is the seed's.")
-    return replace(made, kind=kind)
+    base = _with_arguments(seed, before, calls) if kind == ARGUMENTS else seed
+    return replace(base.with_request(request), kind=kind)
+
+
+def _with_arguments(seed: Seed, before: list[dict], calls: list[dict]) -> Seed:
+    names = [want(call, dict, "ground_truth", "Give {“name”, “arguments”}.").get("name") for call in calls]
+    if names != [call["name"] for call in before]:
+        raise Bad("ground_truth", "calls other tools than the seed, or in another order.")
+    if calls == before:
+        raise Bad("ground_truth", "changes no argument.")
+    return seed.with_arguments([call.get("arguments") for call in calls])
 
 
 def _request(row: dict) -> str:
@@ -73,58 +72,3 @@ def _storable(value: Any) -> None:
         raise Bad("row", "has characters or numbers that cannot be stored.") from error
     if "\\u0000" in text:
         raise Bad("row", "has a NUL character.")
-
-
-def _last(seed: Seed) -> Any:
-    return [message.get("content") for message in seed.messages if message.get("role") == "user"][-1]
-
-
-def _with_arguments(seed: Seed, before: list[dict], calls: list[dict]) -> Seed:
-    """The seed with the arguments of the calls, there and in all but the system's words. Raises Bad."""
-    if [_name(call) for call in calls] != [call["name"] for call in before]:
-        raise Bad("ground_truth", "calls other tools than the seed, or in another order.")
-    if calls == before:
-        raise Bad("ground_truth", "changes no argument.")
-    changes: dict[str, str] = {}
-    for one, other in zip(before, calls, strict=True):
-        for old, new in _aligned(one["arguments"], other.get("arguments")):
-            if changes.setdefault(str(old), str(new)) != str(new):
-                raise Bad("ground_truth", f"gives “{old}” two new values.")
-    changes = {old: new for old, new in changes.items() if old != new and len(old) >= SHORTEST}
-    exchange = exchanger(changes) if changes else lambda value: value
-    messages = [message if message.get("role") in SYSTEM else exchange(message) for message in seed.messages]
-    return replace(seed, messages=messages, expected=_expected(seed.expected, calls), recorded=exchange(seed.recorded))
-
-
-def _name(call: Any) -> Any:
-    return want(call, dict, "ground_truth", "Give {“name”, “arguments”}.").get("name")
-
-
-def _aligned(old: Any, new: Any) -> Iterator[tuple[Any, Any]]:
-    """(old, new) of every text and number inside; the form and the types must be the same. Raises Bad."""
-    if type(old) is not type(new):
-        raise Bad("ground_truth", "has arguments of another type than the seed's.")
-    if isinstance(old, dict):
-        if old.keys() != new.keys():
-            raise Bad("ground_truth", "has other arguments than the seed's.")
-        for name in old:
-            yield from _aligned(old[name], new[name])
-    elif isinstance(old, list):
-        if len(old) != len(new):
-            raise Bad("ground_truth", "has longer or shorter lists than the seed's.")
-        for one, other in zip(old, new, strict=True):
-            yield from _aligned(one, other)
-    elif isinstance(old, str | int | float) and not isinstance(old, bool):
-        yield old, new
-
-
-def _expected(expected: dict, calls: list[dict]) -> dict:
-    """The seed's with new arguments. Other accepted values of a changed argument are the seed's: they go."""
-    if "calls" in expected:
-        pairs = zip(expected["calls"], calls, strict=True)
-        return expected | {"calls": [_expected(call, [new]) for call, new in pairs]}
-    made = expected | {"args": calls[0]["arguments"]}
-    if "accept" in expected:
-        old, new = expected["args"], made["args"]
-        made["accept"] = {k: values for k, values in expected["accept"].items() if old.get(k) == new.get(k)}
-    return made

@@ -27,7 +27,7 @@ from apps.evals import actions
 from apps.evals.formats.rows import Bad
 from apps.evals.models import EvalSet, Task, VariantJob
 from apps.evals.variants import batches, from_model
-from apps.evals.variants.templates import ARGUMENTS, Seed
+from apps.evals.variants.seeds import ARGUMENTS, Seed
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
 from workers.lib.variants.requests import Cost, expected
@@ -128,10 +128,8 @@ def _count(seeds: list[Task], wanted: Wanted) -> int:
 
 
 def _kinds(task: Task, wanted: Wanted) -> list[str]:
-    if not from_model.may_be_asked_about(batches.seed_of(task)):
-        return []
-    has_calls = bool(from_model.calls_of(task.expected))
-    return [kind for kind in wanted.kinds if has_calls or kind != ARGUMENTS]
+    seed = batches.seed_of(task)
+    return [kind for kind in wanted.kinds if seed.request is not None and (seed.calls or kind != ARGUMENTS)]
 
 
 def latest(eval_set: EvalSet) -> VariantJob | None:
@@ -196,7 +194,7 @@ def spec_of(seeds: list[Task], wanted: Wanted) -> dict:
         {
             "key": str(task.pk),
             "messages": task.messages,
-            "calls": from_model.calls_of(task.expected),
+            "calls": from_model.calls_of(batches.seed_of(task)),
             "tools": task.tools,
         }
         for task in asked
