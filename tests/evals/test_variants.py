@@ -70,12 +70,12 @@ def test_a_changed_value_changes_everywhere() -> None:
 def test_other_words_keep_what_is_right_and_what_is_quoted() -> None:
     seed = Seed(
         "s",
-        [{"role": "user", "content": "Find a 'find the biggest' map of Biggest Hill and book 2 seats."}],
-        {"tool": "find", "args": {"place": "Biggest Hill", "note": "find the biggest"}},
+        [{"role": "user", "content": "Find a 'get the biggest' map of Biggest Hill and book 2 seats."}],
+        {"tool": "find", "args": {"place": "Biggest Hill", "note": "get the biggest"}},
     )
     found = {variant.messages[0]["content"] for variant in made(PARAPHRASE, seed)}
     assert all(variant.expected == seed.expected for variant in made(PARAPHRASE, seed))
-    assert all("'find the biggest' map of Biggest Hill and book 2 seats" in text for text in found)
+    assert all("'get the biggest' map of Biggest Hill and book 2 seats" in text for text in found)
     assert any(text.startswith("Look up a") for text in found) and any(text.endswith("?") for text in found)
 
 
