@@ -155,6 +155,76 @@ def test_agents_side_by_side_in_one_trace_are_runs_of_their_own() -> None:
     assert [run.key for run in runs] == [f"{1:032x}", f"{1:032x}:{20:016x}"]
 
 
+def batch(*agents: tuple[str, dict], root: dict | None = None, gap: float = 10) -> list[Span]:
+    """A root with agents below it, one after the other, each with one model call: (what it is asked, its attributes)."""
+    spans = [span(1, 0, seconds=gap * (len(agents) + 1), **(root or {}))]
+    for number, (asked, extra) in enumerate(agents, start=1):
+        failed = FAILED if asked.startswith("!") else {}
+        spans.append(agent(number * 10, number * gap, 3, parent=1, extra=extra, **failed))
+        said = [] if failed else [bot(f"Answer to {asked}")]
+        spans.append(model(number * 10 + 1, number * gap + 1, [user(asked)], said, parent=number * 10, **failed))
+    return spans
+
+
+def test_runs_below_the_root_of_a_batch_job_are_apart() -> None:
+    """One failed, and the root with it: the others are no failures for that."""
+    spans = batch(("One", {}), ("!Two", {}), ("Three", {}), root=FAILED)
+    runs = assemble(spans, [])
+    assert [texts(run.row) for run in runs] == [["One", "Answer to One"], ["!Two"], ["Three", "Answer to Three"]]
+    assert [run.row["outcome"]["status"] for run in runs] == ["unknown", "failure", "unknown"]
+    assert [run.key for run in runs] == [f"{1:032x}", f"{1:032x}:{20:016x}", f"{1:032x}:{30:016x}"]
+    assert all(run.row["latency_ms"] == 3000 for run in runs)
+
+
+@pytest.mark.parametrize("name", ["gen_ai.conversation.id", "session.id"])
+@pytest.mark.parametrize("frame", [{}, {"attributes": {"traceloop.span.kind": "workflow"}}])
+def test_conversations_in_one_trace_are_apart_whatever_is_above_them(name: str, frame: dict) -> None:
+    spans = batch(("One", {name: "a"}), ("Two", {name: "b"}), ("Three", {name: "a"}), root=frame)
+    runs = assemble(spans, [])
+    assert [len(run.span_ids) for run in runs] == [4, 2] and texts(runs[1].row) == ["Two", "Answer to Two"]
+    calls = [
+        model(number, number * 3, [user(asked)], [bot("Yes.")], parent=1, extra={name: asked})
+        for number, asked in enumerate(("One", "Two"), start=2)
+    ]
+    assert [texts(run.row)[0] for run in assemble([span(1, 0, seconds=20), *calls], [])] == ["One", "Two"]
+
+
+def test_what_the_root_says_of_user_and_workload_holds_for_each_run() -> None:
+    said = {"user.id": "u1", "langfuse.trace.name": "nightly"}
+    rows = [run.row for run in assemble(batch(("One", {}), ("Two", {}), root={"attributes": said}), [])]
+    assert [(row["user_id"], row["workload"]) for row in rows] == [("u1", "nightly")] * 2
+
+
+def test_the_turns_of_one_conversation_below_one_root_are_one_run() -> None:
+    spans = batch(("One", {}), ("Two", {}))
+    known = [user("One"), bot("Answer to One"), user("Two")]
+    spans[-1] = model(21, 21, known, [bot("Answer to Two")], parent=20)
+    (run,) = assemble(spans, [])
+    assert texts(run.row) == ["One", "Answer to One", "Two", "Answer to Two"]
+    same = {"gen_ai.conversation.id": "talk"}
+    assert len(assemble(batch(("One", same), ("Two", same)), [])) == 1
+
+
+def test_agents_of_one_crew_are_one_run() -> None:
+    def crew(*names: str) -> list[Span]:
+        chain, worker = {"openinference.span.kind": "CHAIN"}, {"openinference.span.kind": "AGENT"}
+        return batch(*((name, worker | {"agent.name": name}) for name in names), root={"attributes": chain})
+
+    assert len(assemble(crew("planner", "writer"), [])) == 1
+    assert len(assemble(crew("helper", "helper"), [])) == 2  # the same agent again and again
+
+
+def test_agents_whose_root_has_not_come_may_be_tools_of_it() -> None:
+    spans = batch(("One", {}), ("Two", {}))
+    assert len(assemble(spans[1:], [])) == 1
+    assert len(assemble([agent(1, 0, 99), *spans[1:]], [])) == 1
+
+
+def test_what_was_called_outside_of_all_runs_is_a_run_too() -> None:
+    spans = [*batch(("One", {}), ("Two", {})), model(2, 1, [user("Which?")], [bot("Both.")], parent=1)]
+    assert [texts(run.row)[0] for run in assemble(spans, [])] == ["Which?", "One", "Two"]
+
+
 def test_an_agent_that_is_a_tool_keeps_its_own_thread() -> None:
     spans = [
         agent(1, 0, 20),

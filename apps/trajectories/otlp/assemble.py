@@ -36,6 +36,7 @@ class Run(Struct):
     key: str
     row: dict[str, Any]
     trace_ids: set[str]
+    span_ids: set[str]
     links: Links
 
 
@@ -63,7 +64,8 @@ def _run(group: Group) -> Run:
         **_times(group),
     }
     row["metadata"] = _metadata(group, threads, main, talk)
-    return Run(group.key, row, {node.span.trace_id for node in group.nodes}, links_of(group))
+    spans = [node.span for node in group.nodes]
+    return Run(group.key, row, {span.trace_id for span in spans}, {span.span_id for span in spans}, links_of(group))
 
 
 def _rank(thread: Thread) -> tuple:
@@ -243,7 +245,7 @@ def _model(group: Group) -> str:
 
 def _usage(group: Group) -> dict[str, Any]:
     """Summed over the model calls; the agents' sums count only where no call tells."""
-    agents = [node.reading for node in group.nodes if node.reading.kind == "agent" and node.parent is None]
+    agents = [node.reading for node in group.nodes if node.top is node]
     usage: dict[str, Any] = {}
     for name in ("input_tokens", "output_tokens", "cost_usd"):
         for readings in ([call.reading for call in group.calls], agents):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import islice
+from typing import Any
 
 from msgspec import Struct, json
 
@@ -19,15 +20,19 @@ MAX_BEGINNINGS = 64  # of a long history: how many of its latest parts another t
 
 
 MAX_CANDIDATES = 256
+OUTSIDE = ("", "")
+CONTEXT = ("session_id", "user_id", "workload", "tags", "agent_version")
 
 
 class Node(Struct):
-    """A span in its trace. `top` is its outermost agent; `parent` is None where the parent has not come (yet)."""
+    """A span in its trace. `top` is its outermost agent, `agent` the nearest; `parent` is None where it has not come (yet)."""
 
     span: Span
     reading: Reading
     parent: Node | None = None
     top: Node | None = None
+    agent: Node | None = None
+    rooted: bool = False  # its root has come
     in_model: bool = False
     in_tool: bool = False
 
@@ -122,28 +127,129 @@ def _relate(nodes: list[Node]) -> None:
 
 def _inherit(node: Node) -> None:
     above = node.parent
-    if above is not None:
-        node.top = above.top
+    if above is None:
+        node.rooted = not node.span.parent_id
+    else:
+        node.top, node.agent = above.top, above.agent
+        node.rooted = above.rooted
         node.in_model = above.in_model or above.reading.kind == "model"
         node.in_tool = above.in_tool or above.reading.kind == "tool"
-    if node.top is None and node.reading.kind == "agent":
-        node.top = node
+    if node.reading.kind == "agent":
+        node.top, node.agent = node.top or node, node
+
+
+# Runs side by side in one trace
 
 
 def _split(nodes: list[Node]) -> list[Group]:
-    """A trace is one run, unless agents side by side in it name conversations that differ."""
-    said = {node.top.reading.conversation_id for node in nodes if node.top is not None} - {""}
-    if len(said) < 2:
-        return [Group(nodes[0].span.trace_id, nodes)]
-    parts: dict[str, list[Node]] = {}
-    for node in nodes:
-        if node.top is not None and node.top.reading.conversation_id:
-            parts.setdefault(node.top.reading.conversation_id, []).append(node)
+    """A trace is one run, unless it holds several side by side, as below the root of a batch job.
+
+    The first keeps the trace's id as its key. What lies outside of them (the root) belongs to none, unless a model or a
+    tool was called there: then that is a run, too.
+    """
     trace_id = nodes[0].span.trace_id
-    groups = [Group(f"{trace_id}:{part[0].span.span_id}", part) for part in parts.values()]
-    groups.sort(key=lambda group: (group.start_ns, group.key))
-    groups[0].nodes += [node for node in nodes if node.top is None or not node.top.reading.conversation_id]
-    return [Group(trace_id if index == 0 else group.key, group.nodes) for index, group in enumerate(groups)]
+    parts: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
+    borders = _borders(nodes)
+    for node in nodes:
+        parts[borders[node.span.span_id]].append(node)
+    outside = parts.pop(OUTSIDE, [])
+    groups = _continued([group for part in parts.values() if (group := Group(trace_id, part)).is_run])
+    if len(groups) < 2:
+        return [Group(trace_id, nodes)]
+    for group in groups:
+        _give_context(group)
+    if any(node.reading.kind in ("model", "tool") for node in outside):
+        groups.append(Group(trace_id, outside))
+    groups.sort(key=lambda group: (group.start_ns, group.nodes[0].span.span_id))
+    for group in groups[1:]:
+        group.key = f"{trace_id}:{group.nodes[0].span.span_id}"
+    return groups
+
+
+def _borders(nodes: list[Node]) -> dict[str, tuple[str, str]]:
+    """For each span the run of the trace that it lies in.
+
+    A run begins at the outermost span that names its conversation (where none does: its session), or is an agent below a
+    root that is none. As long as the root has not come it may be an agent, whose tools these agents are. An agent that
+    calls no model itself is only the frame of conversations that are named below it.
+    """
+    own = [node for node in nodes if not (node.in_tool or node.in_model)]
+    talk = "conversation_id" if any(node.reading.conversation_id for node in own) else "session_id"
+    alone = len({name for node in own if (name := getattr(node.reading, talk))}) < 2
+    callers = {id(node.agent) for node in nodes if node.reading.kind == "model"}
+    teams = _teams(own)
+    borders: dict[str, tuple[str, str]] = {}
+    for node in nodes:
+        for below in _path_from_known(node, borders):
+            reading, above = below.reading, below.parent
+            border = borders[above.span.span_id] if above is not None else OUTSIDE
+            if border == OUTSIDE and (name := getattr(reading, talk)):
+                border = ("talk", name)
+            elif border == OUTSIDE and below.rooted and reading.kind == "agent" and (alone or id(below) in callers):
+                border = ("agent", teams.get(id(above), below.span.span_id))
+            borders[below.span.span_id] = border
+    return borders
+
+
+def _path_from_known(node: Node, known: dict[str, Any]) -> list[Node]:
+    """The node and those above it that are not known yet, from above."""
+    path: list[Node] = []
+    current: Node | None = node
+    while current is not None and current.span.span_id not in known:
+        path.append(current)
+        current = current.parent
+    return path[::-1]
+
+
+def _teams(nodes: list[Node]) -> dict[int, str]:
+    """Chains of a framework whose agents, each of another name, work on one thing (a crew): the chain's span id."""
+    agents: defaultdict[int, list[Node]] = defaultdict(list)
+    for node in nodes:
+        above = node.parent
+        if node.top is not node or above is None or above.span.scope.name != node.span.scope.name:
+            continue
+        if above.reading.format == node.reading.format == "openinference":
+            agents[id(above)].append(node)
+    return {
+        above: found[0].parent.span.span_id
+        for above, found in agents.items()
+        if len({node.reading.agent_name or node.span.name for node in found}) == len(found)
+    }
+
+
+def _continued(groups: list[Group]) -> list[Group]:
+    """Joins those that go on with what an earlier one said, as the turns of one conversation do."""
+    joined: list[Group] = []
+    ends: dict[bytes, int] = {}
+    for group in sorted(groups, key=lambda group: (group.start_ns, group.nodes[0].span.span_id)):
+        place = len(joined)
+        for before in group.calls[0].before[:0:-1] if group.calls else ():
+            earlier = joined[ends[before]] if before in ends else None
+            if (
+                earlier is not None
+                and earlier.calls[-1].spoke
+                and _same_id(earlier, group, "conversation_id") is not False
+            ):
+                place = ends[before]
+                break
+        joined[place : place + 1] = [_joined([*joined[place : place + 1], group])]
+        if group.calls:
+            ends[group.calls[-1].after] = place
+    return joined
+
+
+def _give_context(group: Group) -> None:
+    """What the spans above all runs of a trace say of user, session and workload holds for each of them."""
+    inside = {node.span.span_id for node in group.nodes}
+    for node in group.nodes:
+        above = node.parent
+        if above is not None and above.span.span_id in inside:
+            continue
+        while above is not None:
+            for name in CONTEXT:
+                if not getattr(node.reading, name):
+                    setattr(node.reading, name, getattr(above.reading, name))
+            above = above.parent
 
 
 def _calls(nodes: list[Node]) -> list[Call]:
