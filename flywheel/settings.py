@@ -244,5 +244,5 @@ LOGGING = {
         "console": {"class": "logging.StreamHandler", "formatter": "plain", "filters": ["not_health", "one_line"]}
     },
     "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO").upper()},
-    "loggers": {"httpx": {"level": "WARNING"}},
+    "loggers": {"httpx2": {"level": "WARNING"}, "openai": {"level": "WARNING"}},
 }

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 from django.conf import settings
 
 from flywheel import embedded, web
@@ -183,11 +183,11 @@ class Stack:
         while time.monotonic() < deadline:
             self._check_interrupted()
             try:
-                response = httpx.get(f"{self.url}/healthz", timeout=5)
+                response = httpx2.get(f"{self.url}/healthz", timeout=5)
                 if response.status_code == 200:
                     return
                 answer = response.text
-            except httpx.HTTPError as error:
+            except httpx2.HTTPError as error:
                 answer = str(error)
             time.sleep(0.3)
         raise StackError(f"Not all is up after {patience_s:.0f} s: {answer}. Read {settings.FLYWHEEL_DATA_DIR}/logs.")

@@ -22,6 +22,20 @@ LIGHT = sorted(
     if "inside" not in path.parts
 )
 HEAVY = ("torch", "transformers", "peft", "trl", "vllm", "accelerate", "datasets")
+SLOW = ("openai", "mcp")  # loaded when somebody asks
+# Whoever may speak HTTP to others. They do it through outgoing's transport, which looks at the address it connects to.
+GUARDED = ("workers/lib/outgoing.py", "workers/lib/chat_client.py", "workers/lib/mcp.py")
+HTTP_LIBRARIES = ("httpx", "httpx2", "requests", "urllib3", "aiohttp", "openai", "urllib.request", "http.client")
+OPENS = (
+    "Client", "AsyncClient", "HTTPTransport", "AsyncHTTPTransport", "OpenAI", "AsyncOpenAI", "ClientSession", "Session",
+    "HTTPConnection", "HTTPSConnection", "PoolManager", "urlopen", "urlretrieve", "request", "stream", "get", "post",
+    "put", "patch", "delete", "head", "options",
+)  # fmt: skip
+OWN_MACHINE = {
+    "flywheel/supervisor.py": "asks our own web process whether it is well",
+    "workers/demo_agent.py": "logs its runs with our own API",
+    "workers/lib/variants/usage.py": "counts what NeMo Data Designer sends, which finds one checked host only (`keep_to`)",
+}
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -44,6 +58,61 @@ def test_an_app_imports_only_floors_below(floor: str) -> None:
             parts = module.split(".")
             if parts[0] == "apps" and len(parts) > 1:
                 assert parts[1] in allowed, f"{path} imports {module}, a floor above it"
+
+
+def opened(tree: ast.AST) -> Iterator[str]:
+    """What a module opens a connection with: calls of an HTTP library, or names of it that could be called."""
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = {name.asname or name.name.split(".")[0]: name.name for name in node.names}
+            modules |= {alias: name for alias, name in names.items() if name.split(".")[0] in ROOTS}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ROOTS:
+            full = [f"{node.module}.{name.name}" for name in node.names]
+            yield from (name for name in full if name.rsplit(".", 1)[1] in OPENS and name.startswith(HTTP_LIBRARIES))
+            modules |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in OPENS:
+            holder = ast.unparse(node.func.value)
+            name = modules.get(holder.split(".")[0], "") + "".join(f".{part}" for part in holder.split(".")[1:])
+            if name.startswith(HTTP_LIBRARIES):
+                yield f"{holder}.{node.func.attr}"
+
+
+ROOTS = {name.split(".")[0] for name in HTTP_LIBRARIES}
+
+
+def test_every_connection_to_others_goes_through_the_guarded_transport() -> None:
+    for folder in ("apps", "workers", "flywheel"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name = str(path.relative_to(ROOT))
+            if name in GUARDED or name in OWN_MACHINE:
+                continue
+            found = list(opened(ast.parse(path.read_text())))
+            assert not found, f"{name} opens {found}: use workers.lib.outgoing or workers.lib.chat_client"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import httpx\nhttpx.post('http://x')",
+        "def f():\n    import httpx2 as http\n    return http.Client()",
+        "from httpx2 import AsyncClient",
+        "import urllib.request\nurllib.request.urlopen('http://x')",
+        "from urllib import request\nrequest.urlopen('http://x')",
+        "from urllib.request import urlopen",
+        "import requests\nrequests.Session()",
+        "import openai\nopenai.OpenAI()",
+        "import aiohttp\naiohttp.ClientSession()",
+        "import http.client\nhttp.client.HTTPConnection('x')",
+    ],
+)
+def test_a_connection_past_the_guard_is_seen(source: str) -> None:
+    assert list(opened(ast.parse(source)))
+
+
+def test_what_is_no_connection_is_not_one() -> None:
+    assert not list(opened(ast.parse("import httpx2\nhttpx2.URL('x')\nrequest.headers.get('x')\nclient.post('x')")))
 
 
 def test_every_app_has_a_floor() -> None:
@@ -92,7 +161,7 @@ def test_the_web_process_loads_no_ml_library() -> None:
         "django.setup()\n"
         "import flywheel.urls\n"
         "from apps.core import tasks\n"
-        f"loaded = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        f"loaded = [name for name in {HEAVY + SLOW!r} if name in sys.modules]\n"
         "sys.exit(f'loaded {loaded}' if loaded else 0)"
     )
     done = subprocess.run(

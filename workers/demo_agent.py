@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
-import httpx
+import httpx2
 
 from workers.evaluate import limits_of, sampling_of
 from workers.lib.environments import load, opening
@@ -24,12 +24,12 @@ from workers.ml.policies import episodes_at_once, open_policy
 RETRIES = 40  # a server that is away is tried again for about a minute: nothing is lost meanwhile
 
 
-def post(client: httpx.Client, path: str, body: dict) -> None:
+def post(client: httpx2.Client, path: str, body: dict) -> None:
     """Sends until it is acknowledged; the id makes a repeat harmless. Raises for what the server refuses."""
     for attempt in range(RETRIES):
         try:
             response = client.post(path, json=body)
-        except httpx.TransportError:
+        except httpx2.TransportError:
             response = None
         if response is not None and response.status_code < 500:
             response.raise_for_status()
@@ -85,7 +85,7 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
     ]
     blamed, sent = len(opening(harness)) + 1, 0
     headers = {"Authorization": f"Bearer {spec['api']['key']}"}
-    with httpx.Client(base_url=spec["api"]["url"], headers=headers, timeout=30) as client:
+    with httpx2.Client(base_url=spec["api"]["url"], headers=headers, timeout=30) as client:
 
         def log(index: int, _: int, done: Finished) -> None:
             nonlocal sent

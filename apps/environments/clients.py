@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import httpx
+import httpx2
 
 from apps.core import outgoing_keys
 from apps.core.models import Project
 from apps.environments.models import Environment
-from apps.failures.judge.client import Server, complete, key_of
+from apps.failures.judge.client import Server, ask, complete, key_of
 from apps.failures.judge.rubrics import server_of
 from workers.lib.clients import judging, key_variable
 from workers.lib.environments import Environment as Loaded
@@ -41,7 +42,7 @@ def load_for(environment: Environment) -> Loaded:
 def check_key(environment: Environment) -> None:
     """Whether the key that a remote environment names may go to its server, now. Raises RefusedKey, a SpecError."""
     if variable := key_variable(environment.as_spec()):
-        outgoing_keys.key_of(variable, httpx.URL(environment.config.get("url", "")).host)
+        outgoing_keys.key_of(variable, httpx2.URL(environment.config.get("url", "")).host)
 
 
 def needs_judge(value: Any) -> bool:
@@ -60,7 +61,14 @@ def client_specs(environment: Environment) -> dict[str, Any]:
     if server is None:
         return {}
     key_of(server, check_url(server.base_url, allow_private=server.allow_private).host)  # may the key go there?
-    return {"judge": {"base_url": server.base_url, "model": server.model, "api_key_env": server.key_variable}}
+    return {
+        "judge": {
+            "base_url": server.base_url,
+            "model": server.model,
+            "api_key_env": server.key_variable,
+            "allow_private": server.allow_private,
+        }
+    }
 
 
 def clients_of(project: Project) -> dict[str, Any]:
@@ -83,27 +91,19 @@ def asker(server: Server) -> Callable[..., str]:
     Raises ServerError where no answer comes.
     """
 
-    def ask(messages: list[dict], *, sample: int = 0) -> str:
+    def judge(messages: list[dict], *, sample: int = 0) -> str:
         drawn, chat = judging(sample), [_plain(message) for message in messages]
         seed = drawn.seed if sample else None
         return complete(server, chat, temperature=drawn.temperature, seed=seed).text
 
-    return ask
+    return judge
 
 
 def completer(server: Server) -> Callable[[dict], dict]:
-    """For graders: the judge's model answers, whichever the grader names. Raises ServerError."""
+    """For graders: the whole request goes to the judge's server, which has to have the model that the grader names. Raises
+    ServerError."""
 
-    def ask(body: dict) -> dict:
-        done = complete(server, [_plain(message) for message in body["messages"]])
-        used, made = done.usage.input_tokens, done.usage.output_tokens
-        return {
-            "model": server.model,
-            "choices": [{"message": {"role": "assistant", "content": done.text}}],
-            "usage": {"prompt_tokens": used, "completion_tokens": made, "total_tokens": used + made},
-        }
-
-    return ask
+    return partial(ask, server)
 
 
 def _plain(message: dict) -> dict[str, str]:

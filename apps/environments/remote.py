@@ -7,13 +7,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 
 from apps.core import outgoing_keys
 from apps.environments.models import EnvironmentKind
 from workers.lib.keys import RefusedKey, bearer
 from workers.lib.mcp import McpClient, McpError
-from workers.lib.outgoing import RefusedAddress, check_url, client
+from workers.lib.outgoing import Bounds, RefusedAddress, check_url, client
 
 TIMEOUT_S = 10.0
 SHOWN = 20  # names of tools
@@ -44,17 +44,19 @@ def test(
         if kind == EnvironmentKind.MCP:
             config = {"url": str(base), "api_key_env": api_key_env, "timeout_s": TIMEOUT_S}
             return _listed(asyncio.run(_tools(config, allow_private)))
-        with client(allow_private=allow_private, headers=bearer(key), timeout=TIMEOUT_S) as asked:
-            return _read(*_post(asked, f"{str(base).rstrip('/')}/aggregate_metrics"), bool(key))
+        bounds = Bounds(MAX_BYTES, TIMEOUT_S)
+        with client(allow_private=allow_private, bounds=bounds, headers=bearer(key), timeout=TIMEOUT_S) as asked:
+            response = asked.post(f"{str(base).rstrip('/')}/aggregate_metrics", json=QUESTION)
+            return _read(response.status_code, response.content, bool(key))
     except RefusedKey as error:
         return Found(False, str(error), "api_key_env")
     except RefusedAddress as error:
         return Found(False, str(error))
     except McpError as error:
         return Found(False, f"This is no MCP server that can be used: {error}.")
-    except (httpx.TimeoutException, TimeoutError):
+    except (httpx2.TimeoutException, TimeoutError):
         return Found(False, f"No answer within {TIMEOUT_S:g} s. Is the server running, and may this machine reach it?")
-    except (httpx.HTTPError, UnicodeError) as error:
+    except (httpx2.HTTPError, UnicodeError) as error:
         return Found(False, f"No connection: {str(error) or type(error).__name__}.")
 
 
@@ -71,16 +73,6 @@ def _listed(tools: list[dict]) -> Found:
         return Found(False, "An MCP server answers there, but it has no tools.")
     names = ", ".join(tool["function"]["name"] for tool in tools[:SHOWN]) + (", …" if len(tools) > SHOWN else "")
     return Found(True, f"An MCP server answers there. Tools ({len(tools)}): {names}", tools=tuple(tools))
-
-
-def _post(asked: httpx.Client, url: str) -> tuple[int, bytes]:
-    with asked.stream("POST", url, json=QUESTION) as response:
-        body = bytearray()
-        for piece in response.iter_bytes():
-            body += piece
-            if len(body) > MAX_BYTES:
-                break
-        return response.status_code, bytes(body)
 
 
 def _read(status: int, body: bytes, with_key: bool) -> Found:

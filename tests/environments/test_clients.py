@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from apps.core.models import Project
 from apps.environments.actions import save_environment, save_verifier
+from apps.environments.clients import completer, judge_of
 from apps.environments.models import Environment, EnvironmentKind
 from apps.failures.judge import rubrics
 from apps.failures.judge.client import ServerError
+from tests.environments.gym import called, make_gym
 from tests.factories import admin_of, make_environment, make_project
+from tests.failures.judge_server import running
 
 pytestmark = pytest.mark.django_db
 URL = "http://127.0.0.1:9/v1"
@@ -32,8 +37,8 @@ def judged(project: Project, spec: dict | None = None) -> Environment:
     )
 
 
-def switch_on(project: Project, key: str = "SOME_KEY") -> None:
-    fields = {"text": "x", "base_url": URL, "model": "m", "key_variable": key, "usd_per_day": 1.0,
+def switch_on(project: Project, key: str = "SOME_KEY", url: str = URL) -> None:
+    fields = {"text": "x", "base_url": url, "model": "m", "key_variable": key, "usd_per_day": 1.0,
               "usd_per_million_input": 0.0, "usd_per_million_output": 0.0}  # fmt: skip
     made = rubrics.save_version(project=project, fields=fields, by=admin_of(project))
     assert made
@@ -44,7 +49,9 @@ def test_a_judged_environment_names_the_judge_and_never_the_key() -> None:
     project = make_project()
     switch_on(project)
     spec = judged(project).job_spec()
-    assert spec["clients"] == {"judge": {"base_url": URL, "model": "m", "api_key_env": "SOME_KEY"}}
+    assert spec["clients"] == {
+        "judge": {"base_url": URL, "model": "m", "api_key_env": "SOME_KEY", "allow_private": True}
+    }
 
 
 def test_without_need_or_without_a_judge_there_is_none() -> None:
@@ -60,3 +67,41 @@ def test_a_variable_that_is_not_allowed_any_more_is_refused(settings: Any) -> No
     settings.FLYWHEEL_OUTGOING_KEYS = []
     with pytest.raises(ServerError, match="may not be read"):
         judged(project).job_spec()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_reward_model_inside_the_network_is_called_only_where_that_is_allowed(settings: Any, allowed: bool) -> None:
+    """By the web process, over the protocol."""
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = allowed
+    asked: list[str] = []
+
+    class Rewards(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"rewards": [0.75]}')
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Rewards) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/score"
+        scored = make_gym(judged(make_project(), {"kind": "reward_model", "url": url})).verify(called(text="Hello."))
+        server.shutdown()
+    assert asked == ["/score"] * allowed and scored.get("mask_sample") is not allowed
+    assert scored["reward"] == 0.75 if allowed else "FLYWHEEL_ALLOW_PRIVATE_URLS" in scored["failure_reason"]
+
+
+def test_a_grader_s_request_reaches_the_judge_s_server_whole() -> None:
+    project = make_project()
+    form = {"type": "json_schema", "json_schema": {"name": "grade", "schema": {"type": "object"}}}
+    body = {
+        "model": "grader-1",
+        "messages": [{"role": "user", "content": "Grade."}],
+        "response_format": form,
+        "temperature": 0.3,
+    }
+    with running() as server:
+        switch_on(project, key="", url=server.url)
+        answer = completer(judge_of(project))(body)
+    assert server.seen == [body] and answer["model"] == "grader-1" and answer["usage"]["total_tokens"] == 1100

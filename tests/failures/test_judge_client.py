@@ -14,9 +14,10 @@ import jsonschema
 import pytest
 
 from apps.failures.judge.asking import ask
-from apps.failures.judge.client import Completion, Server, ServerError, Usage, complete, estimate, relaxed, wait_s
+from apps.failures.judge.client import DROPPABLE, Completion, Server, ServerError, Usage, complete, estimate
 from apps.failures.judge.prompt import Mode, make
 from tests.failures.judge_server import RESPONSE, JudgeServer, Reply, form_of, running, says
+from workers.lib.chat_client import refused_name, wait_s
 from workers.lib.outgoing import RefusedAddress, check_address, check_url
 
 CHAT = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "A run."}]
@@ -85,7 +86,7 @@ def test_a_request_that_stays_refused_is_said(judge: JudgeServer) -> None:
     judge.script = [Reply("context is too long", 400)] * 5
     assert "HTTP 400" in str(error := failed(at(judge))) and "context is too long" in str(error)
     assert len(judge.seen) == 2 and not error.final  # once more without response_format
-    assert relaxed({"model": "m"}, b"anything") is None
+    assert refused_name({"model": "m"}, b"anything", DROPPABLE) == {}
 
 
 @pytest.mark.parametrize(
@@ -128,14 +129,14 @@ def test_a_timeout_is_said_and_its_question_counted(judge: JudgeServer) -> None:
 
 def test_an_answer_that_drips_is_cut_off(judge: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(0, 10_000, 6))
-    monkeypatch.setattr("apps.failures.judge.client.time.monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr("workers.lib.outgoing.time.monotonic", lambda: float(next(ticks)))
     judge.script = [Reply("late")]
-    assert "no answer within 5 s" in str(failed(at(judge)))
+    assert "no end within 5 s" in str(failed(at(judge)))
 
 
 def test_an_endless_answer_is_cut_off(judge: JudgeServer) -> None:
     judge.script = [Reply(raw=b"x" * (2 * 1024 * 1024 + 1))]
-    assert "more than 2 MB" in str(failed(at(judge)))
+    assert "more than 2 MiB" in str(failed(at(judge)))
 
 
 @pytest.mark.parametrize(

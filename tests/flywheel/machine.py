@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import httpx
+import httpx2
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SETTINGS = ("DATABASE_URL", "BROKER_URL", "SECRET_KEY", "FLYWHEEL_EMBEDDED_FSYNC", "FLYWHEEL_API_KEY")
@@ -71,7 +71,7 @@ class Machine:
 
     def use_python_of_all(self) -> bool:
         """Takes a Python that every user can read: this one, or a copy of it. False where the code cannot be read."""
-        packages, home = Path(httpx.__file__).parent.parent, Path(sys.base_prefix)
+        packages, home = Path(httpx2.__file__).parent.parent, Path(sys.base_prefix)
         if not (reachable(packages) and reachable(ROOT)):
             return False
         if not reachable(home / "lib"):
@@ -176,8 +176,8 @@ from django.db import connection
 def health(port: int) -> dict | None:
     """The answer of /healthz, whatever its status; None where nothing answers."""
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=30).json()
-    except (httpx.HTTPError, ValueError):
+        return httpx2.get(f"http://127.0.0.1:{port}/healthz", timeout=30).json()
+    except (httpx2.HTTPError, ValueError):
         return None
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 
-import httpx
+import httpx2
 
 from tests.factories import row
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
@@ -29,17 +29,17 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         count = 0
-        with httpx.Client(headers={"Authorization": f"Bearer {KEY}"}, timeout=20) as client:
+        with httpx2.Client(headers={"Authorization": f"Bearer {KEY}"}, timeout=20) as client:
             while not self.stopping.is_set():
                 count += 1
                 path, body, names = self.traces(count) if count % 3 == 0 else self.rows(count)
                 while not self.stopping.is_set() and not self.send(client, path, body, names):
                     time.sleep(0.1)  # and sends the same again, as an exporter does
 
-    def send(self, client: httpx.Client, path: str, body: bytes, names: list[str]) -> bool:
+    def send(self, client: httpx2.Client, path: str, body: bytes, names: list[str]) -> bool:
         try:
             answer = client.post(f"{self.url}{path}", content=body, headers={"Content-Type": "application/json"})
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             self.refused[type(error).__name__] += 1
             return False
         if answer.status_code != 200:

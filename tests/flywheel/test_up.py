@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 
-import httpx
+import httpx2
 import pytest
 
 from tests.factories import row
@@ -35,7 +35,7 @@ def workers(machine: Machine, queue: str) -> list[int]:
 def it_takes_bodies_without_a_length(port: int, key: str) -> None:
     """As exporters send that pack while they send: chunked, and the length is nowhere."""
     packed = gzip.compress(json.dumps(row(name="chunked")).encode())
-    answer = httpx.post(
+    answer = httpx2.post(
         f"http://127.0.0.1:{port}/api/v1/trajectories/",
         content=iter([packed[:50], packed[50:]]),
         headers={"Authorization": f"Bearer {key}", "Content-Encoding": "gzip", "Content-Type": "application/json"},
@@ -52,7 +52,7 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: M
     port = free_port()
     process = up(machine, port)
     assert set((health(port) or {})["parts"]) == PARTS
-    assert httpx.get(f"http://127.0.0.1:{port}/", follow_redirects=True, timeout=60).status_code == 200
+    assert httpx2.get(f"http://127.0.0.1:{port}/", follow_redirects=True, timeout=60).status_code == 200
 
     it_takes_bodies_without_a_length(port, "fw_test-key-0123456789")
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from flywheel.embedded import Layout
@@ -47,7 +47,7 @@ def user(server: str, openai_url: str, tmp_path: Path) -> User:
 
 
 @pytest.fixture
-def api(server: str) -> Iterator[httpx.Client]:
+def api(server: str) -> Iterator[httpx2.Client]:
     base, headers = f"{server}/api/v1/trajectories/", {"Authorization": f"Bearer {KEY}"}
-    with httpx.Client(base_url=base, headers=headers, timeout=60) as client:
+    with httpx2.Client(base_url=base, headers=headers, timeout=60) as client:
         yield client

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.flywheel.machine import eventually, holds_in_the_end
@@ -52,7 +52,7 @@ def question(city: str, name: str) -> str:
     return f"What is the weather in {city}? ({name})"
 
 
-def stored(api: httpx.Client) -> dict[str, dict[str, Any]]:
+def stored(api: httpx2.Client) -> dict[str, dict[str, Any]]:
     """All trajectories by id."""
     rows = api.get("", params={"limit": 500}).raise_for_status().json()["results"]
     return {row["id"]: row for row in rows}
@@ -90,7 +90,7 @@ def arguments(function: dict[str, Any]) -> dict[str, Any]:
 
 @needs_sdks
 @pytest.mark.parametrize("name", WAYS)
-def test_runs_of_an_sdk_arrive_whole(name: str, user: User, api: httpx.Client) -> None:
+def test_runs_of_an_sdk_arrive_whole(name: str, user: User, api: httpx2.Client) -> None:
     way = WAYS[name]
     before = stored(api).keys()
     said = user.paste(
@@ -137,7 +137,7 @@ def runs_are_whole(way: Way, name: str, rows: list[dict[str, Any]]) -> None:
 
 
 @needs_sdks
-def test_an_outcome_is_said_later_by_the_id_of_the_trace(user: User, api: httpx.Client) -> None:
+def test_an_outcome_is_said_later_by_the_id_of_the_trace(user: User, api: httpx2.Client) -> None:
     before = stored(api).keys()
     said = user.paste(
         "OpenAI SDK", "openai_decorated.py", question("Oslo", "later"), TRAJECTORY_ID_SNIPPET=TRAJECTORY_ID
@@ -152,7 +152,7 @@ def test_an_outcome_is_said_later_by_the_id_of_the_trace(user: User, api: httpx.
 
 
 @needs_sdks
-def test_requests(user: User, api: httpx.Client) -> None:
+def test_requests(user: User, api: httpx2.Client) -> None:
     user.paste("requests")
     user.paste("requests")
     row = api.get("ticket-4711/").json()
@@ -161,7 +161,7 @@ def test_requests(user: User, api: httpx.Client) -> None:
     assert row["agent"] == {"name": "helpdesk", "version": "3"}
 
 
-def test_curl_and_seeing_it_arrive(user: User, api: httpx.Client) -> None:
+def test_curl_and_seeing_it_arrive(user: User, api: httpx2.Client) -> None:
     assert json.loads(user.sh(sections()["curl"]["sh"][0]))["accepted"] == 1
     row = api.get("ticket-4712/").json()
     assert (row["outcome"]["status"], row["outcome"]["reason"]) == ("failure", "refused what it may do")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.test_engine_openai import Server, server  # noqa: F401
+from tests.workers.test_chat_client import Server, server  # noqa: F401
 from workers.lib.clients import clients_of, key_variables
 
 TASK = {"id": "t", "messages": [{"role": "user", "content": "Say hello."}], "expected": {}}
@@ -23,7 +23,7 @@ def spec(url: str, **judge: Any) -> dict:
         "kind": "single_turn",
         "harness": {},
         "verifier": {"kind": "judge", "rubric": "Is it kind?", "low": 0, "high": 10},
-        "clients": {"judge": {"base_url": url, "model": "m"} | judge},
+        "clients": {"judge": {"base_url": url, "model": "m", "allow_private": True} | judge},
     }
     return {
         "kind": "rescore",
@@ -56,6 +56,11 @@ def test_a_judge_scores_in_the_process_of_a_job(server: Server, tmp_path: Path) 
 def test_a_judge_that_says_no_json_masks_the_sample(server: Server, tmp_path: Path) -> None:  # noqa: F811
     (score,) = rescored(spec(server.url), tmp_path)["scores"]
     assert score["masked"] and score["reward"] is None and score["mask_reason"]
+
+
+def test_a_judge_inside_the_network_is_not_asked_where_that_is_not_allowed(server: Server, tmp_path: Path) -> None:  # noqa: F811
+    said = rescored(spec(server.url, allow_private=False), tmp_path)
+    assert said["type"] == "error" and "FLYWHEEL_ALLOW_PRIVATE_URLS" in said["message"] and not server.seen
 
 
 def test_a_key_that_is_not_set_ends_the_job_with_a_sentence(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from django.db.models import QuerySet
 
@@ -27,20 +27,20 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_agent.time, "sleep", lambda seconds: None)
 
 
-def client(answers: list[Any], seen: list[str]) -> httpx.Client:
+def client(answers: list[Any], seen: list[str]) -> httpx2.Client:
     """Answers one after the other: a status, or an exception of the transport."""
 
-    def handle(request: httpx.Request) -> httpx.Response:
+    def handle(request: httpx2.Request) -> httpx2.Response:
         seen.append(request.url.path)
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return httpx.Response(answer)
+        return httpx2.Response(answer)
 
-    return httpx.Client(base_url="http://server", transport=httpx.MockTransport(handle))
+    return httpx2.Client(base_url="http://server", transport=httpx2.MockTransport(handle))
 
 
-@pytest.mark.parametrize("away", [503, httpx.ConnectError("refused"), httpx.ReadTimeout("slow")])
+@pytest.mark.parametrize("away", [503, httpx2.ConnectError("refused"), httpx2.ReadTimeout("slow")])
 def test_it_sends_again_until_the_server_is_back(away: Any) -> None:
     seen: list[str] = []
     post(client([away, away, 201], seen), "/api/v1/trajectories/", {})
@@ -52,7 +52,7 @@ def test_it_gives_up_after_its_tries_and_at_once_on_a_refusal() -> None:
     with pytest.raises(ConnectionError, match="did not answer after 40 tries"):
         post(client([502] * 40, seen), "/x", {})
     assert len(seen) == 40
-    with pytest.raises(httpx.HTTPStatusError, match="401"):
+    with pytest.raises(httpx2.HTTPStatusError, match="401"):
         post(client([401], seen), "/x", {})
 
 

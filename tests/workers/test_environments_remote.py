@@ -191,7 +191,7 @@ def test_only_a_failed_connection_is_tried_again(server: Server, monkeypatch: py
     async def flaky(self: remote.RemoteEpisode, path: str, body: Any) -> Any:
         tries.append(path)
         if len(tries) < 3:
-            raise remote.httpx.ConnectError("refused")
+            raise remote.httpx2.ConnectError("refused")
         return await once(self, path, body)
 
     monkeypatch.setattr(remote.RemoteEpisode, "_once", flaky)

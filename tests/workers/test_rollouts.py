@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.workers.conftest import Recorder
 from tests.workers.episodes import gather
 from tests.workers.test_workplace_assistant import assistant
 from workers import evaluate
+from workers.lib.chat_policy import ChatPolicy
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.environments import gold_calls, load
 from workers.lib.environments.episodes import with_calls
 from workers.lib.environments.workplace_assistant import own_tasks
-from workers.lib.policies import ChatPolicy, EnginePolicy, PolicyError, Reply
+from workers.lib.policies import EnginePolicy, PolicyError, Reply
 from workers.lib.prompting import as_text
 from workers.lib.rollouts import Finished, Limits, rollout, stream
 from workers.lib.spec import SpecError, StopFlag
@@ -198,14 +199,14 @@ def test_a_task_that_cannot_be_opened_is_told() -> None:
 
 # The chat policy
 
-ENGINE = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}
+ENGINE = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m", "allow_private": True}
 
 
-def chat(*answers: httpx.Response | Exception) -> tuple[Finished, list[dict]]:
+def chat(*answers: httpx2.Response | Exception) -> tuple[Finished, list[dict]]:
     seen: list[dict] = []
     left = iter(answers)
 
-    def handle(request: httpx.Request) -> httpx.Response:
+    def handle(request: httpx2.Request) -> httpx2.Response:
         seen.append(json.loads(request.content))
         answer = next(left)
         if isinstance(answer, Exception):
@@ -213,16 +214,21 @@ def chat(*answers: httpx.Response | Exception) -> tuple[Finished, list[dict]]:
         return answer
 
     async def run() -> Finished:
-        async with ChatPolicy(ENGINE, Sampling(max_new_tokens=9), transport=httpx.MockTransport(handle)) as policy:
-            policy.first_wait_s = 0.0
+        async with ChatPolicy(ENGINE, Sampling(max_new_tokens=9)) as policy:
+            policy.client.http._transport = httpx2.MockTransport(handle)
+            policy.client.sleep = no_wait
             return await rollout(policy, load(SPEC).open(TASK), Limits())
 
     return asyncio.run(run()), seen
 
 
-def completion(message: Any, finish: str = "stop") -> httpx.Response:
+async def no_wait(seconds: float) -> None:
+    pass
+
+
+def completion(message: Any, finish: str = "stop") -> httpx2.Response:
     usage = {"prompt_tokens": 5, "completion_tokens": 2}
-    return httpx.Response(200, json={"choices": [{"message": message, "finish_reason": finish}], "usage": usage})
+    return httpx2.Response(200, json={"choices": [{"message": message, "finish_reason": finish}], "usage": usage})
 
 
 def test_the_chat_policy_sends_tools_and_results() -> None:
@@ -233,23 +239,31 @@ def test_the_chat_policy_sends_tools_and_results() -> None:
 
 
 def test_a_busy_server_is_tried_again() -> None:
-    busy = httpx.Response(429, headers={"retry-after": "0"})
-    done, seen = chat(busy, httpx.ConnectError("no"), httpx.Response(503), completion(assistant(text="No."), "length"))
+    busy = httpx2.Response(429, headers={"retry-after": "0"})
+    done, seen = chat(
+        busy, httpx2.ConnectError("no"), httpx2.Response(503), completion(assistant(text="No."), "length")
+    )
     assert len(seen) == 4 and done.score.reward == 0 and done.truncated
 
 
 @pytest.mark.parametrize(
     ("answers", "reason", "tries"),
     [
-        ([httpx.Response(500)] * 6, "no answer in 6 tries (HTTP 500)", 6),
-        ([httpx.Response(401, text="bad key")], "refused the request (HTTP 401): bad key", 1),
-        ([httpx.Response(200, json={"choices": []})], "no chat completion", 1),
-        ([httpx.Response(200, text="<html>")], "no chat completion", 1),
+        ([httpx2.Response(500)] * 6, "no answer in 6 tries (HTTP 500)", 6),
+        ([httpx2.Response(413, text="too long")], "refused the request (HTTP 413): too long", 1),
+        ([httpx2.ReadTimeout("slow")], "no answer within 120 s", 1),
+        ([httpx2.Response(200, json={"choices": []})], "no chat completion", 1),
+        ([httpx2.Response(200, text="<html>")], "no chat completion", 1),
     ],
 )
 def test_a_server_that_gives_no_answer_masks(answers: list, reason: str, tries: int) -> None:
     done, seen = chat(*answers)
     assert done.score.masked and reason in done.score.mask_reason and len(seen) == tries
+
+
+def test_a_server_that_refuses_the_key_ends_the_job() -> None:
+    with pytest.raises(PolicyError, match="refused the key"):
+        chat(httpx2.Response(401, text="bad key"))
 
 
 @pytest.mark.parametrize("engine", [{}, {"base_url": "x", "model": "m"}, {"base_url": "http://x"}])

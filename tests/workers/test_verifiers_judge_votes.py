@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.workers.test_engine_openai import Server, engine_for, server  # noqa: F401
-from workers.lib.clients import VOTING_TEMPERATURE, asker
+from tests.workers.test_chat_client import Server, server  # noqa: F401
+from workers.lib.clients import VOTING_TEMPERATURE, clients_of
 from workers.lib.verifiers import Rollout, build
 
 TASK = {"messages": [{"role": "user", "content": "Say hello."}], "expected": {"answer": "Hello."}}
@@ -63,7 +63,8 @@ def test_a_job_s_client_asks_the_server_for_different_draws(server: Server) -> N
     for votes, wanted in ((1, [(0.0, 0)]), (3, [(VOTING_TEMPERATURE, seed) for seed in (1, 2, 3)])):
         server.seen.clear()
         spec: dict[str, Any] = {"kind": "judge", "rubric": "Is it kind?", "votes": votes}
-        build(spec, clients={"ask": asker(engine_for(server))}).score(Rollout.of_text(TASK, "Hello!"))
+        clients = clients_of({"judge": {"base_url": server.url, "model": "m", "allow_private": True}})
+        build(spec, clients=clients).score(Rollout.of_text(TASK, "Hello!"))
         bodies = [body for body, _, _ in server.seen]
         assert [body["temperature"] for body in bodies] == [temperature for temperature, _ in wanted]
         assert len({body["seed"] for body in bodies}) == votes

@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from workers.lib.engines.openai_engine import OpenAIEngine, Sampling
+from workers.lib.chat_client import ChatClient, ChatServer
 from workers.lib.environments import REMOTE
+from workers.lib.messages import text_of
+from workers.lib.outgoing import RefusedAddress, check_url
+from workers.lib.spec import SpecError, check_field
 
-JUDGING = Sampling(temperature=0.0, top_p=1.0, max_new_tokens=800, seed=0)
+MAX_OUTPUT = 800  # tokens of an answer
 VOTING_TEMPERATURE = 0.7  # at 0 every vote is the same answer again
+TRIES = 6
+
+
+class Drawn(NamedTuple):
+    """How a judge's answer is drawn."""
+
+    temperature: float
+    seed: int
+
+
+def chat_server(given: dict[str, Any], path: str, **options: Any) -> ChatServer:
+    """Of a part of a job's spec: {base_url, model, api_key_env?, timeout_s?, allow_private?}. Raises SpecError.
+
+    This process was given the one variable that the spec names, after that was checked.
+    """
+    for name in ("base_url", "model"):
+        check_field({path: given}, f"{path}.{name}", str)
+    try:
+        check_url(given["base_url"], allow_private=True)  # what this installation allows is checked when it is asked
+    except RefusedAddress as error:
+        raise SpecError(f"The spec's “{path}.base_url”: {error}") from error
+    return ChatServer(
+        base_url=given["base_url"].rstrip("/"),
+        model=given["model"],
+        key_variable=given.get("api_key_env") or "",
+        timeout_s=given.get("timeout_s", 120.0),
+        tries=TRIES,
+        allow_private=bool(given.get("allow_private")),
+        **options,
+    )
 
 
 def clients_of(given: dict[str, Any]) -> dict[str, Any]:
-    """`ask` of {"judge": {base_url, model, api_key_env?}}; {} where no judge is named. Raises SpecError, JobError."""
-    judge = given.get("judge")
-    return {"ask": asker(OpenAIEngine(judge))} if judge else {}
+    """`ask` and `complete` of {"judge": {base_url, model, api_key_env?, allow_private?}}; {} where no judge is named.
+
+    Raises SpecError, ChatError.
+    """
+    if not (judge := given.get("judge")):
+        return {}
+    droppable = ("seed", "temperature", "response_format")
+    client = ChatClient(chat_server(judge, "judge", name="judge's server", droppable=droppable))
+    return {"ask": partial(answer, client), "complete": client.ask}
 
 
-def judging(sample: int) -> Sampling:
-    """How a judge's answer is drawn. 0: the likeliest one; n > 0: the n-th of several, each with a seed of its own."""
-    return replace(JUDGING, temperature=VOTING_TEMPERATURE, seed=sample) if sample else JUDGING
+def judging(sample: int) -> Drawn:
+    """0: the likeliest answer; n > 0: the n-th of several, each with a seed of its own."""
+    return Drawn(VOTING_TEMPERATURE, sample) if sample else Drawn(0.0, 0)
 
 
-def asker(engine: OpenAIEngine) -> Callable[..., str]:
-    """ask(messages, *, sample=0): one answer to a chat, from any thread. Raises JobError where the server gives none."""
-
-    def ask(messages: list[dict], *, sample: int = 0) -> str:
-        ((_, outputs),) = engine.generate([messages], judging(sample), 1)
-        return outputs[0].text
-
-    return ask
+def answer(client: ChatClient, messages: list[dict], *, sample: int = 0) -> str:
+    """One answer to a chat, from any thread. Raises ChatError where the server gives none."""
+    drawn = judging(sample)
+    body = {"messages": messages, "temperature": drawn.temperature, "max_tokens": MAX_OUTPUT, "seed": drawn.seed}
+    return text_of(client.ask(body)["choices"][0]["message"])
 
 
 def key_variables(spec: dict[str, Any]) -> list[str]:

@@ -23,6 +23,31 @@ def key_in(variable: str) -> str:
     return key
 
 
+def checked_key(variable: str, host: str, hosts: dict[str, str] | None, *, admin: bool = True) -> str:
+    """The key for a server; "" where no variable is named. Raises RefusedKey.
+
+    `hosts` maps the variables that may be read to the hosts their key may go to ("" is any); None where this process has
+    only variables that may be read. `admin`: whether an admin chose the server; a key that may go anywhere would be
+    anybody's who may choose.
+    """
+    if not variable or hosts is None:
+        return key_in(variable)
+    if variable not in hosts:
+        allowed = ", ".join(sorted(hosts)) or "none"
+        raise RefusedKey(
+            f"The variable {variable} may not be read for this. Allowed (FLYWHEEL_OUTGOING_KEYS): {allowed}."
+        )
+    only = hosts[variable]
+    if only not in ("", host.lower()):
+        raise RefusedKey(f"The key in {variable} may go to {only} only, not to {host}.")
+    if not only and not admin:
+        raise RefusedKey(
+            f"The key in {variable} is bound to no host, so only an admin may name a server for it. "
+            f"FLYWHEEL_OUTGOING_KEYS binds it: {variable}@{host}."
+        )
+    return key_in(variable)
+
+
 def bearer(key: str) -> dict[str, str]:
     """The header that carries a key; none without one."""
     return {"Authorization": f"Bearer {key}"} if key else {}

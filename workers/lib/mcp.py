@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 
 from workers.lib.keys import bearer, hidden, key_in
 from workers.lib.messages import clean
@@ -36,11 +36,11 @@ class McpClient:
         self.url, self.timeout_s = config["url"], float(config.get("timeout_s", 60))
         self.session, self.revision, self.number = session, revision, 0
         self.key = key_in(config.get("api_key_env", ""))
-        timeout = httpx.Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
+        timeout = httpx2.Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
         self.http = async_client(allow_private=allow_private, headers=ACCEPTED | bearer(self.key), timeout=timeout)
 
     async def tools(self) -> list[dict]:
-        """All tools, as chat completions have them. Raises McpError, RefusedAddress, httpx.HTTPError, TimeoutError."""
+        """All tools, as chat completions have them. Raises McpError, RefusedAddress, httpx2.HTTPError, TimeoutError."""
         found: list[dict] = []
         cursor: Any = None
         for _ in range(MAX_PAGES):
@@ -99,13 +99,13 @@ class McpClient:
             if self.session:
                 async with asyncio.timeout(self.timeout_s):
                     await self.http.delete(self.url, headers={SESSION: self.session})
-        except (RefusedAddress, httpx.HTTPError, TimeoutError):
+        except (RefusedAddress, httpx2.HTTPError, TimeoutError):
             pass  # a session that nobody uses expires
         finally:
             await self.http.aclose()
 
 
-async def _messages(response: httpx.Response) -> AsyncIterator[str]:
+async def _messages(response: httpx2.Response) -> AsyncIterator[str]:
     """The whole body, or the data of each event as it comes. Raises McpError beyond MAX_BYTES."""
     streamed = response.headers.get("Content-Type", "").startswith("text/event-stream")
     rest, data, size = b"", [], 0

@@ -1,24 +1,15 @@
-"""Who answers in an episode: a model's server, an engine in this process, or a record. Light: no torch."""
+"""Who answers in an episode: an engine in this process, or a record (a model's server: chat_policy). Light: no torch."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import time
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
-
-import httpx
+from typing import Protocol
 
 from workers.lib.engines import Engine, Output, Prompt, Sampling
-from workers.lib.engines.openai_engine import LONGEST_WAIT_S, TRIES, authorization
-from workers.lib.environments.episodes import as_assistant
-from workers.lib.spec import JobError, SpecError, check_field, sentence
-
-FIRST_WAIT_S = 0.5
+from workers.lib.spec import JobError, sentence
 
 
 def seed_of(seed: int, index: int, sample: int) -> int:
@@ -61,104 +52,6 @@ class Policy(Protocol):
         """The next assistant message; None where the policy has nothing more to say. Raises PolicyError."""
 
     async def aclose(self) -> None: ...
-
-
-class ChatPolicy:
-    """Any OpenAI-compatible server with tools. The `engine` part of a spec: {base_url, model, api_key_env, timeout_s,
-    concurrency}. To be closed with `aclose`, or used with `async with`."""
-
-    shares_time = False
-
-    def __init__(self, engine: dict, sampling: Sampling, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        check_field({"engine": engine}, "engine.base_url", str)
-        check_field({"engine": engine}, "engine.model", str)
-        url = httpx.URL(engine["base_url"].rstrip("/"))
-        if url.scheme not in ("http", "https") or not url.host:
-            raise SpecError("The spec's “engine.base_url” must begin with http:// or https://.")
-        self.model, self.sampling, self.first_wait_s = engine["model"], sampling, FIRST_WAIT_S
-        self.where = f"The model server at {url.host}" + (f":{url.port}" if url.port else "")
-        self.options: dict[str, Any] = {
-            "base_url": url,
-            "headers": authorization(engine.get("api_key_env")),
-            "timeout": httpx.Timeout(engine.get("timeout_s", 120.0), connect=10.0),
-            "limits": httpx.Limits(max_connections=1),
-            "transport": transport,
-            "verify": httpx.create_ssl_context() if url.scheme == "https" else False,
-        }
-        self.clients: list[httpx.AsyncClient] = []
-        self.free: list[httpx.AsyncClient] = []
-        self.lines = asyncio.Semaphore(engine.get("concurrency", 64))
-
-    @contextlib.asynccontextmanager
-    async def _line(self) -> AsyncIterator[httpx.AsyncClient]:
-        """A client with one connection, the one used last first: a pool of 200 looks through all of them at each request,
-        40,000 looks each time, which was 50 ms."""
-        async with self.lines:
-            if not self.free:
-                self.clients.append(httpx.AsyncClient(**self.options))
-                self.free.append(self.clients[-1])
-            client = self.free.pop()
-            try:
-                yield client
-            finally:
-                self.free.append(client)
-
-    async def __aenter__(self) -> ChatPolicy:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        await asyncio.gather(*(client.aclose() for client in self.clients))
-
-    async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply:
-        body = {
-            "model": self.model,
-            "messages": messages,
-            "temperature": self.sampling.temperature,
-            "top_p": self.sampling.top_p,
-            "max_tokens": self.sampling.max_new_tokens,
-            "seed": seed,
-        }
-        response, latency_ms = await self._post(body | ({"tools": tools} if tools else {}))
-        try:
-            answer = response.json()
-            choice, usage = answer["choices"][0], answer.get("usage") or {}
-            message = as_assistant(choice["message"], 1 + sum(item["role"] == "assistant" for item in messages))
-            return Reply(
-                message=message,
-                text=message["content"] or "",
-                prompt_tokens=int(usage.get("prompt_tokens") or 0),
-                output_tokens=int(usage.get("completion_tokens") or 0),
-                latency_ms=latency_ms,
-                truncated=choice.get("finish_reason") == "length",
-            )
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise PolicyError(f"{self.where} answered with something that is no chat completion.") from error
-
-    async def _post(self, body: dict[str, Any]) -> tuple[httpx.Response, float]:
-        """(a good response, its latency). A busy or broken server is tried again, with growing waits."""
-        problem = ""
-        for attempt in range(TRIES):
-            began, response = time.perf_counter(), None
-            try:
-                async with self._line() as client:
-                    response = await client.post("chat/completions", json=body)
-                problem = f"HTTP {response.status_code}"
-            except httpx.HTTPError as error:
-                problem = str(error) or type(error).__name__
-            if response is not None and response.status_code == 200:
-                return response, (time.perf_counter() - began) * 1000
-            if response is not None and response.status_code not in (408, 409, 429) and response.status_code < 500:
-                raise PolicyError(f"{self.where} refused the request ({problem}): {response.text[:300]}")
-            if attempt + 1 < TRIES:
-                await asyncio.sleep(self._wait_s(attempt, response))
-        raise PolicyError(f"{self.where} gave no answer in {TRIES} tries ({problem}).")
-
-    def _wait_s(self, attempt: int, response: httpx.Response | None) -> float:
-        asked = response.headers.get("retry-after", "") if response is not None else ""
-        return min(LONGEST_WAIT_S, float(asked) if asked.isdecimal() else self.first_wait_s * 2**attempt)
 
 
 @dataclass

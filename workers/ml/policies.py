@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from workers.lib.chat_policy import ChatPolicy
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment
-from workers.lib.policies import ChatPolicy, EnginePolicy, Policy
+from workers.lib.policies import EnginePolicy, Policy
 from workers.lib.spec import SpecError
 
 AT_ONCE = 64

@@ -88,6 +88,7 @@ def load(spec: dict, *, clients: Clients | None = None) -> Environment:
         from workers.lib.clients import clients_of
 
         clients = clients_of(spec["clients"])
+    clients = {"allow_private": bool(spec.get("allow_private"))} | dict(clients or {})
     kind, name = spec.get("kind"), spec.get("name")
     if kind in KINDS:
         return _class(KINDS[kind])(spec, clients=clients)

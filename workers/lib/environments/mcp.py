@@ -6,7 +6,7 @@ tools. Each episode has a session of its own with the server.
 
 from __future__ import annotations
 
-import httpx
+import httpx2
 
 from workers.lib.environments import opening
 from workers.lib.environments.episodes import ToolEpisode, judged, tool_names
@@ -31,7 +31,7 @@ class Mcp:
         for name, value in self.config.items():
             if name not in OPTIONS or not isinstance(value, OPTIONS[name]):
                 raise SpecError(f"“environment.config.{name}” is unknown or of the wrong type.")
-        url = httpx.URL(self.config.get("url", ""))
+        url = httpx2.URL(self.config.get("url", ""))
         if url.scheme not in ("http", "https") or not url.host:
             raise SpecError("“environment.config.url” must begin with http:// or https://.")
         self.tools: list[dict] = self.config.get("tools") or []
@@ -67,7 +67,7 @@ class McpEpisode(ToolEpisode):
             return self.refusal(tool, args, f"There is no tool {tool[:80]}.")
         try:
             result = await self.server.request("tools/call", {"name": tool, "arguments": args})
-        except (McpError, RefusedAddress, httpx.HTTPError, TimeoutError) as error:
+        except (McpError, RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
             return self.refusal(tool, args, f"The tool did not answer ({told(error)}).")
         text = observed(result)
         if result.get("isError"):

@@ -11,14 +11,14 @@ import math
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
 from workers.lib.environments import opening
 from workers.lib.environments.episodes import ToolEpisode, tool_names
 from workers.lib.environments.responses import response_of, row_of
 from workers.lib.keys import bearer, hidden, key_in
 from workers.lib.messages import chat_tool
-from workers.lib.outgoing import RefusedAddress, async_client
+from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
 from workers.lib.spec import SpecError
 from workers.lib.verifiers import Clients, Execution, Score, masked
 
@@ -45,7 +45,7 @@ class Remote:
         for name, value in config.items():
             if name not in OPTIONS or not isinstance(value, OPTIONS[name]):
                 raise SpecError(f"“environment.config.{name}” is unknown or of the wrong type.")
-        self.url = httpx.URL(config.get("url", "").rstrip("/"))
+        self.url = httpx2.URL(config.get("url", "").rstrip("/"))
         if self.url.scheme not in ("http", "https") or not self.url.host:
             raise SpecError("“environment.config.url” must begin with http:// or https://.")
         self.harness: dict = spec.get("harness") or {}
@@ -75,7 +75,8 @@ class RemoteEpisode(ToolEpisode):
             base_url=environment.url,
             headers=bearer(environment.key),
             cookies=(state or {}).get("cookies") or {},
-            timeout=httpx.Timeout(environment.timeout_s, connect=10.0),
+            timeout=httpx2.Timeout(environment.timeout_s, connect=10.0),
+            bounds=Bounds(MAX_BYTES, environment.timeout_s),
         )
 
     def world(self) -> dict:
@@ -92,7 +93,7 @@ class RemoteEpisode(ToolEpisode):
         try:
             await self._begin()
             answer = await self._post(quote(tool, safe=""), args)
-        except (RemoteError, RefusedAddress, httpx.HTTPError, TimeoutError) as error:
+        except (RemoteError, RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
             return self.refusal(tool, args, f"The tool did not answer ({_said(error)}).")
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         return Execution(True, False, text, name=tool, args=args)
@@ -104,7 +105,7 @@ class RemoteEpisode(ToolEpisode):
             response = response_of(self.said, name=name, tools=self.tools)
             answer = await self._post("verify", self.row | {"response": response})
             score = self._read(answer, response)
-        except (RemoteError, RefusedAddress, httpx.HTTPError, TimeoutError) as error:
+        except (RemoteError, RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
             score = masked(f"The remote verifier failed: {_said(error)}")
         score.messages = self.said
         return score
@@ -139,21 +140,18 @@ class RemoteEpisode(ToolEpisode):
         for attempt in range(TRIES):
             try:
                 return await self._once(path, body)
-            except (httpx.ConnectError, httpx.ConnectTimeout):
+            except (httpx2.ConnectError, httpx2.ConnectTimeout):
                 if attempt + 1 == TRIES:
                     raise
                 await asyncio.sleep(FIRST_WAIT_S * 2**attempt)
         raise AssertionError("unreachable")
 
     async def _once(self, path: str, body: Any) -> Any:
-        async with asyncio.timeout(self.environment.timeout_s), self.client.stream("POST", path, json=body) as response:
-            parts, size = [], 0
-            async for part in response.aiter_bytes():
-                parts.append(part)
-                size += len(part)
-                if size > MAX_BYTES:
-                    raise RemoteError(f"/{path} answered with more than {MAX_BYTES // 2**20} MiB")
-        text = hidden(b"".join(parts).decode(errors="replace"), self.environment.key)
+        try:
+            response = await self.client.post(path, json=body)
+        except TooMuch as error:
+            raise RemoteError(f"/{path} answered with {error}") from error
+        text = hidden(response.content.decode(errors="replace"), self.environment.key)
         if response.status_code != 200:
             raise RemoteError(f"/{path} answered HTTP {response.status_code}")
         try:
@@ -165,7 +163,7 @@ class RemoteEpisode(ToolEpisode):
         try:
             if self.seeded:
                 await self._once("close_session", {})
-        except (RemoteError, RefusedAddress, httpx.HTTPError, TimeoutError):
+        except (RemoteError, RefusedAddress, httpx2.HTTPError, TimeoutError):
             pass  # not every server has it, and the session expires anyway
         finally:
             await self.client.aclose()

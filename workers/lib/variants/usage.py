@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-import httpx
-
 BYTES_PER_TOKEN = 3  # fewer than text has, so that an estimate is rather too dear
 MOST_COUNTED = 2**31
-UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")  # httpx's
 
 
 class LimitReached(Exception):
@@ -61,8 +59,9 @@ class Meter:
         try:
             yield answer
             cost = cost_of(body, answer)
-        except UNSENT:
-            cost = (0, 0, False)
+        except Exception as error:
+            if type(error).__name__ in UNSENT:
+                cost = (0, 0, False)
             raise
         finally:
             self._settle(worst, *cost)
@@ -107,7 +106,9 @@ def _is_count(value: Any) -> bool:
 
 
 def install(meter: Meter) -> None:
-    """From now on every HTTP request of this process goes through the meter."""
+    """From now on every HTTP request of the library goes through the meter."""
+    import httpx  # what the library sends with; in its environment only
+
     send, send_async = httpx.HTTPTransport.handle_request, httpx.AsyncHTTPTransport.handle_async_request
 
     def handle_request(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:

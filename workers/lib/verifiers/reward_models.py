@@ -12,12 +12,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, check_url, client
 from workers.lib.typed import Number
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options
 from workers.lib.verifiers.judges import transcript
 from workers.lib.verifiers.types import Clients, Rollout, Score, masked
 
-LARGEST_ANSWER = 10_000_000
+LARGEST_ANSWER = 10 * 2**20
 
 
 class RewardModelOptions(Options):
@@ -36,8 +37,9 @@ Scorer = Callable[[dict], Any]
 class RewardModel(Guarded):
     """`scale`: "none" gives the model's number, "sigmoid" 1 / (1 + e^−x), "range" puts [low, high] on [0, 1]."""
 
-    def __init__(self, chosen: Any, call: Scorer | None) -> None:
+    def __init__(self, chosen: Any, call: Scorer | None, allow_private: bool) -> None:
         self.o, self.call = chosen, call or (self.post if chosen.url else None)
+        self.allow_private = allow_private
 
     def judge(self, rollout: Rollout) -> Score:
         return self.scores([rollout])[0]
@@ -80,13 +82,14 @@ class RewardModel(Guarded):
         return value
 
     def post(self, query: dict) -> Any:
-        import httpx
-
-        response = httpx.post(self.o.url, json=query, timeout=self.o.timeout_s, follow_redirects=False)
-        response.raise_for_status()
-        if len(response.content) > LARGEST_ANSWER:
-            raise Unscorable("The reward model's answer is too long.")
-        return response.json()
+        bounds = Bounds(LARGEST_ANSWER, self.o.timeout_s)
+        try:
+            with client(allow_private=self.allow_private, bounds=bounds, timeout=self.o.timeout_s) as asked:
+                return asked.post(self.o.url, json=query).raise_for_status().json()
+        except TooMuch as error:
+            raise Unscorable(f"The reward model sent {error}.") from error
+        except RefusedAddress as error:
+            raise Unscorable(f"The reward model may not be asked: {error}") from error
 
 
 def query_of(rollouts: list[Rollout]) -> dict:
@@ -100,8 +103,11 @@ def query_of(rollouts: list[Rollout]) -> dict:
 
 def from_spec(spec: dict, clients: Clients, path: str) -> RewardModel:
     chosen = options(spec, path, RewardModelOptions)
-    if chosen.url is not None and not chosen.url.startswith(("http://", "https://")):
-        raise SpecError(f"“{path}.url” must begin with http:// or https://.")
+    try:
+        if chosen.url is not None:
+            check_url(chosen.url, allow_private=True)  # what this installation allows is checked at the connection
+    except RefusedAddress as error:
+        raise SpecError(f"“{path}.url”: {error}") from error
     if chosen.low >= chosen.high:
         raise SpecError(f"“{path}.low” must be less than “{path}.high”.")
-    return RewardModel(chosen, clients.get("reward_model"))
+    return RewardModel(chosen, clients.get("reward_model"), bool(clients.get("allow_private")))

@@ -87,7 +87,8 @@ class Verifier(Protocol):
 
 
 Clients = Mapping[str, Any]
-"""What a verifier needs from outside, by name: `ask` (judge), `reward_model`, `labels` (human)."""
+"""What a verifier needs from outside, by name: `ask` (judge), `reward_model`, `labels` (human), and `allow_private`: whether addresses
+inside our own network may be called."""
 
 
 def masked(reason: str) -> Score:

@@ -1,0 +1,57 @@
+"""A policy on any OpenAI-compatible server (vLLM, SGLang, a provider), with tools. Light: no torch."""
+
+from __future__ import annotations
+
+from workers.lib.chat_client import AsyncChatClient, ChatError
+from workers.lib.clients import chat_server
+from workers.lib.engines import Sampling
+from workers.lib.environments.episodes import as_assistant
+from workers.lib.policies import PolicyError, Reply
+
+
+class ChatPolicy:
+    """The `engine` part of a spec: {base_url, model, api_key_env, timeout_s, concurrency, allow_private}. To be closed with
+    `aclose`, or used with `async with`. Raises SpecError, ChatError."""
+
+    shares_time = False
+
+    def __init__(self, engine: dict, sampling: Sampling) -> None:
+        server = chat_server(engine, "engine")
+        self.client, self.sampling = AsyncChatClient(server, concurrency=engine.get("concurrency", 64)), sampling
+
+    async def __aenter__(self) -> ChatPolicy:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+
+    async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply:
+        body = {
+            "messages": messages,
+            "temperature": self.sampling.temperature,
+            "top_p": self.sampling.top_p,
+            "max_tokens": self.sampling.max_new_tokens,
+            "seed": seed,
+        }
+        try:
+            found, latency_ms = await self.client.ask(body | ({"tools": tools} if tools else {}))
+        except ChatError as error:
+            raise PolicyError(str(error), error.final) from error
+        choice, usage = found["choices"][0], found.get("usage")
+        counts = usage if isinstance(usage, dict) else {}
+        said = as_assistant(choice["message"], 1 + sum(message["role"] == "assistant" for message in messages))
+        return Reply(
+            message=said,
+            text=said["content"] or "",
+            prompt_tokens=_count(counts.get("prompt_tokens")),
+            output_tokens=_count(counts.get("completion_tokens")),
+            latency_ms=latency_ms,
+            truncated=choice.get("finish_reason") == "length",
+        )
+
+
+def _count(given: object) -> int:
+    return given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else 0
