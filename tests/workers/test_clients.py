@@ -75,11 +75,12 @@ def test_a_key_that_is_not_set_ends_the_job_with_a_sentence(tmp_path: Path) -> N
         ({"environment": {"clients": {}}}, []),
         (spec("http://x/v1"), []),
         (spec("http://x/v1", api_key_env="A"), ["A"]),
+        ({"engine": {"kind": "openai", "api_key_env": "C"}}, ["C"]),
         ({"environment": {"kind": "remote", "config": {"url": "http://x", "api_key_env": "B"}}}, ["B"]),
         ({"environment": {"kind": "remote", "config": {"url": "http://x"}}}, []),
         ({"environment": {"kind": "replay", "config": {"api_key_env": "DATABASE_URL"}}}, []),
     ],
-    ids=["nothing", "no client", "no key", "key", "remote with a key", "remote without", "not remote"],
+    ids=["nothing", "no client", "no key", "key", "engine", "remote with a key", "remote without", "not remote"],
 )
 def test_a_job_is_given_the_variables_its_clients_name(given: dict, names: list[str]) -> None:
     assert key_variables(given) == names

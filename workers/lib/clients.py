@@ -73,7 +73,8 @@ def key_variables(spec: dict[str, Any]) -> list[str]:
     """Names of the environment variables with the keys that a job's spec says it needs."""
     environment = spec.get("environment") or {}
     clients = (environment.get("clients") or {}).values()
-    names = [client.get("api_key_env") for client in [*clients, spec.get("server") or {}]] + [key_variable(environment)]
+    asked = [*clients, spec.get("server") or {}, spec.get("engine") or {}]
+    names = [server.get("api_key_env") for server in asked] + [key_variable(environment)]
     return [name for name in names if name]
 
 
