@@ -25,7 +25,7 @@ from apps.evals.near_duplicates import compare
 from apps.failures.actions.clusters import in_evals
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Outcome, Trajectory
-from apps.trajectories.schema import is_example
+from workers.lib.messages import calls_in, is_example, is_prompt
 
 DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
 FROZEN = "{} is frozen. Make a new version of it to change its tasks."
@@ -95,37 +95,20 @@ def expected_call(trajectory: Trajectory) -> dict | None:
 
 
 def as_call(value: Any) -> dict | None:
-    """{"tool", "args"} from the agent's own form or from an OpenAI assistant message; None where there is none."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    if not isinstance(value, dict):
-        return None
-    if isinstance(value.get("tool"), str) and isinstance(value.get("args"), dict):
-        return {"tool": value["tool"], "args": value["args"]}
-    for call in value.get("tool_calls") or []:
-        function = call.get("function", {})
-        arguments = function.get("arguments")
-        try:
-            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-        except ValueError:
-            return None
-        if isinstance(arguments, dict):
-            return {"tool": function.get("name", ""), "args": arguments}
-    return None
+    """{"tool", "args"}: the first call that a value says, in any of the field's forms; None where it says none."""
+    found = calls_in(value)
+    return found[0].plain if found and not found[0].problem else None
 
 
 def prompt_of(trajectory: Trajectory) -> list[dict]:
-    """The messages up to the agent's first turn, without the system message (which is the harness's)."""
+    """The messages up to the agent's first turn, without the harness's: instructions and examples."""
     prompt: list[dict] = []
     for message in trajectory.messages:
         if is_example(message):
             continue
         if message.get("role") == "assistant":
             break
-        if message.get("role") != "system":
+        if not is_prompt(message):
             prompt.append({"role": message["role"], "content": message.get("content") or ""})
     return prompt
 

@@ -7,6 +7,9 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
+
+from workers.lib.messages import ToolCall, call_key, is_prompt, native_calls, text_of
 
 _SPACE = re.compile(r"\s+")
 
@@ -17,16 +20,20 @@ def normalise(text: str) -> str:
 
 
 def canonical_hash(messages: list[dict]) -> str:
-    """SHA-256 hex of a prompt: the role and normalised content of each message, the system message left out.
+    """SHA-256 hex of a prompt: the role, normalised text and calls of each message, without the harness's instructions.
 
-    The system message belongs to the harness: the same request under another prompt is the same task.
+    The same request under another system prompt is the same task, and so is one whose calls have other ids.
     """
     turns = [
-        [message.get("role"), normalise(_text(message.get("content"))), message.get("tool_calls") or []]
+        [message.get("role"), normalise(text_of(message)), [_call(call) for call in native_calls(message)]]
         for message in messages
-        if message.get("role") != "system"
+        if not is_prompt(message)
     ]
     return digest_of(turns)
+
+
+def _call(call: ToolCall) -> Any:
+    return call_key(call.tool, call.args) if not call.problem else [call.tool, call.arguments]
 
 
 def digest_of(value: object) -> str:
@@ -41,10 +48,3 @@ def set_digest(tasks: Iterable[dict]) -> str:
     Each task is {key, split, group, messages, expected, demonstration, tools, metadata}.
     """
     return digest_of(sorted(digest_of(task) for task in tasks))
-
-
-def _text(content: object) -> str:
-    """Content may be a string, null, or OpenAI content parts."""
-    if isinstance(content, list):
-        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""

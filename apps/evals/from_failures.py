@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from apps.core.timeouts import TooLong, patience
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash, digest_of
 from apps.evals.formats.verifiers_package import RECORDED
@@ -14,13 +15,11 @@ from apps.evals.models import EvalSet, Origin, Split, Task
 from apps.evals.near_duplicates.text import is_slot, words
 from apps.failures.actions.diagnose import as_input
 from apps.failures.models import Failure
-from apps.failures.rules.expected import Truth, Wanted, deviations, key_of, truth_of, wanted_texts
-from apps.failures.rules.reading import Call, Run, read, text_of
+from apps.failures.rules.expected import Truth, Wanted, deviations, truth_of, wanted_texts
+from apps.failures.rules.reading import Call, Run, read
 from apps.trajectories.models import Outcome, Trajectory, with_content
-from apps.trajectories.pages.totals import TooLong, patience
-from apps.trajectories.schema import is_example
+from workers.lib.messages import call_key, is_example, is_prompt, text_of, to_text
 
-PROMPT = ("system", "developer")
 PARTS_OF_TURN = ("role", "content", "name", "tool_calls", "tool_call_id")
 MAX_RECORDED = 200  # results kept of one run
 SUCCESSES_READ = 5
@@ -66,7 +65,7 @@ def prompt_at(messages: list[dict], cut: int) -> list[dict]:
     return [
         {"content": None} | {name: message[name] for name in PARTS_OF_TURN if message.get(name) is not None}
         for message in messages[:cut]
-        if message.get("role") not in PROMPT and not is_example(message)
+        if not is_prompt(message) and not is_example(message)
     ]
 
 
@@ -95,9 +94,8 @@ def by_person(run: Run, cut: int) -> Iterator[Suggestion]:
 
 
 def _text_of(after: Any) -> str:
-    if isinstance(after, dict):
-        after = after.get("content")
-    return after.strip() if isinstance(after, str) else ""
+    text = text_of(after) if isinstance(after, dict) else after
+    return text.strip() if isinstance(text, str) else ""
 
 
 def by_truth(run: Run, cut: int) -> Iterator[Suggestion]:
@@ -122,10 +120,10 @@ def _ahead(run: Run, truth: Truth, cut: int, source: str, success: Trajectory | 
 
 def _left(wanted: Iterable[Wanted], made: Iterable[Call]) -> list[Wanted]:
     """The wanted calls without those that were made already, each once."""
-    done = [key_of(call.tool, call.args) for call in made if not call.error]
+    done = [call_key(call.tool, call.args) for call in made if not call.error]
     left = []
     for item in wanted:
-        key = key_of(item.tool, item.args)
+        key = call_key(item.tool, item.args)
         if key in done:
             done.remove(key)
         else:
@@ -176,7 +174,7 @@ def demonstration_of(expected: dict) -> str:
     if "calls" in expected:
         return json.dumps([_bare(call) for call in expected["calls"]], ensure_ascii=False) if expected["calls"] else ""
     if "tool" in expected:
-        return json.dumps(_bare(expected), ensure_ascii=False)
+        return to_text(expected["tool"], expected["args"])
     answer = expected.get("answer", "")
     answer = answer[0] if isinstance(answer, list) and answer else answer
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
@@ -228,8 +226,8 @@ def results_for(trajectory: Trajectory, success: Trajectory | None) -> list[dict
     """The results of the failed run, then those that only the successful one has."""
     mine = recorded_results(read(as_input(trajectory)))
     theirs = recorded_results(read(as_input(success))) if success else []
-    have = {key_of(item["tool"], item["args"]) for item in mine}
-    return mine + [item for item in theirs if key_of(item["tool"], item["args"]) not in have]
+    have = {call_key(item["tool"], item["args"]) for item in mine}
+    return mine + [item for item in theirs if call_key(item["tool"], item["args"]) not in have]
 
 
 # The task

@@ -19,7 +19,7 @@ from apps.core.models import Project
 from apps.failures.models import DailyRuns, Failure, FailureMode, FailureQuerySet, FailureState
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import HourlyCount
-from apps.trajectories.pages.totals import time_unit
+from apps.trajectories.rollups import rollup_unit
 
 SINCE = {"7d": 7, "30d": 30, "90d": 90, "all": 0}
 VERSIONS, MODES = 12, 12
@@ -150,7 +150,7 @@ class StartOfRun(Func):
 
 def by_time(project: Project, since: datetime | None) -> tuple[str, list[tuple[datetime, Rate]]]:
     """(unit, [(when, rate)]) of the hours, days or weeks that have trajectories."""
-    unit = time_unit(*span(project, since))
+    unit = rollup_unit(*span(project, since))
     at = Trunc(StartOfRun(F("trajectory_id")), unit, tzinfo=UTC)
     failed = dict(failures(project, since).annotate(at=at).values_list("at").annotate(n=Count("*")))
     totals = _hourly(project, since) if unit == "hour" else _by(unit, project, since)

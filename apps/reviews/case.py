@@ -9,6 +9,7 @@ from typing import Any
 from apps.environments.models import Environment
 from apps.reviews.models import ReviewItem
 from workers.lib.environments import load
+from workers.lib.messages import functions_of, last_request, text_of
 from workers.lib.spec import SpecError
 
 
@@ -27,8 +28,7 @@ class Case:
     @property
     def tool_lines(self) -> list[str]:
         """Name and description of each tool, in either of OpenAI's two forms."""
-        functions = [tool.get("function") or tool for tool in self.tools]
-        return [f"{one.get('name', '(no name)')}  {one.get('description') or ''}" for one in functions]
+        return [f"{name}  {function.get('description') or ''}" for name, function in functions_of(self.tools)]
 
     @property
     def anchor(self) -> str:
@@ -75,8 +75,8 @@ def shown_of(item: ReviewItem) -> Shown:
 
 def _request(messages: list[dict]) -> str:
     """The user's last words, as a heading."""
-    said = [message.get("content") for message in messages if message.get("role") == "user"]
-    return said[-1] if said and isinstance(said[-1], str) else "A sample"
+    at = last_request(messages)
+    return (at is not None and text_of(messages[at])) or "A sample"
 
 
 def tools_of(environment: Environment) -> tuple[dict, ...]:

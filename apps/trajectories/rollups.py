@@ -59,3 +59,9 @@ class Counts:
             for key, sums in sorted(self.hours.items())
             if any(sums)
         ]
+
+
+def rollup_unit(begin: datetime | None, end: datetime | None) -> str:
+    """Hours for two days, days for half a year, else weeks: a chart of at most some two hundred bars."""
+    days = (end - begin).total_seconds() / 86_400 if begin and end else 0
+    return "hour" if days <= 2 else "day" if days <= 190 else "week"

@@ -490,7 +490,7 @@ ROWS = [
 
 def test_a_package_is_complete_and_compiles(tmp_path: Path) -> None:
     files = package(ROWS, "My tasks!")
-    parts = ("__init__", "calls", "compare", "content", "json_text", "results", "tools")
+    parts = ("__init__", "calls", "compare", "content", "json_text", "responses", "results", "tools")
     assert set(files) == {"pyproject.toml", "README.md", "eval.toml"} | {
         f"my_tasks/{name}" for name in ("__init__.py", "taskset.py", "harness.py", "checks.py", "tasks.jsonl")
     } | {f"my_tasks/messages/{name}.py" for name in parts}

@@ -186,3 +186,40 @@ def test_the_hash_is_of_what_is_asked() -> None:
         ]
     )
     assert canonical_hash(said) != canonical_hash([{"role": "user", "content": "Close ticket 13."}])
+
+
+def test_the_same_calls_make_the_same_prompt_whatever_their_ids_and_spaces() -> None:
+    def prompt(identity: str, arguments: object, role: str = "system") -> list[dict]:
+        call = {"id": identity, "type": "function", "function": {"name": "find", "arguments": arguments}}
+        return [
+            {"role": role, "content": f"You are {identity}."},
+            {"role": "user", "content": [{"type": "text", "text": "Close"}, {"type": "text", "text": "ticket 12."}]},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": identity, "content": "[12]"},
+        ]
+
+    first = canonical_hash(prompt("a", '{"id": 12, "open": true}'))
+    for other in ('{"open":true,"id":12.0}', {"id": 12, "open": True}):
+        assert canonical_hash(prompt("b", other, role="developer")) == first
+    assert canonical_hash(prompt("a", '{"id": 13, "open": true}')) != first
+    assert canonical_hash(prompt("a", "{")) != canonical_hash(prompt("a", "["))
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"tool": "close", "args": {"id": 5}}, '{"tool": "close", "args": {"id": 5}}', {"name": "close", "arguments": '{"id": 5}'},
+        '```json\n{"name": "close", "arguments": {"id": 5}}\n```', [{"tool": "close", "args": {"id": 5}}],
+        {"role": "assistant", "content": '{"tool": "close", "args": {"id": 5}}'},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "close", "arguments": {"id": 5}}}]},
+    ],
+)  # fmt: skip
+def test_a_correction_says_its_call_in_any_form(after: object) -> None:
+    assert actions.as_call(after) == {"tool": "close", "args": {"id": 5}}
+
+
+@pytest.mark.parametrize(
+    "after", [None, 4, "", "Close it.", {"role": "assistant", "content": "Done."}, [], {"tool": "close"}]
+)
+def test_a_correction_in_words_says_no_call(after: object) -> None:
+    assert actions.as_call(after) is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from apps.evals.holdout.splits import choose_holdout
 from apps.evals.near_duplicates import compare
-from apps.evals.near_duplicates.calls import text_of
+from apps.evals.near_duplicates.calls import words_of
 from apps.evals.near_duplicates.compare import (
     THRESHOLD,
     Document,
@@ -206,7 +206,7 @@ def test_what_has_no_words_is_like_nothing() -> None:
 def test_the_system_message_is_left_out_and_calls_are_read() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "close", "arguments": '{"id": 5, "why": "broken"}'}}
     turns = [{"role": "user", "content": "Close it"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
-    assert content(text_of(turns[1])) == ["clos", "5", "broken"]
+    assert content(words_of(turns[1])) == ["clos", "5", "broken"]
     assert similarity(document(turns), document([{"role": "system", "content": "Be kind"}, *turns])) == 1
 
 

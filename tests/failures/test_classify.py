@@ -68,6 +68,11 @@ ASKED = (words("Shall I delete Tom's mailbox?"), user("Yes, but not the folder o
 DENIED = (words("Shall I delete Tom's mailbox?"), user("No, do not. And go ahead with the ticket."))
 EDITED = [{"kind": "edit", "message_index": 1, "before": WANTED, "after": CLOSED}]
 A, B = (call("search_mail", q="a"), reply("one")), (call("search_mail", q="b"), reply("two"))
+LOOP = [
+    turn
+    for text in ('{"id": 1234, "why": "x"}', '{"why":"x","id":1234}', '{"id": 1234.0, "why": "X"}')
+    for turn in (raw(text, "search_mail"), reply("none"))
+]
 LATE = {"exit_status": "exit_cost"}
 
 HARM = [
@@ -108,6 +113,7 @@ SHOWN = [
     pytest.param(run(call("search_mail", q="a"), reply("[]"), words("It says 5."), tools=SEARCH), "retrieval_failure", 3, id="empty"),
     pytest.param(run(call("search_mail", q="a"), reply("[]"), words("I found no mail."), tools=SEARCH), "incomplete_execution", 3, id="empty and said"),
     pytest.param(run(*A, *A, *A, tools=SEARCH), "bad_planning", 5, id="loop"),
+    pytest.param(run(*LOOP, tools=SEARCH), "bad_planning", 5, id="loop, written otherwise"),
     pytest.param(run(*A, *B, *A, *B, tools=SEARCH), "bad_planning", 7, id="A-B-A-B"),
     pytest.param(run(*A, *B, *A, tools=SEARCH, status="unknown"), None, None, id="A-B-A is none"),
     pytest.param(run(*[t for n in range(4) for t in (A[0], reply(f"{n} done"))], tools=SEARCH, status="unknown"), None, None, id="waiting is none"),

@@ -125,6 +125,7 @@ def test_a_difference_in_words() -> None:
         == "b is 2, should be 3; d is missing."
     )
     assert difference({"e": 1}, {}) == "e was not asked for."
+    assert difference({"e": 1}, {"e": True}) == "e is 1, should be true."
 
 
 @pytest.mark.parametrize(

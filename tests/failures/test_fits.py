@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.failures.rules.fits import fits_of
-from apps.trajectories.pages.arguments import Checker
+from apps.trajectories.arguments import Checker
 
 KINDS = ("object", "array", "string", "integer", "number", "boolean", "null")
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-3, 3) | st.sampled_from(("a", "b", ""))

@@ -65,7 +65,7 @@ def test_the_run_is_told_with_numbers_calls_tools_outcome_and_what_people_did() 
     assert f"[{n} #2 tool]\nError: locked" in told
     assert "- tickets.close: Closes a ticket" in told
     assert "Outcome as recorded: failure: not closed" in told
-    assert '- edit at #1: wrong {"id":8}' in told
+    assert '- edit at #1: wrong {"id": 8}' in told
 
 
 @given(st.lists(MESSAGE, min_size=1, max_size=6), TEXT, TEXT)
@@ -130,9 +130,9 @@ def test_every_message_is_shown_or_said_to_be_left_out(size: int) -> None:
     [
         ({"role": "user"}, ""),
         ({"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url"}, "raw"]}, "see\n(image_url)\nraw"),
-        ({"role": "user", "content": {"a": 1}}, '{"a":1}'),
+        ({"role": "user", "content": {"a": 1}}, '{"a": 1}'),
         ({"role": "user", "content": "a\0b\ud800c"}, "ab?c"),
-        ({"role": "assistant", "tool_calls": ["no", {"function": {"name": "a\nb"}}]}, "calls a b()"),
+        ({"role": "assistant", "tool_calls": ["no", {"function": {"name": "a\nb"}}]}, "calls ()\ncalls a b()"),
     ],
 )  # fmt: skip
 def test_odd_messages(message: dict, body: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apps.trajectories.arguments import Checker
 from apps.trajectories.filters import active, normal
-from apps.trajectories.pages.arguments import Checker
 from apps.trajectories.pages.comparison import align, argument_changes
 from apps.trajectories.pages.transcript import FOLD_ABOVE, SHOWN, turns_of
 from apps.trajectories.pages.waterfall import waterfall

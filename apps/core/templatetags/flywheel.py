@@ -10,6 +10,8 @@ from django import template
 from django.http import QueryDict
 from django.utils import timezone
 
+from workers.lib.messages import is_example, is_prompt, part_text
+
 register = template.Library()
 
 GOOD = {"success", "succeeded", "promote", "better", "confirmed", "frozen", "passed", "unlocked", "same"}
@@ -96,17 +98,11 @@ def pretty(value: Any) -> str:
 
 @register.filter
 def text_of(message: dict) -> str:
+    """The text of a message; parts that are none as JSON."""
     content = message.get("content")
     if isinstance(content, list):
-        return "\n".join(
-            str(part.get("text") or json.dumps(part)) if isinstance(part, dict) else str(part) for part in content
-        )
+        return "\n".join(part_text(part) or json.dumps(part) for part in content)
     return str(content or "")
-
-
-@register.filter
-def is_example(message: dict) -> bool:
-    return str(message.get("name") or "").startswith("example_")
 
 
 @register.simple_tag
@@ -114,7 +110,7 @@ def opening_of(turns: list[dict], blamed: int | str | None = None) -> int:
     """How many messages at the front are the agent's prompt (system message, examples); 0 where one is blamed."""
     count = 0
     for message in turns:
-        if message.get("role") not in ("system", "developer") and not is_example(message):
+        if not is_prompt(message) and not is_example(message):
             break
         count += 1
     return 0 if count == len(turns) or (isinstance(blamed, int) and blamed < count) else count

@@ -17,16 +17,16 @@ from apps.evals.formats.rows import (
     TaskRow,
     each,
     expected_of,
-    kind_of,
     parsed_arguments,
     task,
     want,
 )
+from workers.lib.environments.responses import truth
+from workers.lib.messages import ItemError, from_items, native_calls
 
 ASKED, TRUTH = "responses_create_params", "ground_truth"
 OURS = ("key", "messages", "expected", "tools", "demonstration", "group", "split", "metadata")
 NAMES = {"messages": f"{ASKED}.input", "tools": f"{ASKED}.tools", "expected": TRUTH}
-TEXT_PARTS = ("input_text", "output_text", "text")
 
 
 def read(lines: Iterable[Line]) -> Iterator[Read]:
@@ -58,9 +58,9 @@ def _row(record: dict) -> TaskRow:
 def _expected(record: dict) -> dict:
     if "expected_answer" in record and TRUTH not in record:
         return {"answer": record["expected_answer"]}
-    truth = want(record.get(TRUTH), list, TRUTH, "Give the list of expected calls, or “expected_answer”.")
+    given = want(record.get(TRUTH), list, TRUTH, "Give the list of expected calls, or “expected_answer”.")
     calls = []
-    for index, call in enumerate(truth):
+    for index, call in enumerate(given):
         here = f"{TRUTH}[{index}]"
         want(call, dict, here, 'Give {"name", "arguments"}.')
         name = want(call.get("name"), str, f"{here}.name", "Give the tool's name.")
@@ -104,15 +104,11 @@ def _record(row: TaskRow, index: int) -> dict:
     if "answer" in row.expected:
         made["expected_answer"] = row.expected["answer"]
     elif "constraint" not in row.expected:
-        made[TRUTH] = [_truth(call) for call in row.expected.get("calls", [row.expected])]
+        made[TRUTH] = [truth(call) for call in row.expected.get("calls", [row.expected])]
     old = before.get("verifier_metadata")
     ours = {name: getattr(row, name) for name in OURS}
     made["verifier_metadata"] = (old if isinstance(old, dict) else {}) | {"flywheel": ours}
     return made
-
-
-def _truth(call: dict) -> dict:
-    return {"name": call["tool"], "arguments": json.dumps(call["args"], ensure_ascii=False)}
 
 
 def _flat(tool: dict) -> dict:
@@ -135,12 +131,12 @@ def _items(message: dict) -> Iterator[dict]:
         output = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         yield {"type": "function_call_output", "call_id": message.get("tool_call_id", ""), "output": output}
         return
-    if content is not None and not (content == "" and message.get("tool_calls")):
+    calls = native_calls(message)
+    if content is not None and not (content == "" and calls):
         yield {"role": message["role"], "content": _parts(content, message["role"])}
-    for call in message.get("tool_calls") or []:
-        function, arguments = call["function"], call["function"].get("arguments")
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-        yield {"type": "function_call", "call_id": call.get("id") or "", "name": function["name"], "arguments": text}
+    for call in calls:
+        arguments = "{}" if call.given is None else call.arguments
+        yield {"type": "function_call", "call_id": call.id, "name": call.tool, "arguments": arguments}
 
 
 def _parts(content: Any, role: str) -> Any:
@@ -156,43 +152,15 @@ def _parts(content: Any, role: str) -> Any:
 def chat_messages(given: Any) -> list[dict]:
     """Items of the Responses API as chat messages. Raises Bad for an item that has no place there."""
     name = f"{ASKED}.input"
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    messages: list[dict] = []
-    for index, item in enumerate(want(given, list, name, "Give text or a list of Responses items.")):
-        _add(messages, want(item, dict, f"{name}[{index}]", "Give a Responses item."), f"{name}[{index}]")
-    return messages
+    try:
+        return from_items(
+            want(given, (str, list), name, "Give text or a list of Responses items."), strict=True, other=_other
+        )
+    except ItemError as error:
+        where = f"{name}[{error.index}]" + (f".{error.field}" if error.field else "")
+        raise Bad(where, f"{error.text}. Give Responses items.") from error
 
 
-def _add(messages: list[dict], item: dict, name: str) -> None:
-    kind = item.get("type") or "message"
-    if kind == "message":
-        messages.append({"role": item.get("role"), "content": _content(item.get("content"))})
-    elif kind == "function_call":
-        if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": None})
-        messages[-1].setdefault("tool_calls", []).append(_call(item, name))
-    elif kind == "function_call_output":
-        output = item.get("output")
-        text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-        messages.append({"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": text})
-    elif kind != "reasoning":  # thoughts of an earlier turn are no part of a chat
-        raise Bad(f"{name}.type", f"items of the type “{kind}” are not read. Leave the row out or remove the item.")
-
-
-def _call(item: dict, name: str) -> dict:
-    arguments = item.get("arguments") or "{}"
-    function = {"name": want(item.get("name"), str, f"{name}.name", "Give the tool's name."), "arguments": arguments}
-    return {"id": str(item.get("call_id") or ""), "type": "function", "function": function}
-
-
-def _content(content: Any) -> Any:
-    """Text parts become one text; with other parts among them they stay parts."""
-    if not isinstance(content, list):
-        return content
-    parts = [part if isinstance(part, dict) else {"type": kind_of(part)} for part in content]
-    if all(part.get("type") in TEXT_PARTS for part in parts):
-        return "".join(str(part.get("text", "")) for part in parts)
-    return [
-        {"type": "text", "text": part.get("text", "")} if part.get("type") in TEXT_PARTS else part for part in parts
-    ]
+def _other(item: dict, index: int, messages: list[dict]) -> None:
+    if item.get("type") != "reasoning":  # thoughts of an earlier turn are no part of a chat
+        raise ItemError(index, "type", f"items of the type “{item.get('type')}” are not read")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apps.evals.canonical import canonical_hash
 from workers.lib.checks import CONSTRAINTS
+from workers.lib.messages import read_json
 
 KEY_LENGTH, GROUP_LENGTH = 120, 200
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -76,16 +76,12 @@ def decoded(line: Line) -> str:
 
 def parsed_object(text: str) -> dict:
     try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        value = read_json(text)
+    except ValueError as error:
         raise Bad("", f"not JSON: {error}. Each line must be one whole JSON object.") from error
     if not isinstance(value, dict):
         raise Bad("", f"expected a JSON object, got {kind_of(value)}. Each line is one task.")
     return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def kind_of(value: Any) -> str:
@@ -239,8 +235,8 @@ def parsed_arguments(value: Any, name: str) -> dict:
     """A call's arguments, which come as an object or as its JSON text. Raises Bad."""
     if isinstance(value, str):
         try:
-            value = json.loads(value or "{}", parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
+            value = read_json(value or "{}")
+        except ValueError as error:
             raise Bad(name, f"not JSON: {error}. Give an object or its JSON text.") from error
     return want(value, dict, name, "Give an object or its JSON text.")
 

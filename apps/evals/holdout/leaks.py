@@ -17,7 +17,9 @@ from apps.core.models import Project
 from apps.environments.models import Environment
 from apps.evals.models import Split, Task
 from apps.evals.near_duplicates import compare
+from apps.evals.near_duplicates.calls import words_of
 from apps.evals.near_duplicates.compare import Document
+from workers.lib.messages import is_prompt
 
 AT_ONCE = 200  # documents of one query
 SHOWN = 300  # characters of a request in a sentence
@@ -50,7 +52,7 @@ class Text:
 
 
 def of_task(task: Task) -> Text:
-    request = "\n".join(compare.text_of(message) for message in task.messages if message.get("role") != "system")
+    request = "\n".join(words_of(message) for message in task.messages if not is_prompt(message))
     return Text(task.key, request, compare.document(task.messages, task.expected, task.demonstration))
 
 

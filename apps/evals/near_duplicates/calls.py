@@ -8,28 +8,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from apps.evals.near_duplicates.text import fold, words
-from apps.trajectories.json_text import parsed
+from workers.lib.messages import ToolCall, calls_in, native_calls, part_text, text_of
 
 
-def text_of(message: dict) -> str:
-    """The text of a message: its content, and the names and values of the calls it makes."""
-    parts = [_content(message.get("content"))]
-    parts += [f"{call['tool']} {values_of(call['args'])}" for call in native_calls(message)]
+def words_of(message: dict) -> str:
+    """All that a message says: its text, its pictures and files as a digest each, the names and values of its calls."""
+    content = message.get("content")
+    parts = [_part(part) for part in content] if isinstance(content, list) else [text_of(message)]
+    parts += [f"{call['tool']} {values_of(call['args'])}" for call in map(_bare, native_calls(message))]
     return "\n".join(part for part in parts if part)
 
 
-def _content(content: Any) -> str:
-    if isinstance(content, list):
-        return "\n".join(_part(part) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
-
-
-def _part(part: dict) -> str:
+def _part(part: Any) -> str:
     """A text part's text. Anything else, such as a picture, is one word: its digest."""
-    if isinstance(part.get("text"), str):
-        return part["text"]
-    text = json.dumps(part, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    if text := part_text(part):
+        return text
+    found = json.dumps(part, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.blake2b(found.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def values_of(value: Any) -> str:
@@ -74,31 +69,12 @@ def leaves_of(value: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def calls_of(answer: Any) -> dict | None:
-    """{"calls": […]} that an answer makes: an OpenAI assistant message, {"tool", "args"}, or either as JSON text.
-
-    None where it makes none that can be read: then nothing is known of it.
-    """
-    value = parsed(answer)
-    if isinstance(value, list):
-        calls = [call for item in value for call in (calls_of(item) or {}).get("calls", [])]
-    elif not isinstance(value, dict):
-        return None
-    elif isinstance(value.get("tool"), str):
-        calls = [{"tool": value["tool"], "args": value.get("args") or {}}]
-    elif value.get("tool_calls"):
-        calls = native_calls(value)
-    else:
-        return calls_of(value["content"]) if isinstance(value.get("content"), str) else None
-    return {"calls": calls} if calls else None
+def expected_calls(answer: Any) -> dict | None:
+    """{"calls": […]} that an answer makes, in any of the field's forms. None where it makes none: then nothing is known of it."""
+    calls = calls_in(answer)
+    return {"calls": [_bare(call) for call in calls]} if calls else None
 
 
-def native_calls(message: dict) -> list[dict]:
-    """[{"tool", "args"}] of an OpenAI message; arguments that do not parse stay text."""
-    given = message.get("tool_calls")
-    made = []
-    for call in given if isinstance(given, list) else []:
-        function = call.get("function", call) if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            made.append({"tool": str(function.get("name") or ""), "args": parsed(function.get("arguments"))})
-    return made
+def _bare(call: ToolCall) -> dict:
+    """{"tool", "args"}; arguments that cannot be read stay text."""
+    return {"tool": call.tool, "args": call.arguments if call.args is None else call.args}

@@ -31,11 +31,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from apps.evals.near_duplicates.calls import calls_of, expected_leaves, text_of
+from apps.evals.near_duplicates.calls import expected_calls, expected_leaves, words_of
 from apps.evals.near_duplicates.join import Overlap, candidates
 from apps.evals.near_duplicates.minhash import BANDS, PERMUTATIONS, ROWS, VERSION, bands_of, minhashes
 from apps.evals.near_duplicates.text import content, fold, is_slot
 from apps.evals.near_duplicates.training import Unit, texts_of
+from workers.lib.messages import is_prompt
 
 __all__ = [
     "BANDS", "NEARLY_IDENTICAL", "PERMUTATIONS", "ROWS", "THRESHOLD", "VERSION", "Document", "Signature", "Unit",
@@ -72,10 +73,10 @@ class Document:
 
 def document(messages: Sequence[dict], expected: dict | None = None, demonstration: str = "") -> Document:
     """What of a task is compared. Where `expected` is empty, what the demonstration calls is expected."""
-    found = [word for message in messages if message.get("role") != "system" for word in content(text_of(message))]
+    found = [word for message in messages if not is_prompt(message) for word in content(words_of(message))]
     if not found:  # nothing but signs: they themselves are the words
-        found = "".join(fold(text_of(message)) for message in messages if message.get("role") != "system").split()
-    calls = expected_leaves(expected or calls_of(demonstration))
+        found = "".join(fold(words_of(message)) for message in messages if not is_prompt(message)).split()
+    calls = expected_leaves(expected or expected_calls(demonstration))
     return Document(_features(found), frozenset(found), calls)
 
 

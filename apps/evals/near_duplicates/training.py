@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from apps.evals.near_duplicates.calls import calls_of, text_of, values_of
+from apps.evals.near_duplicates.calls import expected_calls, values_of, words_of
+from workers.lib.messages import is_prompt
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Unit:
 
     @property
     def text(self) -> str:
-        return "\n".join(text_of(message) for message in self.messages if message.get("role") != "system")
+        return "\n".join(words_of(message) for message in self.messages if not is_prompt(message))
 
 
 def texts_of(row: dict) -> Iterator[Unit]:
@@ -60,7 +61,7 @@ def _preference_units(row: dict) -> Iterator[Unit]:
     before = _as_messages(prompt)
     yield from _turns(before + answer)
     yield from (
-        Unit(unit.messages, (calls_of(answer) if answer else None))
+        Unit(unit.messages, (expected_calls(answer) if answer else None))
         for unit in _turns(before + _as_messages(rejected, "assistant"))
     )
 
@@ -87,7 +88,7 @@ def _turns(messages: list[dict]) -> Iterator[Unit]:
     for message in messages:
         if message.get("role") == "assistant":
             if before[since:]:
-                yield from _both(before, since, calls_of(message))
+                yield from _both(before, since, expected_calls(message))
             since = len(before) + 1
         before.append(message)
     if before[since:] and any(item.get("role") == "user" for item in before[since:]):
@@ -102,4 +103,4 @@ def _both(before: list[dict], since: int, expected: dict | None) -> Iterator[Uni
 
 
 def _without_system(messages: list[dict]) -> list[dict]:
-    return [message for message in messages if message.get("role") != "system"]
+    return [message for message in messages if not is_prompt(message)]

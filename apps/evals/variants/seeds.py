@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apps.evals.formats.rows import Bad, checked_expected, checked_messages, checked_tools
-from apps.trajectories.pages.arguments import Checker
+from apps.trajectories.arguments import Checker
+from workers.lib.messages import is_prompt, last_request, text_of
 
 PARAPHRASE, ARGUMENTS, EDGE = "paraphrase", "arguments", "edge"
 SHORTEST = 2  # characters of a text that is searched for in a request
-SYSTEM = ("system", "developer")
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,15 @@ class Seed:
     @property
     def request(self) -> str | None:
         """The user's last message; None where it is no plain text."""
-        found = [message.get("content") for message in self.messages if message.get("role") == "user"]
-        return found[-1] if found and isinstance(found[-1], str) else None
+        at = last_request(self.messages)
+        content = None if at is None else self.messages[at].get("content")
+        return content if isinstance(content, str) else None
 
     def with_request(self, request: str) -> Seed:
         """Needs a request in plain text."""
-        messages = copy.deepcopy(self.messages)
-        next(message for message in reversed(messages) if message.get("role") == "user")["content"] = request
+        messages, at = copy.deepcopy(self.messages), last_request(self.messages)
+        assert at is not None, "with_request on a seed without a request"
+        messages[at]["content"] = request
         return replace(self, messages=messages)
 
     def with_arguments(self, arguments: list[dict]) -> Seed:
@@ -74,7 +76,7 @@ class Seed:
                 if changes.setdefault(str(one), str(other)) != str(other):
                     raise Bad("ground_truth", f"gives “{one}” two new values.")
         exchange = exchanger({old: new for old, new in changes.items() if old != new})
-        messages = [message if message.get("role") in SYSTEM else exchange(message) for message in self.messages]
+        messages = [message if is_prompt(message) else exchange(message) for message in self.messages]
         expected = _expected(self.expected, arguments)
         return replace(self, messages=messages, expected=expected, recorded=exchange(self.recorded))
 
@@ -171,14 +173,7 @@ def _unknown_values(seed: Seed, variant: Seed) -> Iterator[str]:
 
 
 def _all_text(messages: list[dict]) -> str:
-    return "\n".join(_content(message) for message in messages)
-
-
-def _content(message: dict) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
+    return "\n".join(text_of(message) for message in messages)
 
 
 def _broken_calls(seed: Seed, variant: Seed) -> Iterator[str]:

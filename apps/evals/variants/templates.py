@@ -18,6 +18,7 @@ from typing import Any
 
 from apps.evals.formats.rows import Bad
 from apps.evals.variants.seeds import ARGUMENTS, PARAPHRASE, Seed, count, exchanger
+from workers.lib.messages import text_of
 
 KINDS = {PARAPHRASE: "Other words", ARGUMENTS: "Other arguments"}
 
@@ -132,7 +133,7 @@ def _asked_otherwise(text: str, rng: random.Random) -> str:
 
 def revalued(seed: Seed, rng: random.Random) -> Seed | None:
     """Another value for one or more arguments that the user names; None where none can be changed."""
-    said = "\n".join(str(message.get("content")) for message in seed.messages if message.get("role") == "user")
+    said = "\n".join(text_of(message) for message in seed.messages if message.get("role") == "user")
     values = seed.values
     derived = [str(value) for value in values if not count(value, said)]
     if any(re.search(r"\d{4}", value) for value in derived):

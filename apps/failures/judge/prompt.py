@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from apps.failures.rules.reading import as_json, calls_of
+from workers.lib.messages import as_json, functions_of, native_calls
 
 MAX_MESSAGE = 6_000  # characters of one message that are shown
 MAX_RUN = 60_000  # of all messages together
@@ -93,7 +93,7 @@ def repair(prompt: Prompt, answer: str, error: str) -> list[dict[str, str]]:
 
 def body_of(message: dict[str, Any]) -> str:
     """All that a message says: its text, and its calls with their arguments as they came."""
-    calls = [f"calls {one_line(call.tool, 200)}({call.raw})" for call in calls_of(message)]
+    calls = [f"calls {one_line(call.tool, 200)}({call.arguments})" for call in native_calls(message)]
     return clean("\n".join(part for part in [_words(message.get("content")), *calls] if part))
 
 
@@ -141,11 +141,9 @@ def _outcome(run: dict[str, Any]) -> list[str]:
 
 
 def _tools(tools: Any) -> list[str]:
-    functions = [tool.get("function") or tool for tool in tools or [] if isinstance(tool, dict)]
-    functions = [function for function in functions if isinstance(function, dict)]
+    functions = list(functions_of(tools))
     lines = [
-        one_line(f"- {function.get('name')}: {function.get('description') or ''}", MAX_TOOL)
-        for function in functions[:MAX_TOOLS]
+        one_line(f"- {name}: {function.get('description') or ''}", MAX_TOOL) for name, function in functions[:MAX_TOOLS]
     ]
     if len(functions) > MAX_TOOLS:
         lines.append(f"(and {len(functions) - MAX_TOOLS} more)")

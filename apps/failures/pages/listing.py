@@ -17,6 +17,7 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.timeouts import TooLong, patience
 from apps.failures import rates
 from apps.failures.actions import diagnose
 from apps.failures.actions.bulk import LIMIT, Change, assign_many, decide_many
@@ -26,7 +27,6 @@ from apps.failures.models import Failure, FailureDecision, FailureQuerySet, Fail
 from apps.failures.pages.case import triagers
 from apps.failures.triage_queue import CONFIDENCES, FILTERS, narrowed, uuid_of
 from apps.trajectories.models import Facet
-from apps.trajectories.pages.totals import TooLong, patience
 
 CHARTS_MS = 4_000
 DID = {"decided": "decided on", "split": "split", "assigned": "assigned", "marked": "marked"}

@@ -36,6 +36,7 @@ from apps.failures.rules.words import (
     search,
     similarity,
 )
+from workers.lib.messages import normalise
 
 LOOP = 3  # same call, same reply
 CYCLES, MAX_PERIOD = 2, 4  # A-B-A-B is two cycles of period 2
@@ -206,7 +207,7 @@ def expected_words(run: Run) -> Findings:
 
 def looped(run: Run) -> Findings:
     """The same call with the same reply three times in all, or cycles of calls (A-B-A-B) that bring nothing new."""
-    keys = [(call.tool, call.raw, call.reply) for call in run.calls]
+    keys = [(call.tool, call.raw if call.args is None else normalise(call.args), call.reply) for call in run.calls]
     seen: Counter = Counter()
     running = [0] * (MAX_PERIOD + 1)
     for at, (call, key) in enumerate(zip(run.calls, keys, strict=True)):

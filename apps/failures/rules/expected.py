@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from apps.failures.rules.reading import Call, Run, arguments, as_json, kind_of, retrieves
-from workers.lib.verifiers import normalise
+from apps.failures.rules.reading import Call, Run, kind_of, retrieves
+from workers.lib.messages import as_json, call_key, call_of, same_value, unpacked
 
 MAX_EXPECTED = 500
 ALIGNED = (200, 100)  # left-over calls made and expected that are aligned; the first deviation is among them
@@ -67,8 +67,8 @@ def _edited(run: Run, item: dict, wanted: list[Wanted]) -> list[Call]:
     here = [call for call in run.calls if call.index == index]
     if not here:
         return run.calls
-    right = {key_of(one.tool, one.args) for one in wanted}
-    if all(call.args is not None and key_of(call.tool, call.args) in right for call in here):
+    right = {call_key(one.tool, one.args) for one in wanted}
+    if all(call.args is not None and call_key(call.tool, call.args) in right for call in here):
         before = _calls(item.get("before")) or []
         return [Call(index, None, one.tool, one.args, as_json(one.args)) for one in before] or here
     return here
@@ -89,10 +89,9 @@ def _dig(value: Any, *names: str) -> Any:
 
 def _calls(value: Any) -> list[Wanted] | None:
     """One call or a list of them, in any of the field's forms; None where it is none of these."""
-    if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
-        value = value["tool_calls"]
+    value = unpacked(value)
     if isinstance(value, dict):
-        value = [value]
+        value = next((value[name] for name in ("tool_calls", "calls") if isinstance(value.get(name), list)), [value])
     if not isinstance(value, list):
         return None
     found = [_call(item) for item in value[:MAX_EXPECTED]]
@@ -100,12 +99,9 @@ def _calls(value: Any) -> list[Wanted] | None:
 
 
 def _call(item: Any) -> Wanted | None:
-    if not isinstance(item, dict):
-        return None
-    item = item["function"] if isinstance(item.get("function"), dict) else item
-    tool = next((item[name] for name in ("tool", "name") if isinstance(item.get(name), str)), "")
-    given = next((item[name] for name in ("args", "arguments", "kwargs", "parameters") if name in item), None)
-    return Wanted(tool, None if given is None else arguments(given)) if tool else None
+    """A call that only names its tool is right with any arguments."""
+    call = call_of(item) or call_of({"function": item})
+    return Wanted(call.tool, None if call.given is None else call.args) if call and call.tool else None
 
 
 def deviations(truth: Truth) -> list[Deviation]:
@@ -130,18 +126,13 @@ def _comparable(calls: list[Call], wanted: list[Wanted]) -> tuple[list[Call], li
     return [call for call in calls if call.tool in names or call.tool not in HELPERS], wanted
 
 
-def key_of(tool: str, args: dict | None) -> Hashable:
-    """Equal for calls that mean the same: case and spaces of texts, 4 and 4.0."""
-    return tool, normalise(args or {})
-
-
 def _without_equal(made: list[Call], wanted: list[Wanted]) -> tuple[list[Call], list[Wanted], set]:
     """The calls and the wishes without a match, and the matched keys. A call that worked is matched before one that did not."""
     tools = {item.tool for item in wanted}
-    keys = [key_of(call.tool, call.args) if call.tool in tools and call.args is not None else None for call in made]
+    keys = [call_key(call.tool, call.args) if call.tool in tools and call.args is not None else None for call in made]
     open_wishes: dict[Hashable, deque[int]] = defaultdict(deque)
     for place, item in enumerate(wanted):
-        open_wishes[item.tool if item.args is None else key_of(item.tool, item.args)].append(place)
+        open_wishes[item.tool if item.args is None else call_key(item.tool, item.args)].append(place)
     done, matched, met = set(), set(), set()
     for at in sorted((at for at, key in enumerate(keys) if key is not None), key=lambda at: made[at].error):
         wishes = open_wishes.get(keys[at]) or open_wishes.get(made[at].tool)
@@ -162,7 +153,7 @@ def _aligned(made: list[Call], wanted: list[Wanted], done: set) -> Iterator[Devi
         elif kind == "extra" and call.error:
             tried[call.tool].append(call)  # without effect: no fault of its own, but maybe the start of one
         elif kind == "extra":
-            yield Deviation("extra", call, None, repeated=bool(done) and key_of(call.tool, call.args) in done)
+            yield Deviation("extra", call, None, repeated=bool(done) and call_key(call.tool, call.args) in done)
         else:
             first = tried[call.tool].popleft() if tried[call.tool] else call
             yield Deviation("wrong_argument" if call.tool == item.tool else "wrong_tool", first, item)
@@ -209,12 +200,8 @@ def _distance(call: Call, item: Wanted) -> float:
         return OTHER_TOOL
     args, right = call.args or {}, item.args or {}
     names = args.keys() | right.keys()
-    differ = sum(name not in args or name not in right or not same(args[name], right[name]) for name in names)
+    differ = sum(name not in args or name not in right or not same_value(args[name], right[name]) for name in names)
     return 0.1 + 0.8 * differ / max(1, len(names))
-
-
-def same(one: Any, other: Any) -> bool:
-    return one == other or normalise(one) == normalise(other)
 
 
 def difference(args: dict | None, right: dict | None) -> str:
@@ -227,7 +214,7 @@ def difference(args: dict | None, right: dict | None) -> str:
         if name in right
         else f"{name} was not asked for"
         for name in sorted(args.keys() | right.keys())
-        if name not in args or name not in right or not same(args[name], right[name])
+        if name not in args or name not in right or not same_value(args[name], right[name])
     ]
     return "; ".join(parts[:6]) + "."
 

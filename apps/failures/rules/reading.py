@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import threading
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -17,10 +15,9 @@ import msgspec
 
 from apps.failures.rules.fits import Fits, fits_of
 from apps.failures.rules.words import is_error, word_set
-from apps.trajectories.pages.arguments import Checker, offered
-from apps.trajectories.schema import is_example
+from apps.trajectories.arguments import Checker
+from workers.lib.messages import OpenCalls, ToolCall, functions_of, is_example, native_calls, text_of
 
-MAX_DEPTH = 60  # of arguments; deeper ones count as broken
 CACHED_TOOL_SETS = 512
 READ_VERBS = word_set(
     "get list search find lookup look query read retrieve fetch check view show describe count browse inspect think "
@@ -34,7 +31,6 @@ WRITE_VERBS = word_set(
 )
 PEOPLE = word_set("human humans person agent agents operator representative support supervisor")
 HANDOVER_VERBS = word_set("transfer escalate handoff handover hand forward route connect")
-_BRACKETS = re.compile(r"[\[\]{}]")
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
@@ -120,16 +116,6 @@ class Run:
         return dict(self.answers)
 
 
-def text_of(message: dict) -> str:
-    """The text of a message's content, which may be a list of parts."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return ""
-
-
 def read(trajectory: dict) -> Run:
     """From {messages, tools, outcome_status, outcome_reason, outcome_label?, interventions, metadata}."""
     run = Run(
@@ -141,50 +127,29 @@ def read(trajectory: dict) -> Run:
         interventions=[item for item in trajectory.get("interventions") or [] if isinstance(item, dict)],
         metadata=trajectory.get("metadata") or {},
     )
-    waiting = Waiting(())
+    waiting: OpenCalls[Call] = OpenCalls()
     for index, message in enumerate(run.messages):
         waiting = _take(run, index, message, waiting)
     return run
 
 
-class Waiting:
-    """The calls of one step of the agent that have no reply yet, by id; those without an id in their order."""
-
-    def __init__(self, calls: Iterable[Call]) -> None:
-        self._by_id: dict[str | None, deque[Call]] = defaultdict(deque)
-        for call in calls:
-            self._by_id[call.id].append(call)
-
-    def answered(self, wanted: str | None) -> Call | None:
-        """The call that a reply belongs to. One of the two may lack the id; then it is the first that is left."""
-        if wanted is None:
-            wanted = next(iter(self._by_id), None)
-        for name in (wanted, None):
-            if calls := self._by_id.get(name):
-                call = calls.popleft()
-                if not calls:
-                    del self._by_id[name]
-                return call
-        return None
-
-
-def _take(run: Run, index: int, message: dict, waiting: Waiting) -> Waiting:
+def _take(run: Run, index: int, message: dict, waiting: OpenCalls[Call]) -> OpenCalls[Call]:
     """Files one message; returns the calls that wait for their reply."""
     role = message.get("role")
     if role == "tool":
-        if call := waiting.answered(message.get("tool_call_id")):
+        if call := waiting.take(message):
             call.reply, call.reply_index = text_of(message), index
             call.error = message.get("is_error") is True or is_error(call.reply)
     elif role == "user" and not is_example(message):
         run.users.append((index, text_of(message)))
     elif role == "assistant":
-        return Waiting(() if is_example(message) else _step(run, index, message))
+        return OpenCalls(() if is_example(message) else _step(run, index, message))
     return waiting
 
 
 def _step(run: Run, index: int, message: dict) -> list[Call]:
     """Files a message of the agent; returns its calls."""
-    made = list(calls_of(message, index))
+    made = [_call(call, index) for call in native_calls(message)]
     run.assistants.append(index)
     run.calls += made
     if words := text_of(message):
@@ -192,58 +157,8 @@ def _step(run: Run, index: int, message: dict) -> list[Call]:
     return made
 
 
-def calls_of(message: dict, index: int = 0) -> Iterator[Call]:
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            given = function.get("arguments")
-            raw = given if isinstance(given, str) else "" if given is None else as_json(given)
-            name = call["id"] if isinstance(call.get("id"), str) else None
-            yield Call(index, name, str(function.get("name") or ""), arguments(given), raw)
-
-
-def as_json(value: Any) -> str:
-    try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, RecursionError, OverflowError):
-        return str(value)
-
-
-def arguments(given: Any) -> dict | None:
-    """The arguments as an object; {} where none are given, None where they are no JSON object."""
-    if given is None or given == "":
-        return {}
-    if isinstance(given, str):
-        if given.count("{") + given.count("[") > MAX_DEPTH and _deep(given):
-            return None
-        given = parsed(given)
-    return given if isinstance(given, dict) else None
-
-
-def parsed(text: str) -> Any:
-    """JSON of any kind; None where it does not parse. Python's parser has a second try, for its long integers."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        pass
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _refuse(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _deep(text: str) -> bool:
-    """Whether brackets are open deeper than MAX_DEPTH; those inside strings count too, which only the absurd notices."""
-    depth = 0
-    for found in _BRACKETS.finditer(text):
-        depth += 1 if found.group() in "{[" else -1
-        if depth > MAX_DEPTH:
-            return True
-    return False
+def _call(call: ToolCall, index: int) -> Call:
+    return Call(index, call.id or None, call.tool, call.args, call.arguments)
 
 
 _offers = threading.local()
@@ -265,7 +180,7 @@ def offer_of(tools: Any) -> Offer:
 
 
 def _offer(tools: list) -> Offer:
-    functions = dict(offered(tools))
+    functions = dict(functions_of(tools))
     read_only = {name for name, function in functions.items() if _says_read_only(function)}
     checker = Checker(tools)
     fits = {name: fits_of(function.get("parameters")) for name, function in functions.items()}

@@ -17,17 +17,17 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
+from apps.core.timeouts import TooLong, patience
 from apps.trajectories import schema
 from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.api import as_json
 from apps.trajectories.filters import apply_filters, without
 from apps.trajectories.models import Outcome, Trajectory
-from apps.trajectories.pages import totals
-from apps.trajectories.pages.arguments import offered
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.pages.waterfall import waterfall
 from apps.trajectories.schema import Feedback, RowError
+from workers.lib.messages import functions_of
 
 NEIGHBOURS_MS = 500
 SHOWN_WARNINGS = 20
@@ -63,7 +63,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "turns": [turn for turn in turns if turn.index >= told],
             "placeholders": reader.placeholders(),
             "last_index": max(0, row.message_count - 1),
-            "tools": [(name, tool.get("x-dangerous") is True) for name, tool in offered(reader.head["tools"])],
+            "tools": [(name, tool.get("x-dangerous") is True) for name, tool in functions_of(reader.head["tools"])],
             "without_message": reader.without_message(),
             "warnings": reader.head["warnings"][:SHOWN_WARNINGS],
             "metadata": {key: value for key, value in reader.head["metadata"].items() if key != "steps"},
@@ -82,10 +82,10 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 def neighbours(rows: QuerySet[Trajectory], row: Trajectory) -> tuple[UUID | None, UUID | None]:
     """(newer, older) within the filters; none where looking for them takes too long."""
     try:
-        with totals.patience(NEIGHBOURS_MS):
+        with patience(NEIGHBOURS_MS):
             ids = rows.values_list("pk", flat=True)
             return ids.filter(pk__gt=row.pk).order_by("pk").first(), ids.filter(pk__lt=row.pk).order_by("-pk").first()
-    except totals.TooLong:
+    except TooLong:
         return None, None
 
 

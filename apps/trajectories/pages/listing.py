@@ -14,6 +14,7 @@ from rest_framework.exceptions import ValidationError
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
+from apps.core.timeouts import TooLong, patience
 from apps.trajectories import exports
 from apps.trajectories.actions.bulk import LIMIT
 from apps.trajectories.api import page_of
@@ -65,12 +66,12 @@ def read_page(rows: QuerySet[Trajectory], cursor: str | None) -> tuple[dict[str,
     """A page, and whether it was given up because it would read too much."""
     rows = rows.defer(*UNLISTED).prefetch_related("failure__mode")
     try:
-        with totals.patience(LIST_MS):
+        with patience(LIST_MS):
             try:
                 return page_of(rows, cursor, PAGE), False
             except ValidationError:  # no cursor of ours
                 return page_of(rows, None, PAGE), False
-    except totals.TooLong:
+    except TooLong:
         return {"rows": [], "next": None, "previous": None}, True
 
 

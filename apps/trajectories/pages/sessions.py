@@ -16,10 +16,10 @@ from django.shortcuts import redirect, render
 
 from apps.core.access import project_view
 from apps.core.models import Project
+from apps.core.timeouts import TooLong, patience
 from apps.trajectories.actions.store import find
 from apps.trajectories.filters import apply_filters, without
 from apps.trajectories.models import Trajectory
-from apps.trajectories.pages import totals
 from apps.trajectories.pages.columns import duration, money
 from apps.trajectories.pages.comparison import align
 from apps.trajectories.pages.listing import LIST_MS
@@ -66,9 +66,9 @@ def sessions(request: HttpRequest, project: Project) -> HttpResponse:
     if before := _uuid(given.get("before")):
         rows = rows.filter(pk__lt=before)
     try:
-        with totals.patience(LIST_MS):
+        with patience(LIST_MS):
             looked = list(rows.values_list(*NARROW)[:WINDOW])
-    except totals.TooLong:
+    except TooLong:
         looked = []
     found, last = group(looked)
     context = {

@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from django.db import OperationalError, connection, transaction
 from django.db.models import Max, Min, QuerySet, Sum
 from django.db.models.functions import Trunc
 from django.utils import timezone
-from psycopg.errors import QueryCanceled
 
 from apps.core.charts import BAD, GOOD, PALETTE, UNKNOWN, bars, lines
 from apps.core.models import Project
+from apps.core.timeouts import TooLong, patience
 from apps.trajectories.filters import apply_filters, bounds, dimensions
 from apps.trajectories.models import HourlyCount, Outcome
+from apps.trajectories.rollups import rollup_unit
 
 COUNTED = 10_000
 COUNT_MS = 1_500
 COLOURS = {Outcome.SUCCESS: GOOD, Outcome.FAILURE: BAD, Outcome.UNKNOWN: UNKNOWN}
 MEASURES = {"outcome": "Outcomes", "latency": "Latency", "tokens": "Tokens", "cost": "Cost"}
 HEIGHT = 176
-
-
-class TooLong(Exception):
-    """A query that was given up."""
-
-
-@contextmanager
-def patience(milliseconds: int) -> Iterator[None]:
-    """No query inside takes longer. Raises TooLong."""
-    try:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(f"SET LOCAL statement_timeout = {milliseconds:d}")
-            yield
-            cursor.execute("SET LOCAL statement_timeout TO DEFAULT")  # where this is inside another transaction
-    except OperationalError as error:
-        if not isinstance(error.__cause__, QueryCanceled):
-            raise
-        raise TooLong from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +70,7 @@ def trend(project: Project, given: Mapping[str, str], measure: str) -> dict | No
     if not (begin and end):
         seen = rows.aggregate(first=Min("hour"), last=Max("hour"))
         begin, end = begin or seen["first"], end or seen["last"]
-    unit = time_unit(begin, end)
+    unit = rollup_unit(begin, end)
     sums = rows.annotate(at=Trunc("hour", unit)).values("at", *(["outcome_status"] if measure == "outcome" else []))
     names = ("trajectories", "input_tokens", "output_tokens", "cost_usd", "latency_ms", "with_latency")
     found = list(sums.annotate(**{f"sum_{name}": Sum(name) for name in names}).order_by("at"))
@@ -101,12 +82,6 @@ def trend(project: Project, given: Mapping[str, str], measure: str) -> dict | No
     figure["layout"]["margin"] |= {"b": 22}
     figure["layout"]["yaxis"] |= {"nticks": 4, "rangemode": "tozero"}
     return figure
-
-
-def time_unit(begin: datetime | None, end: datetime | None) -> str:
-    """Hours for two days, days for half a year, else weeks: a chart of at most some two hundred bars."""
-    days = (end - begin).total_seconds() / 86_400 if begin and end else 0
-    return "hour" if days <= 2 else "day" if days <= 190 else "week"
 
 
 def _figure(found: list[dict[str, Any]], measure: str, unit: str) -> dict:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from apps.trajectories.arguments import Checker
 from apps.trajectories.json_text import parsed
-from apps.trajectories.pages.arguments import Checker
 
 HEAD, FOLD_ABOVE, SHOWN = 2_000, 4_000, 60_000  # characters: before the fold, of what is folded, and at most
 ROLES = {"system", "developer", "user", "assistant", "tool", "function"}

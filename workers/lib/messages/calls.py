@@ -141,7 +141,7 @@ def calls_in(value: Any) -> list[ToolCall] | None:
     if isinstance(value, str):
         value = json_of(unfenced(value))
     if isinstance(value, list):
-        found = [calls_in(item) for item in value]
+        found = [calls_of(item) if isinstance(item, dict) and "role" in item else calls_in(item) for item in value]
         return None if None in found else [call for calls in found for call in calls or ()]
     if not isinstance(value, dict):
         return None

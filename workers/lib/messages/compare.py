@@ -18,13 +18,13 @@ _SPACE = re.compile(r"\s+")
 
 
 def normalise(value: Any) -> Hashable:
-    """Equal for JSON values that mean the same."""
+    """Equal for JSON values that mean the same; written as JSON, too, the two are the same text."""
     if isinstance(value, str):
         return ("text", _SPACE.sub(" ", value).strip().casefold())
     if isinstance(value, bool) or value is None:
         return ("constant", value)
     if isinstance(value, int | float):
-        return ("number", value)
+        return ("number", int(value) if isinstance(value, float) and value.is_integer() else value)
     if isinstance(value, list):
         return ("list", tuple(normalise(item) for item in value))
     if isinstance(value, dict):

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from workers.lib.json_schema import Budget, JsonSchema, TooMuch, short
+from workers.lib.messages import functions_of
 
 MAX_BYTES = 100_000  # larger arguments and schemas are not checked
 MAX_PROBLEMS = 3
-
-
-def offered(tools: Any) -> Iterator[tuple[str, dict]]:
-    """(name, function) of each tool that has a name, in OpenAI's form or flat; what has another shape is left out."""
-    for tool in tools if isinstance(tools, list) else []:
-        function = tool.get("function", tool) if isinstance(tool, dict) else None
-        if isinstance(function, dict) and isinstance(name := function.get("name"), str):
-            yield name, function
 
 
 class Checker:
@@ -30,7 +22,7 @@ class Checker:
         self._budget = Budget(tolerant=True)
         self._schemas: dict[str, JsonSchema | None] = {}
         self.dangerous: set[str] = set()
-        for name, function in offered(tools):
+        for name, function in functions_of(tools):
             self._schemas[name] = self._schema(function.get("parameters"))
             if function.get("x-dangerous") is True:
                 self.dangerous.add(name)
