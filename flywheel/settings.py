@@ -197,7 +197,6 @@ CELERY_BEAT_SCHEDULE = {
     "digest": {"task": "trajectories.digest", "schedule": 10.0},
     "partitions": {"task": "trajectories.partitions", "schedule": 43_200.0},
     "recluster": {"task": "failures.recluster_due", "schedule": 900.0},
-    "resend_reclassifications": {"task": "failures.resend_reclassifications", "schedule": 60.0},
     "retention": {"task": "trajectories.enforce_retention", "schedule": 3600.0},
     "forget_spans": {"task": "trajectories.forget_spans", "schedule": 3600.0},
     "judge": {"task": "failures.judge_new", "schedule": 180.0},

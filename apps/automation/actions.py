@@ -11,7 +11,7 @@ from django.utils import timezone
 from apps.automation.models import Schedule, Step
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.failures.actions.diagnose import classify_project
+from apps.failures import classify_job
 
 
 @transaction.atomic
@@ -41,11 +41,11 @@ def run_if_due(schedule: Schedule) -> bool:
     return bool(claimed)
 
 
-def run(schedule: Schedule) -> str:
-    """One turn of the step, now. The result, or the error, is kept on the schedule."""
+def run(schedule: Schedule, *, by: Any = None) -> str:
+    """Starts the step now, as a job. Whether it started is kept on the schedule; how it went is the job's to say."""
     try:
-        counts = classify_project(project=schedule.project)
-        result = f"looked at {counts['looked']} trajectories, {counts['found']} failed"
+        job = classify_job.start(project=schedule.project, by=by)
+        result = f"started, {job.total:,} new or changed trajectories"
     except Exception as error:
         Schedule.objects.filter(pk=schedule.pk).update(last_result=f"failed: {error}"[:1000])
         raise

@@ -11,6 +11,7 @@ from apps.automation.models import Schedule, Step
 from apps.core.access import project_view
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
+from apps.failures import classify_job
 
 
 class ScheduleForm(PlainForm):
@@ -21,7 +22,12 @@ class ScheduleForm(PlainForm):
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    return render(request, "automation/list.html", {"schedules": project.schedules.all(), "form": ScheduleForm()})
+    context = {
+        "schedules": project.schedules.all(),
+        "form": ScheduleForm(),
+        "latest": classify_job.summary(project.classifications.first()),
+    }
+    return render(request, "automation/list.html", context)
 
 
 @require_POST
@@ -39,5 +45,5 @@ def set_schedule(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view(Role.MEMBER)
 def run_now(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     schedule = get_object_or_404(Schedule, project=project, pk=pk)
-    messages.success(request, f"{schedule.get_step_display()}: {actions.run(schedule)}.")
+    messages.success(request, f"{schedule.get_step_display()}: {actions.run(schedule, by=request.user)}.")
     return redirect("automation:list", project.slug)

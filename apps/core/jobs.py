@@ -45,13 +45,22 @@ def enqueue(job: Job) -> None:
         log.warning("Job %s waits for the broker: %s", job.pk, error)
 
 
-def restart(job: Job, *, among: models.QuerySet[Any], by: Any, action: str, **changes: Any) -> bool:
-    """Queues an ended job again, if it is still one of `among`; `action` is its line in the audit log."""
+def restart(
+    job: Job, *, among: models.QuerySet[Any], by: Any, action: str, detail: dict | None = None, **changes: Any
+) -> bool:
+    """Queues an ended job again, if it is still one of `among`; `action` and `detail` are its line in the audit log."""
     with transaction.atomic():
         restarted = job.restart(among, **changes)
         if restarted:
             job.refresh_from_db()
-            audit(f"{job._meta.model_name}.{action}", project=job.project, by=by, target=job, name=job.name)
+            audit(
+                f"{job._meta.model_name}.{action}",
+                project=job.project,
+                by=by,
+                target=job,
+                name=job.name,
+                **(detail or {}),
+            )
             transaction.on_commit(lambda: enqueue(job))
     return restarted
 

@@ -9,19 +9,11 @@ from typing import TypeVar
 
 from django.db import close_old_connections
 
-from flywheel.outages import is_away
+from flywheel.outages import is_transient
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 PATIENCE_S = 180.0
-# PostgreSQL asks to try these again: serialization failures and deadlocks (class 40), and a lock that was not to be had.
-AGAIN = ("40", "55P03")
-
-
-def is_passing(error: BaseException) -> bool:
-    """Whether the same write may succeed later: nothing is wrong with what was to be written."""
-    state = getattr(error.__cause__, "sqlstate", None) or ""
-    return state.startswith(AGAIN) or is_away(error)
 
 
 class Patience:
@@ -37,7 +29,7 @@ class Patience:
         """Waits a moment before the next try. Raises `error` again where no try will help, or too many have been made."""
         now = time.monotonic()
         self.until = self.until or now + PATIENCE_S
-        if not is_passing(error) or now > self.until:
+        if not is_transient(error) or now > self.until:
             raise error
         log.warning("The database is away; trying again: %s", error)
         time.sleep(1)

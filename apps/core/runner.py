@@ -25,7 +25,8 @@ from apps.core.child import Child
 from apps.core.heartbeat import Heartbeat
 from apps.core.kinds import ChildProcess, InProcess, Progress, kind_of
 from apps.core.models import Job, JobLog, JobState
-from apps.core.patience import Patience, is_passing, patiently
+from apps.core.patience import Patience, patiently
+from flywheel.outages import is_transient
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def run(job: Job) -> None:
         except OwnershipLost:
             log.warning("Job %s was ended or taken over by another process", job.pk)
         except Exception as error:  # the job's boundary
-            if is_passing(error):
+            if is_transient(error):
                 raise  # the database stayed away for too long: the reaper queues the job again when it is back
             log.exception("Job %s failed", job.pk)
             reason = sentence(error)

@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.db.models.fields.json import KeyTransform
 from django.utils import timezone
 
-from apps.core.models import Project
+from apps.core.models import ACTIVE_STATES, Job, JobState, Project
 from apps.trajectories.models import Trajectory
 
 
@@ -220,38 +220,81 @@ class FailureDecision(models.Model):
         return f"{self.before} → {self.after}"
 
 
-class Reclassification(models.Model):
-    """What the rules of today would change in the past: looked at before it is applied."""
+class Classifier(models.Model):
+    """Which version of the rules has gone through all trajectories of a project; 0 while the first pass lasts.
 
-    class State(models.TextChoices):
-        RUNNING = "running"
-        READY = "ready"
-        APPLIED = "applied"
-        DISCARDED = "discarded"
-        FAILED = "failed"
+    From the moment of this row on, what is stored or changed is noted in `Unclassified`.
+    """
 
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    project = models.ForeignKey(Project, models.CASCADE, related_name="reclassifications")
-    state = models.CharField(max_length=10, choices=State, default=State.RUNNING)
-    total = models.PositiveIntegerField(default=0)
-    looked = models.PositiveIntegerField(default=0)
-    after = models.UUIDField(null=True, help_text="The last trajectory looked at: a lost worker goes on from there")
-    error = models.TextField(blank=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
-    created_at = models.DateTimeField(auto_now_add=True)
-    touched_at = models.DateTimeField(default=timezone.now)
-    ended_at = models.DateTimeField(null=True)
-
-    class Meta:
-        ordering = ("-created_at",)
-        constraints = [
-            models.UniqueConstraint(
-                fields=["project"], condition=Q(state__in=["running", "ready"]), name="one_open_reclassification"
-            )
-        ]
+    project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="classifier")
+    rules = models.PositiveIntegerField(default=0)
 
     def __str__(self) -> str:
-        return f"{self.created_at:%F %T} ({self.state})"
+        return f"rules {self.rules}"
+
+
+class Unclassified(models.Model):
+    """A trajectory that is new or has changed since the rules last went through it."""
+
+    trajectory_id = models.UUIDField(primary_key=True)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="unclassified")
+
+    def __str__(self) -> str:
+        return str(self.trajectory_id)
+
+
+class Classification(Job):
+    """The rules go through what is new or has changed, or through everything where the rules are newer (`classify_job`)."""
+
+    class Meta(Job.Meta):
+        constraints = [
+            *Job.Meta.constraints,
+            models.UniqueConstraint(
+                fields=["project"], condition=Q(state__in=ACTIVE_STATES), name="one_active_classification"
+            ),
+        ]
+
+
+class Reclassification(Job):
+    """What the rules of today would change in the past: a diff, which a person applies or discards.
+
+    The same job compares and, once it is applied, makes the changes.
+    """
+
+    class Decision(models.TextChoices):
+        PENDING = "pending"
+        APPLIED = "applied"
+        DISCARDED = "discarded"
+
+    decision = models.CharField(max_length=10, choices=Decision, default=Decision.PENDING)
+
+    class Meta(Job.Meta):
+        constraints = [
+            *Job.Meta.constraints,
+            models.UniqueConstraint(
+                fields=["project"],
+                condition=Q(decision="pending", state__in=["queued", "running", "succeeded"]),
+                name="one_open_reclassification",
+            ),
+        ]
+
+    @property
+    def is_applying(self) -> bool:
+        return self.is_active and self.decision == self.Decision.APPLIED
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state == JobState.SUCCEEDED and self.decision == self.Decision.PENDING
+
+    @property
+    def stage(self) -> str:
+        """In a word for the screen."""
+        if self.is_ready:
+            return "ready"
+        if self.is_active:
+            return "being applied" if self.is_applying else self.state
+        decided = self.state == JobState.SUCCEEDED or self.decision == self.Decision.DISCARDED
+        return self.decision if decided else self.state
 
 
 class ReclassificationChange(models.Model):

@@ -1,26 +1,23 @@
 """What the rules of today would change in the past: a job that writes a diff, looked at before it is applied.
 
-Both halves go through trajectories in the order of their ids, a chunk in each transaction, on condition that `after` is
-still what it was: a killed worker's job goes on where it stopped, and of two workers one stores a chunk.
-An applied row whose `ended_at` is empty is being applied; then `total`, `looked` and `after` count changes.
+Both halves go through trajectories in the order of their ids, a chunk in each step.
 People's decisions, and the judge's, are never changed: their rows only say what the rules would have said. What the judge said
 beside the rules' word stays beside their new one, and decides where that has become weak.
 """
 
 from __future__ import annotations
 
-import logging
-from datetime import timedelta
+from collections.abc import Generator
 from typing import Any
+from uuid import UUID
 
-from celery import current_app
-from django.db import IntegrityError, InterfaceError, OperationalError, models, transaction
+from django.db import IntegrityError, models, transaction
 from django.db.models import Count, F, Q
-from django.utils import timezone
-from kombu.exceptions import OperationalError as BrokerError
 
+from apps.core import jobs
 from apps.core.actions import audit
-from apps.core.models import Project
+from apps.core.kinds import Progress
+from apps.core.models import JobState, Project
 from apps.failures.actions.diagnose import as_input, label_with, source_of
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.classify import Diagnosis, classify
@@ -29,12 +26,9 @@ from apps.failures.judge.precedence import Label, rules_mode
 from apps.failures.models import Failure, FailureState, Reclassification, ReclassificationChange, Source
 from apps.trajectories.models import Trajectory, with_content
 
-log = logging.getLogger(__name__)
 CHUNK = 250
-LOST_AFTER = timedelta(minutes=2)
-TASK = "failures.reclassify"
-State = Reclassification.State
-ACTIVE = Q(state=State.RUNNING) | Q(state=State.APPLIED, ended_at=None)
+Decision = Reclassification.Decision
+Steps = Generator[Progress, None, dict]
 # From a change: diagnoses of the rules that nobody has decided on, and what people decided.
 OF_OPEN = Q(trajectory__failure=None) | Q(
     trajectory__failure__source=Source.RULE, trajectory__failure__state=FailureState.OPEN
@@ -48,79 +42,40 @@ class ReclassifyError(Exception):
 
 def start(*, project: Project, by: Any) -> Reclassification:
     """Queues a look at all trajectories. Raises ReclassifyError where one waits to be applied or is under way."""
-    if project.reclassifications.filter(ACTIVE).exists():
+    if project.reclassifications.active().exists():
         raise ReclassifyError("One is under way. Wait for it, or discard it.")
+    job = Reclassification(project=project, name="Reclassify the past", total=project.trajectories.count())
     try:
-        with transaction.atomic():
-            made = Reclassification.objects.create(project=project, created_by=by, total=project.trajectories.count())
-            audit("reclassification.started", project=project, by=by, target=made, trajectories=made.total)
-            transaction.on_commit(lambda: _send(made.pk))
+        return jobs.submit(job, by=by)
     except IntegrityError as error:
         raise ReclassifyError("The last diff is neither applied nor discarded. Decide on it first.") from error
-    return made
 
 
-def _send(pk: Any) -> None:
-    """A broker that is away loses nothing: `resend_lost` sends it again."""
-    try:
-        current_app.send_task(TASK, args=[str(pk)], queue="default", retry=False)
-    except (BrokerError, OSError) as error:
-        log.warning("Reclassification %s waits for the broker: %s", pk, error)
+def steps(job: Reclassification) -> Steps:
+    return _make_changes(job) if job.decision == Decision.APPLIED else _compare(job)
 
 
-def resend_lost() -> int:
-    """Sends those again whose message or worker was lost; they go on where they stopped. Returns how many."""
-    lost = Reclassification.objects.filter(ACTIVE, touched_at__lt=timezone.now() - LOST_AFTER)
-    found = list(lost.values_list("pk", flat=True))
-    for pk in found:
-        if lost.filter(pk=pk).update(touched_at=timezone.now()):
-            _send(pk)
-    return len(found)
+# Comparing
 
 
-def run(pk: str) -> None:
-    """The body of the task. An error ends the look at a diff and is shown; a database that is away does not."""
-    try:
-        while step(pk):
-            pass
-    except (OperationalError, InterfaceError):
-        raise
-    except Exception as error:
-        failed = {"state": State.FAILED, "ended_at": timezone.now(), "error": f"It broke: {error}"[:1000]}
-        Reclassification.objects.filter(pk=pk).filter(ACTIVE).update(**failed)
-        raise
-
-
-def step(pk: str) -> bool:
-    """One chunk; False where nothing is left to do, or another worker does it."""
-    job = Reclassification.objects.filter(pk=pk).filter(ACTIVE).select_related("project").first()
-    if job is None:
-        return False
-    return _look(job) if job.state == State.RUNNING else _apply_chunk(job)
-
-
-def _advance(job: Reclassification, **values: Any) -> bool:
-    """Conditional on nobody else having been here since `job` was read."""
-    same = Reclassification.objects.filter(pk=job.pk, state=job.state, after=job.after, ended_at=None)
-    return bool(same.update(touched_at=timezone.now(), **values))
-
-
-# Looking
-
-
-def _look(job: Reclassification) -> bool:
-    rows = Trajectory.objects.filter(project=job.project).order_by("pk")
-    rows = rows if job.after is None else rows.filter(pk__gt=job.after)
-    chunk = with_content(list(rows[:CHUNK]))
-    if not chunk:
-        _advance(job, state=State.READY)
-        return False
-    diagnoses = {row.pk: classify(as_input(row)) for row in chunk}
-    with transaction.atomic():
-        if not _advance(job, after=chunk[-1].pk, looked=F("looked") + len(chunk)):
-            return False
+def _compare(job: Reclassification) -> Steps:
+    rows, done = Trajectory.objects.filter(project=job.project).order_by("pk"), job.done
+    while chunk := with_content(list(_after(rows, "pk", job)[:CHUNK])):
+        diagnoses = {row.pk: classify(as_input(row)) for row in chunk}
         ReclassificationChange.objects.bulk_create(_changes(job, diagnoses), ignore_conflicts=True)
-    return True
+        done += len(chunk)
+        yield _progress(job, done, chunk[-1].pk)
+    return {}
+
+
+def _after(rows: models.QuerySet[Any], column: str, job: Reclassification) -> models.QuerySet[Any]:
+    """Those that no step has taken yet."""
+    return rows.filter(**{f"{column}__gt": UUID(job.cursor["after"])}) if job.cursor else rows
+
+
+def _progress(job: Reclassification, done: int, last: UUID) -> Progress:
+    job.cursor = {"after": str(last)}
+    return Progress(done=done, cursor=job.cursor)
 
 
 def _changes(job: Reclassification, diagnoses: dict[Any, Diagnosis | None]) -> list[ReclassificationChange]:
@@ -164,43 +119,45 @@ def _differs(failure: Failure | None, word: Label) -> bool:
 # Applying
 
 
-@transaction.atomic
 def apply(*, job: Reclassification, by: Any) -> bool:
     """False where it is not (or no longer) ready. The changes are made by a worker, a chunk at a time."""
-    ready = Reclassification.objects.filter(pk=job.pk, state=State.READY)
-    afresh = {"looked": 0, "after": None, "total": job.changes.count(), "touched_at": timezone.now()}
-    if not ready.update(state=State.APPLIED, ended_at=None, **afresh):
-        return False
-    audit("reclassification.applied", project=job.project, by=by, target=job, changes=changing(job).count())
-    transaction.on_commit(lambda: _send(job.pk))
-    return True
+    ready = Reclassification.objects.filter(state=JobState.SUCCEEDED, decision=Decision.PENDING)
+    detail = {"changes": changing(job).count()}
+    afresh = {"decision": Decision.APPLIED, "cursor": {}, "done": 0, "total": job.changes.count()}
+    return jobs.restart(job, among=ready, by=by, action="applied", detail=detail, **afresh)
 
 
 @transaction.atomic
 def discard(*, job: Reclassification, by: Any) -> bool:
-    """Also one that still runs. False where it is past that."""
-    here = Reclassification.objects.filter(pk=job.pk, state__in=[State.RUNNING, State.READY])
-    if not here.update(state=State.DISCARDED, ended_at=timezone.now()):
+    """Also one that still runs: its worker removes what it has found. False where it is past that."""
+    pending = Reclassification.objects.filter(pk=job.pk, decision=Decision.PENDING)
+    open_states = (JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED)
+    if not pending.filter(state__in=open_states).update(decision=Decision.DISCARDED):
         return False
-    dropped, _ = ReclassificationChange.objects.filter(reclassification=job).delete()
-    audit("reclassification.discarded", project=job.project, by=by, target=job, changes=dropped)
+    audit("reclassification.discarded", project=job.project, by=by, target=job)
+    job.refresh_from_db()
+    if not jobs.cancel(job, by=by):
+        ended(job)
     return True
 
 
-def _apply_chunk(job: Reclassification) -> bool:
-    rows = job.changes.order_by("trajectory_id")
-    rows = rows if job.after is None else rows.filter(trajectory_id__gt=job.after)
-    chunk = list(rows[:CHUNK])
-    if not chunk:
-        _advance(job, ended_at=timezone.now())
-        return False
-    with transaction.atomic():
-        if not _advance(job, after=chunk[-1].trajectory_id, looked=F("looked") + len(chunk)):
-            return False
+def ended(job: Reclassification) -> None:
+    if job.decision == Decision.DISCARDED:
+        ReclassificationChange.objects.filter(reclassification=job).delete()
+
+
+def _make_changes(job: Reclassification) -> Steps:
+    rows, done = job.changes.order_by("trajectory_id"), job.done
+    while chunk := list(_after(rows, "trajectory_id", job)[:CHUNK]):
         _make(job.project, chunk)
-    ids = [change.trajectory_id for change in chunk]
-    store.place(job.project, list(Failure.objects.filter(trajectory_id__in=ids, cluster=None)))
-    return True
+        done += len(chunk)
+        progress = _progress(job, done, chunk[-1].trajectory_id)
+        yield progress
+        # In a transaction of its own: who groups anew takes the lock of the clusters first and the failures' then.
+        ids = [change.trajectory_id for change in chunk]
+        store.place(job.project, list(Failure.objects.filter(trajectory_id__in=ids, cluster=None)))
+        yield progress
+    return {}
 
 
 def _make(project: Project, chunk: list[ReclassificationChange]) -> None:
@@ -248,8 +205,8 @@ def matrix(job: Reclassification) -> list[dict[str, Any]]:
 def of_people(job: Reclassification) -> dict[str, int]:
     """{decided: by people, among what was looked at, agree, disagree: with the rules of today}"""
     decided = Failure.objects.filter(project=job.project, source=Source.PERSON).exclude(state=FailureState.OPEN)
-    if job.state == State.RUNNING:
-        decided = decided.filter(trajectory_id__lte=job.after) if job.after else decided.none()
+    if job.is_active and not job.is_applying:
+        decided = decided.filter(trajectory_id__lte=job.cursor["after"]) if job.cursor else decided.none()
     n = decided.count()
     against = ReclassificationChange.objects.filter(OF_PEOPLE, reclassification=job).exclude(before=F("after")).count()
     return {"decided": n, "agree": max(0, n - against), "disagree": against}

@@ -3,20 +3,8 @@ from __future__ import annotations
 from celery import shared_task
 
 from apps.core.models import Project
-from apps.failures import reclassify
-from apps.failures.actions import diagnose
 from apps.failures.clusters import store
 from apps.failures.judge import judging
-
-
-@shared_task(name="failures.classify")
-def classify(project_id: int) -> dict[str, int] | None:
-    project = Project.objects.filter(pk=project_id).first()
-    if project is None:
-        return None
-    done = diagnose.classify_project(project=project)
-    store.place_new(project)
-    return done
 
 
 @shared_task(name=store.TASK, expires=3600)
@@ -28,16 +16,6 @@ def recluster(project_id: int) -> dict[str, int] | None:
 @shared_task(name="failures.recluster_due", expires=600)
 def recluster_due() -> int:
     return sum(store.request(pk) for pk in store.due())
-
-
-@shared_task(name=reclassify.TASK)
-def reclassify_past(pk: str) -> None:
-    reclassify.run(pk)
-
-
-@shared_task(name="failures.resend_reclassifications", expires=60)
-def resend_reclassifications() -> int:
-    return reclassify.resend_lost()
 
 
 @shared_task(name="failures.judge_new", expires=150)

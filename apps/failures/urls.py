@@ -8,6 +8,7 @@ urlpatterns = [
     path("charts/", listing.charts, name="charts"),
     path("bulk/", listing.bulk, name="bulk"),
     path("classify/", listing.classify, name="classify"),
+    path("classify/status/", listing.classification_status, name="classification_status"),
     path("triage/", case.triage, name="triage"),
     path("undo/", case.undo, name="undo"),
     path("<int:pk>/", case.case, name="case"),

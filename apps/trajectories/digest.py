@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +29,9 @@ FACETS_LIMIT = 2_000  # values of a kind in a project
 TASK, EXPIRES_S = "trajectories.digest", 30
 MAX_PROBLEM = 1_000
 WAKE_EVERY_S = 1.0  # shorter than the task lingers: what arrives between two calls is seen
+
+# Floors above that want to know what was stored, changed or removed; called in the digest's transaction.
+LISTENERS: list[Callable[[set[UUID]], None]] = []
 
 _waking = threading.Lock()
 _woken_at = 0.0
@@ -97,6 +100,8 @@ def _digest(arrivals: list[Arrival]) -> None:
         _add_hours(project, counts)
         _add_facets(project, counts)
     _index(list(dict.fromkeys(touched)))
+    for listener in LISTENERS:
+        listener(set(touched))
     Arrival.objects.filter(pk__in=[arrival.pk for arrival in arrivals]).delete()
 
 

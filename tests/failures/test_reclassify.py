@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.core import jobs, runner
 from apps.core.models import AuditEvent, Project, Role
 from apps.failures import reclassify
 from apps.failures.actions.decisions import decide, split
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list:
     found: list[Any] = []
-    monkeypatch.setattr(reclassify.current_app, "send_task", lambda name, args, **_: found.append((name, args)))
+    monkeypatch.setattr(jobs.current_app, "send_task", lambda name, args, **_: found.append((name, args)))
     return found
 
 
@@ -57,10 +57,36 @@ def started(project: Project) -> Reclassification:
 
 
 def finished(project: Project) -> Reclassification:
-    job = started(project)
-    reclassify.run(str(job.pk))
+    return done(started(project))
+
+
+def done(job: Reclassification) -> Reclassification:
+    """What a worker does with it."""
+    job.refresh_from_db()
+    runner.run(job)
     job.refresh_from_db()
     return job
+
+
+def one_step(job: Reclassification) -> None:
+    """A worker that is killed after one step; another will be sent the job."""
+    real = runner.step
+
+    def step(*args: Any) -> bool:
+        real(*args)
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "step", step)
+        with pytest.raises(Killed):
+            done(job)
+    Reclassification.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=5))
+    assert jobs.reap()["requeued"] == 1
+    job.refresh_from_db()
+
+
+class Killed(BaseException):
+    pass
 
 
 def diagnoses(project: Project) -> list[tuple]:
@@ -83,40 +109,20 @@ WOULD_CHANGE = {
 def test_the_diff_says_what_would_change_and_changes_nothing(project: Project) -> None:
     before = diagnoses(project)
     job = finished(project)
-    assert (job.state, job.total, job.looked) == ("ready", 6, 6)
+    assert (job.stage, job.total, job.done) == ("ready", 6, 6)
     assert cells(job) == WOULD_CHANGE and diagnoses(project) == before
 
 
-def test_a_killed_look_goes_on_where_it_stopped(project: Project, small_chunks: None, sent: list) -> None:
-    job = started(project)
-    pk = str(job.pk)
-    assert reclassify.step(pk)  # and the worker is killed
-    job.refresh_from_db()
-    assert (job.state, job.looked) == ("running", 2) and job.after
-    assert reclassify.resend_lost() == 0  # it may still be alive
-    Reclassification.objects.update(touched_at=timezone.now() - timedelta(minutes=3))
-    assert reclassify.resend_lost() == 1 and sent == [(reclassify.TASK, [pk])]
-    assert reclassify.resend_lost() == 0
-    reclassify.run(pk)
-    job.refresh_from_db()
-    assert (job.state, job.looked) == ("ready", 6) and cells(job) == WOULD_CHANGE
-
-
-def test_of_two_workers_one_stores_a_chunk(
+def test_a_killed_comparison_goes_on_where_it_stopped(
     project: Project, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, real = started(project), reclassify.with_content
-    pk = str(job.pk)
-
-    def overtaken(rows: list) -> list:
-        monkeypatch.setattr(reclassify, "with_content", real)
-        assert reclassify.step(pk)  # another one does this chunk meanwhile
-        return real(rows)
-
-    monkeypatch.setattr(reclassify, "with_content", overtaken)
-    assert not reclassify.step(pk)
-    job.refresh_from_db()
-    assert job.looked == 2 and job.changes.count() == 2
+    job = started(project)
+    one_step(job)
+    assert (job.stage, job.done) == ("queued", 2) and job.cursor["after"]
+    looked: list[Any] = []
+    real = reclassify.classify
+    monkeypatch.setattr(reclassify, "classify", lambda row: looked.append(row) or real(row))
+    assert done(job).stage == "ready" and job.done == 6 and cells(job) == WOULD_CHANGE and len(looked) == 4
 
 
 def test_applying_makes_the_diff_true_and_leaves_nothing_to_change(
@@ -124,12 +130,10 @@ def test_applying_makes_the_diff_true_and_leaves_nothing_to_change(
 ) -> None:
     job, by = finished(project), make_member(project)
     assert reclassify.apply(job=job, by=by) and not reclassify.apply(job=job, by=by)
-    assert reclassify.step(str(job.pk))  # and the worker is killed
-    Reclassification.objects.update(touched_at=timezone.now() - timedelta(minutes=3))
-    assert reclassify.resend_lost() == 1
-    reclassify.run(str(job.pk))
     job.refresh_from_db()
-    assert job.state == "applied" and job.ended_at and job.looked == job.total == 5
+    assert job.stage == "being applied"
+    one_step(job)
+    assert done(job).stage == "applied" and job.finished_at and job.done == job.total == 5
     assert [row[1:3] for row in diagnoses(project)] == [("format_error", "format_error")] * 5
     event = AuditEvent.objects.get(action="reclassification.applied")
     assert event.actor == by and event.detail["changes"] == 5
@@ -147,7 +151,7 @@ def test_what_people_decided_is_counted_and_never_changed(project: Project) -> N
     assert cells(job) == {("bad_planning", "format_error"): 1, ("", "format_error"): 1}
     decide(failure=rows[1], by=by)  # after the diff, before it is applied
     reclassify.apply(job=job, by=by)
-    reclassify.run(str(job.pk))
+    done(job)
     found = {row.pk: row for row in Failure.objects.select_related("mode")}
     for row in (rows[0], rows[1]):
         assert (found[row.pk].mode.slug, found[row.pk].source) == ("bad_planning", Source.PERSON)
@@ -160,7 +164,7 @@ def test_a_second_mode_of_a_person_keeps_the_failure(project: Project) -> None:
     split(failure=extra, by=make_member(project), mode=ensure_modes(project)["bad_planning"])
     job = finished(project)
     reclassify.apply(job=job, by=make_member(project))
-    reclassify.run(str(job.pk))
+    done(job)
     assert Failure.objects.filter(pk=extra.pk).exists()
 
 
@@ -168,7 +172,7 @@ def test_what_the_judge_said_stays(project: Project) -> None:
     Failure.objects.filter(mode__slug="bad_planning").update(source=Source.JUDGE, judge_mode="bad_planning")
     job = finished(project)
     reclassify.apply(job=job, by=make_member(project))
-    reclassify.run(str(job.pk))
+    done(job)
     assert Failure.objects.filter(mode__slug="bad_planning", source=Source.JUDGE, rule_mode="format_error").count() == 2
 
 
@@ -177,7 +181,7 @@ def test_a_diagnosis_that_changed_since_the_diff_is_left(project: Project) -> No
     other = ensure_modes(project)["retrieval_failure"]
     Failure.objects.filter(mode__slug="bad_planning").update(mode=other)
     reclassify.apply(job=job, by=make_member(project))
-    reclassify.run(str(job.pk))
+    done(job)
     assert Failure.objects.filter(mode=other).count() == 2
 
 
@@ -185,7 +189,7 @@ def test_one_at_a_time(project: Project) -> None:
     job = started(project)
     with pytest.raises(reclassify.ReclassifyError, match="under way"):
         started(project)
-    reclassify.run(str(job.pk))
+    done(job)
     with pytest.raises(reclassify.ReclassifyError, match="neither applied nor discarded"):
         started(project)
     job.refresh_from_db()
@@ -193,34 +197,35 @@ def test_one_at_a_time(project: Project) -> None:
     assert started(project)
 
 
-def test_a_discarded_look_ends(project: Project, small_chunks: None) -> None:
+def test_a_discarded_comparison_ends(project: Project, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, real = started(project), runner.step
+
+    def step(*args: Any) -> bool:
+        if job.changes.exists():
+            reclassify.discard(job=job, by=make_member(project))
+        return real(*args)
+
+    monkeypatch.setattr(runner, "step", step)
+    assert done(job).stage == "discarded" and job.state == "cancelled"
+    assert job.done == 4 and not ReclassificationChange.objects.exists()
+    assert started(project)
+
+
+def test_one_that_waits_is_discarded_at_once(project: Project) -> None:
     job = started(project)
-    reclassify.step(str(job.pk))
-    reclassify.discard(job=job, by=make_member(project))
-    assert not reclassify.step(str(job.pk)) and not ReclassificationChange.objects.exists()
+    assert reclassify.discard(job=job, by=make_member(project)) and not reclassify.discard(job=job, by=None)
+    assert done(job).stage == "discarded" and not job.attempt
 
 
-def test_an_error_is_shown_and_an_absent_database_is_waited_for(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = started(project)
-
-    def away(_: Any) -> None:
-        raise OperationalError("the server closed the connection")
-
+def test_an_error_is_shown_at_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Any) -> None:
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(reclassify, "classify", away)
-    with pytest.raises(OperationalError):
-        reclassify.run(str(job.pk))
-    job.refresh_from_db()
-    assert job.state == "running"
     monkeypatch.setattr(reclassify, "classify", broken)
-    with pytest.raises(ValueError):
-        reclassify.run(str(job.pk))
-    job.refresh_from_db()
-    assert job.state == "failed" and "no such thing" in job.error and job.ended_at
+    job = finished(project)
+    assert (job.stage, job.error, job.attempt) == ("failed", "no such thing", 1)
+    monkeypatch.undo()
+    assert finished(project).stage == "ready"
 
 
 # Pages
@@ -241,11 +246,11 @@ def test_from_the_button_to_the_applied_diff(
     with django_capture_on_commit_callbacks(execute=True):
         page = client.post(reverse("failures:reclassify_start", args=[project.slug]), follow=True)
     job = page.context["job"]
-    assert sent == [(reclassify.TASK, [str(job.pk)])] and b"every 2s" in page.content
+    assert sent == [(jobs.TASK, ["failures.Reclassification", str(job.pk)])] and b"every 2s" in page.content
     args = [project.slug, job.pk]
     fragment = reverse("failures:reclassification_status", args=args)
     assert "HX-Refresh" not in client.get(fragment, headers={"HX-Request": "true"}).headers
-    reclassify.run(str(job.pk))
+    done(job)
     assert client.get(fragment, headers={"HX-Request": "true"}).headers["HX-Refresh"] == "true"
     page = client.get(url)
     assert page.context["changes"] == 5 and b"Bad planning" in page.content and b"Apply" in page.content
@@ -256,7 +261,7 @@ def test_from_the_button_to_the_applied_diff(
     assert b"neither applied nor discarded" in again.content
     client.post(reverse("failures:reclassification_apply", args=args))
     assert b"being applied" in client.get(url).content
-    reclassify.run(str(job.pk))
+    done(job)
     assert b"being applied" not in client.get(url).content
     page = client.post(reverse("failures:reclassification_discard", args=args), follow=True)
     assert b"cannot be discarded" in page.content
@@ -295,7 +300,7 @@ def test_what_the_judge_said_stays_beside_the_rules(project: Project, sent: list
     sure, unsure = judged(project)
     job = finished(project)
     assert reclassify.apply(job=job, by=make_member(project, Role.ADMIN))
-    reclassify.run(str(job.pk))
+    done(job)
     for failure in (sure, unsure):
         failure.refresh_from_db()
         assert [item for item in failure.evidence if item["rule"] == "judge"] == [SAID]

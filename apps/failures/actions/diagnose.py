@@ -19,20 +19,22 @@ from apps.trajectories.models import Trajectory, in_chunks
 def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
     """Diagnoses all trajectories; those that a person has decided on keep their word. Says how many were looked at,
     and in how many a failure was found or stays found by the rules."""
-    modes = ensure_modes(project)
     rows = Trajectory.objects.filter(project=project).order_by("pk")
     looked = found = 0
     for chunk in in_chunks(rows):
         looked += len(chunk)
-        found += _store(project, modes, chunk)
+        found += diagnose(project, chunk)
     audit("failures.classified", project=project, by=by, looked=looked, found=found)
     return {"looked": looked, "found": found}
 
 
 @transaction.atomic
-def _store(project: Project, modes: dict[str, FailureMode], chunk: list[Trajectory]) -> int:
-    """What the rules say of a chunk, beside what the judge said. What a person, or the judge alone, decided keeps its mode;
-    `rule_mode` is kept of all."""
+def diagnose(project: Project, chunk: list[Trajectory]) -> int:
+    """Stores what the rules say of a chunk, beside what the judge said; returns in how many they find a failure.
+
+    What a person, or the judge alone, decided keeps its mode; `rule_mode` is kept of all.
+    """
+    modes = ensure_modes(project)
     diagnoses = {row.pk: classify(as_input(row)) for row in chunk}
     known = Failure.objects.select_for_update().filter(trajectory_id__in=diagnoses).order_by("pk")
     is_open, said = {}, {}

@@ -5,6 +5,7 @@ import uuid
 import django.contrib.postgres.fields
 import django.db.models.deletion
 import django.db.models.fields.json
+import django.db.models.functions.datetime
 import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
@@ -251,6 +252,124 @@ class Migration(migrations.Migration):
                 "ordering": ("position", "id"),
             },
         ),
+        migrations.CreateModel(
+            name="Classifier",
+            fields=[
+                (
+                    "project",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="classifier",
+                        serialize=False,
+                        to="core.project",
+                    ),
+                ),
+                ("rules", models.PositiveIntegerField(default=0)),
+            ],
+            options={
+                "indexes": [],
+                "constraints": [],
+            },
+        ),
+        migrations.CreateModel(
+            name="Unclassified",
+            fields=[
+                ("trajectory_id", models.UUIDField(primary_key=True, serialize=False)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="unclassified", to="core.project"
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [],
+                "constraints": [],
+            },
+        ),
+        migrations.CreateModel(
+            name="Classification",
+            fields=[
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
+                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+            ],
+            options={
+                "ordering": ("-created_at",),
+                "abstract": False,
+                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="classification_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                            ),
+                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            _connector="OR",
+                        ),
+                        name="classification_finished_iff_terminal",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("state__in", ("queued", "running"))),
+                        fields=("project",),
+                        name="one_active_classification",
+                    ),
+                ],
+            },
+        ),
         migrations.AddField(
             model_name="failurecluster",
             name="mode",
@@ -280,31 +399,37 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                (
                     "state",
                     models.CharField(
                         choices=[
+                            ("queued", "Queued"),
                             ("running", "Running"),
-                            ("ready", "Ready"),
-                            ("applied", "Applied"),
-                            ("discarded", "Discarded"),
+                            ("succeeded", "Succeeded"),
                             ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
                         ],
-                        default="running",
+                        default="queued",
                         max_length=10,
                     ),
                 ),
-                ("total", models.PositiveIntegerField(default=0)),
-                ("looked", models.PositiveIntegerField(default=0)),
-                (
-                    "after",
-                    models.UUIDField(
-                        help_text="The last trajectory looked at: a lost worker goes on from there", null=True
-                    ),
-                ),
+                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
+                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
-                ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("touched_at", models.DateTimeField(default=django.utils.timezone.now)),
-                ("ended_at", models.DateTimeField(null=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
                 (
                     "created_by",
                     models.ForeignKey(
@@ -314,15 +439,49 @@ class Migration(migrations.Migration):
                         to=settings.AUTH_USER_MODEL,
                     ),
                 ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
                 (
-                    "project",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="reclassifications", to="core.project"
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "decision",
+                    models.CharField(
+                        choices=[("pending", "Pending"), ("applied", "Applied"), ("discarded", "Discarded")],
+                        default="pending",
+                        max_length=10,
                     ),
                 ),
             ],
             options={
                 "ordering": ("-created_at",),
+                "abstract": False,
+                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="reclassification_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                            ),
+                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            _connector="OR",
+                        ),
+                        name="reclassification_finished_iff_terminal",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("decision", "pending"), ("state__in", ["queued", "running", "succeeded"])),
+                        fields=("project",),
+                        name="one_open_reclassification",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -498,14 +657,6 @@ class Migration(migrations.Migration):
                 models.F("trajectory"),
                 condition=models.Q(("state", "open")),
                 name="failure_inbox_by_confidence",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="reclassification",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("state__in", ["running", "ready"])),
-                fields=("project",),
-                name="one_open_reclassification",
             ),
         ),
         migrations.AddConstraint(

@@ -18,8 +18,7 @@ from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.timeouts import TooLong, patience
-from apps.failures import rates
-from apps.failures.actions import diagnose
+from apps.failures import classify_job, rates
 from apps.failures.actions.bulk import LIMIT, Change, assign_many, decide_many
 from apps.failures.actions.decisions import Refused
 from apps.failures.changes import changes, marked
@@ -69,6 +68,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "people": triagers(request, project) if may else [],
             "limit": LIMIT,
             "last": last_change(request, project) if may else None,
+            "job": project.classifications.first(),
         },
     )
 
@@ -107,9 +107,19 @@ def _charts(project: Project, since: datetime | None) -> dict[str, Any]:
 @require_POST
 @project_view(Role.MEMBER)
 def classify(request: HttpRequest, project: Project) -> HttpResponse:
-    counts = diagnose.classify_project(project=project, by=request.user)
-    messages.success(request, f"Looked at {counts['looked']} trajectories; {counts['found']} failed.")
+    job = classify_job.start(project=project, by=request.user)
+    messages.success(request, f"Classifying {job.total:,} new or changed trajectories; this page shows the progress.")
     return redirect("failures:list", project.slug)
+
+
+@project_view()
+def classification_status(request: HttpRequest, project: Project) -> HttpResponse:
+    """The progress alone; once the job has finished, the page is asked to load itself again."""
+    job = project.classifications.first()
+    response = render(request, "failures/_classification.html", {"job": job})
+    if request.headers.get("HX-Request") and not (job and job.is_active):
+        response["HX-Refresh"] = "true"
+    return response
 
 
 @require_POST

@@ -17,7 +17,6 @@ from apps.core.paging import page_of
 from apps.failures import reclassify
 from apps.failures.models import Failure, Reclassification, ReclassificationChange
 
-State = Reclassification.State
 NONE = "none"  # no failure, in a URL
 SHOWN = 20
 
@@ -50,17 +49,12 @@ def _page(request: HttpRequest, project: Project, job: Reclassification | None) 
 
 
 def _status(job: Reclassification) -> dict[str, Any]:
-    is_applying = job.state == State.APPLIED and job.ended_at is None
-    return {
-        "job": job,
-        "is_active": job.state == State.RUNNING or is_applying,
-        "is_applying": is_applying,
-        "percent": min(100, 100 * job.looked / job.total) if job.total else 0,
-    }
+    return {"job": job, "is_active": job.is_active, "is_applying": job.is_applying, "percent": job.percent}
 
 
 def _diff(request: HttpRequest, project: Project, job: Reclassification) -> dict[str, Any]:
-    if job.state not in (State.READY, State.APPLIED, State.FAILED):
+    comparing = job.is_active and not job.is_applying
+    if comparing or job.decision == Reclassification.Decision.DISCARDED:
         return {}
     cells = reclassify.matrix(job)
     rows = _chosen(request, job)

@@ -1,0 +1,152 @@
+"""Classifying as a job: only what is new, has changed, or was classified by older rules; never in a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.automation import actions as automation
+from apps.automation.models import Step
+from apps.core import runner
+from apps.core.models import AuditEvent, Project
+from apps.failures import classify_job
+from apps.failures.actions import diagnose
+from apps.failures.models import Classification, Classifier, Failure
+from apps.trajectories import digest
+from apps.trajectories.actions.store import delete, ingest
+from apps.trajectories.models import Trajectory
+from tests.factories import admin_of, make_member, make_project, row
+
+pytestmark = pytest.mark.django_db
+BAD = {"outcome": {"status": "failure"}, "messages": [{"role": "user", "content": "Close it."}]}
+
+
+@pytest.fixture
+def project() -> Project:
+    project = make_project()
+    send(project, *(row(name=f"r{n}") for n in range(3)))
+    return project
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """What the rules are asked about."""
+    found: list[dict] = []
+    real = diagnose.classify
+    monkeypatch.setattr(diagnose, "classify", lambda given: found.append(given) or real(given))
+    return found
+
+
+def send(project: Project, *rows: dict) -> None:
+    ingest(project=project, rows=rows)
+    digest.run()
+
+
+def classified(project: Project) -> Classification:
+    job = classify_job.start(project=project, by=None)
+    runner.run(job)
+    job.refresh_from_db()
+    assert job.state == "succeeded", job.error
+    return job
+
+
+def test_the_first_time_all_and_then_only_what_is_new(project: Project, looked: list[dict]) -> None:
+    assert classified(project).result["looked"] == 3 == len(looked)
+    assert classified(project).result == {"looked": 0, "found": 0} and len(looked) == 3
+    send(project, row(name="new") | BAD)
+    job = classified(project)
+    assert job.result == {"looked": 1, "found": 1} and len(looked) == 4
+    assert Failure.objects.get(trajectory__external_id="new")
+    assert AuditEvent.objects.filter(action="failures.classified").count() == 3
+
+
+def test_what_changed_is_classified_again(project: Project, looked: list[dict]) -> None:
+    classified(project)
+    send(project, row(name="r1") | BAD)
+    assert classified(project).result == {"looked": 1, "found": 1}
+    assert [given["outcome_status"] for given in looked[3:]] == ["failure"]
+
+
+def test_what_was_removed_is_forgotten(project: Project, looked: list[dict]) -> None:
+    classified(project)
+    send(project, row(name="r1") | BAD)
+    delete(trajectory=Trajectory.objects.get(external_id="r1"))
+    digest.run()
+    assert classified(project).result["looked"] == 0 and not project.unclassified.exists()
+
+
+def test_newer_rules_go_through_everything_once(
+    project: Project, looked: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classified(project)
+    monkeypatch.setattr(classify_job, "RULES_VERSION", classify_job.RULES_VERSION + 1)
+    assert classify_job.count(project) == 3
+    assert classified(project).result["looked"] == 3 and len(looked) == 6
+    assert classified(project).result["looked"] == 0
+
+
+def test_what_comes_while_everything_is_gone_through_is_not_missed(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classify_job, "CHUNK", 1)
+    real, sent = classify_job._classify, []
+
+    def classify(*args: Any) -> None:
+        real(*args)
+        if not sent:  # older than what the pass has reached
+            sent.append(send(project, row(name="late", started_at="2024-01-01T00:00:00Z") | BAD))
+
+    monkeypatch.setattr(classify_job, "_classify", classify)
+    assert classified(project).result["looked"] == 4
+    assert Failure.objects.get(trajectory__external_id="late")
+
+
+def test_a_killed_worker_is_followed_by_one_that_goes_on(
+    project: Project, looked: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classify_job, "CHUNK", 1)
+    job = classify_job.start(project=project, by=None)
+    assert job.claim("a worker that died")
+    steps = classify_job.steps(job)
+    for _ in range(2):
+        runner.step(job, steps)
+    job.refresh_from_db()
+    assert job.done == 1 and job.requeue(Classification.objects.all())
+    runner.run(job)
+    job.refresh_from_db()
+    assert job.result["looked"] == 3 == len(looked) and job.attempt == 2
+
+
+def test_one_at_a_time(project: Project) -> None:
+    job = classify_job.start(project=project, by=None)
+    assert classify_job.start(project=project, by=None) == job
+
+
+def test_other_projects_are_left_alone(project: Project, looked: list[dict]) -> None:
+    other = make_project()
+    send(other, row())
+    classified(project)
+    assert len(looked) == 3 and not Classifier.objects.filter(project=other).exists()
+
+
+def test_no_request_and_no_tick_classifies(project: Project, looked: list[dict], client: Client) -> None:
+    schedule = automation.set_schedule(
+        project=project, step=Step.CLASSIFY, every_minutes=5, enabled=True, by=admin_of(project)
+    )
+    client.force_login(make_member(project))
+    client.post(reverse("failures:classify", args=[project.slug]))
+    client.post(reverse("automation:run", args=[project.slug, schedule.pk]))
+    assert automation.run_due() == 1
+    assert looked == [] and Classification.objects.get().state == "queued"
+    page = client.get(reverse("failures:list", args=[project.slug])).content.decode()
+    assert "Classifying: 0 of 3 trajectories" in page
+    status = reverse("failures:classification_status", args=[project.slug])
+    assert "HX-Refresh" not in client.get(status, headers={"HX-Request": "true"}).headers
+    runner.run(Classification.objects.get())
+    assert client.get(status, headers={"HX-Request": "true"}).headers["HX-Refresh"] == "true"
+    assert len(looked) == 3
+    page = client.get(reverse("automation:list", args=[project.slug])).content.decode()
+    assert "looked at 3 trajectories, 0 failed" in page
