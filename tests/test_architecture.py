@@ -22,9 +22,9 @@ LIGHT = sorted(
     if "inside" not in path.parts
 )
 HEAVY = ("torch", "transformers", "peft", "trl", "vllm", "accelerate", "datasets")
-SLOW = ("openai", "mcp")  # loaded when somebody asks
+SLOW = ("openai",)  # loaded when somebody asks
 # Whoever may speak HTTP to others. They do it through outgoing's transport, which looks at the address it connects to.
-GUARDED = ("workers/lib/outgoing.py", "workers/lib/chat_client.py", "workers/lib/mcp.py")
+GUARDED = ("workers/lib/outgoing.py", "workers/lib/chat_client.py")
 HTTP_LIBRARIES = ("httpx", "httpx2", "requests", "urllib3", "aiohttp", "openai", "urllib.request", "http.client")
 OPENS = (
     "Client", "AsyncClient", "HTTPTransport", "AsyncHTTPTransport", "OpenAI", "AsyncOpenAI", "ClientSession", "Session",

@@ -15,7 +15,7 @@ import httpx2
 
 from workers.lib.keys import bearer, hidden, key_in
 from workers.lib.messages import clean
-from workers.lib.outgoing import RefusedAddress, async_client
+from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
 
 REVISION = "2025-06-18"
 ACCEPTED = {"Accept": "application/json, text/event-stream"}
@@ -37,7 +37,8 @@ class McpClient:
         self.session, self.revision, self.number = session, revision, 0
         self.key = key_in(config.get("api_key_env", ""))
         timeout = httpx2.Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
-        self.http = async_client(allow_private=allow_private, headers=ACCEPTED | bearer(self.key), timeout=timeout)
+        headers, bounds = ACCEPTED | bearer(self.key), Bounds(MAX_BYTES, self.timeout_s)
+        self.http = async_client(allow_private=allow_private, bounds=bounds, headers=headers, timeout=timeout)
 
     async def tools(self) -> list[dict]:
         """All tools, as chat completions have them. Raises McpError, RefusedAddress, httpx2.HTTPError, TimeoutError."""
@@ -87,10 +88,13 @@ class McpClient:
             self.session = response.headers.get(SESSION, self.session)
             if "id" not in message:
                 return {}
-            async for text in _messages(response):
-                for found in _objects(hidden(text, self.key)):
-                    if found.get("id") == message["id"] and "method" not in found:
-                        return found
+            try:
+                async for text in _messages(response):
+                    for found in _objects(hidden(text, self.key)):
+                        if found.get("id") == message["id"] and "method" not in found:
+                            return found
+            except TooMuch as error:
+                raise McpError(f"it answered with {error}") from error
         raise McpError("it ended without an answer")
 
     async def end(self) -> None:
@@ -106,25 +110,13 @@ class McpClient:
 
 
 async def _messages(response: httpx2.Response) -> AsyncIterator[str]:
-    """The whole body, or the data of each event as it comes. Raises McpError beyond MAX_BYTES."""
-    streamed = response.headers.get("Content-Type", "").startswith("text/event-stream")
-    rest, data, size = b"", [], 0
-    async for part in response.aiter_bytes():
-        size += len(part)
-        if size > MAX_BYTES:
-            raise McpError(f"it answered with more than {MAX_BYTES // 2**20} MiB")
-        rest += part
-        *lines, rest = rest.split(b"\n") if streamed else (rest,)
-        for line in lines:
-            line = line.rstrip(b"\r")
-            if line.startswith(b"data:"):
-                data.append(line.removeprefix(b"data:").removeprefix(b" "))
-            elif not line:
-                if text := b"\n".join(data).decode(errors="replace"):  # an event without data only opens the stream
-                    yield text
-                data = []
-    if not streamed:
-        yield rest.decode(errors="replace")
+    """The whole body, or the data of each event as it comes. Raises TooMuch."""
+    if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+        yield (await response.aread()).decode(errors="replace")
+        return
+    async for event in httpx2.EventSource(response, max_event_size=MAX_BYTES):
+        if event.data:  # an event without data only opens the stream
+            yield event.data
 
 
 def _objects(text: str) -> list[dict]:
