@@ -1,14 +1,23 @@
-from django.urls import path
+from django.urls import path, register_converter
+from django.urls.converters import StringConverter
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from apps.trajectories import api
 
+
+class AnyText(StringConverter):
+    """A client's id may hold slashes and line breaks; Django's `path` knows no line breaks."""
+
+    regex = r"(?s:.+)"
+
+
+register_converter(AnyText, "anything")
 app_name = "api"
 urlpatterns = [
     path("v1/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema"), name="docs"),
     path("v1/trajectories/", api.collection, name="trajectories"),
     path("v1/trajectories/batch/", api.batch, name="batch"),
-    path("v1/trajectories/<path:external_id>/feedback/", api.feedback, name="feedback"),
-    path("v1/trajectories/<path:external_id>/", api.item, name="trajectory"),
+    path("v1/trajectories/<anything:external_id>/feedback/", api.feedback, name="feedback"),
+    path("v1/trajectories/<anything:external_id>/", api.item, name="trajectory"),
 ]
