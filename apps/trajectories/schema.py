@@ -395,8 +395,9 @@ def split(body: bytes | bytearray, ndjson: bool) -> list[memoryview]:
     if not ndjson and next((byte for byte in body if byte not in b" \t\r\n"), None) == ord("["):
         try:
             return [memoryview(raw) for raw in msgspec.json.decode(body, type=list[msgspec.Raw])]
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise RowError("", f"not JSON: {error}") from error
+        except (msgspec.DecodeError, RecursionError):
+            # Half a surrogate pair in one row, which the quick decoder refuses, must not cost the others.
+            return [memoryview(json.dumps(item).encode()) for item in loads(body)]
     return list(_lines(body))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
@@ -17,6 +18,7 @@ from workers.lib.messages import Message
 RUN_KINDS = ("model", "agent", "tool")
 TALKS = ("conversation_id", "session_id")
 MAX_BEGINNINGS = 64  # of a long history: how many of its latest parts another trace may have ended with
+MAX_LINK = 400  # characters
 
 
 MAX_CANDIDATES = 256
@@ -289,12 +291,19 @@ class Links(Struct):
     wants: set[str] = set()
 
 
+def _short(link: str) -> str:
+    """A key of an index has a few KB of room; an id may be longer."""
+    if len(link) <= MAX_LINK:
+        return link
+    return link[:MAX_LINK] + blake2b(link.encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
 def links_of(group: Group) -> Links:
     """Empty where an agent span holds the run together: then it is one trace."""
     if not group.loose or not group.calls:
         return Links()
     source = "/".join(_source(group))
-    talks = {f"{name}:{source}:{found}" for name in TALKS if (found := group.id_of(name))}
+    talks = {_short(f"{name}:{source}:{found}") for name in TALKS if (found := group.id_of(name))}
     end = group.calls[-1].after.hex()
     beginnings = [before.hex() for before in group.calls[0].before[1:][-MAX_BEGINNINGS:]]
     return Links(
