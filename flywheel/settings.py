@@ -210,6 +210,13 @@ FLYWHEEL_DTYPE = os.environ.get("FLYWHEEL_DTYPE", "float32")
 if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
     raise ImproperlyConfigured(f"FLYWHEEL_DTYPE must be float32, bfloat16 or float16, not {FLYWHEEL_DTYPE!r}.")
 
+# Of a training run, so many of the newest checkpoints are kept, and the best.
+FLYWHEEL_KEPT_CHECKPOINTS = int(os.environ.get("FLYWHEEL_KEPT_CHECKPOINTS", "3"))
+if FLYWHEEL_KEPT_CHECKPOINTS < 1:
+    raise ImproperlyConfigured(
+        "FLYWHEEL_KEPT_CHECKPOINTS must be at least 1: a run resumes from its newest checkpoint."
+    )
+
 # A session of an environment that nobody has called for so long (seconds) is forgotten.
 FLYWHEEL_ENVIRONMENT_SESSION_S = int(os.environ.get("FLYWHEEL_ENVIRONMENT_SESSION_S", "3600"))
 

@@ -10,13 +10,14 @@ from django.db import transaction
 
 from apps.core import jobs
 from apps.core.actions import audit
-from apps.core.models import Project
+from apps.core.models import JobState, Project
 from apps.environments.models import Environment
 from apps.evals.canonical import digest_of
 from apps.evals.holdout import leaks
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.registry.models import ModelVersion
 from apps.reviews.actions import require_unlocked
+from apps.training import checkpoints
 from apps.training.models import Dataset, DatasetRow, Method, TrainingRun
 
 
@@ -121,6 +122,21 @@ def submit_training(
         },
     )
     return jobs.submit(run, by=by)
+
+
+def resume(*, run: TrainingRun, by: Any) -> int:
+    """Queues a failed or cancelled run again, from its last checkpoint; returns that step.
+
+    Raises TrainingError where there is none or the run goes on, TrainingLocked where the reward may not train any more.
+    """
+    require_unlocked(run.environment.verifier)
+    checkpoint = checkpoints.latest(run)
+    if checkpoint is None:
+        raise TrainingError("This run has no checkpoint to resume from. Start a new run with the same settings.")
+    step, stopped = checkpoint.step, TrainingRun.objects.filter(state__in=(JobState.FAILED, JobState.CANCELLED))
+    if not jobs.restart(run, among=stopped, by=by, action="resumed", detail={"step": step}, done=step):
+        raise TrainingError("Only a run that failed or was cancelled can be resumed.")
+    return step
 
 
 def _picked(dataset: Dataset, by: EvalRun | None) -> dict[str, Any]:

@@ -15,11 +15,13 @@ from apps.evals.models import Split, Task
 from apps.registry.actions import model_spec, register_adapter
 from apps.registry.artifacts import store_folder
 from apps.registry.models import ModelKind
+from apps.training import checkpoints
 from apps.training.models import Checkpoint, Method, Metric, Rollout, TrainingRun
 from workers.lib.environments import opening
 
 
 def child_spec(run: TrainingRun) -> dict:
+    checkpoint = checkpoints.latest(run)
     spec = {
         "kind": run.method,
         "seed": run.spec["seed"],
@@ -27,7 +29,7 @@ def child_spec(run: TrainingRun) -> dict:
         "engine": engine_spec(64),
         "environment": run.environment.job_spec(),
         "config": run.spec["config"],
-        "resume_from": resume_folder(run),
+        "resume_from": checkpoint and checkpoint.path,
     }
     tasks = [row.task for row in run.dataset.rows.select_related("task")]
     refuse_leaks(run, tasks)
@@ -53,14 +55,6 @@ def sft_row(task: Task, harness: dict) -> dict:
     return {"messages": opening(harness) + task.messages, "completion": task.demonstration}
 
 
-def resume_folder(run: TrainingRun) -> str | None:
-    """The newest checkpoint whose folder is there: a checkpoint is complete or absent."""
-    for checkpoint in run.checkpoints.all():
-        if Path(checkpoint.path).is_dir():
-            return checkpoint.path
-    return None
-
-
 def store_events(run: TrainingRun, events: list[dict]) -> None:
     store_metrics(run, events)
     for event in events:
@@ -68,6 +62,8 @@ def store_events(run: TrainingRun, events: list[dict]) -> None:
             Checkpoint.objects.update_or_create(
                 run=run, step=event["step"], defaults={"path": event["path"], "attempt": run.attempt}
             )
+    if any(event["type"] == "checkpoint" for event in events):
+        checkpoints.prune(run)
     Rollout.objects.bulk_create(
         [
             Rollout(

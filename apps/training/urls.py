@@ -8,5 +8,6 @@ urlpatterns = [
     path("new/", views.new, name="new"),
     path("<uuid:pk>/", views.detail, name="detail"),
     path("<uuid:pk>/status/", views.status, name="status"),
+    path("<uuid:pk>/resume/", views.resume, name="resume"),
     path("<uuid:pk>/cancel/", views.cancel, name="cancel"),
 ]

@@ -10,11 +10,11 @@ from django.views.decorators.http import require_POST
 
 from apps.core import jobs
 from apps.core.access import project_view
-from apps.core.models import JobLog, Project, Role
+from apps.core.models import JobLog, JobState, Project, Role
 from apps.core.paging import page_of
 from apps.evals.models import EvalRun
 from apps.reviews.actions import TrainingLocked, lock_states
-from apps.training import actions
+from apps.training import actions, checkpoints
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.charts import curves
 from apps.training.models import Method, Rollout, TrainingRun
@@ -90,6 +90,7 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "phase": phase,
             "phases": Rollout.Phase.choices,
             "checkpoints": run.checkpoints.all()[:20],
+            "resume_from": checkpoints.latest(run) if run.state in (JobState.FAILED, JobState.CANCELLED) else None,
         },
     )
 
@@ -124,5 +125,17 @@ def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if jobs.cancel(run, by=request.user):
         messages.info(request, "Stopping: a checkpoint is written first.")
     else:
-        messages.info(request, "It had ended already.")
+        messages.info(request, "This run has already finished.")
+    return redirect("training:detail", project.slug, pk)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    run = get_object_or_404(_runs(project), pk=pk)
+    try:
+        step = actions.resume(run=run, by=request.user)
+        messages.success(request, f"Queued again; it goes on from step {step}.")
+    except (actions.TrainingError, TrainingLocked) as error:
+        messages.error(request, str(error))
     return redirect("training:detail", project.slug, pk)

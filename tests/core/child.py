@@ -38,6 +38,10 @@ for what in spec["config"]["script"]:
     elif what == "die unless resumed":
         if not spec["resume_from"]:
             os.kill(os.getpid(), signal.SIGKILL)
+    elif what == "fail unless resumed":
+        if not spec["resume_from"]:
+            emit("error", message="The disk is full.", traceback="")
+            sys.exit(1)
     elif what == "hang":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         time.sleep(60)
@@ -49,6 +53,12 @@ for what in spec["config"]["script"]:
         folder = Path(spec["out_dir"]) / "checkpoint-1"
         folder.mkdir(parents=True, exist_ok=True)
         emit("checkpoint", step=1, path=str(folder))
+    elif what[0] == "checkpoint at":
+        folder = Path(spec["out_dir"]) / f"checkpoint-{what[1]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        emit("checkpoint", step=what[1], path=str(folder))
+    elif what == "resumed from":
+        emit("log", level="info", message=str(spec["resume_from"]))
     elif what == "finish":
         finish()
     elif what == "fail":

@@ -1,0 +1,58 @@
+"""The checkpoints of a run: which one it resumes from, and which ones are kept."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from django.conf import settings
+from django.db import transaction
+
+from apps.core.runner import job_folder
+from apps.training.models import Checkpoint, TrainingRun
+
+log = logging.getLogger(__name__)
+BEST_BY = ("validation/success", "validation/reward")  # the first of them that the run reports; higher is better
+
+
+def latest(run: TrainingRun) -> Checkpoint | None:
+    """The newest checkpoint whose folder is there: a checkpoint is complete or absent."""
+    return next((checkpoint for checkpoint in run.checkpoints.all() if Path(checkpoint.path).is_dir()), None)
+
+
+def best(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
+    """The one whose last validation at or before its step was the best, the newest of equals."""
+    for name in BEST_BY:
+        values = dict(run.metrics.filter(name=name).values_list("step", "value"))
+        found = [
+            (values[max(before)], checkpoint.step, checkpoint)
+            for checkpoint in checkpoints
+            if (before := [step for step in values if step <= checkpoint.step])
+        ]
+        if found:
+            return max(found, key=lambda one: one[:2])[2]
+    return None
+
+
+def prune(run: TrainingRun) -> None:
+    """Removes all but the newest FLYWHEEL_KEPT_CHECKPOINTS and the best; the folders once this is committed."""
+    checkpoints = list(run.checkpoints.order_by("-step"))
+    kept = {one.pk for one in checkpoints[: settings.FLYWHEEL_KEPT_CHECKPOINTS]}
+    if good := best(run, checkpoints):
+        kept.add(good.pk)
+    gone = [one for one in checkpoints if one.pk not in kept]
+    if gone:
+        Checkpoint.objects.filter(pk__in=[one.pk for one in gone]).delete()
+        home = job_folder(run)
+        transaction.on_commit(lambda: [_remove(Path(one.path), home) for one in gone])
+
+
+def _remove(folder: Path, home: Path) -> None:
+    """Only what the run itself wrote. A folder that cannot be removed costs space, not the run."""
+    if not folder.resolve().is_relative_to(home.resolve()):
+        return
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        log.warning("The checkpoint %s could not be removed: %s", folder, error)

@@ -1,0 +1,3 @@
+from tests.core.conftest import stand_in, submit
+
+__all__ = ["stand_in", "submit"]

@@ -1,0 +1,121 @@
+"""A run that failed or was cancelled goes on from its last checkpoint; old checkpoints are removed, the best is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.core import jobs, runner
+from apps.core.models import AuditEvent, JobLog, JobState, Role
+from apps.reviews.actions import TrainingLocked
+from apps.training import actions
+from apps.training.models import TrainingRun
+from tests.core.conftest import ended
+from tests.factories import admin_of, make_member
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Submit = Callable[..., TrainingRun]
+
+
+@pytest.fixture
+def failed(submit: Submit) -> TrainingRun:
+    """Once it is resumed it logs where from, and is done."""
+    run = submit(["checkpoint at", 3], ["checkpoint at", 7], "fail unless resumed", "resumed from", "finish")
+    runner.run(run)
+    run = ended(run)
+    assert run.state == JobState.FAILED
+    return run
+
+
+def test_it_goes_on_from_the_last_checkpoint(failed: TrainingRun) -> None:
+    by = admin_of(failed.project)
+    assert actions.resume(run=failed, by=by) == 7
+    run = ended(failed)
+    assert (run.state, run.error, run.finished_at, run.done, run.attempt) == (JobState.QUEUED, "", None, 7, 1)
+    runner.run(run)
+    run = ended(run)
+    assert (run.state, run.attempt) == (JobState.SUCCEEDED, 2) and run.model_version
+    assert JobLog.objects.get(job=run.pk, attempt=2, level="info").message.endswith("checkpoint-7")
+    event = AuditEvent.objects.get(action="trainingrun.resumed")
+    assert (event.actor, event.detail["step"]) == (by, 7)
+
+
+def test_it_has_as_many_attempts_as_a_new_run(submit: Submit) -> None:
+    run = submit("checkpoint", "die")
+    for _ in range(3):
+        runner.run(ended(run))
+    assert ended(run).state == JobState.FAILED
+    actions.resume(run=run, by=None)
+    for _ in range(3):
+        assert ended(run).state == JobState.QUEUED
+        runner.run(run)
+    assert ended(run).state == JobState.FAILED and run.attempt == 6
+
+
+def test_a_cancelled_run_is_resumed(submit: Submit) -> None:
+    run = submit("checkpoint", "finish")
+    jobs.cancel(run, by=None)
+    with pytest.raises(actions.TrainingError, match="no checkpoint"):
+        actions.resume(run=ended(run), by=None)
+    folder = runner.job_folder(run) / "out" / "checkpoint-1"
+    folder.mkdir(parents=True)
+    run.checkpoints.create(step=1, path=str(folder), attempt=1)
+    assert actions.resume(run=ended(run), by=None) == 1
+    assert ended(run).cancel_requested_at is None
+    runner.run(run)
+    assert ended(run).state == JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED])
+def test_others_are_not(failed: TrainingRun, state: JobState) -> None:
+    finished = failed.finished_at if state == JobState.SUCCEEDED else None
+    TrainingRun.objects.update(state=state, finished_at=finished)
+    with pytest.raises(actions.TrainingError, match="failed or was cancelled"):
+        actions.resume(run=ended(failed), by=None)
+    assert ended(failed).state == state
+
+
+def test_a_reward_that_was_locked_meanwhile_trains_no_more(failed: TrainingRun) -> None:
+    failed.environment.verifier.overrides.all().delete()
+    with pytest.raises(TrainingLocked):
+        actions.resume(run=failed, by=None)
+
+
+def test_the_button(failed: TrainingRun) -> None:
+    client, args = Client(), [failed.project.slug, failed.pk]
+    client.force_login(make_member(failed.project, Role.MEMBER))
+    assert "Resume from step 7" in client.get(reverse("training:detail", args=args)).content.decode()
+    page = client.post(reverse("training:resume", args=args), follow=True).content.decode()
+    assert "goes on from step 7" in page and "Resume from" not in page and ended(failed).state == JobState.QUEUED
+    again = client.post(reverse("training:resume", args=args), follow=True).content.decode()
+    assert "Only a run that failed" in again
+    viewer = Client()
+    viewer.force_login(make_member(failed.project, Role.VIEWER))
+    assert viewer.post(reverse("training:resume", args=args)).status_code == 403
+
+
+def test_old_checkpoints_go_and_the_best_stays(submit: Submit, settings: Any) -> None:
+    settings.FLYWHEEL_KEPT_CHECKPOINTS = 2
+    script: list[Any] = []
+    for step, success in enumerate([0.1, 0.9, 0.3, 0.2, 0.4, 0.5], 1):
+        script += [["metric", {"step": step, "values": {"validation/success": success}}], ["checkpoint at", step]]
+    run = submit(*script, "fail")
+    runner.run(run)
+    assert sorted(run.checkpoints.values_list("step", flat=True)) == [2, 5, 6]
+    out = runner.job_folder(run) / "out"
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoint-2", "checkpoint-5", "checkpoint-6"]
+    assert actions.resume(run=ended(run), by=None) == 6
+
+
+def test_folders_elsewhere_are_not_removed(submit: Submit, settings: Any, tmp_path: Path) -> None:
+    settings.FLYWHEEL_KEPT_CHECKPOINTS = 1
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run = submit(["checkpoint", {"step": 1, "path": str(elsewhere)}], ["checkpoint at", 2], "fail")
+    runner.run(run)
+    assert run.checkpoints.get().step == 2 and elsewhere.is_dir()
