@@ -6,7 +6,7 @@ class FailuresConfig(AppConfig):
     label = "failures"
 
     def ready(self) -> None:
-        from apps.failures import classify_job
+        from apps.failures import classify_job, run_counts
         from apps.trajectories import digest
 
-        digest.LISTENERS.append(classify_job.note)
+        digest.LISTENERS.extend((classify_job.note, run_counts.follow))

@@ -6,7 +6,7 @@ trajectory is read: a change that comes meanwhile leaves a new one.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -22,12 +22,13 @@ from apps.failures.classify import RULES_VERSION
 from apps.failures.clusters.store import place_new
 from apps.failures.models import Classification, Classifier, Unclassified
 from apps.trajectories.models import Trajectory, with_content
+from apps.trajectories.rollups import Counts
 
 CHUNK = 500
 Steps = Generator[Progress, None, dict]
 
 
-def note(trajectories: Iterable[UUID]) -> None:
+def note(project: int, counts: Counts, trajectories: Sequence[UUID]) -> None:
     """Called by the digest with what was stored, changed or removed, in its transaction."""
     with connection.cursor() as cursor:
         cursor.execute(

@@ -130,7 +130,7 @@ class Failure(models.Model):
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="failures", db_index=False)
     trajectory = models.OneToOneField(Trajectory, models.CASCADE, related_name="failure")
-    # The run's, kept by triggers, so that failures are counted by an index alone.
+    # The run's, so that failures are counted by an index alone: set by a trigger, followed by the digest (`run_counts`).
     agent_name = models.CharField(max_length=120, blank=True, editable=False)
     agent_version = models.CharField(max_length=120, blank=True, editable=False)
     model = models.CharField(max_length=200, blank=True, editable=False)
@@ -181,7 +181,7 @@ class Failure(models.Model):
 
 
 class DailyRuns(models.Model):
-    """Trajectories of one day (UTC) by version and model: `HourlyCount` added up by a trigger, for rates."""
+    """Trajectories of one day (UTC) by version and model: `HourlyCount` added up by the digest, for rates."""
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
     day = models.DateField()

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -30,8 +30,9 @@ TASK, EXPIRES_S = "trajectories.digest", 30
 MAX_PROBLEM = 1_000
 WAKE_EVERY_S = 1.0  # shorter than the task lingers: what arrives between two calls is seen
 
-# Floors above that want to know what was stored, changed or removed; called in the digest's transaction.
-LISTENERS: list[Callable[[set[UUID]], None]] = []
+# Floors above that count or note what was stored, changed or removed: called for each project with what was added to the
+# hours and the rows, inside the digest's transaction, so that each arrival counts once there, too.
+LISTENERS: list[Callable[[int, Counts, Sequence[UUID]], None]] = []
 
 _waking = threading.Lock()
 _woken_at = 0.0
@@ -92,16 +93,16 @@ def _digest_or_set_aside(arrival: Arrival) -> None:
 
 def _digest(arrivals: list[Arrival]) -> None:
     by_project: defaultdict[int, Counts] = defaultdict(Counts)
-    touched: list[UUID] = []
+    touched: defaultdict[int, dict[UUID, None]] = defaultdict(dict)
     for arrival in arrivals:
         by_project[arrival.project_id].merge(arrival.counts)
-        touched += arrival.trajectories
+        touched[arrival.project_id] |= dict.fromkeys(arrival.trajectories)
     for project, counts in sorted(by_project.items()):
         _add_hours(project, counts)
         _add_facets(project, counts)
-    _index(list(dict.fromkeys(touched)))
-    for listener in LISTENERS:
-        listener(set(touched))
+        _index(list(touched[project]))
+        for listener in LISTENERS:
+            listener(project, counts, list(touched[project]))
     Arrival.objects.filter(pk__in=[arrival.pk for arrival in arrivals]).delete()
 
 

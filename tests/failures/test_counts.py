@@ -1,4 +1,4 @@
-"""What is counted by indexes, triggers and roll-ups alone is what the plain rows say, on random data."""
+"""What is counted by indexes and roll-ups alone is what the plain rows say, on random data."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from django.db import OperationalError, transaction
 from django.db.models import Min, Sum
 from django.db.models.functions import TruncDate
 from django.test import Client
@@ -20,11 +21,12 @@ from apps.failures.actions.modes import ensure_modes
 from apps.failures.models import DailyRuns, Failure, FailureCluster, FailureState
 from apps.failures.pages import clusters
 from apps.trajectories import digest
-from apps.trajectories.models import HourlyCount, Trajectory
+from apps.trajectories.actions import store
+from apps.trajectories.models import Arrival, HourlyCount, Trajectory
+from apps.trajectories.rollups import Counts
 from tests.factories import make_member, make_project, make_trajectory
 
 NAMES = ("agent_name", "agent_version", "model")
-KIND = ["project", "hour", *NAMES, "workload", "outcome_status"]
 SEEDS = (1, 2, 3)
 
 
@@ -39,33 +41,61 @@ def hours_added_up(project: Project) -> set[tuple]:
     return set(days.annotate(n=Sum("trajectories"), at=Min("hour")))
 
 
-def hour_row(project: Project, chance: Random) -> HourlyCount:
-    hour = datetime(2026, 11, 1, 20, tzinfo=UTC) + timedelta(hours=chance.randrange(9))
-    names = {name: chance.choice(("a", "")) for name in (*NAMES, "workload")}
-    return HourlyCount(project=project, hour=hour, outcome_status="", trajectories=chance.randint(-1, 4), **names)
+def counted(chance: Random, sign: int = 1) -> Counts:
+    found = Counts()
+    for _ in range(chance.randint(1, 4)):
+        at = datetime(2026, 11, 1, 20, tzinfo=UTC) + timedelta(hours=chance.randrange(9))
+        names = {name: chance.choice(("a", "")) for name in (*NAMES, "workload")}
+        sums = dict.fromkeys(("input_tokens", "output_tokens", "cost_usd", "latency_ms"))
+        found.add({"started_at": at, "outcome_status": "", "tool_names": [], "tags": [], **names, **sums}, sign)
+    return found
+
+
+def arrive(project: Project, counts: Counts) -> None:
+    Arrival.objects.create(project=project, counts=counts.as_json())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_days_are_the_hours_added_up(project: Project, seed: int) -> None:
-    """However hours are written: new, set anew, gone below 1 and back, deleted one by one or many at once."""
-    chance = Random(seed)
+    """However hours are written: new, more of them, fewer, below 1 and back, in one digest or in many."""
+    chance, everything = Random(seed), Counts()
     for _ in range(120):
-        row = hour_row(project, chance)
-        if chance.random() < 0.1:
-            HourlyCount.objects.filter(project=project, hour__gte=row.hour, agent_name=row.agent_name).delete()
-        else:
-            HourlyCount.objects.bulk_create(
-                [row], update_conflicts=True, unique_fields=KIND, update_fields=["trajectories"]
-            )
-        assert set(DailyRuns.objects.values_list("day", *NAMES, "runs", "first")) == hours_added_up(project)
+        counts = counted(chance, chance.choice((1, 1, -1)))
+        everything.merge(counts.as_json())
+        arrive(project, counts)
+        if chance.random() < 0.5:
+            digest.run()
+            assert set(DailyRuns.objects.values_list("day", *NAMES, "runs", "first")) == hours_added_up(project)
+    digest.run()
     assert DailyRuns.objects.exists()
-    HourlyCount.objects.filter(project=project).update(trajectories=0)
-    assert not DailyRuns.objects.exists()
+    opposite = Counts()
+    opposite.hours.update({key: [-value for value in sums] for key, sums in everything.hours.items()})
+    arrive(project, opposite)
+    digest.run()
+    assert not DailyRuns.objects.exists() and not hours_added_up(project)
+
+
+def test_each_arrival_counts_once_though_the_digest_is_broken_off(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*args: Any) -> None:
+        raise OperationalError("the connection was lost")
+
+    arrive(project, counted(Random(1)))
+    monkeypatch.setattr(digest, "LISTENERS", [*digest.LISTENERS, lost])
+    monkeypatch.setattr(digest, "is_transient", lambda error: True)
+    with pytest.raises(OperationalError), transaction.atomic():
+        digest.run()
+    assert not DailyRuns.objects.exists() and not HourlyCount.objects.exists()
+    monkeypatch.undo()
+    assert digest.run() == 1 and digest.run() == 0
+    assert set(DailyRuns.objects.values_list("day", *NAMES, "runs", "first")) == hours_added_up(project) != set()
 
 
 def test_a_project_goes_with_its_days(project: Project) -> None:
-    HourlyCount.objects.create(project=project, hour=timezone.now(), outcome_status="", trajectories=2)
-    assert DailyRuns.objects.count() == 1
+    arrive(project, counted(Random(1)))
+    digest.run()
+    assert DailyRuns.objects.exists()
     project.delete()
     assert not DailyRuns.objects.exists()
 
@@ -83,6 +113,9 @@ def populate(project: Project, chance: Random, count: int = 25) -> list[Failure]
             )
         if chance.random() < 0.3:
             sent(project, chance, id=run.external_id, started_at=at.isoformat())
+    gone = chance.choice(found)
+    found.remove(gone)
+    store.delete(trajectory=gone.trajectory)
     digest.run()
     return found
 
@@ -140,8 +173,12 @@ def test_a_failure_has_the_version_of_its_run_whatever_is_written_to_it(project:
     failure = populate(project, Random(1))[0]
     failure.agent_version, failure.model = "made up", "made up"
     failure.save()
-    Trajectory.objects.filter(pk=failure.trajectory_id).update(agent_version="9")
-    failure.refresh_from_db()
+    run = failure.trajectory
+    make_trajectory(
+        project, id=run.external_id, started_at=run.started_at.isoformat(), agent={"name": "a", "version": "9"}
+    )
+    digest.run()
+    failure = Failure.objects.get(pk=failure.pk)
     assert (failure.agent_name, failure.agent_version, failure.model) == key_of(failure.trajectory)
     assert failure.agent_version == "9"
 

@@ -80,6 +80,8 @@ def test_each_filter_leaves_its_own(name: str) -> None:
     Failure.objects.filter(pk=wanted.pk).update(cluster=cluster, assigned_to=user, evidence=evidence)
     wanted.trajectory.agent_version = "9"
     wanted.trajectory.save()
+    wanted.refresh_from_db()
+    wanted.save()  # its version is that of its run
     value = {"mode": "unsafe_action", "cluster": str(cluster.pk), "version": "9", "confidence": "hint"}.get(name, "1")
     queue = TriageQueue(project, user, {name: value})
     assert queue.next() == wanted.pk and queue.count() == "1"

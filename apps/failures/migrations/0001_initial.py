@@ -685,39 +685,6 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(
             """
-            CREATE FUNCTION failures_count_runs() RETURNS trigger LANGUAGE plpgsql AS $$
-            DECLARE
-                there boolean := TG_OP <> 'DELETE' AND NEW.trajectories > 0;
-            BEGIN
-                IF TG_OP <> 'INSERT' AND OLD.trajectories > 0 THEN
-                    UPDATE failures_dailyruns SET runs = runs - OLD.trajectories
-                    WHERE project_id = OLD.project_id AND day = (OLD.hour AT TIME ZONE 'UTC')::date
-                        AND (agent_name, agent_version, model) = (OLD.agent_name, OLD.agent_version, OLD.model);
-                END IF;
-                IF there THEN
-                    INSERT INTO failures_dailyruns AS known (project_id, day, agent_name, agent_version, model, runs, first)
-                    VALUES (NEW.project_id, (NEW.hour AT TIME ZONE 'UTC')::date, NEW.agent_name, NEW.agent_version, NEW.model,
-                        NEW.trajectories, NEW.hour)
-                    ON CONFLICT (project_id, day, agent_name, agent_version, model) DO UPDATE
-                        SET runs = known.runs + EXCLUDED.runs, first = LEAST(known.first, EXCLUDED.first);
-                ELSIF TG_OP <> 'INSERT' AND OLD.trajectories > 0 THEN
-                    DELETE FROM failures_dailyruns
-                    WHERE project_id = OLD.project_id AND day = (OLD.hour AT TIME ZONE 'UTC')::date AND runs = 0
-                        AND (agent_name, agent_version, model) = (OLD.agent_name, OLD.agent_version, OLD.model);
-                    UPDATE failures_dailyruns AS known SET first = COALESCE((
-                        SELECT min(hour) FROM trajectories_hourlycount AS counted
-                        WHERE counted.project_id = known.project_id AND counted.trajectories > 0
-                            AND counted.hour >= OLD.hour AND counted.hour < OLD.hour + interval '1 day'
-                            AND (counted.agent_name, counted.agent_version, counted.model)
-                                = (known.agent_name, known.agent_version, known.model)
-                    ), known.first)
-                    WHERE project_id = OLD.project_id AND day = (OLD.hour AT TIME ZONE 'UTC')::date AND first = OLD.hour
-                        AND (agent_name, agent_version, model) = (OLD.agent_name, OLD.agent_version, OLD.model);
-                END IF;
-                RETURN NULL;
-            END $$;
-            CREATE TRIGGER failures_count_runs AFTER INSERT OR DELETE OR UPDATE OF trajectories, project_id, hour, agent_name, agent_version, model
-                ON trajectories_hourlycount FOR EACH ROW EXECUTE FUNCTION failures_count_runs();
             CREATE FUNCTION failures_know_run() RETURNS trigger LANGUAGE plpgsql AS $$
             DECLARE
                 run record;
@@ -732,23 +699,10 @@ class Migration(migrations.Migration):
             END $$;
             CREATE TRIGGER failures_know_run BEFORE INSERT OR UPDATE OF trajectory_id, agent_name, agent_version, model
                 ON failures_failure FOR EACH ROW EXECUTE FUNCTION failures_know_run();
-            CREATE FUNCTION failures_run_changed() RETURNS trigger LANGUAGE plpgsql AS $$
-            BEGIN
-                UPDATE failures_failure SET agent_name = NEW.agent_name, agent_version = NEW.agent_version, model = NEW.model
-                WHERE trajectory_id = NEW.id;
-                RETURN NULL;
-            END $$;
-            CREATE TRIGGER failures_run_changed AFTER UPDATE ON trajectories_trajectory FOR EACH ROW
-                WHEN ((OLD.agent_name, OLD.agent_version, OLD.model) IS DISTINCT FROM (NEW.agent_name, NEW.agent_version, NEW.model))
-                EXECUTE FUNCTION failures_run_changed();
             """,
             """
-            DROP TRIGGER failures_run_changed ON trajectories_trajectory;
-            DROP FUNCTION failures_run_changed;
             DROP TRIGGER failures_know_run ON failures_failure;
             DROP FUNCTION failures_know_run;
-            DROP TRIGGER failures_count_runs ON trajectories_hourlycount;
-            DROP FUNCTION failures_count_runs;
             """,
         ),
     ]
