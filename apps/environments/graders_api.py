@@ -17,6 +17,7 @@ from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
 from apps.trajectories.openapi import reference
 from workers.lib.graders import run, sample_of, validate
 from workers.lib.graders.validation import Grader
+from workers.lib.sandbox import RETRY_AFTER_S, Busy, visiting
 from workers.lib.typed import FormError, json_schema
 
 MODEL_GRADERS = ("score_model", "label_model")
@@ -67,7 +68,7 @@ class Wrong(Exception):
         self.body = {
             "error": {
                 "message": message,
-                "type": "invalid_request_error",
+                "type": "server_error" if status >= 500 else "invalid_request_error",
                 "param": param,
                 "code": code or "invalid_value",
             }
@@ -76,7 +77,7 @@ class Wrong(Exception):
 
 
 def _told(good: dict) -> dict[Any, Any]:
-    told = {(200, JSON): good} | {(status, JSON): ERROR for status in (400, 413)}
+    told = {(200, JSON): good} | {(status, JSON): ERROR for status in (400, 413, 503)}
     return told | {(401, JSON): reference("Error")}
 
 
@@ -87,7 +88,12 @@ def _run(project: Project, body: dict) -> dict:
         raise Wrong("“model_sample” must be the model's answer, a text.", "model_sample")
     if not isinstance(item, dict):
         raise Wrong("“item” must be an object.", "item")
-    result = dict(run(grader, item, sample_of(sample), ask=_ask(project, grader)))
+    ask = _ask(project, grader)
+    try:
+        with visiting(f"project:{project.pk}"):
+            result = dict(run(grader, item, sample_of(sample), ask=ask))
+    except Busy as busy:
+        raise Wrong(str(busy), None, status=503, code="server_busy") from busy
     result.pop("details", None)
     return result
 
@@ -106,7 +112,8 @@ def _endpoint(operation: str, asked: dict, given: dict, answer: Callable[[Projec
         try:
             return Response(answer(request.auth.project, _body(request)))
         except Wrong as wrong:
-            return Response(wrong.body, status=wrong.status)
+            headers = {"Retry-After": str(RETRY_AFTER_S)} if wrong.status == 503 else None
+            return Response(wrong.body, status=wrong.status, headers=headers)
 
     return view
 

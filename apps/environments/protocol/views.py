@@ -32,6 +32,7 @@ from apps.environments.protocol.rows import ASKED, said_in, task_of
 from apps.environments.protocol.scoring import as_members, call, score
 from workers.lib.environments.responses import to_items
 from workers.lib.messages import flat_tool
+from workers.lib.sandbox import RETRY_AFTER_S, Busy, visiting
 from workers.lib.spec import SpecError
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,12 @@ def served(method: str) -> Callable:
                 environment = sessions.of_project(key.project, slug, version)
                 if request.method != method:
                     raise Refusal(405, f"This route takes {method}.")
-                return view(request, environment, **kwargs)
+                with visiting(f"project:{key.project_id}"):
+                    return view(request, environment, **kwargs)
+            except Busy as busy:
+                response = answer({"detail": str(busy)}, 503)
+                response["Retry-After"] = str(RETRY_AFTER_S)
+                return response
             except AuthenticationFailed as error:
                 return _unknown_caller(str(error.detail))
             except Refusal as refusal:

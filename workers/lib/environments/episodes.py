@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 from workers.lib.environments import EpisodeError
@@ -182,7 +183,8 @@ class ToolEpisode:
 async def judged(verifier: Verifier, rollout: Rollout) -> Score:
     """In a thread: verifiers may run programs or ask a model. A crash, which they promise not to have, masks."""
     try:
-        score = await asyncio.get_running_loop().run_in_executor(_scorers, verifier.score, rollout)
+        here = copy_context()  # who asks for the sandbox
+        score = await asyncio.get_running_loop().run_in_executor(_scorers, here.run, verifier.score, rollout)
     except Exception as error:
         score = masked(f"The verifier failed: {type(error).__name__}: {error}")
     if not score.messages:

@@ -5,26 +5,85 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import queue
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from workers.lib.sandbox.server import Lost, Server
 from workers.lib.sandbox.types import DEFAULT, CodeError, Limits, Ran, SandboxError
+from workers.lib.sandbox.visits import Refused, Visit, current
 
 MAX_SOURCE = 256 << 10
+SLOW_S = 1.0
+BUSY = "The sandbox is busy with graders that take long. Try again in a few seconds."
+
+
+class Slots:
+    """Places in the pool. A visit's owner gets at most half of them, and nobody waits in vain for long.
+
+    So many runs of an owner's may wait as may run: the others give up after SLOW_S, at once where its runs are slow by then.
+    Whoever sends graders without end holds neither the pool nor the threads that serve pages.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size, self.share = size, max(1, size // 2)
+        self._changed = threading.Condition()
+        self._taken = 0
+        self._running: dict[int, tuple[str, float]] = {}  # of visits: owner, since when
+        self._waiting: Counter[str] = Counter()
+
+    @contextmanager
+    def take(self, visit: Visit | None) -> Iterator[None]:
+        """A place for this thread. Raises Refused where a visit waits too long."""
+        with self._changed:
+            if visit is None:
+                self._changed.wait_for(lambda: self._taken < self.size)
+            else:
+                self._wait(visit)
+                self._running[threading.get_ident()] = (visit.owner, time.monotonic())
+            self._taken += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= 1
+                self._running.pop(threading.get_ident(), None)
+                self._changed.notify_all()
+
+    def _wait(self, visit: Visit) -> None:
+        if self._is_free(visit.owner):
+            return
+        is_last = self._waiting[visit.owner] >= self.share
+        if is_last and self._is_slow(visit.owner):
+            raise Refused(BUSY)
+        self._waiting[visit.owner] += 1
+        try:
+            patience = min(visit.wait, SLOW_S) if is_last else visit.wait
+            if not self._changed.wait_for(lambda: self._is_free(visit.owner), patience):
+                raise Refused(BUSY)
+        finally:
+            self._waiting[visit.owner] -= 1
+
+    def _is_free(self, owner: str) -> bool:
+        mine = sum(other == owner for other, _ in self._running.values())
+        return self._taken < self.size and mine < self.share
+
+    def _is_slow(self, owner: str) -> bool:
+        since = [start for other, start in self._running.values() if other == owner]
+        return bool(since) and time.monotonic() - max(since) > SLOW_S
 
 
 class Pool:
     """Up to `size` servers, started when first needed; any number of threads may ask at once, each waits its turn."""
 
-    def __init__(self, size: int = 2) -> None:
-        self._idle: queue.LifoQueue[Server | None] = queue.LifoQueue()
-        for _ in range(size):
-            self._idle.put(None)
+    def __init__(self, size: int = 4) -> None:
+        self._slots = Slots(size)
+        self._idle: list[Server] = []
         self._all: set[Server] = set()
         self._pid = os.getpid()
 
@@ -70,12 +129,19 @@ class Pool:
             self._drop(server)
 
     def _ask(self, request: dict, limits: Limits) -> dict:
+        visit = current()
         with self._server() as server:
+            if visit is not None:
+                limits = _within(limits, visit)
+            started = time.monotonic()
             try:
                 answer = server.ask(request | {"limits": limits.as_dict()})
             except Lost as error:
                 self._drop(server)
                 raise CodeError("killed", f"the sandbox was lost during the run: {error}") from error
+            finally:
+                if visit is not None:
+                    visit.seconds -= time.monotonic() - started
             if answer["last"]:
                 self._drop(server)
         if answer["guard"]:
@@ -84,18 +150,24 @@ class Pool:
 
     @contextmanager
     def _server(self) -> Iterator[Server]:
-        """A server for this thread alone; a new one where the slot is empty or its server has died."""
-        server = self._idle.get()
-        try:
-            if server is not None and (server not in self._all or server.process.poll() is not None):
-                self._drop(server)
-                server = None
-            if server is None:
-                server = Server()
-                self._all.add(server)
-            yield server
-        finally:
-            self._idle.put(server if server in self._all else None)
+        """A server for this thread alone: an idle one that lives, else a new one."""
+        with self._slots.take(current()):
+            server = self._living()
+            try:
+                yield server
+            finally:
+                if server in self._all:
+                    self._idle.append(server)
+
+    def _living(self) -> Server:
+        while self._idle:
+            server = self._idle.pop()
+            if server in self._all and server.process.poll() is None:
+                return server
+            self._drop(server)
+        server = Server()
+        self._all.add(server)
+        return server
 
     def _drop(self, server: Server) -> None:
         self._all.discard(server)
@@ -103,15 +175,22 @@ class Pool:
             server.close()
 
 
+def _within(limits: Limits, visit: Visit) -> Limits:
+    """Raises CodeError where the visit's runs have taken all the time that they may."""
+    if visit.seconds <= 0:
+        raise CodeError("time", "the runs of this request have taken all the time they may; score it in a job")
+    return replace(limits, seconds=min(limits.seconds, visit.seconds))
+
+
 _shared: Pool | None = None
 _lock = threading.Lock()
 
 
 def shared() -> Pool:
-    """This process's pool, of FLYWHEEL_SANDBOX_PROCESSES servers (2); a forked process gets one of its own."""
+    """This process's pool, of FLYWHEEL_SANDBOX_PROCESSES servers (4); a forked process gets one of its own."""
     global _shared
     with _lock:
         if _shared is None or _shared._pid != os.getpid():
-            _shared = Pool(int(os.environ.get("FLYWHEEL_SANDBOX_PROCESSES", "2")))
+            _shared = Pool(int(os.environ.get("FLYWHEEL_SANDBOX_PROCESSES", "4")))
             atexit.register(_shared.close)
         return _shared
