@@ -7,6 +7,7 @@ run goes on with the remaining steps in an order of its own.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from workers.lib.spec import Stop, StopFlag, run_main
 from workers.ml import checkpoint
 from workers.ml.branches import common_prefix, decoder_of, forward_level, use_branches
 from workers.ml.losses import token_logprobs
-from workers.ml.models import device, load_base, lora, set_threads, training_dtype
+from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
 
 
 def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
@@ -56,12 +57,7 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
     )
     checkpoint.load_optimizer(resume, optimizer)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, checkpoint.schedule(config, start))
-    rows = Dataset.from_list(
-        [
-            {"prompt": row["messages"], "completion": [{"role": "assistant", "content": row["completion"]}]}
-            for row in spec["rows"]
-        ]
-    )
+    rows = Dataset.from_list([trl_row(tokenizer, row) for row in spec["rows"]])
     reporter = reporting(events, stop, config, out, start, model, optimizer, found)
     trainer = SharedPromptTrainer(
         model=model,
@@ -96,6 +92,13 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
         raise Stop
     adapter = checkpoint.save_adapter(model, out / "adapter")
     events.result(adapter=str(adapter), metrics={"steps": steps})
+
+
+def trl_row(tokenizer: Any, row: dict) -> dict:
+    """Tools as JSON text, which TRL takes too: as objects the rows' differing schemas would be filled up with nulls."""
+    chat, tools = chat_with_tools(tokenizer, row["messages"], row.get("tools") or [])
+    completion = [{"role": "assistant", "content": row["completion"]}]
+    return {"prompt": chat, "completion": completion, "tools": json.dumps(tools)}
 
 
 def completion_loss(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, float]]:

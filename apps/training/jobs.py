@@ -8,6 +8,7 @@ from pathlib import Path
 from django.db import transaction
 
 from apps.core.kinds import ChildProcess, register
+from apps.environments.clients import load_for
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout import leaks
 from apps.evals.jobs import engine_spec, sample_fields
@@ -17,7 +18,7 @@ from apps.registry.artifacts import store_folder
 from apps.registry.models import ModelKind
 from apps.training import checkpoints
 from apps.training.models import Checkpoint, Method, Metric, Rollout, TrainingRun
-from workers.lib.environments import opening
+from workers.lib.environments import Environment
 
 
 def child_spec(run: TrainingRun) -> dict:
@@ -34,7 +35,8 @@ def child_spec(run: TrainingRun) -> dict:
     tasks = [row.task for row in run.dataset.rows.select_related("task")]
     refuse_leaks(run, tasks)
     if run.method == Method.SFT:
-        return spec | {"rows": [sft_row(task, run.environment.harness) for task in tasks if task.demonstration]}
+        environment = load_for(run.environment)
+        return spec | {"rows": [sft_row(task, environment) for task in tasks if task.demonstration]}
     validation = run.dataset.eval_set.tasks.filter(split=Split.VALIDATION)
     return spec | {
         "tasks": [task.as_spec() for task in tasks],
@@ -50,9 +52,10 @@ def refuse_leaks(run: TrainingRun, tasks: list[Task]) -> None:
         raise HoldoutLeak(f"Nothing was trained. {leak}")
 
 
-def sft_row(task: Task, harness: dict) -> dict:
-    """The conversation as the agent's harness would open it, and the answer it should give."""
-    return {"messages": opening(harness) + task.messages, "completion": task.demonstration}
+def sft_row(task: Task, environment: Environment) -> dict:
+    """The conversation and the tools as an agent is given them, and the answer it should give."""
+    episode = environment.open(task.as_spec())
+    return {"messages": episode.messages, "tools": episode.offered, "completion": task.demonstration}
 
 
 def store_events(run: TrainingRun, events: list[dict]) -> None:

@@ -23,6 +23,7 @@ from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.jobs import sft_row
 from apps.trajectories.exports import SftExport
 from tests.factories import admin_of, make_environment, make_failed, make_project, make_trajectory
+from workers.lib.environments import load
 
 pytestmark = pytest.mark.django_db
 HELD = "Schedule a meeting with Anna Novak on 3 May at 14:30 about the budget review."
@@ -162,7 +163,8 @@ def trained_on(eval_set: EvalSet) -> list[dict]:
     except (actions.EvalSetError, TrainingError):
         return []
     tasks = [row.task for row in dataset.rows.select_related("task")]
-    return [sft_row(task, {}) for task in tasks] + [task.as_spec() for task in tasks]
+    plain = load({"kind": "single_turn", "harness": {}, "verifier": {"kind": "no_call"}})
+    return [sft_row(task, plain) for task in tasks] + [task.as_spec() for task in tasks]
 
 
 def near(row: dict[str, Any]) -> bool:

@@ -20,7 +20,8 @@ from workers.lib.spec import StopFlag
 from workers.ml import checkpoint
 from workers.ml.branches import pad, use_branches
 from workers.ml.models import load_base, lora
-from workers.sft import completion_loss, main
+from workers.ml.transformers_engine import TransformersEngine
+from workers.sft import completion_loss, main, trl_row
 
 CONFIG = {"batch_size": 3, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8, "warmup_steps": 1, "save_every": 2}
 
@@ -100,6 +101,23 @@ def test_the_first_step_reports_the_loss_that_trl_computes(
     trainer.train()
     theirs = trainer.state.log_history[0]
     assert ours["train/loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("template", ["", "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"])
+@pytest.mark.parametrize("tools", [[], [{"type": "function", "function": {"name": "close"}}]])
+def test_a_row_is_trained_on_the_prompt_that_the_engine_would_give(
+    tiny_model: Path, tools: list, template: str
+) -> None:
+    model, tokenizer = load_base(tiny_model)
+    tokenizer.chat_template = template + tokenizer.chat_template
+    row = rows()[0] | {"tools": tools}
+    made = trl_row(tokenizer, row)
+    prompt = tokenizer.apply_chat_template(
+        made["prompt"], tools=json.loads(made["tools"]), tokenize=False, add_generation_prompt=True
+    )
+    engine = TransformersEngine(model, tokenizer)
+    assert tokenizer(prompt, add_special_tokens=False)["input_ids"] == engine.prompt_ids(row["messages"], tools)
+    assert ("close" in prompt) is bool(tools)
 
 
 def test_it_learns_and_tells_each_step(make_spec: Callable[..., dict], events: Recorder, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from workers.lib.prompting import as_text, for_template
 from workers.lib.spec import JobError, SpecError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -78,6 +79,16 @@ def lora_config(config: dict) -> LoraConfig:
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
+
+
+def chat_with_tools(tokenizer: Any, messages: list[dict], tools: list[dict]) -> tuple[list[dict], list[dict] | None]:
+    """(messages, tools) for the tokenizer's chat template: native where it knows tools, else all in the messages' text.
+
+    Generation and training both go through here, so that a model is trained on the prompts that it will get.
+    """
+    if "tools" in tokenizer.get_chat_template(tools=tools or None):
+        return for_template(messages), tools or None
+    return as_text(messages, tools), None
 
 
 def set_threads(threads: int) -> None:

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from workers.lib.engines import Output, Prompt, Sampling
-from workers.lib.prompting import as_text, for_template
 from workers.ml.branches import Pass, Prompted, Segment, decoder_of, forward_prompts, use_branches
-from workers.ml.models import device, load_policy, set_threads, stop_token_ids
+from workers.ml.models import chat_with_tools, device, load_policy, set_threads, stop_token_ids
 
 
 @dataclass
@@ -51,13 +50,8 @@ class TransformersEngine:
         return cls(policy.to(device()), tokenizer, engine.get("batch_size", 64))
 
     def prompt_ids(self, messages: list[dict], tools: list[dict] | None = None) -> list[int]:
-        """The tokens of a conversation with its tools: as the model's chat template writes them, else as text."""
-        template = self.tokenizer.get_chat_template(tools=tools or None)
-        if "tools" in template:
-            chat, options = for_template(messages), {"tools": tools or None}
-        else:
-            chat, options = as_text(messages, tools or []), {}
-        text = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **options)
+        chat, native = chat_with_tools(self.tokenizer, messages, tools or [])
+        text = self.tokenizer.apply_chat_template(chat, tools=native, tokenize=False, add_generation_prompt=True)
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def generate(self, prompts: list[Prompt], sampling: Sampling) -> Iterator[tuple[int, list[Output]]]:
