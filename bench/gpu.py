@@ -33,13 +33,13 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from apps.demo.recipes import FULL, HARNESS, VERIFIER
 from apps.evals.stats import SampleRow, summarise
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
 from workers.grpo import Trainer, logprobs_of, policy_loss
 from workers.lib.engines import Prompt, Sampling
 from workers.lib.environments.requests import make_requests
 from workers.lib.events import Emitter
-from workers.lib.recipes import FULL, HARNESS, VERIFIER
 from workers.lib.spec import StopFlag
 from workers.ml.models import device, load_base, lora
 from workers.ml.transformers_engine import TransformersEngine

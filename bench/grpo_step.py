@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
+from apps.demo.recipes import FULL, HARNESS, VERIFIER
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
 from workers.grpo import Trainer, logprobs_of, policy_loss
 from workers.lib.environments.requests import make_requests
 from workers.lib.events import Emitter
-from workers.lib.recipes import FULL, HARNESS, VERIFIER
 from workers.lib.spec import StopFlag
 from workers.ml.models import load_base, lora
 from workers.prepare_demo_model import prepare

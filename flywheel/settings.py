@@ -73,6 +73,7 @@ INSTALLED_APPS = [
     "apps.promotion",
     "apps.automation",
     "apps.dashboard",
+    "apps.demo",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 
 from apps.core import actions as core
 from apps.core.models import JobState, Membership, Project, Role
+from apps.demo.recipes import HARNESS, VERIFIER
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals import actions as evals
@@ -24,7 +25,6 @@ from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
 from workers.lib.environments.workplace import TOOLS, tool_message
-from workers.lib.recipes import HARNESS, VERIFIER
 
 _numbers = itertools.count(1)
 

@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from apps.core import runner
 from apps.core.models import AuditEvent, Job, JobState, Project, Role
+from apps.demo.recipes import HARNESS, VERIFIER
 from apps.environments.actions import save_environment
 from apps.environments.models import Environment
 from apps.evals.models import EvalRun, EvalSet, Sample
@@ -27,7 +28,6 @@ from tests.factories import (
     make_member,
     make_project,
 )
-from workers.lib.recipes import HARNESS, VERIFIER
 
 CALLS = {"kind": "calls"}
 ECHO = 'def grade(sample, item):\n    return 1.0 if "ticket" in sample["output_text"] else 0.0\n'

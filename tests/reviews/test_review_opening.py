@@ -10,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import AuditEvent
+from apps.demo.recipes import HARNESS, VERIFIER
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Verifier
 from apps.evals.models import EvalRun, HoldoutView, Sample
@@ -19,7 +20,6 @@ from apps.reviews.policy import DEFAULTS
 from apps.reviews.scores import bucket_of, scores_of
 from tests.factories import make_adapter, make_environment, make_member, make_project
 from tests.reviews.made import Made, make_run
-from workers.lib.recipes import HARNESS, VERIFIER
 
 pytestmark = pytest.mark.django_db
 

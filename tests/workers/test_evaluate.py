@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from apps.demo.recipes import HARNESS
 from tests.workers.conftest import Recorder
 from workers import evaluate
 from workers.evaluate import main, sampling_of
@@ -14,7 +15,6 @@ from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.environments import opening
 from workers.lib.environments.workplace import TOOLS
 from workers.lib.policies import EnginePolicy
-from workers.lib.recipes import HARNESS
 from workers.lib.spec import JobError, Stop, StopFlag
 
 SAMPLE_FIELDS = {

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from apps.demo.recipes import HARNESS, VERIFIER
 from tests.workers.episodes import score_text
 from workers.lib.environments import load
 from workers.lib.environments.requests import KINDS, make_requests
-from workers.lib.recipes import HARNESS, VERIFIER
 from workers.lib.verifiers import parse_call
 
 

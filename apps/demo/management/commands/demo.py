@@ -7,9 +7,9 @@ from typing import Any
 from django.core.management import BaseCommand, CommandError, CommandParser
 
 from apps.core.management.commands.up import prepare
-from apps.dashboard.demo import Demo, DemoError
+from apps.demo.recipes import FAST, FULL
+from apps.demo.wheel import Demo, DemoError
 from flywheel.supervisor import StackError
-from workers.lib.recipes import FAST, FULL
 
 
 class Command(BaseCommand):

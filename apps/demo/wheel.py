@@ -21,6 +21,7 @@ from rich.table import Table
 
 from apps.core.actions import DEMO_PROJECT, create_api_key
 from apps.core.models import Job, JobState, Project
+from apps.demo.recipes import HARNESS, MODEL, VERIFIER, Recipe
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals import actions as evals
@@ -39,7 +40,6 @@ from apps.training.advisor import Evidence, advise
 from apps.training.models import Method, TrainingRun
 from apps.trajectories.models import Trajectory, with_content
 from workers.lib.environments.requests import make_requests
-from workers.lib.recipes import HARNESS, MODEL, VERIFIER, Recipe
 
 OVERRIDE_REASON = "The demo runs without people: it overrides the reward review, which is a person's to do."
 ROWS = (

@@ -1,4 +1,4 @@
-"""The demo's settings: the agent's harness, the verifier, and how much of everything. Light: plain data."""
+"""The demo's settings: the agent's harness, the verifier, and how much of everything. Plain data without Django."""
 
 from __future__ import annotations
 
