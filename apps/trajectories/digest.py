@@ -16,10 +16,11 @@ from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core import locks
 from apps.core.locks import Lock
-from apps.trajectories import contents, schema
+from apps.trajectories import contents
 from apps.trajectories.models import Arrival, Content, Facet, HourlyCount
 from apps.trajectories.rollups import KIND, SUMS, Counts
 from flywheel.outages import is_transient
+from workers.lib.messages import is_example, is_prompt, native_calls
 
 log = logging.getLogger(__name__)
 AT_ONCE = 40  # arrivals of one transaction
@@ -181,12 +182,12 @@ def _write_words(texts: list[tuple[UUID, str]]) -> None:
 def words_of(messages: Iterable[dict]) -> Iterator[str]:
     """What is searched: requests, answers, tool calls with their arguments, observations; not the prompt's own text."""
     for message in messages:
-        if message.get("role") in ("system", "developer") or schema.is_example(message):
+        if is_prompt(message) or is_example(message):
             continue
         yield from _strings(message.get("content"))
-        for call in message.get("tool_calls") or []:
-            yield call["function"]["name"]
-            yield from _strings(call["function"].get("arguments"))
+        for call in native_calls(message):
+            yield call.tool
+            yield from _strings(call.given)
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -14,7 +14,8 @@ from django.db.models import QuerySet
 from apps.core.models import Project
 from apps.trajectories.api import as_json
 from apps.trajectories.models import Trajectory, with_content
-from apps.trajectories.schema import Message, RowError, is_example, parse, plain
+from apps.trajectories.schema import Message, RowError, parse, plain
+from workers.lib.messages import calls_in, is_example, to_native
 
 READ_AT_ONCE = 200
 ROW_GROUP = 1000
@@ -213,7 +214,7 @@ def _corrected_turn(messages: list[dict], index: int | None) -> int:
 
 
 def correction(after: Any) -> list[dict]:
-    """Assistant turns from a correction: words, a message or messages, or {"tool", "args"}; anything else as JSON text.
+    """Assistant turns from a correction: words, a message or messages, or calls in any form; anything else as JSON text.
 
     Raises LeftOut.
     """
@@ -221,10 +222,8 @@ def correction(after: Any) -> list[dict]:
         turns = after
     elif isinstance(after, dict) and (after.get("role") == "assistant" or after.get("tool_calls")):
         turns = [{**after, "role": "assistant"}]
-    elif isinstance(after, dict) and isinstance(after.get("tool"), str) and isinstance(after.get("args"), dict):
-        turns = [
-            {"role": "assistant", "tool_calls": [{"function": {"name": after["tool"], "arguments": after["args"]}}]}
-        ]
+    elif isinstance(after, dict | list) and (calls := calls_in(after)) and not any(call.problem for call in calls):
+        turns = [{"role": "assistant", "tool_calls": [to_native(call.tool, call.args or {}) for call in calls]}]
     else:
         words = after if isinstance(after, str) else msgspec.json.encode(after).decode()
         turns = [{"role": "assistant", "content": words}]

@@ -19,6 +19,8 @@ import re2
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from apps.trajectories.ids import FUTURE_TOLERANCE
+from workers.lib import messages as messages_lib
+from workers.lib.messages import is_request, text_of
 
 MAX_DEPTH = 60
 MAX_WARNINGS = 20
@@ -440,31 +442,11 @@ def _without_none(value: Any) -> Any:
 
 def tool_names(messages: list[dict]) -> list[str]:
     """Tools the agent called, each once, in the order of first use."""
-    names = [
-        str(call.get("function", {}).get("name", ""))[:120]
-        for message in messages
-        for call in message.get("tool_calls") or []
-    ]
-    return list(dict.fromkeys(name for name in names if name))
-
-
-def is_example(message: dict) -> bool:
-    """A few-shot turn of the prompt, by OpenAI's convention for `name`: not part of the conversation itself."""
-    return str(message.get("name") or "").startswith("example_")
+    found = dict.fromkeys(name[:120] for message in messages for name in messages_lib.tool_names(message))
+    return [name for name in found if name]
 
 
 def preview(messages: list[dict]) -> str:
     """The first words of the user."""
-    for message in messages:
-        words = _words(message.get("content")).split() if message.get("role") == "user" else []
-        if words and not is_example(message):
-            return " ".join(words)[:240]
-    return ""
-
-
-def _words(content: Any) -> str:
-    """The text of a message's content, which may be a list of parts."""
-    if isinstance(content, list):
-        parts = (part.get("text") if isinstance(part, dict) else part for part in content)
-        return " ".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) else ""
+    texts = (text_of(message).split() for message in messages if is_request(message))
+    return " ".join(next(filter(None, texts), []))[:240]

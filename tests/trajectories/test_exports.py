@@ -96,7 +96,7 @@ def test_sft_keeps_what_is_good_and_counts_what_is_not(project: Project) -> None
     corrected = next(line for line in found if line["messages"][-1].get("tool_calls"))
     assert corrected["messages"][-1]["tool_calls"][0]["function"] == {
         "name": "tickets.close",
-        "arguments": '{"id":1234}',
+        "arguments": '{"id": 1234}',
     }
     assert all(line["messages"][-1]["role"] == "assistant" and line["tools"] for line in found)
 
@@ -149,6 +149,20 @@ def test_an_sft_export_names_what_is_held_out() -> None:
 def test_examples(given: dict, roles: list[str], last: str) -> None:
     messages = example(given)["messages"]
     assert [turn["role"] for turn in messages] == roles and messages[-1]["content"] == last
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"tool": "close", "args": {"id": 5}},
+        {"name": "close", "arguments": '{"id": 5}'},
+        [{"name": "close", "arguments": {"id": 5}}],
+        {"calls": [{"function": {"name": "close", "arguments": {"id": 5}}}]},
+    ],
+)
+def test_a_correction_is_learnt_as_a_call_in_whatever_form_it_came(after: Any) -> None:
+    [call] = example(sent([USER, SAID], "failure", [{"kind": "edit", "after": after}]))["messages"][-1]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("close", {"id": 5})
 
 
 def test_turns_that_nobody_called_right_are_not_learnt() -> None:

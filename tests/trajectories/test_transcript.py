@@ -53,6 +53,20 @@ def test_a_reply_without_a_call_stands_alone_and_a_call_without_reply_is_marked(
     assert found[1].unanswered and found[2].reply_to == "other"
 
 
+def test_a_late_reply_a_flat_call_and_reasoning_are_where_they_belong() -> None:
+    flat = {"id": "a", "name": "close", "arguments": '{"id": 4}'}
+    thought = {"type": "thinking", "thinking": "Which one?"}
+    found = turns_of([
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "Closing"}], "tool_calls": [flat]},
+        {"role": "user", "content": "Wait"},
+        {"role": "tool", "tool_call_id": "a", "content": "closed"},
+    ])  # fmt: skip
+    assert [turn.role for turn in found] == ["assistant", "user"]
+    [made] = found[0].calls
+    assert (made.name, made.given, made.reply.text.head) == ("close", {"id": 4}, "closed")
+    assert (found[0].text.head, found[0].thought.head) == ("Closing", "Which one?")
+
+
 def test_interventions_and_blame_reach_the_turn_of_a_reply() -> None:
     turns = [{"role": "assistant", "tool_calls": [call()]}, {"role": "tool", "tool_call_id": "c1", "content": "x"}]
     (turn,) = turns_of(turns, first=10, blamed=11, interventions=[{"kind": "edit", "message_index": 11}])

@@ -37,6 +37,7 @@ from workers.lib.messages import (
     text_of,
     to_native,
     to_text,
+    tool_names,
     unpacked,
 )
 from workers.lib.messages.json_text import is_json
@@ -205,9 +206,23 @@ def test_what_is_written_is_read_back_the_same(args: dict) -> None:
 
 @given(st.text(), JSON)
 def test_no_message_is_too_strange_to_read(text: str, value: Any) -> None:
-    for message in ({"role": "assistant", "content": value, "tool_calls": value}, assistant(text), {"content": text}):
+    fields = ("role", "content", "name", "type", "tool_calls", "tool_call_id", "function_call", "refusal", "reasoning")
+    strange = [
+        dict.fromkeys(fields, value),
+        assistant([{"type": value, "text": value}]),
+        {"role": "tool", "tool_call_id": value},
+    ]
+    strange += [
+        assistant(value, {"id": value, "function": {"name": value, "arguments": value}}),
+        assistant(text),
+        {"content": text},
+    ]
+    for message in strange:
         assert isinstance(text_of(message), str) and isinstance(reasoning_of(message), str)
         assert all(call.problem or call.args is not None for call in calls_of(message))
+        assert all(isinstance(name, str) for name in tool_names(message))
+    exchanges(strange)
+    assert isinstance(system_prompt(strange), str)
     calls_in(value)
     json_of(text)
 
@@ -223,6 +238,12 @@ def test_no_message_is_too_strange_to_read(text: str, value: Any) -> None:
 )  # fmt: skip
 def test_a_value_may_say_that_there_are_no_calls_or_nothing_about_them(value: Any, said: list | None) -> None:
     assert pairs(calls_in(value)) == said
+
+
+def test_the_names_of_the_tools_that_a_message_calls() -> None:
+    message = assistant(None, *FORMS.values(), {"function": {"name": 3}}, "x", {"id": "a"})
+    assert tool_names(message) == ["close"] * len(FORMS)
+    assert tool_names(FORMS["responses"]) == ["close"] and tool_names(assistant("Done.")) == []
 
 
 # Text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from apps.environments.protocol.bodies import Refusal
-from workers.lib.messages import call_of, chat_tool, from_items
+from workers.lib.messages import chat_tool, from_items, known_call
 
 ASKED, TRUTH, ANSWER = "responses_create_params", "ground_truth", "expected_answer"
 OURS = {"messages": list, "expected": dict, "tools": list, "metadata": dict}
@@ -95,8 +95,8 @@ def _calls(truth: list) -> dict:
 def _call(call: Any, path: str) -> dict:
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise _wrong(path, 'must be {"name", "arguments"}')
-    found = call_of({"function": call})
-    if found is None or found.args is None:
+    found = known_call(call)
+    if found.args is None:
         raise _wrong(f"{path}.arguments", "must be a JSON object, or the text of one")
     return found.plain
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.failures.rules.reading import Call, Run, kind_of, retrieves
-from workers.lib.messages import as_json, call_key, call_of, same_value, unpacked
+from workers.lib.messages import as_json, call_key, known_call, same_value, unpacked
 
 MAX_EXPECTED = 500
 ALIGNED = (200, 100)  # left-over calls made and expected that are aligned; the first deviation is among them
@@ -100,8 +100,8 @@ def _calls(value: Any) -> list[Wanted] | None:
 
 def _call(item: Any) -> Wanted | None:
     """A call that only names its tool is right with any arguments."""
-    call = call_of(item) or call_of({"function": item})
-    return Wanted(call.tool, None if call.given is None else call.args) if call and call.tool else None
+    call = known_call(item)
+    return Wanted(call.tool, None if call.given is None else call.args) if call.tool else None
 
 
 def deviations(truth: Truth) -> list[Deviation]:

@@ -8,9 +8,7 @@ from typing import Any
 from apps.trajectories.importers.records import Record
 from apps.trajectories.importers.shapes import (
     Row,
-    arguments_of,
     as_text,
-    chat_message,
     chat_tools,
     digest,
     each,
@@ -26,6 +24,7 @@ from apps.trajectories.importers.shapes import (
     without_empty,
 )
 from apps.trajectories.schema import RowError
+from workers.lib.messages import ItemError, from_items
 
 NO_ROLLOUT = "a task without a response: this file holds tasks, not rollouts. Import it as tasks of an eval set"
 TAKEN = frozenset({"responses_create_params", "response", "reward"})
@@ -80,42 +79,15 @@ def outcome(record: dict) -> dict:
 
 def _conversation(given: Any, path: str) -> tuple[list[dict], list[dict]]:
     """(chat messages, [{before: index of the message that the reasoning led to, text}]). Raises RowError."""
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}], []
-    if not isinstance(given, list):
-        raise RowError(path, f"expected a list of Responses items, got {type(given).__name__}")
-    messages: list[dict] = []
     reasoning: list[dict] = []
-    for index, item in enumerate(given):
-        here = f"{path}[{index}]"
-        if not isinstance(item, dict):
-            raise RowError(here, f"expected an item, got {type(item).__name__}")
-        if item.get("type") == "reasoning":
-            thought = flat(items(item.get("summary")) or items(item.get("content")))
-            reasoning += [{"before": len(messages), "text": thought}] if thought else []
-        else:
-            _add(messages, item, here)
-    return messages, reasoning
 
+    def other(item: dict, index: int, messages: list[dict]) -> None:
+        if item.get("type") != "reasoning":
+            messages.append({"role": "assistant", "content": as_text(item)})
+        elif thought := flat(items(item.get("summary")) or items(item.get("content"))):
+            reasoning.append({"before": len(messages), "text": thought})
 
-def _add(messages: list[dict], item: dict, path: str) -> None:
-    kind = item.get("type") or "message"
-    if kind == "function_call":
-        if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": None})
-        messages[-1].setdefault("tool_calls", []).append(_call(item, path))
-    elif kind == "function_call_output":
-        messages.append(
-            {"role": "tool", "tool_call_id": text(item.get("call_id")), "content": flat(item.get("output"))}
-        )
-    elif kind == "message":
-        messages.extend(chat_message({**item, "role": item.get("role") or "assistant"}, path))
-    else:
-        messages.append({"role": "assistant", "content": as_text(item)})
-
-
-def _call(item: dict, path: str) -> dict:
-    if not text(item.get("name")):
-        raise RowError(f"{path}.name", "a function call without a name")
-    function = {"name": text(item["name"]), "arguments": arguments_of(item.get("arguments"))}
-    return {"id": text(item.get("call_id")), "type": "function", "function": function}
+    try:
+        return from_items(given, other=other, strict=True), reasoning
+    except ItemError as error:
+        raise RowError(f"{path}[{error.index}]" + (f".{error.field}" if error.field else ""), error.text) from error

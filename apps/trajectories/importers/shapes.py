@@ -11,6 +11,7 @@ from typing import Any
 
 from apps.trajectories.importers.records import Record
 from apps.trajectories.schema import RowError
+from workers.lib.messages import chat_tool, known_call, native_calls
 
 ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"}
 MAX_COUNT = 2_000_000_000
@@ -186,7 +187,7 @@ def _parts(content: Any) -> tuple[Any, list[dict], list[dict]]:
     for part in content:
         kind = obj(part).get("type")
         if kind == "tool_use" and isinstance(part.get("name"), str):
-            calls.append(tool_call({"id": part.get("id"), "name": part["name"], "args": part.get("input")}, "content"))
+            calls.append(tool_call(part, "content"))
         elif kind == "tool_result":
             reply = {
                 "role": "tool",
@@ -217,40 +218,28 @@ def flat(content: Any) -> str:
 
 
 def tool_call(call: Any, path: str) -> dict:
-    """OpenAI's form of a call ({id, function}) or LangChain's ({id, name, args}). Raises RowError."""
-    function = obj(obj(call).get("function")) or obj(call)
-    name = function.get("name")
-    if not isinstance(name, str) or not name:
+    """A call of any form in OpenAI's, with the arguments as they came. Raises RowError."""
+    found = known_call(call)
+    if not found.tool:
         raise RowError(f"{path}.tool_calls", "a tool call without a name")
-    arguments = first(function, "arguments", "args")
-    made = {"type": "function", "function": {"name": name, "arguments": arguments_of(arguments)}}
-    return {"id": call["id"], **made} if isinstance(call.get("id"), str) else made
-
-
-def arguments_of(value: Any) -> str | dict:
-    return {} if value is None else value if isinstance(value, str | dict) else as_text(value)
+    given = {} if found.given is None else found.given
+    arguments = given if isinstance(given, str | dict) else as_text(given)
+    made = {"type": "function", "function": {"name": found.tool, "arguments": arguments}}
+    return {"id": found.id, **made} if found.id else made
 
 
 def chat_tools(value: Any) -> list[dict]:
     """OpenAI chat tools from chat, Responses, legacy `functions` or Anthropic declarations; others are left out."""
-    found = []
-    for tool in items(value):
-        if isinstance(obj(tool).get("function"), dict):
-            found.append(tool)
-        elif isinstance(obj(tool).get("name"), str):
-            function = {name: tool[name] for name in ("name", "description", "parameters", "strict") if name in tool}
-            if "input_schema" in tool:
-                function["parameters"] = tool["input_schema"]
-            found.append({"type": "function", "function": function})
-    return found
+    return [
+        chat_tool(tool)
+        for tool in items(value)
+        if isinstance(obj(tool).get("function"), dict) or isinstance(obj(tool).get("name"), str)
+    ]
 
 
 def fingerprint(message: dict) -> str:
     """The same for a message that a client sends back and the answer it got: what decides is said, not how."""
-    calls = [
-        [call["function"]["name"], unpacked(call["function"].get("arguments"))]
-        for call in message.get("tool_calls", [])
-    ]
+    calls = [[call.tool, call.arguments if call.args is None else call.args] for call in native_calls(message)]
     return digest([message["role"], message.get("content") or "", calls, message.get("tool_call_id", "")])
 
 

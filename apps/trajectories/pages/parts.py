@@ -12,7 +12,8 @@ import msgspec
 
 from apps.trajectories import contents
 from apps.trajectories.models import Content, Trajectory
-from apps.trajectories.pages.transcript import REPLIES, Turn, turns_of
+from apps.trajectories.pages.transcript import Turn, turns_of
+from workers.lib.messages import RESULT_ROLES
 
 TURN_HEIGHT = 84  # px, for the room that a part not yet loaded takes
 
@@ -115,4 +116,4 @@ class Reader:
 
 
 def leading_replies(messages: list[dict]) -> int:
-    return next((n for n, message in enumerate(messages) if message.get("role") not in REPLIES), len(messages))
+    return next((n for n, message in enumerate(messages) if message.get("role") not in RESULT_ROLES), len(messages))

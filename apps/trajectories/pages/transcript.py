@@ -8,12 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from apps.trajectories.arguments import Checker
-from apps.trajectories.json_text import parsed
+from workers.lib.messages import (
+    RESULT_ROLES,
+    OpenCalls,
+    ToolCall,
+    is_example,
+    is_reasoning,
+    native_calls,
+    part_text,
+    reasoning_of,
+    unpacked,
+)
 
 HEAD, FOLD_ABOVE, SHOWN = 2_000, 4_000, 60_000  # characters: before the fold, of what is folded, and at most
 ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
-REPLIES = {"tool", "function"}
-THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 MEDIA = ("image", "audio", "video", "file", "document")
 
 
@@ -35,6 +43,10 @@ class Call:
     problems: list[str] = field(default_factory=list)
     dangerous: bool = False
     reply: Turn | None = None
+
+    @property
+    def tool(self) -> str:
+        return self.name
 
 
 @dataclass(slots=True)
@@ -73,13 +85,16 @@ def turns_of(
 ) -> list[Turn]:
     """The turns of messages of any shape. `first` is the index of the first; `interventions` stand at their turn."""
     checker, found = Checker(tools), []
+    waiting: OpenCalls[Call] = OpenCalls()
     for index, message in enumerate(messages, first):
-        turn = _turn(message if isinstance(message, dict) else {"content": message}, index, checker)
-        call = _answered(found[-1].calls, turn) if found and turn.role in REPLIES else None
-        if call:
+        message = message if isinstance(message, dict) else {"content": message}
+        turn = _turn(message, index, checker)
+        if turn.role in RESULT_ROLES and (call := waiting.take(message)):
             call.reply = turn
-        else:
-            found.append(turn)
+            continue
+        found.append(turn)
+        if turn.role == "assistant":
+            waiting = OpenCalls(turn.calls)
     for turn in found:
         turn.blamed = blamed in turn.indices
         turn.unanswered = turn is not found[-1] and any(call.reply is None for call in turn.calls)
@@ -94,48 +109,33 @@ def _attach(turns: list[Turn], interventions: Iterable[dict]) -> None:
             turn.interventions.append(item)
 
 
-def _answered(calls: list[Call], reply: Turn) -> Call | None:
-    """By id; a reply without one answers the first open call (of that name, where it has one)."""
-    for call in calls:
-        if call.reply is None and (call.id == reply.reply_to if reply.reply_to else reply.name in ("", call.name)):
-            return call
-    return None
-
-
 def _turn(message: dict, index: int, checker: Checker) -> Turn:
     role, name = _word(message.get("role")) or "message", _word(message.get("name"))
     words, media = _content(message.get("content"))
     if isinstance(message.get("refusal"), str):
         words = "\n".join(filter(None, [words, message["refusal"]]))
-    thought = next((value for key in THOUGHTS if isinstance(value := message.get(key), str) and value), "")
-    calls = message.get("tool_calls")
-    listed = list(calls) if isinstance(calls, list) else []
-    if isinstance(message.get("function_call"), dict):
-        listed.append({"function": message["function_call"]})
+    thought = reasoning_of(message)
     return Turn(
         index=index,
         role=role,
         name=name,
-        text=fold(pretty(words) if role in REPLIES else words) if words else None,
+        text=fold(pretty(words) if role in RESULT_ROLES else words) if words else None,
         thought=fold(thought) if thought else None,
         media=media,
-        calls=[_call(item, checker) for item in listed],
+        calls=[_call(call, checker) for call in native_calls(message)],
         reply_to=_word(message.get("tool_call_id")),
-        example=name.startswith("example_"),
+        example=is_example(message),
     )
 
 
-def _call(item: Any, checker: Checker) -> Call:
-    item = item if isinstance(item, dict) else {}
-    function = item.get("function") if isinstance(item.get("function"), dict) else {}
-    name, arguments = _word(function.get("name")), function.get("arguments")
+def _call(call: ToolCall, checker: Checker) -> Call:
     return Call(
-        name=name,
-        arguments=fold(pretty(arguments) if arguments is not None else ""),
-        id=_word(item.get("id")),
-        given=parsed(arguments),
-        problems=checker.problems(name, arguments),
-        dangerous=name in checker.dangerous,
+        name=call.tool,
+        arguments=fold("" if call.given is None else pretty(call.given)),
+        id=call.id,
+        given=unpacked(call.given),
+        problems=checker.problems(call.tool, call.given),
+        dangerous=call.tool in checker.dangerous,
     )
 
 
@@ -148,7 +148,7 @@ def pretty(value: Any) -> str:
     if isinstance(value, str):
         if len(value) > SHOWN or value.lstrip()[:1] not in ("{", "["):
             return value
-        found = parsed(value)
+        found = unpacked(value)
         if isinstance(found, str):
             return value
         value = found
@@ -169,10 +169,8 @@ def _content(content: Any) -> tuple[str, list[str]]:
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, dict) and (note := medium(part)):
             media.append(note)
-        elif isinstance(part, dict) and isinstance(part.get("text"), str):
-            words.append(part["text"])
-        else:
-            words.append(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str))
+        elif not is_reasoning(part):
+            words.append(part_text(part) or json.dumps(part, ensure_ascii=False, default=str))
     return "\n".join(words), media
 
 

@@ -11,9 +11,12 @@ from workers.lib.messages.calls import (
     calls_in,
     calls_in_text,
     calls_of,
+    known_call,
     native_calls,
+    native_items,
     to_native,
     to_text,
+    tool_names,
 )
 from workers.lib.messages.compare import argument_share, call_key, normalise, same_call, same_value
 from workers.lib.messages.content import (
@@ -24,6 +27,7 @@ from workers.lib.messages.content import (
     content_text,
     is_example,
     is_prompt,
+    is_reasoning,
     is_request,
     last_answer,
     last_request,
@@ -42,8 +46,8 @@ __all__ = [
     "MAX_DEPTH", "PROMPT_ROLES", "REASONING_PARTS", "RESULT_ROLES", "Exchange", "ItemError", "Message", "OpenCalls",
     "ToolCall", "argument_share",
     "arguments_of", "as_json", "call_key", "call_of", "calls_in", "calls_in_text", "calls_of", "chat_tool", "clean",
-    "cleaned", "content_text", "exchanges", "flat_tool", "from_items", "function_of", "functions_of", "is_example", "is_prompt",
-    "is_request", "json_of", "last_answer", "last_request", "native_calls", "normalise", "part_text", "read_json",
-    "reasoning_of", "same_call", "same_value", "schemas_of", "system_prompt", "text_of", "to_native", "to_text",
+    "cleaned", "content_text", "exchanges", "flat_tool", "from_items", "function_of", "functions_of", "is_example", "is_prompt", "is_reasoning",
+    "is_request", "json_of", "known_call", "last_answer", "last_request", "native_calls", "native_items", "normalise", "part_text", "read_json",
+    "reasoning_of", "same_call", "same_value", "schemas_of", "system_prompt", "text_of", "to_native", "to_text", "tool_names",
     "unfenced", "unpacked",
 ]  # fmt: skip

@@ -57,30 +57,46 @@ def calls_of(message: Message) -> list[ToolCall]:
 
 def native_calls(message: Message) -> list[ToolCall]:
     """The calls of a message that came as such: `tool_calls`, `function_call`, or a Responses item that is a call."""
+    return [known_call(item) for item in native_items(message)]
+
+
+def native_items(message: Message) -> list[Any]:
+    """The same as they came, unread."""
     if message.get("type") == "function_call":
-        return [_native(message)]
+        return [message]
     given = message.get("tool_calls")
     if isinstance(given, list) and given:
-        return [_native(item) for item in given]
+        return given
     older = message.get("function_call")
-    return [_native(older)] if isinstance(older, dict) else []
+    return [older] if isinstance(older, dict) else []
 
 
-def _native(item: Any) -> ToolCall:
-    """A call that is one by where it stands: what is missing in it is a problem."""
-    item = item if isinstance(item, dict) else {}
-    function = item.get("function")
-    function = function if isinstance(function, dict) else item
-    name, found = function.get("name"), item.get("call_id") or item.get("id")
-    given = function.get("arguments")
-    made = ToolCall(
-        name if isinstance(name, str) else "", arguments_of(given), found if isinstance(found, str) else "", given
-    )
+def known_call(item: Any) -> ToolCall:
+    """What is a call by where it stands, in any form: what is missing in it is a problem."""
+    name, given, identity = _parts(item)
+    made = ToolCall(name if isinstance(name, str) else "", arguments_of(given), identity, given)
     if not isinstance(name, str):
         made.problem = NO_NAME
     elif made.args is None:
         made.problem = f"broken JSON: the arguments of {name[:80]} are not a JSON object"
     return made
+
+
+def _parts(item: Any) -> tuple[Any, Any, str]:
+    """(name, arguments as given, id) of {function: {name, arguments}}, {name, arguments}, {tool, args}, …"""
+    item = item if isinstance(item, dict) else {}
+    body = item["function"] if isinstance(item.get("function"), dict) else item
+    name = next((body[key] for key in NAMES if key in body), None)
+    keys = (*ARGUMENTS, "input") if body.get("type") == "tool_use" else ARGUMENTS
+    given = next((body[key] for key in keys if body.get(key) is not None), None)
+    identity = next((item[key] for key in IDS if isinstance(item.get(key), str) and item[key]), "")
+    return name, given, identity
+
+
+def tool_names(message: Message) -> list[str]:
+    """The names of the tools that a message calls, without a look at the arguments."""
+    names = (_parts(item)[0] for item in native_items(message))
+    return [name for name in names if isinstance(name, str)]
 
 
 def arguments_of(given: Any) -> dict | None:
@@ -116,21 +132,17 @@ def _in_json(text: str) -> Iterator[ToolCall]:
 
 
 def call_of(value: Any) -> ToolCall | None:
-    """One call of any form: {function: {name, arguments}}, {name, arguments}, {tool, args}, Anthropic's tool_use; None for a
-    value that is not a call. {"name": "Ben"} is an answer, {"tool": "x"} a call that lacks its arguments."""
+    """One call of any form; None for a value that is not a call. {"name": "Ben"} is an answer, {"tool": "x"} a call that lacks
+    its arguments."""
     if not isinstance(value, dict):
         return None
-    if isinstance(value.get("function"), dict):
-        return _native(value)
-    name = next((value[key] for key in NAMES if key in value), None)
-    keys = (*ARGUMENTS, "input") if value.get("type") == "tool_use" else ARGUMENTS
-    given = next((value[key] for key in keys if value.get(key) is not None), None)
-    if given is None and "tool" not in value and value.get("type") not in ("function_call", "tool_use"):
-        return None
-    args = None if given is None and "tool" in value else arguments_of(given)
-    identity = next((value[key] for key in IDS if isinstance(value.get(key), str)), "")
-    broken = not isinstance(name, str) or args is None
-    return ToolCall(name if isinstance(name, str) else "", args, identity, given, NOT_A_CALL if broken else "")
+    call = known_call(value)
+    if isinstance(value.get("function"), dict) or value.get("type") in ("function_call", "tool_use"):
+        return call
+    if call.given is None:
+        return ToolCall(call.tool, None, call.id, problem=NOT_A_CALL) if "tool" in value else None
+    call.problem = call.problem and NOT_A_CALL
+    return call
 
 
 def calls_in(value: Any) -> list[ToolCall] | None:

@@ -42,10 +42,16 @@ def part_text(part: Any) -> str:
     """The text of one part of a content; "" for a part that is not text."""
     if isinstance(part, str):
         return part
-    if not isinstance(part, dict) or part.get("type") in REASONING_PARTS:
+    if not isinstance(part, dict) or is_reasoning(part):
         return ""
     text = part.get("refusal") if part.get("type") == "refusal" else part.get("text")
     return text if isinstance(text, str) else ""
+
+
+def is_reasoning(part: Any) -> bool:
+    """Whether a part of a content is what the model thought."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and kind in REASONING_PARTS
 
 
 def reasoning_of(message: Message) -> str:
@@ -54,12 +60,9 @@ def reasoning_of(message: Message) -> str:
         if isinstance(found := message.get(name), str) and found:
             return found
     content = message.get("content")
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    thoughts = (
-        next((part[name] for name in ("text", "thinking", "reasoning") if isinstance(part.get(name), str)), "")
-        for part in parts
-        if part.get("type") in REASONING_PARTS
-    )
+    parts = filter(is_reasoning, content if isinstance(content, list) else ())
+    names = ("text", "thinking", "reasoning")
+    thoughts = (next((part[name] for name in names if isinstance(part.get(name), str)), "") for part in parts)
     return "\n".join(filter(None, thoughts))
 
 

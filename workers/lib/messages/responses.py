@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workers.lib.messages.calls import as_json
-from workers.lib.messages.content import Message, part_text
+from workers.lib.messages.content import Message, content_text, part_text
 
 TEXT_PARTS = ("text", "input_text", "output_text")
 
@@ -42,7 +42,8 @@ def from_items(items: Any, *, other: Other = leave_out, strict: bool = False) ->
             raise ItemError(index, "", "the items must be a list of objects")
         kind = item.get("type") or "message"
         if kind == "message":
-            messages.append({"role": str(item.get("role") or "assistant"), "content": _content(item)})
+            name = {"name": item["name"]} if isinstance(item.get("name"), str) else {}
+            messages.append({"role": str(item.get("role") or "assistant"), "content": _content(item)} | name)
         elif kind == "function_call":
             if strict and not (isinstance(item.get("name"), str) and item["name"]):
                 raise ItemError(index, "name", "a function call without a name")
@@ -51,7 +52,8 @@ def from_items(items: Any, *, other: Other = leave_out, strict: bool = False) ->
             messages[-1].setdefault("tool_calls", []).append(_call(item))
         elif kind == "function_call_output":
             output = item.get("output")
-            text = output if isinstance(output, str) else as_json(output)
+            text = content_text(output) if isinstance(output, str | list) else ""
+            text = text or ("" if output is None or output == "" else as_json(output))
             messages.append({"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": text})
         else:
             other(item, index, messages)

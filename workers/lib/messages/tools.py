@@ -27,10 +27,12 @@ def schemas_of(tools: Any) -> dict[str, dict]:
 
 
 def chat_tool(tool: dict) -> dict:
-    """A tool as chat completions have it."""
+    """A tool as chat completions have it, from the Responses API, the older `functions` or Anthropic (`input_schema`)."""
     if "function" in tool:
         return tool
-    kept = {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
+    kept = {name: tool[name] for name in ("name", "description", "parameters", "strict") if name in tool}
+    if "input_schema" in tool:
+        kept["parameters"] = tool["input_schema"]
     return {"type": "function", "function": kept}
 
 
