@@ -11,7 +11,7 @@ from typing import Any
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
 
-from flywheel import embedded
+from flywheel import embedded, processes
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 FLYWHEEL_DATA_DIR = embedded.data_dir()
@@ -205,7 +205,7 @@ CELERY_BEAT_SCHEDULE = {
     "forget_sessions": {"task": "environments.forget_sessions", "schedule": 600.0},
 }
 CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}
-QUEUES = ("default", "ingest", "eval", "train")
+QUEUES = tuple(processes.WORKERS)
 
 FLYWHEEL_DTYPE = os.environ.get("FLYWHEEL_DTYPE", "float32")
 if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
@@ -239,17 +239,10 @@ FLYWHEEL_DESIGNER_PYTHON = os.environ.get(
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"plain": {"format": "%(levelname)s %(name)s: %(message)s"}},
-    # Whoever asks /healthz reads the answer; a line for every 503 while the workers start says nothing.
-    "filters": {
-        "not_health": {
-            "()": "django.utils.log.CallbackFilter",
-            "callback": lambda record: "/healthz" not in record.getMessage(),
-        },
-        "one_line": {"()": "flywheel.outages.OneLine"},
-    },
+    "formatters": {"line": {"()": "flywheel.logs.Line"}},
+    "filters": {"not_health": {"()": "flywheel.logs.NotHealth"}, "one_line": {"()": "flywheel.outages.OneLine"}},
     "handlers": {
-        "console": {"class": "logging.StreamHandler", "formatter": "plain", "filters": ["not_health", "one_line"]}
+        "console": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["not_health", "one_line"]}
     },
     "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO").upper()},
     "loggers": {"httpx2": {"level": "WARNING"}, "openai": {"level": "WARNING"}},

@@ -17,15 +17,12 @@ from pathlib import Path
 import httpx2
 from django.conf import settings
 
-from flywheel import embedded, web
+from flywheel import embedded
 from flywheel.orphans import end_with_parent
+from flywheel.processes import NAMES, STOP_SIGNAL, command
 
 COLOURS = {"web": "36", "default": "32", "ingest": "37", "eval": "34", "train": "35", "beat": "33"}
-WEB_PROCESSES = 2
 UNSHOWN_LINES = 5_000  # wait for the terminal; more are only in the log
-CONCURRENCY = {"default": 2, "ingest": 1, "eval": 1, "train": 1}
-# Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its checkpoint.
-STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT}
 STOP_PATIENCE_S = 40.0
 QUIET = "ignore:You're running the worker"  # as root, three times at each start
 
@@ -65,11 +62,7 @@ class Stack:
 
     def __init__(self, host: str, port: int, *, quiet: bool = False) -> None:
         self.host, self.port, self.quiet = host, port, quiet
-        self.programs = [Program("web", self._web())]
-        self.programs += [
-            Program(queue, self._worker(queue), STOP_SIGNAL.get(queue, signal.SIGTERM)) for queue in settings.QUEUES
-        ]
-        self.programs.append(Program("beat", self._celery("beat", "--pidfile=")))
+        self.programs = [Program(name, self._command(name), STOP_SIGNAL.get(name, signal.SIGTERM)) for name in NAMES]
         self.logs = Path(settings.FLYWHEEL_DATA_DIR) / "logs"
         self.stopping = threading.Event()
         self.interrupted = False
@@ -82,24 +75,8 @@ class Stack:
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
         return f"http://{host}:{self.port}"
 
-    def _web(self) -> list[str]:
-        return [sys.executable, "-m", *web.command(self.host, self.port, WEB_PROCESSES)]
-
-    def _celery(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "celery", "-q", "-A", "flywheel", *arguments, "--loglevel", "WARNING"]
-
-    def _worker(self, queue: str) -> list[str]:
-        return self._celery(
-            "worker",
-            "-Q",
-            queue,
-            "-n",
-            f"{queue}@%h",
-            "--concurrency",
-            str(CONCURRENCY[queue]),
-            "--without-gossip",
-            "--without-mingle",
-        )
+    def _command(self, name: str) -> list[str]:
+        return [sys.executable, "-m", *command(name, host=self.host, port=self.port)]
 
     def heed_signals(self) -> None:
         """Ctrl-C and SIGTERM raise KeyboardInterrupt in the main thread, and are kept in mind: one that comes while it

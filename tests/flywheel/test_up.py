@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -13,9 +14,11 @@ from contextlib import suppress
 import httpx2
 import pytest
 
+from flywheel.processes import NAMES
 from tests.factories import row
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: ")
 pytestmark = pytest.mark.slow
 PARTS = {"database", "broker", "worker default", "worker ingest", "worker eval", "worker train", "beat"}
 
@@ -44,6 +47,23 @@ def it_takes_bodies_without_a_length(port: int, key: str) -> None:
     assert answer.status_code == 201, answer.text
 
 
+def it_logs_what_was_asked(machine: Machine, port: int) -> None:
+    """One line for each request, in each log time and level, nowhere a secret."""
+    secret = "fw_unknown-key-of-somebody"
+    headers = {"Authorization": f"Bearer {secret}"}
+    address = f"http://127.0.0.1:{port}/api/v1/trajectories/?q={secret}"
+    assert httpx2.get(address, headers=headers, timeout=60).status_code == 401
+    httpx2.get(f"http://127.0.0.1:{port}/forged%0A2026-01-01T00:00:00.000Z%20INFO%20x", timeout=60)
+    logs = {path.stem: path.read_text() for path in (machine.data / "logs").glob("*.log") if path.stem in NAMES}
+    asked = re.compile(r'INFO granian\.access: 127\.0\.0\.1 "GET /api/v1/trajectories/" 401 \d+\.\d ms')
+    eventually(lambda: asked.search((machine.data / "logs" / "web.log").read_text()))
+    for name, text in logs.items():
+        wrong = [line for line in text.splitlines() if not LINE.match(line)]
+        assert not wrong, (name, wrong[:5])
+        assert secret not in text and "fw_test-key" not in text and "/healthz" not in text
+    assert set(logs) == set(NAMES)
+
+
 def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: Machine) -> None:
     machine.environment |= {
         "FLYWHEEL_ADMIN_PASSWORD": "correct horse battery",
@@ -55,6 +75,8 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: M
     assert httpx2.get(f"http://127.0.0.1:{port}/", follow_redirects=True, timeout=60).status_code == 200
 
     it_takes_bodies_without_a_length(port, "fw_test-key-0123456789")
+
+    it_logs_what_was_asked(machine, port)
 
     second = machine.run("manage.py", "up", "--port", str(port))
     assert second.returncode != 0

@@ -1,0 +1,67 @@
+"""The processes of an installation, and how each is started: `up` and the containers of docker/compose.yaml run these.
+
+`python -m flywheel.processes NAME` becomes that process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from flywheel import logs
+
+WORKERS = {"default": 2, "ingest": 1, "eval": 1, "train": 1}  # queue: tasks at once
+NAMES = ("web", *WORKERS, "beat")
+WEB_PROCESSES = 2
+# Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its checkpoint.
+STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT}
+CELERY = ("celery", "-q", "-A", "flywheel")
+
+
+def command(name: str, *, host: str = "0.0.0.0", port: int = 8000) -> list[str]:
+    """The arguments after `python -m`."""
+    if name == "web":
+        return _web(host, port)
+    if name == "beat":
+        return [*CELERY, "beat", "--pidfile=", "--loglevel", "WARNING"]
+    given = {"-Q": name, "-n": f"{name}@%h", "--concurrency": str(WORKERS[name]), "--loglevel": "WARNING"}
+    options = [text for option in given.items() for text in option]
+    return [*CELERY, "worker", *options, "--without-gossip", "--without-mingle"]
+
+
+def _web(host: str, port: int) -> list[str]:
+    """Threads keep their database connection, so they are kept for long."""
+    given = {
+        "interface": "wsgi",
+        "host": host,
+        "port": port,
+        "workers": WEB_PROCESSES,
+        "blocking-threads": 8,
+        "blocking-threads-idle-timeout": 600,
+        "backlog": 1024,
+        "workers-kill-timeout": 8,
+        "respawn-interval": 1,
+        "log-level": "warning",
+        "log-config": Path(__file__).with_name("granian_logging.json"),
+        "access-log-fmt": logs.REQUEST,
+    }
+    options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+    return [
+        "granian", *options, "--access-log", "--factory", "--no-ws", "--respawn-failed-workers", "flywheel.web:application",
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m flywheel.processes", description=__doc__)
+    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("--host", default="0.0.0.0")
+    parser.add_argument("--port", type=int, default=8000)
+    given = parser.parse_args()
+    os.execv(sys.executable, [sys.executable, "-m", *command(given.name, host=given.host, port=given.port)])
+
+
+if __name__ == "__main__":
+    main()

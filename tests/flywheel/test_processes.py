@@ -1,0 +1,68 @@
+"""One list of processes: what `up` starts on one machine, docker/compose.yaml starts in containers."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.conf import settings
+
+from apps.core.kinds import job_models, kind_of
+from flywheel.logs import Escaped, Line, NotHealth
+from flywheel.processes import NAMES, STOP_SIGNAL, WORKERS, command
+from flywheel.supervisor import Stack
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ["python", "-m", "flywheel.processes"]
+NEED_TORCH = {"eval", "train"}
+
+
+@pytest.fixture
+def services() -> dict[str, dict[str, Any]]:
+    """Of compose.yaml, those that run Flywheel for good, by the process they run."""
+    found = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+    return {s["command"][3]: s for s in found.values() if s.get("command", [])[:3] == PROGRAM}
+
+
+def test_compose_runs_the_processes_that_up_runs(services: dict[str, dict], data_dir: Path) -> None:
+    assert set(services) == set(NAMES) == {program.name for program in Stack("127.0.0.1", 1).programs}
+    for name, service in services.items():
+        assert service["command"] == [*PROGRAM, name]
+        assert service.get("stop_signal", "SIGTERM") == STOP_SIGNAL.get(name, signal.SIGTERM).name
+        assert service["build"]["target"] == ("worker" if name in NEED_TORCH else "web")
+        assert {"postgres", "valkey", "migrate"} == set(service["depends_on"])
+
+
+def test_the_images_start_processes_of_that_list() -> None:
+    lines = (ROOT / "docker" / "Dockerfile").read_text().splitlines()
+    starts = [yaml.safe_load(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD ")]
+    assert len(starts) == 2 and all(start[:3] == PROGRAM and start[3] in NAMES for start in starts)
+
+
+def test_each_queue_that_is_written_to_has_a_worker() -> None:
+    used = {kind_of(model()).queue for model in job_models()}
+    used |= {route["queue"] for route in settings.CELERY_TASK_ROUTES.values()} | {settings.CELERY_TASK_DEFAULT_QUEUE}
+    assert used <= set(WORKERS) == set(settings.QUEUES)
+    for queue in WORKERS:
+        words = command(queue)
+        assert words[words.index("-Q") + 1] == queue
+
+
+def record(message: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord("granian.access", logging.INFO, "", 0, message, args, None)
+
+
+def test_a_line_has_time_and_level() -> None:
+    made = record("%s asked", "Ada")
+    made.created, made.msecs = 1_767_225_600.25, 250
+    assert Line().format(made) == "2026-01-01T00:00:00.250Z INFO granian.access: Ada asked"
+
+
+def test_a_path_stays_on_its_line() -> None:
+    made = record("%(method)s %(path)s", {"method": "GET", "path": "/a\n2026 INFO forged"})
+    assert Escaped().filter(made) and made.getMessage() == r"GET /a\n2026 INFO forged"
+    assert not NotHealth().filter(record("GET /healthz")) and NotHealth().filter(record("GET /health"))
