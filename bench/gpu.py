@@ -33,14 +33,15 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from apps.demo.recipes import FULL, HARNESS, VERIFIER
+from apps.demo.recipes import FULL, HARNESS, LORA, VERIFIER
 from apps.evals.stats import SampleRow, summarise
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
 from workers.grpo import Trainer, logprobs_of, policy_loss
 from workers.lib.engines import Prompt, Sampling
 from workers.lib.environments.requests import make_requests
 from workers.lib.events import Emitter
-from workers.lib.spec import StopFlag
+from workers.lib.program import StopFlag
+from workers.lib.specs import Lora, checked
 from workers.ml.models import device, load_base, lora
 from workers.ml.transformers_engine import TransformersEngine
 from workers.prepare_demo_model import prepare
@@ -228,8 +229,8 @@ class Pair:
         if long:
             spec["environment"] = environment(long_prompt(tokenizer, sizes.long_prompt))
         spec["tasks"] = [task(i, row) for i, row in enumerate(make_requests(0, 40))]
-        self.ours = Trainer(spec, Emitter(os.open(os.devnull, os.O_WRONLY)), StopFlag())
-        self.twin = lora(base, self.config, None)
+        self.ours = Trainer(checked(spec, "grpo"), Emitter(os.open(os.devnull, os.O_WRONLY)), StopFlag())
+        self.twin = lora(base, Lora(**LORA), None)
         randomise_adapter(self.ours.model)
         self.twin.load_state_dict(copy.deepcopy(self.ours.model.state_dict()))
         self.twin.to(device())
@@ -363,7 +364,7 @@ def throughput(sizes: Sizes, dtype: str, with_adapter: bool) -> list[dict]:
     """Of one policy, by batch size. Without an adapter is what merging it into the weights would give."""
     model, tokenizer = load_base(MODEL, dtype)
     if with_adapter:
-        model = lora(model, FULL.grpo, None)
+        model = lora(model, Lora(**LORA), None)
         randomise_adapter(model)
     engine = TransformersEngine(model.to(device()).eval(), tokenizer)
     engine.stops = engine.stops[:0]  # every answer is written to its full length: the same work each time

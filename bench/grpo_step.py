@@ -19,12 +19,13 @@ from typing import Any
 
 import torch
 
-from apps.demo.recipes import FULL, HARNESS, VERIFIER
+from apps.demo.recipes import FULL, HARNESS, LORA, VERIFIER
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
 from workers.grpo import Trainer, logprobs_of, policy_loss
 from workers.lib.environments.requests import make_requests
 from workers.lib.events import Emitter
-from workers.lib.spec import StopFlag
+from workers.lib.program import StopFlag
+from workers.lib.specs import Lora, checked
 from workers.ml.models import load_base, lora
 from workers.prepare_demo_model import prepare
 
@@ -89,9 +90,9 @@ def check(found: dict[str, float]) -> None:
 def main(steps: int) -> None:
     folder = prepare(ROOT / "var/models/SmolLM2-135M-Instruct")
     with tempfile.TemporaryDirectory() as out:
-        ours = Trainer(spec_of(folder, out), Emitter(os.open(os.devnull, os.O_WRONLY)), StopFlag())
+        ours = Trainer(checked(spec_of(folder, out), "grpo"), Emitter(os.open(os.devnull, os.O_WRONLY)), StopFlag())
         base, tokenizer = load_base(folder)
-        twin = lora(base, CONFIG, None)
+        twin = lora(base, Lora(**LORA), None)
         randomise_adapter(ours.model)
         randomise_adapter(twin)
         twin.load_state_dict(copy.deepcopy(ours.model.state_dict()))

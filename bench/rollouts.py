@@ -22,6 +22,7 @@ from workers.lib.engines import Sampling
 from workers.lib.environments import gold_calls, load
 from workers.lib.environments.workplace_assistant import own_tasks
 from workers.lib.rollouts import ChatPolicy, Finished, Limits, stream
+from workers.lib.specs import Server
 
 OUT = Path("var/bench/rollouts.json")
 SPEC = {"kind": "builtin", "name": "workplace_assistant", "harness": {}, "verifier": {}}
@@ -90,7 +91,7 @@ def serve(pipe: Connection, think_s: float) -> None:
 
 async def load_of(url: str, episodes: int, concurrency: int) -> tuple[list[Finished], float]:
     tasks = [own_tasks()[number % len(own_tasks())] for number in range(episodes)]
-    engine = {"base_url": url, "model": "script", "concurrency": concurrency}
+    engine = Server(base_url=url, model="script", concurrency=concurrency, allow_private=True)
     began = time.perf_counter()
     async with ChatPolicy(engine, Sampling()) as policy:
         found = stream(policy, load(SPEC), tasks, Limits(), concurrency=concurrency)

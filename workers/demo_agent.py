@@ -2,8 +2,6 @@
 
 It answers requests with a real model, runs its calls in the simulated workplace, and logs each run through the public
 API with a key, as any agent would. Its users then say how it went, and what they wanted where it went wrong.
-The spec: {model, engine, environment, requests: [{request, expected, group}], api: {url, key},
-agent: {name, version}, model_name, seed, id_prefix}.
 """
 
 from __future__ import annotations
@@ -16,8 +14,10 @@ import httpx2
 from workers.evaluate import limits_of, sampling_of
 from workers.lib.environments import load, opening
 from workers.lib.events import Emitter
+from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, play
-from workers.lib.spec import StopFlag, run_main
+from workers.lib.specs import DemoAgent, Request
+from workers.lib.typed import plain
 from workers.lib.verifiers import Score
 from workers.ml.policies import episodes_at_once, open_policy
 
@@ -38,9 +38,9 @@ def post(client: httpx2.Client, path: str, body: dict) -> None:
     raise ConnectionError(f"{path} did not answer after {RETRIES} tries.")
 
 
-def trajectory(spec: dict, name: str, request: dict, done: Finished, tools: list[dict]) -> dict:
+def trajectory(spec: DemoAgent, name: str, request: Request, done: Finished, tools: list[dict]) -> dict:
     ended = datetime.now(UTC)
-    harness, latency_ms = spec["environment"]["harness"], sum(reply.latency_ms for reply in done.replies)
+    harness, latency_ms = spec.environment["harness"], sum(reply.latency_ms for reply in done.replies)
     usage = {
         "input_tokens": sum(reply.prompt_tokens for reply in done.replies),
         "output_tokens": sum(reply.output_tokens for reply in done.replies),
@@ -48,48 +48,48 @@ def trajectory(spec: dict, name: str, request: dict, done: Finished, tools: list
     }
     return {
         "id": name,
-        "agent": spec["agent"],
-        "model": spec["model_name"],
+        "agent": plain(spec.agent),
+        "model": spec.model_name,
         "workload": "workplace",
-        "user_id": f"user-{int(request['group'][:2], 16) % 12 + 1}",
+        "user_id": f"user-{int(request.group[:2], 16) % 12 + 1}",
         "started_at": (ended - timedelta(milliseconds=latency_ms)).isoformat(),
         "ended_at": ended.isoformat(),
-        "messages": [*opening(harness), {"role": "user", "content": request["request"]}, *done.score.messages],
+        "messages": [*opening(harness), {"role": "user", "content": request.request}, *done.score.messages],
         "tools": tools,
         "latency_ms": round(latency_ms, 1),
         "usage": usage,
-        "metadata": {"group": request["group"], "template": request["template"]},
+        "metadata": {"group": request.group, "template": request.template},
     }
 
 
-def feedback(request: dict, score: Score, index: int) -> dict:
+def feedback(request: Request, score: Score, index: int) -> dict:
     """What the user says afterwards: fine, or what they had wanted."""
     if score.success:
         return {"outcome": {"status": "success"}, "by": "user"}
     return {
         "outcome": {"status": "failure", "reason": "The request was not carried out as asked."},
         "by": "user",
-        "corrected": request["expected"],
+        "corrected": request.expected,
         "message_index": index,
     }
 
 
-def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
-    requests = spec["requests"]
+def main(spec: DemoAgent, events: Emitter, stop: StopFlag) -> None:
+    requests = spec.requests
     events.progress(0, len(requests), "loading the model")
-    environment = load(spec["environment"])
-    harness, engine = spec["environment"]["harness"], spec["engine"]
+    environment = load(spec.environment)
+    harness, engine = spec.environment["harness"], spec.engine
     tasks = [
-        {"id": str(i), "messages": [{"role": "user", "content": row["request"]}], "expected": row["expected"]}
+        {"id": str(i), "messages": [{"role": "user", "content": row.request}], "expected": row.expected}
         for i, row in enumerate(requests)
     ]
     blamed, sent = len(opening(harness)) + 1, 0
-    headers = {"Authorization": f"Bearer {spec['api']['key']}"}
-    with httpx2.Client(base_url=spec["api"]["url"], headers=headers, timeout=30) as client:
+    headers = {"Authorization": f"Bearer {spec.api.key}"}
+    with httpx2.Client(base_url=spec.api.url, headers=headers, timeout=30) as client:
 
         def log(index: int, _: int, done: Finished) -> None:
             nonlocal sent
-            request, name = requests[index], f"{spec['id_prefix']}-{index:04d}"
+            request, name = requests[index], f"{spec.id_prefix}-{index:04d}"
             post(client, "/api/v1/trajectories/", trajectory(spec, name, request, done, environment.tools))
             post(client, f"/api/v1/trajectories/{name}/feedback/", feedback(request, done.score, blamed))
             sent += 1
@@ -97,13 +97,13 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
             stop.check()
 
         play(
-            open_policy(engine, spec["model"], sampling_of(harness)),
+            open_policy(engine, spec.model, sampling_of(harness)),
             environment,
             tasks,
             limits_of(harness),
             log,
             concurrency=episodes_at_once(engine, environment),
-            seed=spec["seed"],
+            seed=spec.seed,
         )
     events.result(metrics={"sent": len(requests)})
 

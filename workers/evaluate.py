@@ -6,9 +6,11 @@ from dataclasses import asdict
 
 from workers.lib.engines import Sampling
 from workers.lib.environments import load
+from workers.lib.errors import JobError
 from workers.lib.events import Emitter
+from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, Limits, play
-from workers.lib.spec import JobError, StopFlag, run_main
+from workers.lib.specs import Evaluate
 from workers.ml.policies import episodes_at_once, open_policy
 
 
@@ -44,11 +46,11 @@ def emit_sample(
     )
 
 
-def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
-    tasks, n, engine, harness = spec["tasks"], spec["samples_per_task"], spec["engine"], spec["environment"]["harness"]
+def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
+    tasks, n, engine, harness = spec.tasks, spec.samples_per_task, spec.engine, spec.environment["harness"]
     total, ended, passed, answered = len(tasks) * n, 0, 0, False
     events.progress(0, total, "loading the model")
-    environment = load(spec["environment"])
+    environment = load(spec.environment)
 
     def tell(index: int, sample: int, done: Finished) -> None:
         nonlocal ended, passed, answered
@@ -61,14 +63,14 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
         stop.check()
 
     play(
-        open_policy(engine, spec["model"], sampling_of(harness)),
+        open_policy(engine, spec.model, sampling_of(harness)),
         environment,
         tasks,
         limits_of(harness),
         tell,
         n=n,
         concurrency=episodes_at_once(engine, environment),
-        seed=spec.get("seed", 0),
+        seed=spec.seed,
     )
     events.result(metrics={"samples": total})
 

@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from workers.evaluate import emit_sample, limits_of, sampling_of
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, is_multi_turn, load
+from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.policies import EnginePolicy, Reply
+from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
-from workers.lib.spec import SpecError, Stop, StopFlag, run_main
+from workers.lib.specs import Grpo
 from workers.lib.verifiers import Score
 from workers.ml import checkpoint
 from workers.ml.branches import completion_hidden, decoder_of, forward_prompts
@@ -32,26 +35,6 @@ from workers.ml.losses import token_logprobs
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 from workers.ml.transformers_engine import TransformersEngine
 
-DEFAULTS = {
-    "prompts_per_step": 4,
-    "generations": 8,
-    "clip_low": 0.2,
-    "clip_high": 0.28,
-    "beta": 0.0,
-    "kl_every": 5,  # steps from one measurement of the KL to the next where it is not in the loss; 0: never
-    "loss_type": "dapo",
-    "scale_rewards": "group",
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "max_new_tokens": 64,
-    "updates_per_batch": 1,
-    "eval_every": 0,
-    "eval_samples": 1,
-    "save_every": 5,
-    "max_grad_norm": 1.0,
-    "warmup_steps": 0,
-}
-LOSSES = ("grpo", "dapo", "dr_grpo", "gspo")
 EPSILON = 1e-4  # TRL's, in the denominator of the advantage
 
 
@@ -139,33 +122,29 @@ def policy_loss(
 class Trainer:
     """A policy, its optimizer, and the steps taken."""
 
-    def __init__(self, spec: dict, events: Emitter, stop: StopFlag) -> None:
-        self.config = DEFAULTS | spec["config"]
-        if self.config["loss_type"] not in LOSSES:
-            raise SpecError(f"config.loss_type must be one of {', '.join(LOSSES)}, not {self.config['loss_type']!r}.")
-        if self.config["temperature"] <= 0:
-            raise SpecError("config.temperature must be above 0: greedy answers to one prompt are all the same.")
-        self.events, self.stop, self.out = events, stop, Path(spec["out_dir"])
-        self.seed, self.resume = spec.get("seed", 0), spec.get("resume_from")
-        if is_multi_turn(spec["environment"]):
+    def __init__(self, spec: Grpo, events: Emitter, stop: StopFlag) -> None:
+        self.config = structs.asdict(spec.config)
+        self.events, self.stop, self.out = events, stop, Path(spec.out_dir)
+        self.seed, self.resume = spec.seed, spec.resume_from
+        if is_multi_turn(spec.environment):
             raise SpecError("Training in an environment of several turns is not there yet; it can be evaluated.")
-        self.environment: Environment = load(spec["environment"])
-        self.tasks, self.validation = spec["tasks"], spec.get("validation_tasks") or []
-        set_threads(spec["engine"].get("threads", 0))
+        self.environment: Environment = load(spec.environment)
+        self.tasks, self.validation = spec.tasks, spec.validation_tasks
+        set_threads(spec.engine.threads)
         torch.manual_seed(self.seed)
-        base, tokenizer = load_base(spec["model"]["base"], training_dtype(spec["engine"]))
-        start = spec["model"].get("adapter")
-        self.model = lora(base, self.config, self.resume or start).to(device()).eval()
+        base, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
+        start = spec.model.adapter
+        self.model = lora(base, spec.config, self.resume or start).to(device()).eval()
         self.reference = self._add_reference(start) if self.config["beta"] or self.config["kl_every"] else None
         # The engine generates with this very model: the policy that acts is the policy that learns.
-        self.engine = TransformersEngine(self.model, tokenizer, spec["engine"].get("batch_size", 64))
+        self.engine = TransformersEngine(self.model, tokenizer, spec.engine.batch_size)
         self.fill = tokenizer.pad_token_id or 0
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(parameters, lr=self.config["learning_rate"], weight_decay=0.0)
         checkpoint.load_optimizer(self.resume, self.optimizer)
         self.done = checkpoint.step_of(self.resume)
         self.saved = self.done if self.resume else None  # the step of the last checkpoint
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, checkpoint.schedule(self.config, self.done))
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, checkpoint.schedule(spec.config, self.done))
 
     def _add_reference(self, start: str | None) -> str | None:
         """Name of the frozen adapter that KL is measured from; None where that is the bare base model."""
@@ -359,10 +338,8 @@ def rollout_metrics(groups: list[Group]) -> dict[str, float]:
     }
 
 
-def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
-    if not spec["tasks"]:
-        raise SpecError("The spec has no tasks to train on.")
-    events.progress(0, spec["config"]["steps"], "loading the model")
+def main(spec: Grpo, events: Emitter, stop: StopFlag) -> None:
+    events.progress(0, spec.config.steps, "loading the model")
     trainer = Trainer(spec, events, stop)
     adapter = trainer.train()
     events.result(adapter=str(adapter), metrics={"steps": trainer.done})

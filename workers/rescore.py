@@ -7,37 +7,38 @@ from dataclasses import asdict
 from workers.lib.environments import Environment, load
 from workers.lib.events import Emitter
 from workers.lib.policies import RecordedPolicy
+from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import NO_LIMITS, Finished, play
-from workers.lib.spec import StopFlag, run_main
+from workers.lib.specs import Rescore, StoredSample
 
 SCORED = ("reward", "components", "success", "unsafe", "masked", "mask_reason", "details")
 AT_ONCE = 16
 
 
-def turns_of(sample: dict) -> list[dict]:
+def turns_of(sample: StoredSample) -> list[dict]:
     """The assistant's turns of a stored sample; its output where the turns were not kept."""
-    said = [message for message in sample["messages"] if message.get("role") == "assistant"]
-    return said or [{"role": "assistant", "content": sample.get("output", "")}]
+    said = [message for message in sample.messages if message.get("role") == "assistant"]
+    return said or [{"role": "assistant", "content": sample.output}]
 
 
-def rescore(environment: Environment, samples: list[dict], events: Emitter, stop: StopFlag) -> list[dict]:
+def rescore(environment: Environment, samples: list[StoredSample], events: Emitter, stop: StopFlag) -> list[dict]:
     """A row {id, reward, …} per sample, in their order."""
     rows: dict[int, dict] = {}
 
     def tell(index: int, _: int, done: Finished) -> None:
         fields = asdict(done.score)
-        rows[index] = {"id": samples[index]["id"]} | {name: fields[name] for name in SCORED}
+        rows[index] = {"id": samples[index].id} | {name: fields[name] for name in SCORED}
         events.progress(len(rows), len(samples), "scoring")
         stop.check()
 
     recorded = RecordedPolicy([turns_of(sample) for sample in samples])
-    tasks = [sample["task"] for sample in samples]
+    tasks = [sample.task for sample in samples]
     play(recorded, environment, tasks, NO_LIMITS, tell, concurrency=AT_ONCE)
     return [rows[index] for index in range(len(samples))]
 
 
-def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
-    events.result(scores=rescore(load(spec["environment"]), spec["samples"], events, stop))
+def main(spec: Rescore, events: Emitter, stop: StopFlag) -> None:
+    events.result(scores=rescore(load(spec.environment), spec.samples, events, stop))
 
 
 if __name__ == "__main__":

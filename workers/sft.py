@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from workers.lib.events import Emitter
-from workers.lib.spec import Stop, StopFlag, run_main
+from workers.lib.program import Stop, StopFlag, run_main
+from workers.lib.specs import Sft, SftRow
 from workers.ml import checkpoint
 from workers.ml.branches import common_prefix, decoder_of, forward_level, use_branches
 from workers.ml.losses import token_logprobs
 from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
 
 
-def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
+def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     from datasets import Dataset
     from transformers import PrinterCallback, set_seed
     from trl import SFTConfig, SFTTrainer
@@ -41,23 +43,22 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
             found.update(metrics)
             return loss
 
-    config, out = spec["config"], Path(spec["out_dir"])
-    steps, resume = config["steps"], spec.get("resume_from")
-    start, seed = checkpoint.step_of(resume), spec.get("seed", 0)
+    config, out = structs.asdict(spec.config), Path(spec.out_dir)
+    steps, resume = spec.config.steps, spec.resume_from
+    start, seed = checkpoint.step_of(resume), spec.seed
     events.progress(start, steps, "loading the model")
-    engine = spec.get("engine", {})
-    set_threads(engine.get("threads", 0))
+    set_threads(spec.engine.threads)
     set_seed(seed + start)
-    model, tokenizer = load_base(spec["model"]["base"], training_dtype(engine))
+    model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
     # To its device before the optimizer is made: a checkpoint's moments must come to lie beside the weights.
-    model = lora(model, config, resume or spec["model"].get("adapter")).to(device())
+    model = lora(model, spec.config, resume or spec.model.adapter).to(device())
     use_branches(model)
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad], lr=config["learning_rate"], weight_decay=0.0
     )
     checkpoint.load_optimizer(resume, optimizer)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, checkpoint.schedule(config, start))
-    rows = Dataset.from_list([trl_row(tokenizer, row) for row in spec["rows"]])
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, checkpoint.schedule(spec.config, start))
+    rows = Dataset.from_list([trl_row(tokenizer, row) for row in spec.rows])
     reporter = reporting(events, stop, config, out, start, model, optimizer, found)
     trainer = SharedPromptTrainer(
         model=model,
@@ -71,8 +72,8 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
             seed=seed + start,
             per_device_train_batch_size=config["batch_size"],
             learning_rate=config["learning_rate"],
-            max_grad_norm=config.get("max_grad_norm", 1.0),
-            max_length=config.get("max_length", 2048),
+            max_grad_norm=spec.config.max_grad_norm,
+            max_length=spec.config.max_length,
             logging_steps=1,
             save_strategy="no",
             report_to="none",
@@ -94,10 +95,10 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
     events.result(adapter=str(adapter), metrics={"steps": steps})
 
 
-def trl_row(tokenizer: Any, row: dict) -> dict:
+def trl_row(tokenizer: Any, row: SftRow) -> dict:
     """Tools as JSON text, which TRL takes too: as objects the rows' differing schemas would be filled up with nulls."""
-    chat, tools = chat_with_tools(tokenizer, row["messages"], row.get("tools") or [])
-    completion = [{"role": "assistant", "content": row["completion"]}]
+    chat, tools = chat_with_tools(tokenizer, row.messages, row.tools)
+    completion = [{"role": "assistant", "content": row.completion}]
     return {"prompt": chat, "completion": completion, "tools": json.dumps(tools)}
 
 
@@ -138,7 +139,7 @@ def reporting(
     """A trainer callback that reports each step (`found`: the last batch), saves checkpoints, stops on request."""
     from transformers import TrainerCallback
 
-    steps, every = config["steps"], config.get("save_every", 10)
+    steps, every = config["steps"], config["save_every"]
 
     def save(step: int) -> None:
         folder = checkpoint.save(out / f"checkpoint-{step}", step=step, model=model, optimizer=optimizer)

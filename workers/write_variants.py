@@ -23,10 +23,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.keys import hidden
 from workers.lib.outgoing import RefusedAddress, allowed, check_url
-from workers.lib.spec import JobError, StopFlag, run_main
+from workers.lib.program import StopFlag, run_main
+from workers.lib.specs import ModelServer, WriteVariants
+from workers.lib.typed import plain
 from workers.lib.variants.requests import MAX_TOKENS, PARALLEL, Wish, fitting, wishes
 from workers.lib.variants.usage import Meter, install
 
@@ -139,14 +142,14 @@ def quiet(out: Path) -> None:
 class Designer:
     """The library, set up for one server. Its heavy imports come with the first of these."""
 
-    def __init__(self, server: dict, out: Path) -> None:
+    def __init__(self, server: ModelServer, out: Path) -> None:
         from data_designer.config.models import ModelProvider
         from data_designer.config.run_config import RunConfig
         from data_designer.interface.data_designer import DataDesigner
 
         self.server, self.out, self.heard, self.tried = server, out, Heard(), False
-        key = server.get("api_key_env") or None  # the library takes a variable's name and reads it itself
-        provider = ModelProvider(name="endpoint", endpoint=server["base_url"], api_key=key)
+        key = server.api_key_env or None  # the library takes a variable's name and reads it itself
+        provider = ModelProvider(name="endpoint", endpoint=server.base_url, api_key=key)
         self.designer = DataDesigner(out / "designer", model_providers=[provider], auto_configure_logging=False)
         self.designer.set_run_config(
             RunConfig(
@@ -197,11 +200,11 @@ class Designer:
             temperature=TEMPERATURE,
             max_tokens=MAX_TOKENS,
             max_parallel_requests=PARALLEL,
-            timeout=int(self.server["timeout_s"]),
+            timeout=int(self.server.timeout_s),
         )
         return ModelConfig(
             alias="writer",
-            model=self.server["model"],
+            model=self.server.model,
             provider="endpoint",
             inference_parameters=parameters,
             skip_health_check=self.tried,
@@ -213,16 +216,16 @@ class Designer:
         said = " ".join([*map(str, chain), *self.heard.said])
         at_first = AT_FIRST in said  # the one question before all others
         self.tried = self.tried or not at_first
-        sentence = f"The model's server at {self.where} {reason(names, said, self.server)}.{_provider(said)}"
+        sentence = f"The model's server at {self.where} {reason(names, said, plain(self.server))}.{_provider(said)}"
         return Failed(self._hidden(sentence), at_first or not names.isdisjoint(FINAL))
 
     @property
     def where(self) -> str:
-        return check_url(self.server["base_url"], allow_private=self.server["allow_private"]).netloc.decode()
+        return check_url(self.server.base_url, allow_private=self.server.allow_private).netloc.decode()
 
     def _hidden(self, text: str) -> str:
         """Without our key, should the server say it."""
-        key = os.environ.get(self.server.get("api_key_env") or "", "")
+        key = os.environ.get(self.server.api_key_env or "", "")
         return hidden(text, key)
 
 
@@ -287,19 +290,19 @@ def design(
     return {"asked": done, "made": made, "failed": done - made, "stopped": problem if ends else ""}
 
 
-def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
+def main(spec: WriteVariants, events: Emitter, stop: StopFlag) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # who started it may be killed
-    server, out = spec["server"], Path(spec["out_dir"])
+    server, out = spec.server, Path(spec.out_dir)
     out.mkdir(parents=True, exist_ok=True)
     try:
-        url = check_url(server["base_url"], allow_private=server["allow_private"])
+        url = check_url(server.base_url, allow_private=server.allow_private)
     except RefusedAddress as error:
         raise JobError(str(error)) from error
     quiet(out)
-    keep_to(url.raw_host.decode(), server["allow_private"])
-    asked = wishes(spec)
+    keep_to(url.raw_host.decode(), server.allow_private)
+    asked = wishes(plain(spec))
     events.progress(0, len(asked), "starting")
-    meter = Meter(spec["most_tokens"], MAX_TOKENS, lambda used: events.metric(used["calls"], used))
+    meter = Meter(spec.most_tokens, MAX_TOKENS, lambda used: events.metric(used["calls"], used))
     install(meter)
     designer = Designer(server, out)
 
@@ -313,7 +316,7 @@ def main(spec: dict, events: Emitter, stop: StopFlag) -> None:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             file.flush()
 
-        limit = f"The limit of {spec['most_tokens']:,} tokens allows no further question."
+        limit = f"The limit of {spec.most_tokens:,} tokens allows no further question."
         events.result(**design(asked, designer.ask, write, progress, lambda chunk: fitting(chunk, meter), limit))
 
 

@@ -15,8 +15,8 @@ from apps.core.actions import audit
 from apps.core.models import Project
 from apps.environments.models import Environment, EnvironmentKind, Verifier
 from workers.lib.environments import BUILTIN, load
+from workers.lib.errors import SpecError
 from workers.lib.outgoing import check_url
-from workers.lib.spec import SpecError
 from workers.lib.verifiers import build
 
 Versioned = TypeVar("Versioned", Verifier, Environment)

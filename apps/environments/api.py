@@ -18,7 +18,7 @@ from apps.environments.models import Environment, EnvironmentKind, Verifier
 from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
 from apps.trajectories.api import TooLarge, number_of
 from apps.trajectories.openapi import responses
-from workers.lib.spec import SpecError
+from workers.lib.errors import SpecError
 
 JSON = "application/json"
 PAGE, MAX_PAGE = 100, 1000

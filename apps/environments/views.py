@@ -27,8 +27,8 @@ from apps.environments.forms import (
 )
 from apps.environments.models import Environment, EnvironmentKind
 from apps.environments.versions import changes
+from workers.lib.errors import SpecError
 from workers.lib.outgoing import RefusedAddress
-from workers.lib.spec import SpecError
 
 
 @project_view()

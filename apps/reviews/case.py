@@ -9,8 +9,8 @@ from typing import Any
 from apps.environments.models import Environment
 from apps.reviews.models import ReviewItem
 from workers.lib.environments import load
+from workers.lib.errors import SpecError
 from workers.lib.messages import functions_of, last_request, text_of
-from workers.lib.spec import SpecError
 
 
 @dataclass(frozen=True)

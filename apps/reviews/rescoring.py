@@ -15,8 +15,8 @@ from apps.environments.actions import check_verifier, content_hash
 from apps.environments.models import Environment, Verifier
 from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
 from apps.reviews.models import ProbeRun, Rescore
+from workers.lib.errors import SpecError
 from workers.lib.probes import promises_of
-from workers.lib.spec import SpecError
 
 PROBED_TASKS = 40
 RESCORED_SAMPLES = 200

@@ -19,6 +19,8 @@ from apps.registry.models import ModelVersion
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints
 from apps.training.models import Dataset, DatasetRow, Method, TrainingRun
+from workers.lib.specs import CONFIGS
+from workers.lib.typed import FormError, convert, plain
 
 
 class TrainingError(Exception):
@@ -93,9 +95,10 @@ def submit_training(
 ) -> TrainingRun:
     """Queues a run; `picked_by` is the evaluation that chose its tasks. Raises TrainingLocked where the reward is not reviewed, TrainingError for what cannot train."""
     require_unlocked(environment.verifier)
-    steps = config.get("steps")
-    if not isinstance(steps, int) or steps < 1:
-        raise TrainingError("Say how many steps to train: a whole number of at least 1.")
+    try:
+        settings = convert(config, CONFIGS[method], "config")
+    except FormError as error:
+        raise TrainingError(str(error)) from error
     if method == Method.SFT and not dataset.rows.exclude(task__demonstration="").exists():
         raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
     if leak := next(leaks.of_rows(project, leaks.few_shot(environment)), None):
@@ -107,10 +110,10 @@ def submit_training(
         parent=parent,
         dataset=dataset,
         environment=environment,
-        total=steps,
+        total=settings.steps,
         spec={
             "seed": seed,
-            "config": config,
+            "config": plain(settings),
             "dataset_digest": dataset.digest,
             "eval_set": str(dataset.eval_set),
             "eval_set_digest": dataset.eval_set.digest,

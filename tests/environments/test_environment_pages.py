@@ -17,8 +17,8 @@ from apps.environments import remote
 from apps.environments.actions import connect_remote, save_environment, save_verifier
 from apps.environments.models import EnvironmentKind, Verifier
 from tests.factories import admin_of, make_environment, make_eval_set, make_key, make_project
+from workers.lib.errors import SpecError
 from workers.lib.outgoing import RefusedAddress
-from workers.lib.spec import SpecError
 
 pytestmark = pytest.mark.django_db
 GRADER = {

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from workers import write_variants
-from workers.lib.spec import JobError
+from workers.lib.errors import JobError
 from workers.lib.variants.requests import FRAME, MAX_TOKENS, Wish, expected, fitting
 from workers.lib.variants.usage import BYTES_PER_TOKEN, LimitReached, Meter, cost_of, install, tokens_of
 from workers.lib.variants.usage import Answer as Said

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import Struct, structs
 
 from workers.lib.events import Emitter
+from workers.lib.specs import CONFIGS, SPECS, checked
 
 
 class Recorder(Emitter):
@@ -95,6 +98,22 @@ def make_spec(tiny_model: Path, tmp_path: Path) -> Callable[..., dict]:
         } | fields
 
     return make
+
+
+def of_kind(spec: dict, kind: str) -> dict:
+    """The spec without what `make_spec` has for other kinds."""
+    found = _known(spec, SPECS[kind])
+    return found | ({"config": _known(found["config"], CONFIGS[kind])} if "config" in found else {})
+
+
+def _known(given: dict, form: type[Struct]) -> dict:
+    names = {field.encode_name for field in structs.fields(form)}
+    return {name: value for name, value in given.items() if name in names}
+
+
+def typed(spec: dict, kind: str) -> Any:
+    """The spec as the program of that kind reads it."""
+    return checked(of_kind(spec, kind), kind)
 
 
 def tasks() -> list[dict]:

@@ -15,7 +15,7 @@ from workers.lib.environments import load
 from workers.lib.environments.customer_service import own_tasks
 from workers.lib.environments.customer_service.shop import SCHEMAS, stocked
 from workers.lib.environments.customer_service.user import AGREES, DECLINES, ENDS, ScriptedUser, agrees
-from workers.lib.spec import SpecError
+from workers.lib.errors import SpecError
 from workers.lib.verifiers import Score
 
 SPEC = {"kind": "builtin", "name": "customer_service", "harness": {}, "verifier": {}}

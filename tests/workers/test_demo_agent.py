@@ -12,13 +12,14 @@ from django.db.models import QuerySet
 
 from apps.trajectories.models import Trajectory
 from tests.factories import make_key, make_project
-from tests.workers.conftest import Recorder
+from tests.workers.conftest import Recorder, typed
 from workers import demo_agent
 from workers.demo_agent import feedback, main, post
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.environments.requests import make_requests
 from workers.lib.policies import EnginePolicy
-from workers.lib.spec import StopFlag
+from workers.lib.program import StopFlag
+from workers.lib.specs import Request
 from workers.lib.verifiers import Score
 
 
@@ -57,10 +58,10 @@ def test_it_gives_up_after_its_tries_and_at_once_on_a_refusal() -> None:
 
 
 def test_a_user_says_what_was_wanted_only_where_it_failed() -> None:
-    request = {"expected": {"tool": "tickets.close", "args": {"id": 1}}}
+    request = Request(request="Close ticket 1.", expected={"tool": "tickets.close", "args": {"id": 1}}, group="g")
     assert feedback(request, Score(1.0, success=True), 3) == {"outcome": {"status": "success"}, "by": "user"}
     said = feedback(request, Score(-1.0), 3)
-    assert (said["outcome"]["status"], said["corrected"], said["message_index"]) == ("failure", request["expected"], 3)
+    assert (said["outcome"]["status"], said["corrected"], said["message_index"]) == ("failure", request.expected, 3)
 
 
 class Answering:
@@ -89,8 +90,8 @@ def logged(
         model_name="tiny",
         id_prefix="demo-0",
     )
-    main(spec, events, StopFlag())
-    main(spec, events, StopFlag())  # a second time: the ids make a repeat harmless
+    main(typed(spec, "demo_agent"), events, StopFlag())
+    main(typed(spec, "demo_agent"), events, StopFlag())  # a second time: the ids make a repeat harmless
     return Trajectory.objects.filter(project=project).order_by("external_id")
 
 

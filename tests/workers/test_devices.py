@@ -11,14 +11,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.workers.conftest import Recorder, tasks
+from tests.workers.conftest import Recorder, tasks, typed
 from tests.workers.elsewhere import ELSEWHERE, Far, elsewhere
 from tests.workers.test_engine import small
 from workers import grpo, sft
 from workers.grpo import Trainer
 from workers.lib import policies
 from workers.lib.engines import Prompt, Sampling
-from workers.lib.spec import JobError, SpecError, StopFlag
+from workers.lib.errors import JobError, SpecError
+from workers.lib.program import StopFlag
+from workers.lib.specs import InProcess, Lora, Model
 from workers.ml import checkpoint
 from workers.ml.branches import pad, use_branches
 from workers.ml.models import load_base, lora
@@ -31,6 +33,7 @@ CONFIG = {
     "steps": 2, "prompts_per_step": 2, "generations": 4, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8,
     "max_new_tokens": 8, "save_every": 1, "updates_per_batch": 2, "beta": 0.1,
 }  # fmt: skip
+LORA = Lora(lora_rank=CONFIG["lora_rank"], lora_alpha=CONFIG["lora_alpha"])
 
 
 def answered(engine: TransformersEngine) -> list[tuple[str, list[int]]]:
@@ -86,7 +89,7 @@ class ThreadsElsewhere(ThreadPoolExecutor):
 
 
 def steps(spec: dict, events: Recorder, count: int) -> Trainer:
-    trainer = Trainer(spec, events, StopFlag())
+    trainer = Trainer(typed(spec, "grpo"), events, StopFlag())
     for _ in range(count):
         trainer.step()
     return trainer
@@ -122,7 +125,7 @@ def test_the_loss_of_sft_elsewhere_is_the_same(tiny_model: Path) -> None:
     losses = []
     for device in ("cpu", ELSEWHERE):
         torch.manual_seed(0)
-        model = lora(load_base(tiny_model)[0], CONFIG, None)
+        model = lora(load_base(tiny_model)[0], LORA, None)
         with elsewhere():
             model = model.to(device)
             use_branches(model)
@@ -153,7 +156,7 @@ def test_training_heeds_the_dtype_and_keeps_the_adapter_in_float32(
     spec = make_spec(config=CONFIG | {"batch_size": 3})
     spec["engine"]["dtype"] = dtype
     rows = [{"messages": task["messages"], "completion": "Done."} for task in tasks()]
-    {"sft": sft, "grpo": grpo}[program].main(spec | {"rows": rows}, events, StopFlag())
+    {"sft": sft, "grpo": grpo}[program].main(typed(spec | {"rows": rows}, program), events, StopFlag())
     base = loaded[0][0]
     assert str(base.get_input_embeddings().weight.dtype) == f"torch.{trained}"
     losses = [row["values"]["train/loss"] for row in events.rows("metric")]
@@ -169,7 +172,7 @@ def test_a_deep_model_of_16_bits_is_not_refused_for_its_rounding(dtype: torch.dt
     torch.manual_seed(0)
     size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 16, "num_attention_heads": 4}
     config = LlamaConfig(vocab_size=256, num_key_value_heads=2, initializer_range=0.3, **size)
-    model = lora(LlamaForCausalLM(config).to(dtype), CONFIG, None)
+    model = lora(LlamaForCausalLM(config).to(dtype), LORA, None)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert {value.dtype for value in before.values()} == {dtype, torch.float32}
     use_branches(model)
@@ -190,6 +193,5 @@ def test_a_model_that_would_be_computed_wrong_is_refused_in_16_bits_too(
 
 @pytest.mark.parametrize("dtype", ["int8", "no such type", "auto", "nn"])
 def test_an_unknown_dtype_is_refused_by_name(dtype: str, tiny_model: Path) -> None:
-    engine = {"kind": "transformers", "dtype": dtype}
     with pytest.raises(SpecError, match=r"engine\.dtype must be one of float32, bfloat16, float16"):
-        open_policy(engine, {"base": str(tiny_model), "adapter": None}, Sampling())
+        open_policy(InProcess(dtype=dtype), Model(base=str(tiny_model)), Sampling())

@@ -10,11 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from workers.lib.engines import Output, Prompt, Sampling
+from workers.lib.errors import JobError
 from workers.lib.policies import seed_of
-from workers.lib.spec import JobError, SpecError
 from workers.ml.branches import common_prefix, completion_hidden, decoder_of, forward_prompts, use_branches
 from workers.ml.models import load_base
-from workers.ml.policies import open_policy
 from workers.ml.transformers_engine import TransformersEngine, nucleus, sample
 
 SYSTEM = {"role": "system", "content": "Answer with one JSON call. tickets.close(id) email.send(to, subject)"}
@@ -271,8 +270,3 @@ def test_a_prompt_beyond_the_attention_window_is_refused() -> None:
     use_branches(model)
     with torch.inference_mode(), pytest.raises(JobError, match="window of 20 tokens"):
         forward_prompts(decoder_of(model)[0], [list(range(3, 25))], 0)
-
-
-def test_an_engine_that_there_is_not_is_refused() -> None:
-    with pytest.raises(SpecError, match="no engine “abacus”"):
-        open_policy({"kind": "abacus"}, {}, Sampling())

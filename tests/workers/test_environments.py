@@ -13,8 +13,8 @@ from tests.workers.episodes import score_text
 from tests.workers.test_workplace_assistant import VALUES, assistant
 from workers.lib.environments import EpisodeError, is_multi_turn, load
 from workers.lib.environments.responses import response_of, row_of, to_items
+from workers.lib.errors import SpecError
 from workers.lib.messages import from_items
-from workers.lib.spec import SpecError
 
 USER = {"role": "user", "content": "Close 12."}
 TASK = {"id": "t", "messages": [USER], "expected": {"tool": "close", "args": {"id": 12}}}

@@ -14,9 +14,9 @@ from tests.workers.mcp_server import TOOLS, McpServer, running
 from tests.workers.test_workplace_assistant import assistant
 from workers.lib import mcp
 from workers.lib.environments import is_multi_turn, load
+from workers.lib.errors import SpecError
 from workers.lib.mcp import McpClient, McpError
 from workers.lib.outgoing import RefusedAddress
-from workers.lib.spec import SpecError
 from workers.lib.verifiers import Score
 
 TASK = {"id": "t1", "messages": [{"role": "user", "content": "Add 2."}], "expected": {"tool": "add", "args": {"n": 2}}}

@@ -16,7 +16,7 @@ import pytest
 from tests.workers.episodes import played
 from tests.workers.test_workplace_assistant import assistant
 from workers.lib.environments import load, remote
-from workers.lib.spec import SpecError
+from workers.lib.errors import SpecError
 from workers.lib.verifiers import Score
 
 TASK = {

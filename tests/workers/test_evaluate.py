@@ -8,20 +8,25 @@ from pathlib import Path
 import pytest
 
 from apps.demo.recipes import HARNESS
-from tests.workers.conftest import Recorder
+from tests.workers.conftest import Recorder, typed
 from workers import evaluate
-from workers.evaluate import main, sampling_of
+from workers.evaluate import sampling_of
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.environments import opening
 from workers.lib.environments.workplace import TOOLS
+from workers.lib.errors import JobError
 from workers.lib.policies import EnginePolicy
-from workers.lib.spec import JobError, Stop, StopFlag
+from workers.lib.program import Stop, StopFlag
 
 SAMPLE_FIELDS = {
     *("task_id", "index", "step", "phase", "output", "messages", "reward", "components", "success", "valid"),
     *("tool_ok", "args_score", "executed", "unsafe", "masked", "mask_reason", "latency_ms", "input_tokens"),
     *("output_tokens", "truncated", "details", "turns", "stop_reason", "type", "seq", "at"),
 }
+
+
+def main(spec: dict, events: Recorder, stop: StopFlag) -> None:
+    evaluate.main(typed(spec, "evaluate"), events, stop)
 
 
 def test_every_task_is_sampled_and_told_as_it_is_finished(make_spec: Callable[..., dict], events: Recorder) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workers.lib.spec import SpecError
+from workers.lib.errors import SpecError
 from workers.lib.verifiers import Rollout, build
 
 RIGHT = "Here:\n```python\ndef add(a, b):\n    return a + b\n```"

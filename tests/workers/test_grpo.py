@@ -16,11 +16,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.workers.conftest import Recorder
+from tests.workers.conftest import Recorder, typed
 from workers import grpo
-from workers.grpo import Group, Trainer, advantages, main, policy_loss, sampler_gap
+from workers.grpo import Group, advantages, policy_loss, sampler_gap
 from workers.lib.engines import Output, Prompt, Sampling
-from workers.lib.spec import SpecError, Stop, StopFlag
+from workers.lib.errors import SpecError
+from workers.lib.program import Stop, StopFlag
+from workers.lib.specs import Lora
 from workers.lib.verifiers import Score
 from workers.ml.models import load_base, lora
 
@@ -36,13 +38,22 @@ CONFIG = {
     "max_new_tokens": 8,
     "save_every": 1,
 }
+LORA = Lora(lora_rank=CONFIG["lora_rank"], lora_alpha=CONFIG["lora_alpha"])
+
+
+def main(spec: dict, events: Recorder, stop: StopFlag) -> None:
+    grpo.main(typed(spec, "grpo"), events, stop)
+
+
+def Trainer(spec: dict, events: Recorder, stop: StopFlag) -> grpo.Trainer:
+    return grpo.Trainer(typed(spec, "grpo"), events, stop)
 
 
 @pytest.fixture(scope="module")
 def adapter(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An adapter that does something, as one from SFT does."""
     folder = tmp_path_factory.mktemp("adapter")
-    model = lora(load_base(tiny_model)[0], CONFIG, None)
+    model = lora(load_base(tiny_model)[0], LORA, None)
     shake(model, 1, 0.1)
     model.save_pretrained(folder)
     return folder
@@ -140,11 +151,11 @@ def theirs(case: Case, folder: Path) -> tuple[list[float], list[dict[str, torch.
 
     from workers.lib.environments import load
 
-    config, environment = grpo.DEFAULTS | case.spec["config"], load(case.spec["environment"])
+    config, environment = typed(case.spec, "grpo").config, load(case.spec["environment"])
     base, tokenizer = load_base(case.spec["model"]["base"])
     rows = [{"prompt": environment.conversation(task)} for task in case.tasks for _ in range(4)]
     flat_rewards = [reward for row in case.rewards for reward in row]
-    sequence = config["loss_type"] == "gspo"
+    sequence = config.loss_type == "gspo"
     trainer = GRPOTrainer(
         model=lora(base, config, case.spec["model"]["adapter"]),
         reward_funcs=lambda completions, **_: flat_rewards,
@@ -155,14 +166,14 @@ def theirs(case: Case, folder: Path) -> tuple[list[float], list[dict[str, torch.
             per_device_train_batch_size=len(rows),
             num_generations=4,
             num_iterations=2,
-            max_completion_length=config["max_new_tokens"],
-            temperature=config["temperature"],
-            beta=config["beta"],
-            epsilon=config["clip_low"],
-            epsilon_high=config["clip_high"],
-            loss_type="grpo" if sequence else config["loss_type"],
+            max_completion_length=config.max_new_tokens,
+            temperature=config.temperature,
+            beta=config.beta,
+            epsilon=config.clip_low,
+            epsilon_high=config.clip_high,
+            loss_type="grpo" if sequence else config.loss_type,
             importance_sampling_level="sequence" if sequence else "token",
-            scale_rewards=config["scale_rewards"],
+            scale_rewards=config.scale_rewards,
             bf16=False,
             gradient_checkpointing=False,
             use_cpu=True,

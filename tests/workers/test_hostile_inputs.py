@@ -9,12 +9,12 @@ import pytest
 
 from tests.workers.cpu import processor_time
 from workers.lib.environments.customer_service.user import ScriptedUser
+from workers.lib.errors import SpecError
 from workers.lib.graders import run, sample_of, validate
 from workers.lib.graders.similarity import LONGEST, METRICS
 from workers.lib.json_schema import JsonSchema, TooMuch
 from workers.lib.messages import unfenced
 from workers.lib.patterns import MAX_PATTERN, PatternError, compiled
-from workers.lib.typed import SpecError
 from workers.lib.verifiers import Rollout, build
 
 N = 200_000

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from workers.lib.probes import Options, Report, attack, promises_of
 from workers.lib.probes.cases import called, case_of
 from workers.lib.probes.truth import is_right
-from workers.lib.spec import Stop
+from workers.lib.program import Stop
 from workers.lib.verifiers import Rollout, Score, build
 
 TEXT = {"type": "string"}

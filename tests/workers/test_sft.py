@@ -15,15 +15,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.workers.conftest import Recorder, tasks
-from workers.lib.spec import StopFlag
+from tests.workers.conftest import Recorder, of_kind, tasks, typed
+from workers import sft
+from workers.lib.program import StopFlag
+from workers.lib.specs import Lora, SftRow
 from workers.ml import checkpoint
 from workers.ml.branches import pad, use_branches
 from workers.ml.models import load_base, lora
 from workers.ml.transformers_engine import TransformersEngine
-from workers.sft import completion_loss, main, trl_row
+from workers.sft import completion_loss, trl_row
 
 CONFIG = {"batch_size": 3, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8, "warmup_steps": 1, "save_every": 2}
+LORA = Lora(lora_rank=4, lora_alpha=8)
+
+
+def main(spec: dict, events: Recorder, stop: StopFlag) -> None:
+    sft.main(typed(spec, "sft"), events, stop)
 
 
 def rows() -> list[dict]:
@@ -48,7 +55,7 @@ def gradients(model: Any, loss: torch.Tensor) -> torch.Tensor:
 def test_the_loss_and_its_gradient_are_those_of_the_plain_model(tiny_model: Path, prompts: list[list[int]]) -> None:
     """With a shared beginning, with none, and for one row alone; float32, relative tolerance 1e-4."""
     torch.manual_seed(1)
-    model = lora(load_base(tiny_model)[0], CONFIG, None).eval()
+    model = lora(load_base(tiny_model)[0], LORA, None).eval()
     for name, parameter in model.named_parameters():
         if "lora_B" in name:  # it starts at zero, where half of the gradients vanish
             parameter.data.normal_(0, 0.1)
@@ -82,7 +89,7 @@ def test_the_first_step_reports_the_loss_that_trl_computes(
         ]
     )
     trainer = SFTTrainer(
-        model=lora(model, CONFIG, None),
+        model=lora(model, LORA, None),
         processing_class=tokenizer,
         train_dataset=data,
         args=SFTConfig(
@@ -111,7 +118,7 @@ def test_a_row_is_trained_on_the_prompt_that_the_engine_would_give(
     model, tokenizer = load_base(tiny_model)
     tokenizer.chat_template = template + tokenizer.chat_template
     row = rows()[0] | {"tools": tools}
-    made = trl_row(tokenizer, row)
+    made = trl_row(tokenizer, SftRow(**row))
     prompt = tokenizer.apply_chat_template(
         made["prompt"], tools=json.loads(made["tools"]), tokenize=False, add_generation_prompt=True
     )
@@ -180,7 +187,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    model = lora(load_base(make_spec()["model"]["base"])[0], CONFIG, None)
+    model = lora(load_base(make_spec()["model"]["base"])[0], LORA, None)
     with pytest.raises(OSError, match="No space left"):
         checkpoint.save(folder, step=9, model=model, optimizer=torch.optim.AdamW(parameters(model)))
     assert checkpoint.step_of(str(folder)) == 2
@@ -191,7 +198,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
 
 def test_sigterm_leaves_a_checkpoint_and_status_143(make_spec: Callable[..., dict], tmp_path: Path) -> None:
     spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps(sft_spec(make_spec, steps=100_000, save_every=100_000)))
+    spec.write_text(json.dumps(of_kind(sft_spec(make_spec, steps=100_000, save_every=100_000), "sft")))
     process = subprocess.Popen(
         [sys.executable, "-m", "workers.sft", str(spec)],
         stdout=subprocess.PIPE,

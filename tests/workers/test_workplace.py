@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.workers.episodes import score_text
 from workers.lib.environments import load
 from workers.lib.environments.workplace import DANGEROUS, HANDLERS, TOOLS, State, execute
-from workers.lib.spec import SpecError
+from workers.lib.errors import SpecError
 
 SPEC = {
     "kind": "builtin",

@@ -16,9 +16,9 @@ from workers.lib.environments.workplace_assistant import WorkplaceAssistant, own
 from workers.lib.environments.workplace_assistant.office import HANDLERS
 from workers.lib.environments.workplace_assistant.tables import COLUMNS, CRM, invented, read_tables
 from workers.lib.environments.workplace_assistant.tools import PARAMETERS, TOOLS
+from workers.lib.errors import SpecError
 from workers.lib.messages import from_items
 from workers.lib.rollouts import replay
-from workers.lib.spec import SpecError
 from workers.lib.verifiers import Score
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "workplace_assistant"

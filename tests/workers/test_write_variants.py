@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workers import write_variants
-from workers.lib.spec import JobError
+from workers.lib.errors import JobError
 from workers.lib.variants.requests import Wish, prompt, wishes
 from workers.write_variants import CHUNK, Failed, design, keep_to, reason
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import httpx2
 
+from workers.lib.errors import JobError
 from workers.lib.keys import RefusedKey, bearer, checked_key, hidden
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url, client
-from workers.lib.spec import JobError
 
 MAX_BYTES = 2 * 1024 * 1024  # of an answer
 TRIES, FIRST_WAIT_S, LONGEST_WAIT_S = 4, 0.5, 30.0

@@ -7,17 +7,17 @@ from workers.lib.clients import chat_server
 from workers.lib.engines import Sampling
 from workers.lib.environments.episodes import as_assistant
 from workers.lib.policies import PolicyError, Reply
+from workers.lib.specs import Server
 
 
 class ChatPolicy:
-    """The `engine` part of a spec: {base_url, model, api_key_env, timeout_s, concurrency, allow_private}. To be closed with
-    `aclose`, or used with `async with`. Raises SpecError, ChatError."""
+    """To be closed with `aclose`, or used with `async with`. Raises SpecError, ChatError."""
 
     shares_time = False
 
-    def __init__(self, engine: dict, sampling: Sampling) -> None:
+    def __init__(self, engine: Server, sampling: Sampling) -> None:
         server = chat_server(engine, "engine")
-        self.client, self.sampling = AsyncChatClient(server, concurrency=engine.get("concurrency", 64)), sampling
+        self.client, self.sampling = AsyncChatClient(server, concurrency=engine.concurrency), sampling
 
     async def __aenter__(self) -> ChatPolicy:
         return self

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 from workers.lib.chat_client import ChatClient, ChatServer
 from workers.lib.environments import REMOTE
+from workers.lib.errors import SpecError
 from workers.lib.messages import text_of
 from workers.lib.outgoing import RefusedAddress, check_url
-from workers.lib.spec import SpecError, check_field
+from workers.lib.specs import ModelServer
+from workers.lib.typed import convert
 
 MAX_OUTPUT = 800  # tokens of an answer
 VOTING_TEMPERATURE = 0.7  # at 0 every vote is the same answer again
@@ -23,24 +25,22 @@ class Drawn(NamedTuple):
     seed: int
 
 
-def chat_server(given: dict[str, Any], path: str, **options: Any) -> ChatServer:
-    """Of a part of a job's spec: {base_url, model, api_key_env?, timeout_s?, allow_private?}. Raises SpecError.
+def chat_server(given: ModelServer, path: str, **options: Any) -> ChatServer:
+    """The server that a part of a job's spec names. Raises SpecError.
 
     This process was given the one variable that the spec names, after that was checked.
     """
-    for name in ("base_url", "model"):
-        check_field({path: given}, f"{path}.{name}", str)
     try:
-        check_url(given["base_url"], allow_private=True)  # what this installation allows is checked when it is asked
+        check_url(given.base_url, allow_private=True)  # what this installation allows is checked when it is asked
     except RefusedAddress as error:
         raise SpecError(f"The spec's “{path}.base_url”: {error}") from error
     return ChatServer(
-        base_url=given["base_url"].rstrip("/"),
-        model=given["model"],
-        key_variable=given.get("api_key_env") or "",
-        timeout_s=given.get("timeout_s", 120.0),
+        base_url=given.base_url.rstrip("/"),
+        model=given.model,
+        key_variable=given.api_key_env or "",
+        timeout_s=given.timeout_s,
         tries=TRIES,
-        allow_private=bool(given.get("allow_private")),
+        allow_private=given.allow_private,
         **options,
     )
 
@@ -50,8 +50,9 @@ def clients_of(given: dict[str, Any]) -> dict[str, Any]:
 
     Raises SpecError, ChatError.
     """
-    if not (judge := given.get("judge")):
+    if not given.get("judge"):
         return {}
+    judge = convert(given["judge"], ModelServer, "environment.clients.judge")
     droppable = ("seed", "temperature", "response_format")
     client = ChatClient(chat_server(judge, "judge", name="judge's server", droppable=droppable))
     return {"ask": partial(answer, client), "complete": client.ask}

@@ -18,8 +18,8 @@ from jsonschema.validators import extend
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from workers.lib.errors import SpecError
 from workers.lib.patterns import PatternError, as_bytes, compiled
-from workers.lib.typed import SpecError
 
 MAX_SCHEMA = 100_000  # characters of its JSON
 MAX_DEPTH = 64

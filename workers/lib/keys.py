@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from workers.lib.spec import SpecError
+from workers.lib.errors import SpecError
 
 
 class RefusedKey(SpecError):

@@ -10,7 +10,7 @@ from typing import Any
 
 import re2
 
-from workers.lib.typed import SpecError
+from workers.lib.errors import SpecError
 
 LONGEST = 200_000  # characters of a text that are looked at
 MAX_PATTERN = 2_000  # characters

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from workers.lib.engines import Engine, Output, Prompt, Sampling
-from workers.lib.spec import JobError, sentence
+from workers.lib.errors import JobError, sentence
 
 
 def seed_of(seed: int, index: int, sample: int) -> int:

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
+from workers.lib.errors import SpecError
+
 T = TypeVar("T")
 LARGEST = 1e300  # a sum of a few is still finite
 SHOWN = 12  # names listed in an error
@@ -36,10 +38,6 @@ _EXPECTED = re.compile(r"Expected `([^`]+)`(?: of length)?(?: (>=|<=|>|<) ([^ ,`
 _LENGTH = re.compile(r"Expected `(\w+)` of length (>=|<=|==|>|<)? ?(\d+)")
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`\Z", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
-
-
-class SpecError(ValueError):
-    """A spec that cannot be used; the message is a sentence that names the field."""
 
 
 class FormError(SpecError):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from workers.lib.spec import JobError
+from workers.lib.errors import JobError
 
 NAME = "flywheel_branches"
 

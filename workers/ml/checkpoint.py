@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from workers.lib.specs import Training
+
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 
@@ -79,9 +81,9 @@ def load_optimizer(folder: str | None, optimizer: torch.optim.Optimizer) -> None
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def schedule(config: dict, start: int = 0) -> Any:
+def schedule(config: Training, start: int = 0) -> Any:
     """Factor of the learning rate at each optimizer step since `start`: linear warm-up, then linear decay."""
-    warmup, steps, floor = config.get("warmup_steps", 0), config["steps"], config.get("final_lr_share", 0.1)
+    warmup, steps, floor = config.warmup_steps, config.steps, config.final_lr_share
 
     def factor(done: int) -> float:
         step = start + done

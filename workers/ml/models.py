@@ -9,8 +9,9 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from workers.lib.errors import JobError, SpecError
 from workers.lib.prompting import as_text, for_template
-from workers.lib.spec import JobError, SpecError
+from workers.lib.specs import Lora
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -20,12 +21,11 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def training_dtype(engine: dict) -> str:
+def training_dtype(dtype: str) -> str:
     """The dtype to train the engine's model in. The adapter itself is float32 in any case.
 
     float16 is for generating: gradients fall below its range unless the loss is scaled, so float32 is trained.
     """
-    dtype = engine.get("dtype", "float32")
     return "float32" if dtype == "float16" else dtype
 
 
@@ -63,19 +63,18 @@ def add_adapter(model: Any, adapter: str | Path, *, trainable: bool) -> Any:
     return PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable, local_files_only=True)
 
 
-def lora(model: Any, config: dict, adapter: str | Path | None) -> Any:
+def lora(model: Any, config: Lora, adapter: str | Path | None) -> Any:
     """A model with a trainable LoRA adapter: the given one trained on, or a new one on all linear layers."""
     if adapter:
         return add_adapter(model, adapter, trainable=True)
     return get_peft_model(model, lora_config(config))
 
 
-def lora_config(config: dict) -> LoraConfig:
-    rank = config.get("lora_rank", 16)
+def lora_config(config: Lora) -> LoraConfig:
     return LoraConfig(
-        r=rank,
-        lora_alpha=config.get("lora_alpha", 2 * rank),
-        lora_dropout=config.get("lora_dropout", 0.0),
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha or 2 * config.lora_rank,
+        lora_dropout=config.lora_dropout,
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )

@@ -6,25 +6,23 @@ from workers.lib.chat_policy import ChatPolicy
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment
 from workers.lib.policies import EnginePolicy, Policy
-from workers.lib.spec import SpecError
+from workers.lib.specs import Engine, Model, Server
 
 AT_ONCE = 64
 BATCHES = 16  # that wait for an engine in this process: enough to put answers of about the same length together
 
 
-def open_policy(engine: dict, model: dict, sampling: Sampling) -> Policy:
+def open_policy(engine: Engine, model: Model, sampling: Sampling) -> Policy:
     """From the `engine` and `model` parts of a spec. Raises SpecError, or JobError for a model that does not load."""
-    kind = engine.get("kind", "transformers")
-    if kind == "openai":
+    if isinstance(engine, Server):
         return ChatPolicy(engine, sampling)
-    if kind == "transformers":
-        from workers.ml.transformers_engine import TransformersEngine
+    from workers.ml.transformers_engine import TransformersEngine
 
-        return EnginePolicy(TransformersEngine.load(engine, model), sampling)
-    raise SpecError(f"There is no engine “{kind}”. Use transformers or openai.")
+    return EnginePolicy(TransformersEngine.load(engine, model), sampling)
 
 
-def episodes_at_once(engine: dict, environment: Environment) -> int:
+def episodes_at_once(engine: Engine, environment: Environment) -> int:
     """How many are open at a time. Of one step each, they hold nothing outside while they wait for a batch."""
-    waiting = engine.get("kind", "transformers") == "transformers" and not environment.multi_turn
-    return engine.get("concurrency", BATCHES * engine.get("batch_size", AT_ONCE) if waiting else AT_ONCE)
+    if isinstance(engine, Server):
+        return engine.concurrency
+    return AT_ONCE if environment.multi_turn else BATCHES * engine.batch_size

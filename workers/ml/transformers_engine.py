@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from workers.lib.engines import Output, Prompt, Sampling
+from workers.lib.specs import InProcess, Model
 from workers.ml.branches import Pass, Prompted, Segment, decoder_of, forward_prompts, use_branches
 from workers.ml.models import chat_with_tools, device, load_policy, set_threads, stop_token_ids
 
@@ -44,10 +45,10 @@ class TransformersEngine:
         self.stops = torch.tensor(self.stop_ids, dtype=torch.long)
 
     @classmethod
-    def load(cls, engine: dict, model: dict) -> Self:
-        set_threads(engine.get("threads", 0))
-        policy, tokenizer = load_policy(model["base"], model.get("adapter"), engine.get("dtype", "float32"))
-        return cls(policy.to(device()), tokenizer, engine.get("batch_size", 64))
+    def load(cls, engine: InProcess, model: Model) -> Self:
+        set_threads(engine.threads)
+        policy, tokenizer = load_policy(model.base, model.adapter, engine.dtype)
+        return cls(policy.to(device()), tokenizer, engine.batch_size)
 
     def prompt_ids(self, messages: list[dict], tools: list[dict] | None = None) -> list[int]:
         chat, native = chat_with_tools(self.tokenizer, messages, tools or [])

@@ -31,9 +31,9 @@ from apps.environments.protocol.bodies import (
 from apps.environments.protocol.rows import ASKED, said_in, task_of
 from apps.environments.protocol.scoring import as_members, call, score
 from workers.lib.environments.responses import to_items
+from workers.lib.errors import SpecError
 from workers.lib.messages import flat_tool
 from workers.lib.sandbox import RETRY_AFTER_S, Busy, visiting
-from workers.lib.spec import SpecError
 
 log = logging.getLogger(__name__)
 NO_KEY = "Send an API key of the project as “Authorization: Bearer <key>”, or as the password in the URL."

@@ -16,7 +16,7 @@ from apps.reviews import rescoring, specs
 from apps.reviews.actions import ReviewError
 from apps.reviews.editing import save_edit
 from apps.reviews.models import Rescore
-from workers.lib.spec import SpecError
+from workers.lib.errors import SpecError
 
 TRIED = 10
 

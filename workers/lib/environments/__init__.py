@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Protocol
 
+from workers.lib.errors import SpecError
 from workers.lib.messages import call_of
-from workers.lib.spec import SpecError
 from workers.lib.verifiers import Clients, Execution, Score
 
 BUILTIN = {

@@ -10,10 +10,10 @@ import httpx2
 
 from workers.lib.environments import opening
 from workers.lib.environments.episodes import ToolEpisode, judged, tool_names
+from workers.lib.errors import SpecError
 from workers.lib.keys import key_in
 from workers.lib.mcp import McpClient, McpError, observed, told
 from workers.lib.outgoing import RefusedAddress
-from workers.lib.spec import SpecError
 from workers.lib.verifiers import Clients, Execution, Score, build
 
 MAX_TURNS = 10

@@ -16,10 +16,10 @@ import httpx2
 from workers.lib.environments import opening
 from workers.lib.environments.episodes import ToolEpisode, tool_names
 from workers.lib.environments.responses import response_of, row_of
+from workers.lib.errors import SpecError
 from workers.lib.keys import bearer, hidden, key_in
 from workers.lib.messages import chat_tool
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
-from workers.lib.spec import SpecError
 from workers.lib.verifiers import Clients, Execution, Score, masked
 
 TRIES = 3

@@ -16,7 +16,7 @@ from workers.lib.probes.measure import rewards_of, speed, spread
 from workers.lib.probes.perturbations import Perturbation
 from workers.lib.probes.truth import is_right, last_text
 from workers.lib.probes.types import KEEP, Finding, Options, Outcome, ProbeResult, Report, Scorer, Wish
-from workers.lib.spec import Stop
+from workers.lib.program import Stop
 
 TRIED = 12  # tasks on which the form of right outputs is tried
 Tried = list[tuple[str, Case, Wish]]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
+from workers.lib.errors import SpecError
 from workers.lib.messages import MAX_DEPTH, argument_share, normalise
 from workers.lib.messages import content_text as text_of
-from workers.lib.spec import SpecError
 from workers.lib.verifiers.tool_calls import TOOL_CALL_WEIGHTS, parse_call, tool_call
 from workers.lib.verifiers.types import Clients, Execution, Rollout, Score, Verifier, masked
 

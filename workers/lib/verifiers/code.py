@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from workers.lib.errors import SpecError
 from workers.lib.graders import run as run_grader
 from workers.lib.graders import sample_of
 from workers.lib.graders import validate as validate_grader
 from workers.lib.messages import last_answer
 from workers.lib.sandbox import CodeError, Limits, Pool, shared
-from workers.lib.spec import SpecError
 from workers.lib.typed import Number
 from workers.lib.verifiers.base import Guarded, Options, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier

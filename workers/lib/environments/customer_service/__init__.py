@@ -22,9 +22,9 @@ from workers.lib.environments.customer_service.shop import (
 )
 from workers.lib.environments.customer_service.user import ScriptedUser, agrees
 from workers.lib.environments.episodes import ToolEpisode, judged, verifier_of
+from workers.lib.errors import SpecError
 from workers.lib.json_schema import refusal
 from workers.lib.messages import text_of
-from workers.lib.spec import SpecError
 from workers.lib.verifiers import Clients, Execution, Rollout, Score, masked
 
 MAX_TURNS = 20

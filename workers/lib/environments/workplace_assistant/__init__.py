@@ -14,7 +14,7 @@ from workers.lib.environments.episodes import ToolEpisode, judged, verifier_of
 from workers.lib.environments.workplace_assistant.office import HANDLERS, Office, OfficeError
 from workers.lib.environments.workplace_assistant.tables import NOW, Tables, given_tables, invented
 from workers.lib.environments.workplace_assistant.tools import TOOLS, coerced
-from workers.lib.spec import SpecError
+from workers.lib.errors import SpecError
 from workers.lib.verifiers import Clients, Execution, Rollout, Score, masked
 
 MAX_TURNS = 6

@@ -1,0 +1,32 @@
+"""Errors with a sentence for the screen. Light: the standard library only."""
+
+from __future__ import annotations
+
+import errno
+
+
+class SpecError(ValueError):
+    """A spec that cannot be used; the message is a sentence that names the field."""
+
+
+class JobError(Exception):
+    """An end with a sentence for the screen: a missing model folder, a full disk."""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or "No space left on device" in str(error)  # safetensors says it in a text of its own
+
+
+def sentence(error: BaseException) -> str:
+    """What the screen says of an error."""
+    if isinstance(error, JobError | SpecError):
+        return str(error)
+    chain: BaseException | None = error
+    while chain is not None:
+        if is_disk_full(chain):
+            return "The disk is full. Free some space and start the job again; its last checkpoint is kept."
+        chain = chain.__cause__ or chain.__context__
+    if isinstance(error, MemoryError):
+        return "There was not enough memory. Make the batch smaller."
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,66 @@
+"""Reads a job's spec, runs the program, and says in one event how it ended. Light: no torch."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from workers.lib.errors import SpecError, sentence
+from workers.lib.events import Emitter
+from workers.lib.specs import checked
+
+STOPPED = 128 + signal.SIGTERM
+
+
+class Stop(Exception):
+    """The wish to stop, no error: raised by `StopFlag.check` after SIGTERM."""
+
+
+class StopFlag:
+    """Set by SIGTERM; programs check it where they can stop cleanly."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    def install(self) -> None:
+        signal.signal(signal.SIGTERM, self._set)
+
+    def _set(self, number: int, frame: Any) -> None:
+        self.is_set = True
+
+    def check(self) -> None:
+        if self.is_set:
+            raise Stop
+
+
+def read_spec(path: Path, kind: str) -> Any:
+    """The typed spec (workers.lib.specs). Raises SpecError with the field in its message."""
+    try:
+        spec = json.loads(path.read_text())
+    except OSError as error:
+        raise SpecError(f"The spec {path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise SpecError(f"The spec {path} is not JSON: {error}.") from error
+    return checked(spec, kind)
+
+
+def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> None:
+    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (told in an event), 143 asked to stop."""
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: python -m workers.{kind} spec.json")
+    events, stop = Emitter(), StopFlag()
+    stop.install()
+    try:
+        program(read_spec(Path(sys.argv[1]), kind), events, stop)
+    except Stop:
+        events.log("warning", "Stopped on request.")
+        sys.exit(STOPPED)
+    except Exception as error:  # the program's boundary: every end is told in one event
+        traceback.print_exc()
+        events.error(sentence(error), traceback.format_exc())
+        sys.exit(1)
