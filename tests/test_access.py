@@ -101,7 +101,7 @@ def world(data_dir: Path) -> dict[str, Any]:
     )
     training = submit_training(
         project=project, method=Method.SFT, parent=base, dataset=freeze_dataset(eval_set=eval_set, by=by),
-        environment=environment, config={"steps": 2}, by=by,
+        environment=environment, config={"steps": 2, "learning_rate": 1e-3, "batch_size": 1}, by=by,
     )  # fmt: skip
     channel = promotion.channel_of(project)
     promotion.set_initial(channel=channel, version=base, by=by)

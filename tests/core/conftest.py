@@ -37,10 +37,13 @@ def submit(stand_in: None, data_dir: Path) -> Callable[..., TrainingRun]:
     override_lock(verifier=environment.verifier, reason="test", by=by)
 
     def make(*script: Any) -> TrainingRun:
-        return submit_training(
+        run = submit_training(
             project=project, method=Method.SFT, parent=base, dataset=freeze_dataset(eval_set=eval_set, by=by),
-            environment=environment, config={"steps": 2, "script": list(script)}, by=by,
+            environment=environment, config={"steps": 2, "learning_rate": 1e-3, "batch_size": 1}, by=by,
         )  # fmt: skip
+        run.spec["config"]["script"] = list(script)
+        run.save(update_fields=["spec"])
+        return run
 
     return make
 

@@ -191,7 +191,8 @@ def train(
     rng: random.Random, by: Any,
 ) -> TrainingRun:  # fmt: skip
     run = submit_training(
-        project=eval_set.project, method=method, parent=parent, environment=environment, config={"steps": STEPS},
+        project=eval_set.project, method=method, parent=parent, environment=environment,
+        config={"steps": STEPS, "learning_rate": 1e-3} | ({"batch_size": 8} if method == Method.SFT else {}),
         dataset=freeze_dataset(eval_set=eval_set, by=by), by=by,
     )  # fmt: skip
     assert run.claim("seed")

@@ -113,7 +113,7 @@ def test_a_running_job_is_followed_without_reloading(world: World, user: Any, lo
     """Progress and curves come by themselves; the page says so when the run has ended."""
     run = submit_training(
         project=world.project, method=Method.SFT, parent=world.base, environment=world.environment,
-        dataset=freeze_dataset(eval_set=world.eval_set, by=user), config={"steps": 4}, by=user, name="Live run",
+        dataset=freeze_dataset(eval_set=world.eval_set, by=user), config={"steps": 4, "learning_rate": 1e-3, "batch_size": 1}, by=user, name="Live run",
     )  # fmt: skip
     assert run.claim("test")
     logged_in.goto(reverse("training:detail", args=[world.project.slug, run.pk]))
