@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 from msgspec import structs
 from torch import Tensor
+from torch.nn import functional
 
 from workers.evaluate import emit_sample, limits_of, sampling_of
 from workers.lib.engines import Sampling
@@ -30,7 +33,7 @@ from workers.lib.rollouts import Finished, play
 from workers.lib.specs import Grpo
 from workers.lib.verifiers import Score
 from workers.ml import checkpoint
-from workers.ml.branches import completion_hidden, decoder_of, forward_prompts
+from workers.ml.branches import completion_parts, decoder_of, pad
 from workers.ml.losses import token_logprobs
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 from workers.ml.transformers_engine import TransformersEngine
@@ -67,31 +70,49 @@ def advantages(rewards: Tensor, scale: str = "group") -> Tensor:
     return torch.where(seen, centred, torch.zeros_like(rewards))
 
 
-def logprobs_of(
+def logprob_parts(
     model: Any, prompts: list[list[int]], completions: list[list[list[int]]], temperature: float, fill: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities of every completion's tokens: (logprobs [R, U], entropies [R, U] without gradient, real [R, U]).
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """Of every completion's tokens, a part of the R rows at a time (workers.ml.branches.completion_parts): (rows,
+    log-probabilities [r, u], entropies [r, u] without gradient, which are real [r, u]).
 
     Rows are conversation by conversation. Logits are computed at completion positions only.
     """
     decoder, head = decoder_of(model)
-    prompted = forward_prompts(decoder, prompts, fill)
-    hidden, ids, real = completion_hidden(decoder, prompted, completions)
-    found = token_logprobs(head, hidden[real], ids[real], temperature)
-    zeros = torch.zeros(real.shape, device=hidden.device)
-    return zeros.masked_scatter(real, found.logprobs), zeros.masked_scatter(real, found.entropies), real
+    for rows, hidden, ids, real in completion_parts(decoder, prompts, completions, fill):
+        found = token_logprobs(head, hidden[real], ids[real], temperature)
+        zeros = torch.zeros(real.shape, device=hidden.device)
+        yield rows, zeros.masked_scatter(real, found.logprobs), zeros.masked_scatter(real, found.entropies), real
+
+
+@torch.no_grad()
+def logprobs_of(
+    model: Any, prompts: list[list[int]], completions: list[list[list[int]]], temperature: float, fill: int
+) -> Tensor:
+    """Log-probabilities [R, U] of every completion's tokens, 0 after its end."""
+    longest = max(len(tokens) for group in completions for tokens in group)
+    parts = logprob_parts(model, prompts, completions, temperature, fill)
+    return torch.cat([functional.pad(found, (0, longest - found.shape[1])) for _, found, _, _ in parts])
 
 
 def policy_loss(
-    logprobs: Tensor, old: Tensor, reference: Tensor | None, advantage: Tensor, real: Tensor, config: dict
+    logprobs: Tensor,
+    old: Tensor,
+    reference: Tensor | None,
+    advantage: Tensor,
+    real: Tensor,
+    config: dict,
+    whole: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The clipped loss of a batch, all tensors [R, U] and advantage [R], and what was clipped.
+    """The clipped loss of a batch, all tensors [R, U] and advantage [R], and what was clipped. For a part of a batch, say
+    with `whole` [R, U] which tokens of all of it are real: the parts' losses and metrics add up to the batch's.
 
     grpo: mean over completions of the mean over tokens. dapo: mean over all tokens. dr_grpo: sum over tokens / (R × the
     longest length allowed). gspo: as grpo, with one ratio a sequence. KL to the reference: the k3 estimator × the ratio;
     without beta it is measured only, and without a reference not even that.
     """
-    lengths = real.sum(-1).clamp(min=1)
+    whole = real if whole is None else whole
+    tokens, lengths = whole.sum().clamp(min=1), real.sum(-1).clamp(min=1)
     log_ratio = (logprobs - old) * real
     if config["loss_type"] == "gspo":
         # The value is the sequence's ratio, the gradient reaches each token (GSPO-token with equal advantages).
@@ -100,7 +121,6 @@ def policy_loss(
     clipped = ratio.clamp(1 - config["clip_low"], 1 + config["clip_high"])
     each = -torch.minimum(ratio * advantage[:, None], clipped * advantage[:, None])
     measured: dict[str, float] = {}
-    tokens = real.sum().clamp(min=1)
     if reference is not None:
         gap = reference - logprobs
         kl = gap.exp() - gap - 1
@@ -109,14 +129,46 @@ def policy_loss(
             # Times the ratio (1 on policy): without its gradient the KL's is biased (DeepSeek-V3.2 2512.02556).
             each = each + config["beta"] * ratio * kl
     if config["loss_type"] in ("grpo", "gspo"):
-        loss = ((each * real).sum(-1) / lengths).mean()
+        loss = ((each * real).sum(-1) / lengths).sum() / len(whole)
     elif config["loss_type"] == "dapo":
         loss = (each * real).sum() / tokens
     else:
-        loss = (each * real).sum() / (len(each) * config["max_new_tokens"])
+        loss = (each * real).sum() / (len(whole) * config["max_new_tokens"])
     low = ((ratio < 1 - config["clip_low"]) & (advantage[:, None] < 0) & real).sum() / tokens
     high = ((ratio > 1 + config["clip_high"]) & (advantage[:, None] > 0) & real).sum() / tokens
     return loss, measured | {"train/clip_low": float(low), "train/clip_high": float(high)}
+
+
+@dataclass
+class Batch:
+    """What an update learns from: R completions, conversation by conversation, the longest of U tokens."""
+
+    prompts: list[list[int]]
+    completions: list[list[list[int]]]
+    advantage: Tensor  # [R]
+    used: Tensor  # [R, U]: tokens of samples that are not masked
+
+
+def add_gradients(
+    model: Any, batch: Batch, old: Tensor | None, reference: Tensor | None, config: dict, fill: int
+) -> tuple[Tensor, dict[str, float]]:
+    """Adds the gradients of the batch's loss to the model's: (log-probabilities [R, U] of its tokens, metrics).
+
+    `old` None: the batch is on policy, the ratio exactly 1.
+    """
+    logprobs, metrics = torch.zeros(batch.used.shape, device=batch.used.device), Counter[str]()
+    tokens = batch.used.sum().clamp(min=1)
+    for rows, found, entropies, real in logprob_parts(
+        model, batch.prompts, batch.completions, config["temperature"], fill
+    ):
+        here = (rows, slice(real.shape[1]))
+        logprobs[here] = found.detach()
+        before, far = (old if old is not None else logprobs)[here], None if reference is None else reference[here]
+        loss, measured = policy_loss(found, before, far, batch.advantage[rows], batch.used[here], config, batch.used)
+        loss.backward()
+        entropy = float((entropies * batch.used[here]).sum() / tokens)
+        metrics.update(measured | {"train/loss": float(loss.detach()), "train/entropy": entropy})
+    return logprobs, dict(metrics)
 
 
 class Trainer:
@@ -158,15 +210,14 @@ class Trainer:
         every = 1 if self.config["beta"] else self.config["kl_every"]
         if not every or (self.done + 1) % every:
             return None
-        with torch.no_grad():
-            if self.reference is None:
-                with self.model.disable_adapter():
-                    return logprobs_of(self.model, prompts, completions, self.config["temperature"], self.fill)[0]
-            self.model.set_adapter("reference")
-            try:
-                return logprobs_of(self.model, prompts, completions, self.config["temperature"], self.fill)[0]
-            finally:
-                self.model.set_adapter("default")
+        if self.reference is None:
+            with self.model.disable_adapter():
+                return logprobs_of(self.model, prompts, completions, self.config["temperature"], self.fill)
+        self.model.set_adapter("reference")
+        try:
+            return logprobs_of(self.model, prompts, completions, self.config["temperature"], self.fill)
+        finally:
+            self.model.set_adapter("default")
 
     def batch_of(self, step: int) -> list[dict]:
         """The step's tasks: each epoch is its own shuffle, and a resumed run draws what an unbroken one would."""
@@ -218,31 +269,36 @@ class Trainer:
         ]
         if not telling:
             return {"train/loss": 0.0}
-        prompts = [group.prompt for group, _ in telling]
-        completions = [[output.token_ids for output in group.outputs] for group, _ in telling]
-        where = next(self.model.parameters()).device
-        advantage = torch.cat([weight for _, weight in telling]).to(where)
-        masked = torch.tensor([score.masked for group, _ in telling for score in group.scores], device=where)
-        reference = self.reference_logprobs(prompts, completions)
+        batch = self.batch_from(telling)
+        reference = self.reference_logprobs(batch.prompts, batch.completions)
         old: Tensor | None = None
         metrics: dict[str, float] = {}
         for _ in range(config["updates_per_batch"]):
-            logprobs, entropy, real = logprobs_of(self.model, prompts, completions, config["temperature"], self.fill)
-            used = real & ~masked[:, None]
+            logprobs, found = add_gradients(self.model, batch, old, reference, config, self.fill)
+            metrics |= found
             if old is None:
                 # On policy the ratio is exactly 1; how far the sampler was from it is measured, not assumed.
-                old = logprobs.detach()
-                metrics |= sampler_gap(old, [output for group, _ in telling for output in group.outputs], real)
-                metrics["train/entropy"] = float((entropy * used).sum() / used.sum().clamp(min=1))
-            loss, clipped = policy_loss(logprobs, old, reference, advantage, used, config)
-            loss.backward()
+                old, entropy = logprobs, found["train/entropy"]
+                metrics |= sampler_gap(old, [output for group, _ in telling for output in group.outputs])
             norm = torch.nn.utils.clip_grad_norm_(
                 [p for p in self.model.parameters() if p.requires_grad], config["max_grad_norm"]
             )
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            metrics |= clipped | {"train/loss": float(loss.detach()), "train/grad_norm": float(norm)}
+            metrics |= {"train/entropy": entropy, "train/grad_norm": float(norm)}
         return metrics
+
+    def batch_from(self, groups: list[tuple[Group, Tensor]]) -> Batch:
+        where = next(self.model.parameters()).device
+        outputs = [output for group, _ in groups for output in group.outputs]
+        masked = torch.tensor([score.masked for group, _ in groups for score in group.scores])
+        real = pad([output.token_ids for output in outputs], self.fill)[1]
+        return Batch(
+            prompts=[group.prompt for group, _ in groups],
+            completions=[[output.token_ids for output in group.outputs] for group, _ in groups],
+            advantage=torch.cat([weight for _, weight in groups]).to(where),
+            used=(real & ~masked[:, None]).to(where),
+        )
 
     def validate(self, step: int) -> None:
         """The validation tasks under the harness's own sampling, with the weights as they are."""
@@ -310,13 +366,16 @@ class Trainer:
         return checkpoint.save_adapter(self.model, self.out / "adapter")
 
 
-def sampler_gap(logprobs: Tensor, outputs: list[Reply], real: Tensor) -> dict[str, float]:
+def sampler_gap(logprobs: Tensor, outputs: list[Reply]) -> dict[str, float]:
     """|log-probability of the trainer − of the sampler| over the tokens; 0 up to rounding when on policy."""
-    sampled = torch.zeros_like(logprobs)
-    for row, output in enumerate(outputs):
-        sampled[row, : len(output.logprobs)] = torch.tensor(output.logprobs)
-    gap = (logprobs - sampled).abs() * real
-    return {"train/logp_diff_mean": float(gap.sum() / real.sum().clamp(min=1)), "train/logp_diff_max": float(gap.max())}
+    gap = torch.tensor(
+        [
+            abs(trained - sampled)
+            for row, output in zip(logprobs.tolist(), outputs, strict=True)
+            for trained, sampled in zip(row, output.logprobs, strict=False)
+        ]
+    )
+    return {"train/logp_diff_mean": float(gap.mean()), "train/logp_diff_max": float(gap.max())}
 
 
 def rollout_metrics(groups: list[Group]) -> dict[str, float]:

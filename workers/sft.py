@@ -8,6 +8,7 @@ run goes on with the remaining steps in an order of its own.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from workers.lib.events import Emitter
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.specs import Sft, SftRow
 from workers.ml import checkpoint
-from workers.ml.branches import common_prefix, decoder_of, forward_level, use_branches
+from workers.ml.branches import common_prefix, cut, decoder_of, forward_level, forward_prefix, parts, use_branches
 from workers.ml.losses import token_logprobs
 from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
 
@@ -34,14 +35,11 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     class SharedPromptTrainer(SFTTrainer):
         """TRL's trainer with the same loss, computed without repeating the prompt."""
 
-        def compute_loss(
-            self, model: Any, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
-        ) -> Any:
-            loss, metrics = completion_loss(
-                self.model, inputs["input_ids"], inputs["attention_mask"].bool(), inputs["labels"]
-            )
-            found.update(metrics)
-            return loss
+        def training_step(self, model: Any, inputs: dict, num_items_in_batch: Any = None) -> Tensor:
+            model.train()
+            ids, real, labels = (inputs[name].to(device()) for name in ("input_ids", "attention_mask", "labels"))
+            found.update(add_gradients(model, ids, real.bool(), labels))
+            return torch.tensor(found["train/loss"], device=device())
 
     config, out = structs.asdict(spec.config), Path(spec.out_dir)
     steps, resume = spec.config.steps, spec.resume_from
@@ -102,28 +100,31 @@ def trl_row(tokenizer: Any, row: SftRow) -> dict:
     return {"prompt": chat, "completion": completion, "tools": json.dumps(tools)}
 
 
-def completion_loss(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, float]]:
-    """Mean negative log-likelihood over the labelled tokens of a batch, and its entropy and accuracy.
+def add_gradients(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> dict[str, float]:
+    """Adds the gradients of a batch's loss to the model's; the loss, entropy and accuracy as metrics.
 
-    All [B, L], padded on the right; labels are −100 where nothing is learnt, at least in each row's beginning. The tokens
-    that all rows begin with are computed once, logits only where there is a label.
+    The loss is the mean negative log-likelihood over the labelled tokens. All [B, L], padded on the right; labels are
+    −100 where nothing is learnt, at least in each row's beginning. The tokens that all rows begin with are computed
+    once, the rest a part of the rows at a time, logits only where there is a label.
     """
     decoder, head = decoder_of(model)
-    learnt = labels != -100
+    learnt, lengths = labels != -100, real.sum(-1).tolist()
     prompts = [row[: int(mark.int().argmax())].tolist() for row, mark in zip(ids, learnt, strict=True)]
     shared = max(0, common_prefix(prompts))  # a row may have no prompt at all
-    above = []
-    if shared:
-        start = torch.zeros(1, dtype=torch.long, device=ids.device)
-        above = [forward_level(decoder, ids[:1, :shared], None, start, [])[1]]
-    starts = torch.full((len(ids),), shared, device=ids.device)
-    hidden, _ = forward_level(decoder, ids[:, shared:], real[:, shared:], starts, above)
-    learnt, labels = learnt[:, shared + 1 :], labels[:, shared + 1 :]
-    found = token_logprobs(head, hidden[:, :-1][learnt], labels[learnt])
-    return -found.logprobs.mean(), {
-        "train/entropy": float(found.entropies.mean()),
-        "train/token_accuracy": float(found.likeliest.float().mean()),
-    }
+    found, tokens = Counter[str](), learnt.sum()
+    with cut(forward_prefix(decoder, prompts[0][:shared])) as (above,):
+        for rows in parts([length - shared for length in lengths], decoder):
+            own, after = slice(shared, max(lengths[rows])), slice(shared + 1, max(lengths[rows]))
+            starts = torch.full((len(ids[rows]),), shared, device=ids.device)
+            hidden, _ = forward_level(decoder, ids[rows, own], real[rows, own], starts, above)
+            where = learnt[rows, after]
+            made = token_logprobs(head, hidden[:, :-1][where], labels[rows, after][where])
+            loss = -made.logprobs.sum() / tokens
+            loss.backward()
+            found["train/loss"] += float(loss.detach())
+            found["train/entropy"] += float(made.entropies.sum() / tokens)
+            found["train/token_accuracy"] += float(made.likeliest.sum() / tokens)
+    return dict(found)
 
 
 def reporting(

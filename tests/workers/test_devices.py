@@ -26,7 +26,7 @@ from workers.ml.branches import pad, use_branches
 from workers.ml.models import load_base, lora
 from workers.ml.policies import open_policy
 from workers.ml.transformers_engine import TransformersEngine
-from workers.sft import completion_loss
+from workers.sft import add_gradients
 
 CHATS = [[{"role": "user", "content": text}] for text in ("Close 12.", "Send Ana a mail about lunch.", "Hi")]
 CONFIG = {
@@ -129,9 +129,7 @@ def test_the_loss_of_sft_elsewhere_is_the_same(tiny_model: Path) -> None:
         with elsewhere():
             model = model.to(device)
             use_branches(model)
-            loss, _ = completion_loss(model, ids.to(device), real.to(device), labels.to(device))
-            loss.backward()
-            losses.append(float(loss.detach()))
+            losses.append(add_gradients(model, ids.to(device), real.to(device), labels.to(device))["train/loss"])
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 

@@ -15,15 +15,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tests.workers.conftest import Recorder, typed
 from workers import grpo
-from workers.grpo import Group, advantages, policy_loss, sampler_gap
+from workers.grpo import Group, add_gradients, advantages, sampler_gap
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.errors import SpecError
 from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Lora
 from workers.lib.verifiers import Score
+from workers.ml import attention, branches, losses
 from workers.ml.models import load_base, lora
 
 # Equality with TRL, float32: the loss, and each gradient's largest difference relative to the largest gradient.
@@ -131,15 +134,15 @@ def ours(case: Case, events: Recorder) -> tuple[list[float], list[dict[str, torc
     found = []
 
     def recording(*arguments: Any) -> tuple[torch.Tensor, dict]:
-        loss, metrics = policy_loss(*arguments)
-        found.append((float(loss.detach()), metrics))
-        return loss, metrics
+        logprobs, metrics = add_gradients(*arguments)
+        found.append((metrics["train/loss"], metrics))
+        return logprobs, metrics
 
     trainer = Trainer(case.spec, events, StopFlag())
     shake(trainer.model, 2, 0.02)
     trainer.optimizer = optimizer = Drift(trainer.model)  # type: ignore[assignment]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grpo, "policy_loss", recording)
+        patch.setattr(grpo, "add_gradients", recording)
         trainer.update(case.groups(trainer))
     return [loss for loss, _ in found], optimizer.gradients, [metrics for _, metrics in found]
 
@@ -207,7 +210,13 @@ CASES = {
     "gspo with KL": {"loss_type": "gspo", "beta": 0.01, "clip_low": 0.02, "clip_high": 0.03},
     "dapo, temperature 0.7": {"loss_type": "dapo", "temperature": 0.7},
     "dapo with KL, no adapter to start from": {"loss_type": "dapo", "beta": 0.1},
+    "grpo with KL, row by row": {"loss_type": "grpo", "beta": 0.1},
+    "dapo, row by row": {"loss_type": "dapo"},
+    "dr_grpo, two rows at a time": {"loss_type": "dr_grpo", "scale_rewards": "none"},
+    "dapo with KL, two conversations and one": {"loss_type": "dapo", "beta": 0.1},
+    "dapo with KL, attention in chunks": {"loss_type": "dapo", "beta": 0.1},
 }
+TOKENS_AT_ONCE = {"row by row": 1, "two rows": 2 * CONFIG["max_new_tokens"], "two conversations": 100}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -218,7 +227,13 @@ def test_loss_and_gradients_are_those_of_trl(
     make_spec: Callable[..., dict],
     events: Recorder,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for part, tokens in TOKENS_AT_ONCE.items():
+        if part in name:
+            monkeypatch.setitem(branches.PART, "cpu", tokens)
+    if "chunks" in name:
+        monkeypatch.setitem(attention.CHUNK, "cpu", 2000)
     model = {"base": str(tiny_model), "adapter": None if "no adapter" in name else str(adapter)}
     config = CONFIG | {"updates_per_batch": 2, "max_grad_norm": 1e9} | CASES[name]
     torch.manual_seed(0)  # for the new adapter of the last case
@@ -238,6 +253,39 @@ def compare(case: Case, events: Recorder, folder: Path) -> None:
     # The second update is off policy, far enough that both sides of the clipping were at work.
     assert metrics[0]["train/clip_low"] == metrics[0]["train/clip_high"] == 0
     assert metrics[1]["train/clip_low"] > 0 and metrics[1]["train/clip_high"] > 0
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor of floats that was computed; views are of what is there."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            found = [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+            self.elements = max(0, self.elements, *(leaf.numel() for leaf in found))
+        return made
+
+
+def test_an_update_never_holds_all_logits_or_attention_weights(
+    make_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many samples a step has; what grows with them is in the log-probabilities alone."""
+    monkeypatch.setitem(losses.CHUNK, "cpu", 2000)
+    monkeypatch.setitem(attention.CHUNK, "cpu", 2000)
+    monkeypatch.setitem(branches.PART, "cpu", 32)
+    case = Case(make_spec(config=CONFIG | {"beta": 0.1}), SPREAD)
+    trainer = Trainer(case.spec, events, StopFlag())
+    groups = case.groups(trainer)
+    vocabulary, width = trainer.engine.head.weight.shape
+    tokens = sum(len(ids) for group in case.completions for ids in group)
+    prompt = max(len(group.prompt) for group in groups)
+    with Largest() as largest:
+        assert trainer.update(groups)["train/grad_norm"] > 0
+    # A prompt's own activations, or an adapter's gradient: no smaller than these.
+    assert largest.elements <= max(2000, prompt * 2 * width)
+    assert largest.elements < tokens * vocabulary / 3 and largest.elements < prompt * prompt
 
 
 def test_a_masked_sample_moves_nothing(make_spec: Callable[..., dict], events: Recorder, adapter: Path) -> None:
@@ -283,12 +331,11 @@ def test_the_sampler_is_the_trainer(make_spec: Callable[..., dict], events: Reco
     trainer = Trainer(spec, events, StopFlag())
     groups = trainer.rollout(0)
     prompts, completions = [g.prompt for g in groups], [[o.token_ids for o in g.outputs] for g in groups]
-    logprobs, entropy, real = grpo.logprobs_of(trainer.model, prompts, completions, 0.8, 0)
+    logprobs = grpo.logprobs_of(trainer.model, prompts, completions, 0.8, 0)
     outputs = [output for group in groups for output in group.outputs]
-    assert sampler_gap(logprobs.detach(), outputs, real)["train/logp_diff_max"] < 2e-5
-    assert logprobs.requires_grad and not entropy.requires_grad
+    assert sampler_gap(logprobs, outputs)["train/logp_diff_max"] < 2e-5
     wrong = [replace(output, logprobs=[value - 0.5 for value in output.logprobs]) for output in outputs]
-    assert sampler_gap(logprobs.detach(), wrong, real)["train/logp_diff_mean"] == pytest.approx(0.5, abs=1e-3)
+    assert sampler_gap(logprobs, wrong)["train/logp_diff_mean"] == pytest.approx(0.5, abs=1e-3)
 
 
 @pytest.fixture

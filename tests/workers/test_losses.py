@@ -34,7 +34,7 @@ def head(*, frozen: bool) -> Head:
 def test_chunks_give_the_values_and_gradients_of_the_plain_form(
     frozen: bool, tokens_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses, "CHUNK", tokens_at_once * VOCABULARY)
+    monkeypatch.setitem(losses.CHUNK, "cpu", tokens_at_once * VOCABULARY)
     output = head(frozen=frozen)
     ids, weights = torch.randint(0, VOCABULARY, (TOKENS,)), torch.randn(TOKENS)
     hidden = torch.randn(TOKENS, WIDTH, requires_grad=True)
@@ -56,7 +56,7 @@ def test_chunks_give_the_values_and_gradients_of_the_plain_form(
 
 
 def test_without_gradients_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "CHUNK", 4 * VOCABULARY)
+    monkeypatch.setitem(losses.CHUNK, "cpu", 4 * VOCABULARY)
     output = head(frozen=True)
     with torch.no_grad():
         found = token_logprobs(output, torch.randn(TOKENS, WIDTH), torch.zeros(TOKENS, dtype=torch.long))

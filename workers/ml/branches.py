@@ -14,116 +14,16 @@ function of any model of the transformers library that lets it be replaced (`att
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
 
 from workers.lib.errors import JobError
-
-NAME = "flywheel_branches"
-
-
-@dataclass
-class Segment:
-    """Keys and values of one level for every layer, [b, kv_heads, s, head_dim], and which of the s are real, [b, s].
-
-    b divides the number of rows that attend to it; `real` is None where all are.
-    """
-
-    keys: list[Tensor] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
-    real: Tensor | None = None
-
-
-@dataclass
-class Pass:
-    """One forward pass: which segments stand above the new tokens, and where the new ones go.
-
-    `store(layer, keys, values)` keeps the new keys and values and returns those that the new tokens attend to
-    among themselves; `mask` [rows or 1, 1, 1, new, seen] says which (True: may attend), None for all.
-    """
-
-    above: list[Segment]
-    store: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
-    mask: Tensor | None
-
-
-def attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    branch: Pass | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """query [R, heads, U, d], key and value [R, kv_heads, U, d] → [R, U, heads, d]. `branch` is passed to the model."""
-    assert branch is not None, "this model was switched to branch attention; call it through workers.ml.branches"
-    if softcap is not None or s_aux is not None:
-        raise NotImplementedError("capped attention scores and attention sinks")
-    rows, heads, new, d = query.shape
-    kv_heads = key.shape[1]
-    own_keys, own_values = branch.store(module.layer_idx, key, value)
-    q = query.reshape(rows, kv_heads, heads // kv_heads, new, d) * scaling
-    parts = [
-        (segment.keys[module.layer_idx], segment.values[module.layer_idx], segment.real) for segment in branch.above
-    ]
-    scores = [_scores(q, keys, real) for keys, _, real in parts]
-    own = _scores(q, own_keys, None)
-    if branch.mask is not None:
-        own = own.masked_fill(~branch.mask, float("-inf"))
-    if sliding_window and sum(part.shape[-1] for part in [*scores, own]) > sliding_window:
-        raise JobError(f"The prompts are longer than this model's attention window of {sliding_window} tokens.")
-    weights = torch.cat([*scores, own], dim=-1).softmax(dim=-1, dtype=torch.float32).to(q.dtype)
-    output = torch.zeros_like(q)
-    at = 0
-    for values in [*(values for _, values, _ in parts), own_values]:
-        output = output + _weighted(weights[..., at : at + values.shape[2]], values)
-        at += values.shape[2]
-    return output.reshape(rows, heads, new, d).transpose(1, 2), None
-
-
-def _fold(x: Tensor, b: int) -> Tensor:
-    """[R, kv, g, U, n] → [b, kv, R/b × g × U, n]: rows that share keys become one matrix product."""
-    rows, kv, g, new, n = x.shape
-    if rows == b:
-        return x.reshape(b, kv, g * new, n)
-    return x.reshape(b, rows // b, kv, g, new, n).transpose(1, 2).reshape(b, kv, rows // b * g * new, n)
-
-
-def _unfold(x: Tensor, rows: int, g: int, new: int) -> Tensor:
-    """The inverse of `_fold`."""
-    b, kv, _, n = x.shape
-    if rows == b:
-        return x.reshape(rows, kv, g, new, n)
-    return x.reshape(b, kv, rows // b, g, new, n).transpose(1, 2).reshape(rows, kv, g, new, n)
-
-
-def _scores(q: Tensor, keys: Tensor, real: Tensor | None) -> Tensor:
-    rows, _, g, new, _ = q.shape
-    b = keys.shape[0]
-    folded = _fold(q, b) @ keys.transpose(-1, -2)
-    if real is not None:
-        folded = folded.masked_fill(~real[:, None, None, :], float("-inf"))
-    return _unfold(folded, rows, g, new)
-
-
-def _weighted(weights: Tensor, values: Tensor) -> Tensor:
-    rows, _, g, new, _ = weights.shape
-    return _unfold(_fold(weights, values.shape[0]) @ values, rows, g, new)
-
-
-AttentionInterface.register(NAME, attention)
+from workers.ml.attention import NAME, Pass, Segment
 
 
 def decoder_of(model: Any) -> tuple[Any, Any]:
@@ -152,6 +52,7 @@ def use_branches(model: Any) -> None:
         raise JobError(_unsuited(causal))
 
 
+PART = {"cpu": 256, "cuda": 16384}  # tokens computed with gradients at a time; more are not faster on a CPU
 NARROW = (torch.bfloat16, torch.float16)
 TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a log-probability, between two orders of the same sums
 
@@ -203,7 +104,7 @@ def _largest_difference(causal: Any) -> float:
 
 
 def _causal(n: int, device: torch.device) -> Tensor:
-    return torch.ones(n, n, dtype=torch.bool, device=device).tril()[None, None, None]
+    return torch.ones(n, n, dtype=torch.bool, device=device).tril()[None]
 
 
 def forward_level(
@@ -221,12 +122,12 @@ def forward_level(
         offsets = (real.cumsum(-1) - 1).clamp(min=0)
         itself = torch.eye(ids.shape[1], dtype=torch.bool, device=ids.device)
         # A padded token attends to itself alone, so that no row of the softmax is empty.
-        mask = (_causal(ids.shape[1], ids.device) & real[:, None, None, None, :]) | itself
+        mask = (_causal(ids.shape[1], ids.device) & real[:, None]) | itself
 
     def store(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        segment.keys.append(keys)
-        segment.values.append(values)
-        return keys, values
+        segment.keys.append(keys.contiguous())
+        segment.values.append(values.contiguous())
+        return segment.keys[-1], segment.values[-1]
 
     hidden = decoder(
         input_ids=ids, position_ids=starts[:, None] + offsets, use_cache=False, branch=Pass(above, store, mask)
@@ -267,20 +168,27 @@ class Prompted:
 
 
 def forward_prompts(decoder: Any, prompts: list[list[int]], fill: int) -> Prompted:
-    """Levels 0 and 1. Rests are padded on the left, so that every conversation's last token is in the last column."""
+    """Levels 0 and 1."""
     shared = common_prefix(prompts)
+    return forward_rests(decoder, prompts, shared, forward_prefix(decoder, prompts[0][:shared]), fill)
+
+
+def forward_prefix(decoder: Any, tokens: list[int]) -> list[Segment]:
+    """Level 0, of one segment or, where nothing is shared, of none."""
+    if not tokens:
+        return []
+    ids = torch.tensor([tokens], device=next(decoder.parameters()).device)
+    return [forward_level(decoder, ids, None, torch.zeros(1, dtype=torch.long, device=ids.device), [])[1]]
+
+
+def forward_rests(decoder: Any, prompts: list[list[int]], shared: int, above: list[Segment], fill: int) -> Prompted:
+    """Level 1. Rests are padded on the left, so that every conversation's last token is in the last column."""
     device = next(decoder.parameters()).device
-    segments: list[Segment] = []
-    if shared:
-        prefix = torch.tensor([prompts[0][:shared]], device=device)
-        _, segment = forward_level(decoder, prefix, None, torch.zeros(1, dtype=torch.long, device=device), [])
-        segments.append(segment)
     ids, real = pad([prompt[shared:] for prompt in prompts], fill, left=True)
-    ids, real = ids.to(device), real.to(device)
     starts = torch.full((len(prompts),), shared, device=device)
-    hidden, rest = forward_level(decoder, ids, real, starts, segments)
+    hidden, rest = forward_level(decoder, ids.to(device), real.to(device), starts, above)
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
-    return Prompted([*segments, rest], lengths, hidden[:, -1], fill)
+    return Prompted([*above, rest], lengths, hidden[:, -1], fill)
 
 
 def completion_hidden(
@@ -302,3 +210,60 @@ def completion_hidden(
     starts = prompted.lengths.repeat_interleave(each)
     hidden, _ = forward_level(decoder, ids[:, :-1], real[:, :-1], starts, prompted.segments)
     return torch.cat([first, hidden], dim=1), ids, real
+
+
+def completion_parts(
+    decoder: Any, prompts: list[list[int]], completions: list[list[list[int]]], fill: int
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """`completion_hidden` a part of the rows at a time, PART tokens or one row: (rows, hidden, ids, real).
+
+    With gradients, send each part's loss backward before asking for the next: then the activations of one part exist at
+    a time. The prompts' own follow by themselves, once for all that attends to them.
+    """
+    shared, each = common_prefix(prompts), len(completions[0])
+    longest = [max(map(len, group)) for group in completions]
+    sizes = [len(prompt) - shared + each * most for prompt, most in zip(prompts, longest, strict=True)]
+    with cut(forward_prefix(decoder, prompts[0][:shared])) as (above,):
+        for some in parts(sizes, decoder):
+            prompted = forward_rests(decoder, prompts[some], shared, above, fill)
+            with cut(prompted.segments[-1:], prompted.last_hidden) as (rest, last):
+                prompted = replace(prompted, segments=[*above, *rest], last_hidden=last)
+                alone = len(prompts[some]) == 1
+                for at in parts(list(map(len, completions[some.start])), decoder) if alone else [slice(0, each)]:
+                    part = [group[at] for group in completions[some]]
+                    first = some.start * each + at.start
+                    rows = slice(first, first + sum(map(len, part)))
+                    yield rows, *completion_hidden(decoder, prompted, part)
+
+
+def parts(sizes: list[int], decoder: Any) -> Iterator[slice]:
+    """Neighbours that are computed together: PART tokens, padded to the longest, or one."""
+    device = next(decoder.parameters()).device.type
+    most, start, widest = PART.get(device, PART["cpu"]), 0, 0
+    for end, size in enumerate(sizes):
+        widest = max(widest, size)
+        if end > start and (end + 1 - start) * widest > most:
+            yield slice(start, end)
+            start, widest = end, size
+    yield slice(start, len(sizes))
+
+
+@contextmanager
+def cut(segments: list[Segment], *tensors: Tensor) -> Iterator[tuple[Any, ...]]:
+    """The same without their past, into which the gradients that have reached them go when the block ends.
+
+    So what is computed from them may go backward in parts, and what they were computed from goes backward once.
+    """
+    whole = [*(tensor for segment in segments for tensor in (*segment.keys, *segment.values)), *tensors]
+    if not torch.is_grad_enabled():
+        yield segments, *tensors
+        return
+    leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in whole]
+    left = iter(leaves)
+    yield (
+        [Segment([next(left) for _ in s.keys], [next(left) for _ in s.values], s.real) for s in segments],
+        *left,
+    )
+    reached = [(tensor, leaf.grad) for tensor, leaf in zip(whole, leaves, strict=True) if leaf.grad is not None]
+    if reached:
+        torch.autograd.backward(*zip(*reached, strict=True))

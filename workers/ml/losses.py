@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-CHUNK = 2**23  # logits at a time; 32 MiB in float32
+CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits at a time; 8 and 512 MiB in float32
 
 
 class Tokens(NamedTuple):
@@ -30,13 +30,17 @@ def token_logprobs(head: Any, hidden: Tensor, ids: Tensor, temperature: float = 
     frozen = not any(parameter.requires_grad for parameter in head.parameters())
     if frozen and hidden.requires_grad and torch.is_grad_enabled():
         return Tokens(*_FrozenHead.apply(hidden, ids, head, temperature))
-    chunk = max(1, CHUNK // head.weight.shape[0])
+    chunk = chunk_size(head)
     pieces = zip(hidden.split(chunk), ids.split(chunk), strict=True)
     if torch.is_grad_enabled() and not frozen:
         found = [checkpoint(_chunk, head, *piece, temperature, use_reentrant=False) for piece in pieces]
     else:
         found = [_chunk(head, *piece, temperature) for piece in pieces]
     return Tokens(*map(torch.cat, zip(*found, strict=True)))
+
+
+def chunk_size(head: Any) -> int:
+    return max(1, CHUNK.get(head.weight.device.type, CHUNK["cpu"]) // head.weight.shape[0])
 
 
 def _chunk(head: Any, hidden: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -50,7 +54,7 @@ def _chunk(head: Any, hidden: Tensor, ids: Tensor, temperature: float) -> tuple[
 class _FrozenHead(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, ids: Tensor, head: Any, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-        chunk = max(1, CHUNK // head.weight.shape[0])
+        chunk = chunk_size(head)
         gradients, found = [], []
         for states, tokens in zip(hidden.split(chunk), ids.split(chunk), strict=True):
             with torch.enable_grad():

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.specs import InProcess, Model
-from workers.ml.branches import Pass, Prompted, Segment, decoder_of, forward_prompts, use_branches
+from workers.ml.attention import Pass, Segment
+from workers.ml.branches import Prompted, decoder_of, forward_prompts, use_branches
 from workers.ml.models import chat_with_tools, device, load_policy, set_threads, stop_token_ids
 
 
 @dataclass
 class Decoding:
-    """The rows still being written. Buffers are [rows, kv_heads, width, d] a layer, filled up to `at`."""
+    """The rows still being written. Buffers are [kv_heads, rows, width, d] a layer, filled up to `at`."""
 
     rows: Tensor
     keys: list[Tensor]
@@ -30,8 +31,8 @@ class Decoding:
     def keep(self, which: Tensor) -> None:
         """Drops finished rows, so that they cost nothing more."""
         self.rows, self.real, self.positions = self.rows[which], self.real[which], self.positions[which]
-        self.keys = [keys[which] for keys in self.keys]
-        self.values = [values[which] for values in self.values]
+        self.keys = [keys[:, which] for keys in self.keys]
+        self.values = [values[:, which] for values in self.values]
 
 
 class TransformersEngine:
@@ -112,9 +113,9 @@ class TransformersEngine:
         width = rest.keys[0].shape[2]
 
         def buffer(source: Tensor) -> Tensor:
-            _, heads, _, d = source.shape
-            target = source.new_empty(len(owners), heads, width + new, d)
-            target[:, :, :width] = source[owners]
+            heads, _, _, d = source.shape
+            target = source.new_empty(heads, len(owners), width + new, d)
+            target[:, :, :width] = source[:, owners]
             return target
 
         real = torch.ones(len(owners), width + new, dtype=torch.bool, device=rest.keys[0].device)
@@ -138,7 +139,7 @@ class TransformersEngine:
             state.values[layer][:, :, at] = values[:, :, 0]
             return state.keys[layer][:, :, : at + 1], state.values[layer][:, :, : at + 1]
 
-        mask = state.real[:, None, None, None, : at + 1]
+        mask = state.real[:, None, : at + 1]
         hidden = self.decoder(
             input_ids=tokens[:, None],
             position_ids=state.positions[:, None],
