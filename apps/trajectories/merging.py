@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
+from django.db import connection
 from msgspec import UNSET
 
 from apps.core.locks import ProjectLock, acquire_in
@@ -24,7 +25,13 @@ def waiting_for(project: Project, names: Collection[str]) -> Mapping[str, list[F
     if not names:
         return {}
     acquire_in(project.pk, ProjectLock.FEEDBACK, shared=True)
-    return Feedback.objects.about(project.pk, names)
+    with connection.cursor() as cursor:  # one array and not a placeholder for each name, which psycopg would parse
+        cursor.execute(
+            "SELECT DISTINCT external_id FROM trajectories_feedback WHERE project_id = %s AND external_id = ANY(%s)",
+            [project.pk, list(names)],
+        )
+        found = [name for (name,) in cursor.fetchall()]
+    return Feedback.objects.about(project.pk, found) if found else {}
 
 
 def wait_for_arrivals(project: Project) -> None:

@@ -24,6 +24,7 @@ from workers.lib.messages import is_request, text_of
 
 MAX_DEPTH = 60
 MAX_WARNINGS = 20
+PREVIEWED = 4_000  # characters in which a preview is looked for
 MAX_MESSAGES = 100_000
 MAX_TOKENS = 2_000_000_000
 MAX_COST_USD = 1_000_000.0
@@ -448,5 +449,5 @@ def tool_names(messages: list[dict]) -> list[str]:
 
 def preview(messages: list[dict]) -> str:
     """The first words of the user."""
-    texts = (text_of(message).split() for message in messages if is_request(message))
+    texts = (text_of(message)[:PREVIEWED].split() for message in messages if is_request(message))
     return " ".join(next(filter(None, texts), []))[:240]

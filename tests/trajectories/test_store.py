@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from apps.core.models import Project
 from apps.trajectories import contents, digest, filters, ids, partitions, schema
-from apps.trajectories.actions.store import delete, find, ingest
+from apps.trajectories.actions.store import array, delete, find, ingest
 from apps.trajectories.models import (
     Arrival,
     Content,
@@ -307,3 +307,11 @@ def test_depth(value: Any) -> None:
 
     for levels in range(4):
         assert schema.deeper(value, levels) == (depth(value) > levels + 1), levels
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=8), max_size=5))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_arrays_of_text_arrive_as_they_were(values: list[str]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s::text[]", [array(values)])
+        assert cursor.fetchone()[0] == values

@@ -225,8 +225,11 @@ def _insert(project: Project, items: list[tuple[UUID, Prepared]], now: datetime)
 
 def array(values: Iterable[str]) -> str:
     """PostgreSQL's text form of text[]. psycopg's own looks at every element by turns: a fifth of a batch's time."""
-    quoted = ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values)
-    return "{" + quoted + "}"
+    if not (known := list(values)):
+        return "{}"
+    joined = "\0".join(known)  # which no text here holds, so that all values are escaped at once
+    escaped = joined.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
+    return f'{{"{escaped}"}}'
 
 
 def _copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
