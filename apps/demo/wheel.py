@@ -25,13 +25,12 @@ from apps.demo.recipes import HARNESS, MODEL, VERIFIER, Recipe
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals import actions as evals
-from apps.evals.jobs import engine_spec
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
 from apps.promotion import actions as promotion
 from apps.promotion.models import GateReport, Verdict
-from apps.registry.actions import model_spec, register_base
+from apps.registry.actions import engine_spec, model_spec, register_base
 from apps.registry.models import ModelVersion
 from apps.reviews.actions import override_lock
 from apps.reviews.rescoring import submit_probe
@@ -135,7 +134,7 @@ class Demo:
                 json.dumps(
                     {
                         "model": model_spec(self.base),
-                        "engine": engine_spec(32),
+                        "engine": engine_spec(self.base, 32),
                         "environment": self.environment.as_spec(),
                         "requests": make_requests(self.seed, self.recipe.requests),
                         "api": {"url": self.url, "key": key},

@@ -12,13 +12,9 @@ from apps.evals import importing
 from apps.evals.models import EvalRun, Sample, SampleFields, TaskImport, VariantJob
 from apps.evals.stats import SampleRow, summarise
 from apps.evals.variants import model_job
-from apps.registry.actions import model_spec
+from apps.registry.actions import engine_spec, model_spec
 
 SAMPLE_FIELDS = tuple(field.name for field in SampleFields._meta.get_fields() if field.name != "created_at")
-
-
-def engine_spec(batch_size: int) -> dict:
-    return {"kind": "transformers", "dtype": settings.FLYWHEEL_DTYPE, "threads": 0, "batch_size": batch_size}
 
 
 def child_spec(run: EvalRun) -> dict:
@@ -26,7 +22,7 @@ def child_spec(run: EvalRun) -> dict:
         "kind": "evaluate",
         "seed": run.spec["seed"],
         "model": model_spec(run.model_version),
-        "engine": engine_spec(run.spec["batch_size"]),
+        "engine": engine_spec(run.model_version, run.spec["batch_size"]),
         "environment": run.environment.job_spec(),
         "samples_per_task": run.samples_per_task,
         "tasks": [task.as_spec() for task in run.eval_set.tasks.filter(split=run.split)],

@@ -27,6 +27,14 @@ class ModelKind(models.TextChoices):
     BASE = "base", "Base model"
     PROMPT = "prompt", "Prompt version"
     ADAPTER = "adapter", "LoRA adapter"
+    ENDPOINT = "endpoint", "Served model"
+
+
+class Engine(models.TextChoices):
+    """What generates for a version: this installation itself, or a server that is asked."""
+
+    TRANSFORMERS = "transformers", "In this installation (transformers)"
+    OPENAI = "openai", "An OpenAI-compatible server"
 
 
 class ModelVersionQuerySet(models.QuerySet["ModelVersion"]):
@@ -35,9 +43,10 @@ class ModelVersionQuerySet(models.QuerySet["ModelVersion"]):
 
 
 class ModelVersion(models.Model):
-    """One immutable version: a base model, or an adapter on top of its parent's base.
+    """One immutable version: a base model, an adapter on top of its parent's base, or a model that a server has.
 
-    `base` is the folder (or the served name) of the base model. `lineage` is frozen when the version is made:
+    `base` is the folder (or the served name) of the base model. Where `engine` is a server, `base_url`, `served_as` and
+    the name of the environment variable with its key say which. `lineage` is frozen when the version is made:
     the run, the dataset and its digest, the environment and verifier hashes, the settings.
     `digest` identifies the content; making the same content twice gives the same row.
     """
@@ -49,6 +58,10 @@ class ModelVersion(models.Model):
     parent = models.ForeignKey("self", models.PROTECT, null=True, related_name="children")
     base = models.CharField(max_length=500)
     artifact = models.ForeignKey(Artifact, models.PROTECT, null=True, related_name="model_versions")
+    engine = models.CharField(max_length=20, choices=Engine, default=Engine.TRANSFORMERS)
+    base_url = models.CharField(max_length=500, blank=True)
+    served_as = models.CharField(max_length=200, blank=True)
+    key_variable = models.CharField(max_length=80, blank=True)
     prompt = models.TextField(blank=True)
     digest = models.CharField(max_length=64)
     lineage = models.JSONField(default=dict)
@@ -66,6 +79,12 @@ class ModelVersion(models.Model):
             models.CheckConstraint(
                 name="adapters_have_artifact_and_parent",
                 condition=~Q(kind=ModelKind.ADAPTER) | Q(artifact__isnull=False, parent__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="servers_have_an_address_and_a_name",
+                condition=Q(engine=Engine.TRANSFORMERS, base_url="", served_as="", key_variable="")
+                & ~Q(kind=ModelKind.ENDPOINT)
+                | Q(engine=Engine.OPENAI) & ~Q(base_url="") & ~Q(served_as=""),
             ),
         ]
 

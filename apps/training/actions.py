@@ -15,7 +15,7 @@ from apps.environments.models import Environment
 from apps.evals.canonical import digest_of
 from apps.evals.holdout import leaks
 from apps.evals.models import EvalRun, EvalSet, Split, Task
-from apps.registry.models import ModelVersion
+from apps.registry.models import Engine, ModelVersion
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints
 from apps.training.models import Dataset, DatasetRow, Method, TrainingRun
@@ -99,6 +99,10 @@ def submit_training(
         settings = convert(config, CONFIGS[method], "config")
     except FormError as error:
         raise TrainingError(str(error)) from error
+    if parent.engine != Engine.TRANSFORMERS:
+        raise TrainingError(
+            f"{parent} is served elsewhere; its weights cannot be trained here. Choose a version with a folder."
+        )
     if method == Method.SFT and not dataset.rows.exclude(task__demonstration="").exists():
         raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
     if leak := next(leaks.of_rows(project, leaks.few_shot(environment)), None):

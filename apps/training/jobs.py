@@ -11,9 +11,9 @@ from apps.core.kinds import ChildProcess, register
 from apps.environments.clients import load_for
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout import leaks
-from apps.evals.jobs import engine_spec, sample_fields
+from apps.evals.jobs import sample_fields
 from apps.evals.models import Split, Task
-from apps.registry.actions import model_spec, register_adapter
+from apps.registry.actions import engine_spec, model_spec, register_adapter
 from apps.registry.artifacts import store_folder
 from apps.registry.models import ModelKind
 from apps.training import checkpoints
@@ -27,7 +27,7 @@ def child_spec(run: TrainingRun) -> dict:
         "kind": run.method,
         "seed": run.spec["seed"],
         "model": model_spec(run.parent),
-        "engine": engine_spec(64),
+        "engine": engine_spec(run.parent, 64),
         "environment": run.environment.job_spec(),
         "config": run.spec["config"],
         "resume_from": checkpoint and checkpoint.path,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.registry.actions import ModelFolderError, model_spec, register_base
+from apps.registry.actions import ModelError, model_spec, register_base
 from apps.registry.artifacts import ArtifactError, local_path, store_folder
 from tests.factories import admin_of, make_adapter, make_base, make_base_folder, make_project
 
@@ -65,5 +65,5 @@ def test_versions_are_numbered_and_made_once(data_dir: Path) -> None:
 def test_a_folder_that_is_no_model(data_dir: Path, spoil, sentence: str) -> None:
     project, path = make_project(), make_base_folder(data_dir / "m")
     spoil(path)
-    with pytest.raises(ModelFolderError, match=sentence):
+    with pytest.raises(ModelError, match=sentence):
         register_base(project=project, name="m", folder=path, by=admin_of(project))

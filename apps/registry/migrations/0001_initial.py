@@ -32,11 +32,30 @@ class Migration(migrations.Migration):
                 (
                     "kind",
                     models.CharField(
-                        choices=[("base", "Base model"), ("prompt", "Prompt version"), ("adapter", "LoRA adapter")],
+                        choices=[
+                            ("base", "Base model"),
+                            ("prompt", "Prompt version"),
+                            ("adapter", "LoRA adapter"),
+                            ("endpoint", "Served model"),
+                        ],
                         max_length=10,
                     ),
                 ),
                 ("base", models.CharField(max_length=500)),
+                (
+                    "engine",
+                    models.CharField(
+                        choices=[
+                            ("transformers", "In this installation (transformers)"),
+                            ("openai", "An OpenAI-compatible server"),
+                        ],
+                        default="transformers",
+                        max_length=20,
+                    ),
+                ),
+                ("base_url", models.CharField(blank=True, max_length=500)),
+                ("served_as", models.CharField(blank=True, max_length=200)),
+                ("key_variable", models.CharField(blank=True, max_length=80)),
                 ("prompt", models.TextField(blank=True)),
                 ("digest", models.CharField(max_length=64)),
                 ("lineage", models.JSONField(default=dict)),
@@ -88,6 +107,24 @@ class Migration(migrations.Migration):
                             _connector="OR",
                         ),
                         name="adapters_have_artifact_and_parent",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("base_url", ""),
+                                ("engine", "transformers"),
+                                ("key_variable", ""),
+                                ("served_as", ""),
+                                models.Q(("kind", "endpoint"), _negated=True),
+                            ),
+                            models.Q(
+                                ("engine", "openai"),
+                                models.Q(("base_url", ""), _negated=True),
+                                models.Q(("served_as", ""), _negated=True),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="servers_have_an_address_and_a_name",
                     ),
                 ],
             },

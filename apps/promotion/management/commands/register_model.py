@@ -1,4 +1,4 @@
-"""`manage.py register_model FOLDER`: a base model that evaluations and training can start from."""
+"""`manage.py register_model FOLDER` or `--base-url URL --model NAME`: a model that evaluations can ask."""
 
 from __future__ import annotations
 
@@ -11,38 +11,47 @@ from django.utils.text import slugify
 
 from apps.core.models import Project
 from apps.promotion.actions import PromotionError, channel_of, set_initial
-from apps.registry.actions import ModelFolderError, register_base
-from apps.registry.models import ModelVersion
+from apps.registry.actions import ModelError, register_base, register_endpoint
 
 
 class Command(BaseCommand):
-    help = "Registers a base model (a transformers folder with safetensors) in a project."
+    help = (
+        "Registers a base model (a transformers folder with safetensors) or a served one (an OpenAI-compatible server)."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("folder", type=Path, metavar="FOLDER")
+        parser.add_argument("folder", type=Path, metavar="FOLDER", nargs="?")
+        parser.add_argument("--base-url", help="Of an OpenAI-compatible server, ending in /v1; instead of a folder")
+        parser.add_argument("--model", help="The model's name on that server")
+        parser.add_argument(
+            "--key-variable", default="", help="Environment variable with its key (FLYWHEEL_OUTGOING_KEYS)"
+        )
         parser.add_argument("--project", help="Short name; may be left out where there is only one project")
-        parser.add_argument("--name", help="Of the model; else the folder's")
+        parser.add_argument("--name", help="Of the model; else the folder's or the server's")
         parser.add_argument("--live", action="store_true", help="Make it the first version of the channel “production”")
 
-    def handle(self, *, folder: Path, live: bool, **options: Any) -> None:
-        project, name = _project(options["project"]), slugify(options["name"] or folder.resolve().name)[:80]
+    def handle(self, *, folder: Path | None, base_url: str, model: str, live: bool, **options: Any) -> None:
+        if (folder is None) != bool(base_url and model):
+            raise CommandError("Give a folder, or both --base-url and --model.")
+        project = _project(options["project"])
+        name = slugify(options["name"] or (folder.resolve().name if folder else model))[:80]
         if not name:
             raise CommandError("Name the model with --name: letters, digits, hyphens.")
         try:
-            version = register(project, name, folder, live)
-        except (ModelFolderError, PromotionError) as error:
+            with transaction.atomic():
+                if folder:
+                    version = register_base(project=project, name=name, folder=folder, by=None)
+                else:
+                    version = register_endpoint(
+                        project=project, name=name, base_url=base_url, served_as=model,
+                        key_variable=options["key_variable"], by=None,
+                    )  # fmt: skip
+                if live:
+                    set_initial(channel=channel_of(project), version=version, by=None)
+        except (ModelError, PromotionError) as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(
-            f"{project.slug}: {version} from {folder.resolve()}" + (", live in production" if live else "")
-        )
-
-
-@transaction.atomic
-def register(project: Project, name: str, folder: Path, live: bool) -> ModelVersion:
-    version = register_base(project=project, name=name, folder=folder, by=None)
-    if live:
-        set_initial(channel=channel_of(project), version=version, by=None)
-    return version
+        where = folder.resolve() if folder else f"{model} at {base_url}"
+        self.stdout.write(f"{project.slug}: {version} from {where}" + (", live in production" if live else ""))
 
 
 def _project(slug: str | None) -> Project:
