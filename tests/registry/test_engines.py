@@ -19,6 +19,8 @@ from apps.training.actions import TrainingError, freeze_dataset, submit_training
 from apps.training.models import Method
 from tests.factories import admin_of, make_base_folder, make_environment, make_eval_set, make_project
 from workers.lib.clients import chat_server, key_variables
+from workers.lib.specs import Evaluate
+from workers.lib.typed import convert
 
 pytestmark = pytest.mark.django_db
 URL = "http://127.0.0.1:8123/v1"
@@ -49,7 +51,7 @@ def test_an_evaluation_takes_its_engine_from_the_model_version() -> None:
                       model_version=version, by=None)  # fmt: skip
     spec = child_spec(run)
     assert spec["engine"]["kind"] == "openai" and spec["model"] == {"base": "Qwen/Qwen3", "adapter": None}
-    server = chat_server(spec["engine"], "engine")
+    server = chat_server(convert(spec, Evaluate, "spec").engine, "engine")
     assert (server.base_url, server.model, server.key_variable) == (URL, "Qwen/Qwen3", "VLLM_KEY")
     assert key_variables(spec) == ["VLLM_KEY"] and "sk-secret" not in str(spec)
 
@@ -74,7 +76,7 @@ def test_a_served_model_is_not_trained_here() -> None:
     dataset = freeze_dataset(eval_set=eval_set, by=None)
     with pytest.raises(TrainingError, match="served elsewhere"):
         submit_training(project=eval_set.project, method=Method.SFT, parent=version, dataset=dataset,
-                        environment=environment, config={"steps": 1}, by=None)  # fmt: skip
+                        environment=environment, config={"steps": 1, "learning_rate": 1e-4, "batch_size": 1}, by=None)  # fmt: skip
 
 
 @pytest.mark.parametrize(
