@@ -239,15 +239,15 @@ def browser(project: Project, role: Role = Role.MEMBER) -> Client:
 
 def test_the_list_filters_and_puts_what_came_back_first(project: Project) -> None:
     client, url = browser(project), reverse("failures:clusters", args=[project.slug])
-    assert b"Nothing to group" in client.get(url).content
+    assert b"Nothing to cluster" in client.get(url).content
     fail(project, PAYMENT)
-    assert b"Not grouped yet" in client.get(url).content
+    assert b"Not clustered yet" in client.get(url).content
     payments, refunds = fill(project, 5)
     FailureCluster.objects.filter(pk=refunds.pk).update(state="reopened")
     assert list(client.get(url).context["page"]) == [refunds, payments]
     assert list(client.get(url, {"state": "new"}).context["page"]) == [payments]
     assert list(client.get(url, {"mode": "bad_planning"}).context["page"]) == [refunds]
-    assert b"None here" in client.get(url, {"state": "fixed"}).content
+    assert b"No clusters" in client.get(url, {"state": "fixed"}).content
     for sort in ("size", "recent", "growth", "nonsense"):
         assert len(client.get(url, {"sort": sort}).context["page"]) == 2
     shown = client.get(url).context
@@ -276,7 +276,7 @@ def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> No
         assert said in " ".join(map(str, page.context["messages"])), (name, body)
         assert b"<b>Cards" not in page.content and b"<i>9" not in page.content.replace(b"\\u003Ci", b"")
     assert page.context["figure"]["layout"]["annotations"][0]["text"] == "fixed in a &lt;i>9"
-    assert b"No run of that version" in page.content
+    assert b"No runs of that version" in page.content
 
 
 def test_asking_for_a_clustering_waits_for_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

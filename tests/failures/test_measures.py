@@ -100,13 +100,13 @@ def test_the_case_says_what_the_judge_said_and_nothing_where_it_was_not_asked(pr
     client.force_login(make_member(project))
     failure = Failure.objects.select_related("trajectory").first()
     url = reverse("failures:case", args=[project.slug, failure.pk])
-    assert b"The judge says" not in client.get(url).content
+    assert b"Judge:" not in client.get(url).content
     rubric = Rubric.objects.create(project=project, text="t", base_url="http://localhost/v1", model="m")
     digest = failure.trajectory.content_digest
     JudgeVerdict.objects.create(rubric=rubric, content_digest=digest, trajectory=failure.trajectory)
-    assert b"The judge says: no failure" in client.get(url).content
+    assert b"Judge:: no failure" in client.get(url).content
     Failure.objects.filter(pk=failure.pk).update(judge_mode="bad_planning")
-    assert "The judge says: “Bad planning”" in client.get(url).content.decode()
+    assert "Judge:: “Bad planning”" in client.get(url).content.decode()
 
 
 def test_what_nobody_decided_is_not_counted(project: Project) -> None:
@@ -134,9 +134,9 @@ def test_the_page_says_what_it_cannot_know(project: Project) -> None:
     client.force_login(by)
     url = reverse("failures:measures", args=[project.slug])
     page = client.get(url)
-    assert b"Nobody has decided yet" in page.content and b"4 failures wait " in page.content
+    assert b"No decisions yet" in page.content and b"4 failures wait " in page.content
     decide(failure=Failure.objects.first(), by=by)
     digest()
     page = client.get(url, {"mode": "format_error"})
     assert b"at most" in page.content and b"100.0%" in page.content and page.context["figure"]
-    assert b"Not asked yet" in page.content
+    assert b"No data yet" in page.content

@@ -242,7 +242,7 @@ def test_from_the_button_to_the_applied_diff(
     project: Project, client: Client, sent: list, django_capture_on_commit_callbacks: Any
 ) -> None:
     url = reverse("failures:reclassify", args=[project.slug])
-    assert b"No diff yet" in client.get(url).content
+    assert b"No preview yet" in client.get(url).content
     with django_capture_on_commit_callbacks(execute=True):
         page = client.post(reverse("failures:reclassify_start", args=[project.slug]), follow=True)
     job = page.context["job"]
@@ -256,7 +256,7 @@ def test_from_the_button_to_the_applied_diff(
     assert page.context["changes"] == 5 and b"Bad planning" in page.content and b"Apply" in page.content
     cell = client.get(url, {"before": "unsafe_action", "after": "none"})
     assert [change.before for change in cell.context["page"]] == ["unsafe_action"]
-    assert b"no rule finds anything" in cell.content
+    assert b"no rule matches" in cell.content
     again = client.post(reverse("failures:reclassify_start", args=[project.slug]), follow=True)
     assert b"neither applied nor discarded" in again.content
     client.post(reverse("failures:reclassification_apply", args=args))
@@ -271,14 +271,14 @@ def test_without_diagnoses_there_is_no_diff_to_ask_for() -> None:
     project, client = make_project(), Client()
     client.force_login(make_member(project))
     page = client.get(reverse("failures:reclassify", args=[project.slug]))
-    assert b"Nothing is classified yet" in page.content and b"Look what would change" not in page.content
+    assert b"Nothing is classified yet" in page.content and b"Preview changes" not in page.content
 
 
 def test_people_who_see_it_otherwise_are_listed(project: Project, client: Client) -> None:
     decide(failure=Failure.objects.filter(mode__slug="bad_planning").first(), by=make_member(project))
     finished(project)
     page = client.get(reverse("failures:reclassify", args=[project.slug]), {"show": "people"})
-    assert len(page.context["page"]) == 1 and b"Where people see it otherwise" in page.content
+    assert len(page.context["page"]) == 1 and b"Where people disagree" in page.content
 
 
 SAID = {"rule": "judge", "message_index": 1, "text": "It went in circles.", "quote": "again", "mode": "bad_planning",

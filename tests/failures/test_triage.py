@@ -149,7 +149,7 @@ def test_a_case_on_somebodys_screen_says_so_and_is_theirs() -> None:
     (one, holder), (other, _) = browser(project), browser(project)
     one.get(url("case", case))
     page = other.get(url("case", case))
-    assert f"<b>{holder}</b> has this case on the screen" in page.content.decode()
+    assert f"<b>{holder}</b> is reviewing this case" in page.content.decode()
     answer = other.post(url("decide", case), {"confirm": "1"}, HTTP_HX_REQUEST="true")
     assert b"has this case on the screen, for 10 min more" in answer.content
     case.refresh_from_db()

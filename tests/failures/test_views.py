@@ -83,7 +83,7 @@ def test_the_list_narrows_by_the_url() -> None:
     for query in ({"mine": "1"}, {"state": "confirmed"}):
         page = client.get(url(project, "list"), query)
         assert list(page.context["page"]) == [chosen]
-    assert b"Nothing matches these filters" in client.get(url(project, "list"), {"mode": "unsafe_action"}).content
+    assert b"No matches" in client.get(url(project, "list"), {"mode": "unsafe_action"}).content
 
 
 def test_bulk_changes_the_chosen_rows_and_undo_takes_it_back() -> None:

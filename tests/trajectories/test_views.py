@@ -158,7 +158,7 @@ def test_pages_go_both_ways_and_keep_the_filters(project: Project, viewer: Clien
 
 def test_empty_lists_say_what_to_do(project: Project, viewer: Client) -> None:
     assert "curl -X POST" in viewer.get(url(project)).content.decode()
-    assert "Nothing matches these filters" in viewer.get(url(project, tag="x")).content.decode()
+    assert "No matches" in viewer.get(url(project, tag="x")).content.decode()
 
 
 def test_a_list_that_reads_too_much_says_so(project: Project, viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_the_trend_is_drawn_from_the_roll_ups(project: Project, viewer: Client, 
     page = viewer.get(url(project, "trend", measure=measure, tag="t")).content.decode()
     assert f"{title} by the day" in page and "not narrowed by: tag" in page
     assert "by the hour" in viewer.get(url(project, "trend", since="24h")).content.decode()
-    assert "Nothing is counted" in viewer.get(url(project, "trend", agent_version="77")).content.decode()
+    assert "No data in this period" in viewer.get(url(project, "trend", agent_version="77")).content.decode()
 
 
 def test_a_clock_that_runs_years_ahead_does_not_squeeze_the_trend(project: Project, viewer: Client) -> None:
