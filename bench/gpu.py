@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from apps.demo.recipes import FULL, HARNESS, LORA, VERIFIER
 from apps.evals.stats import SampleRow, summarise
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
-from workers.grpo import Trainer, logprobs_of, policy_loss
+from workers.grpo import Trainer, add_gradients
 from workers.lib.engines import Prompt, Sampling
 from workers.lib.environments.requests import make_requests
 from workers.lib.events import Emitter
@@ -250,17 +250,14 @@ class Pair:
     def equality(self) -> dict[str, float]:
         """Loss and gradients of both on the same samples: a speed says nothing where the results differ."""
         groups = self.ours.rollout(0)
-        prompts = [group.prompt for group in groups]
-        completions = [[output.token_ids for output in group.outputs] for group in groups]
-        advantage = torch.randn(sum(map(len, completions)), generator=torch.Generator().manual_seed(1)).to(device())
-        logprobs, _, real = logprobs_of(self.ours.model, prompts, completions, 1.0, self.ours.fill)
-        loss, _ = policy_loss(logprobs, logprobs.detach(), None, advantage, real, self.ours.config)
-        loss.backward()
-        inputs = trl_inputs(prompts, completions, advantage, None, self.ours.fill)
+        weights = torch.randn(len(groups), self.ours.config["generations"], generator=torch.Generator().manual_seed(1))
+        batch = self.ours.batch_from(list(zip(groups, weights, strict=True)))
+        _, metrics = add_gradients(self.ours.model, batch, None, None, self.ours.config, self.ours.fill)
+        inputs = trl_inputs(batch.prompts, batch.completions, batch.advantage, None, self.ours.fill)
         reference = self.theirs._compute_loss(self.theirs.model, {k: v.to(device()) for k, v in inputs.items()})
         reference.backward()
         found = {
-            "loss_ours": float(loss.detach()), "loss_trl": float(reference.detach()),
+            "loss_ours": metrics["train/loss"], "loss_trl": float(reference.detach()),
             "gradients": largest_relative_difference(gradients(self.ours.model), gradients(self.theirs.model)),
         }  # fmt: skip
         self.ours.optimizer.zero_grad(set_to_none=True)

@@ -21,7 +21,7 @@ import torch
 
 from apps.demo.recipes import FULL, HARNESS, LORA, VERIFIER
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
-from workers.grpo import Trainer, logprobs_of, policy_loss
+from workers.grpo import Trainer, add_gradients
 from workers.lib.environments.requests import make_requests
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag
@@ -63,16 +63,15 @@ def give_rewards(groups: list, rewards: torch.Generator) -> None:
 
 
 def equality(ours: Trainer, theirs: Any, groups: list) -> dict[str, float]:
-    prompts = [group.prompt for group in groups]
-    completions = [[output.token_ids for output in group.outputs] for group in groups]
-    advantage = torch.randn(sum(map(len, completions)), generator=torch.Generator().manual_seed(1))
-    logprobs, _, real = logprobs_of(ours.model, prompts, completions, 1.0, ours.fill)
-    loss, _ = policy_loss(logprobs, logprobs.detach(), None, advantage, real, ours.config)
-    loss.backward()
-    reference = theirs._compute_loss(theirs.model, trl_inputs(prompts, completions, advantage, None, ours.fill))
+    weights = torch.randn(len(groups), ours.config["generations"], generator=torch.Generator().manual_seed(1))
+    batch = ours.batch_from(list(zip(groups, weights, strict=True)))
+    _, metrics = add_gradients(ours.model, batch, None, None, ours.config, ours.fill)
+    reference = theirs._compute_loss(
+        theirs.model, trl_inputs(batch.prompts, batch.completions, batch.advantage, None, ours.fill)
+    )
     reference.backward()
     found = {
-        "loss_ours": float(loss), "loss_trl": float(reference),
+        "loss_ours": metrics["train/loss"], "loss_trl": float(reference),
         "gradient_relative_difference": largest_relative_difference(gradients(ours.model), gradients(theirs.model)),
     }  # fmt: skip
     ours.optimizer.zero_grad(set_to_none=True)

@@ -1,13 +1,14 @@
 """Supervised fine-tuning of a LoRA adapter with TRL. `python -m workers.sft spec.json` (docs/jobs.md).
 
 The loss is on the completion alone, and what the prompts of a batch share (system prompt, tools, examples) is
-computed once (workers.ml.branches). A checkpoint holds the adapter, the optimizer's state and the step; a resumed
-run goes on with the remaining steps in an order of its own.
+computed once (workers.ml.branches). A checkpoint holds the adapter, the optimizer's state and the step; which rows a
+step learns from and what its dropout draws depend on the seed and the step alone, so a resumed run is the unbroken one.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
+from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.specs import Sft, SftRow
@@ -41,12 +43,17 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
             found.update(add_gradients(model, ids, real.bool(), labels))
             return torch.tensor(found["train/loss"], device=device())
 
+        def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
+            return row_order(len(self.train_dataset), steps * config["batch_size"], seed)[
+                start * config["batch_size"] :
+            ]
+
     config, out = structs.asdict(spec.config), Path(spec.out_dir)
     steps, resume = spec.config.steps, spec.resume_from
     start, seed = checkpoint.step_of(resume), spec.seed
     events.progress(start, steps, "loading the model")
     set_threads(spec.engine.threads)
-    set_seed(seed + start)
+    set_seed(seed)
     model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
     # To its device before the optimizer is made: a checkpoint's moments must come to lie beside the weights.
     model = lora(model, spec.config, resume or spec.model.adapter).to(device())
@@ -57,7 +64,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     checkpoint.load_optimizer(resume, optimizer)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, checkpoint.schedule(spec.config, start))
     rows = Dataset.from_list([trl_row(tokenizer, row) for row in spec.rows])
-    reporter = reporting(events, stop, config, out, start, model, optimizer, found)
+    reporter = reporting(events, stop, config, out, start, seed, model, optimizer, found)
     trainer = SharedPromptTrainer(
         model=model,
         processing_class=tokenizer,
@@ -67,11 +74,11 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
         args=SFTConfig(
             output_dir=str(out / "trl"),
             max_steps=steps - start,
-            seed=seed + start,
+            seed=seed,
             per_device_train_batch_size=config["batch_size"],
             learning_rate=config["learning_rate"],
             max_grad_norm=spec.config.max_grad_norm,
-            max_length=spec.config.max_length,
+            max_length=None,  # nothing is cut off: longer rows were refused
             logging_steps=1,
             save_strategy="no",
             report_to="none",
@@ -84,6 +91,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
             dataloader_pin_memory=device() == "cuda",
         ),
     )
+    refuse_long_rows([len(ids) for ids in trainer.train_dataset["input_ids"]], spec.config.max_length)
     trainer.remove_callback(PrinterCallback)  # standard output is for events
     if start < steps:
         trainer.train()
@@ -91,6 +99,24 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
         raise Stop
     adapter = checkpoint.save_adapter(model, out / "adapter")
     events.result(adapter=str(adapter), metrics={"steps": steps})
+
+
+def row_order(rows: int, count: int, seed: int) -> list[int]:
+    """The first `count` rows that a run learns from: one shuffle of all of them after the other."""
+    order: list[int] = []
+    for epoch in range(-(-count // rows)):
+        order += random.Random(seed * 1000 + epoch).sample(range(rows), rows)
+    return order[:count]
+
+
+def refuse_long_rows(lengths: list[int], limit: int) -> None:
+    """Raises SpecError: a row that is cut off would lose its completion, and be left out or taught half."""
+    long = [length for length in lengths if length > limit]
+    if long:
+        raise SpecError(
+            f"{len(long)} of {len(lengths)} rows are longer than config.max_length ({limit} tokens with their prompt; "
+            f"the longest has {max(long)}). Raise max_length, or leave these rows out of the data set."
+        )
 
 
 def trl_row(tokenizer: Any, row: SftRow) -> dict:
@@ -133,6 +159,7 @@ def reporting(
     config: dict,
     out: Path,
     start: int,
+    seed: int,
     model: Any,
     optimizer: Any,
     found: dict[str, float],
@@ -147,6 +174,9 @@ def reporting(
         events.checkpoint(step, str(folder))
 
     class Reporter(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            torch.manual_seed(seed * 100_003 + start + state.global_step)
+
         def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **_: Any) -> None:
             if not logs or "loss" not in logs:
                 return

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from tests.workers.conftest import Recorder, of_kind, tasks, typed
 from workers import sft
+from workers.lib.errors import SpecError
 from workers.lib.program import StopFlag
 from workers.lib.specs import Lora, SftRow
 from workers.ml import branches, checkpoint
@@ -76,7 +77,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_plain_model(
     plain_gradients = gradients(model)
     use_branches(model)
     metrics = add_gradients(model, ids, real, labels)
-    assert metrics["train/loss"] == pytest.approx(float(plain), rel=1e-4, abs=1e-6)
+    assert metrics["train/loss"] == pytest.approx(float(plain.detach()), rel=1e-4, abs=1e-6)
     torch.testing.assert_close(gradients(model), plain_gradients, rtol=1e-4, atol=1e-6)
     assert 0 <= metrics["train/token_accuracy"] <= 1 and metrics["train/entropy"] > 0
 
@@ -168,20 +169,36 @@ def test_checkpoints_are_whole_and_hold_no_pickle(
     assert not list((tmp_path / "out").glob("*.incoming"))
 
 
-def test_a_resumed_run_starts_from_the_weights_and_the_optimizer_of_its_checkpoint(
-    make_spec: Callable[..., dict], events: Recorder, tmp_path: Path
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
+    dropout: float, make_spec: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:
-    main(sft_spec(make_spec, steps=4), events, StopFlag())
-    folder = tmp_path / "out" / "checkpoint-2"
+    """The checkpoint is in the middle of the second epoch, and batches hold only some of the rows."""
+    spec = sft_spec(make_spec, steps=5, batch_size=2, save_every=2, lora_dropout=dropout)
+    main(spec, events, StopFlag())
     again = Recorder(tmp_path / "again.jsonl")
-    main(sft_spec(make_spec, steps=4) | {"resume_from": str(folder)}, again, StopFlag())
+    resume = str(tmp_path / "out" / "checkpoint-2")
+    main(spec | {"resume_from": resume, "out_dir": str(tmp_path / "resumed")}, again, StopFlag())
     resumed, unbroken = again.rows("metric"), events.rows("metric")[2:]
-    assert [row["step"] for row in resumed] == [3, 4]
-    # One batch holds all rows, so that their order does not matter and the steps must be the same ones.
-    for mine, theirs in zip(resumed, unbroken, strict=True):
-        assert mine["values"]["train/learning_rate"] == pytest.approx(theirs["values"]["train/learning_rate"])
-        assert mine["values"]["train/loss"] == pytest.approx(theirs["values"]["train/loss"], rel=1e-3)
+    assert [row["step"] for row in resumed] == [3, 4, 5]
+    assert [row["values"] for row in resumed] == [row["values"] for row in unbroken]
+    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("out", "resumed"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
     assert again.rows("progress")[0]["done"] == 2
+
+
+def test_each_epoch_goes_through_all_rows() -> None:
+    order = sft.row_order(5, 12, seed=3)
+    assert sorted(order[:5]) == sorted(order[5:10]) == list(range(5)) and order[:5] != order[5:10]
+    assert len(order) == 12 and sft.row_order(5, 7, seed=3) == order[:7]
+
+
+def test_rows_that_are_too_long_are_refused_before_training(make_spec: Callable[..., dict], events: Recorder) -> None:
+    spec = sft_spec(make_spec, steps=2, max_length=200)
+    spec["rows"][1]["messages"][-1]["content"] = "x" * 500
+    with pytest.raises(SpecError, match=r"1 of 3 rows are longer than config.max_length \(200 tokens"):
+        main(spec, events, StopFlag())
+    assert not events.rows("metric")
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
