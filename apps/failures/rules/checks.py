@@ -6,7 +6,7 @@ proof, which may be a tool's or the user's.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from itertools import islice
 
@@ -207,7 +207,7 @@ def expected_words(run: Run) -> Findings:
 
 def looped(run: Run) -> Findings:
     """The same call with the same reply three times in all, or cycles of calls (A-B-A-B) that bring nothing new."""
-    keys = [(call.tool, call.raw if call.args is None else normalise(call.args), call.reply) for call in run.calls]
+    keys = list(_sameness(run.calls))
     seen: Counter = Counter()
     running = [0] * (MAX_PERIOD + 1)
     for at, (call, key) in enumerate(zip(run.calls, keys, strict=True)):
@@ -220,6 +220,16 @@ def looped(run: Run) -> Findings:
             if running[period] == period * (CYCLES - 1) and len(set(keys[at - period + 1 : at + 1])) == period:
                 text = f"The same {period} calls were made twice in a row, with the same replies."
                 yield Finding("bad_planning", call.index, call.index, text, cut(call.raw))
+
+
+def _sameness(calls: list[Call]) -> Iterator[tuple]:
+    """Equal for the same calls with the same reply; arguments are normalised only where they were written differently."""
+    written: defaultdict[tuple, set[str]] = defaultdict(set)
+    for call in calls:
+        written[call.tool, call.reply].add(call.raw)
+    for call in calls:
+        differ = call.args is not None and len(written[call.tool, call.reply]) > 1
+        yield call.tool, normalise(call.args) if differ else call.raw, call.reply
 
 
 def claimed_success(run: Run) -> Findings:

@@ -19,8 +19,9 @@ from workers.lib.messages.json_text import is_json, json_of
 NO_NAME = "broken call: a tool call has no name"
 NOT_A_CALL = "broken call: expected {“tool”: text, “args”: object}"
 BROKEN_TEXT = "broken JSON: the text sets out to be JSON and is none"
-NAMES = ("tool", "name", "toolName", "tool_name")
-ARGUMENTS = ("args", "arguments", "parameters", "kwargs")
+NAMES = ("name", "tool", "toolName", "tool_name")
+ARGUMENTS = ("arguments", "args", "parameters", "kwargs")
+TOOL_USE = (*ARGUMENTS, "input")
 IDS = ("call_id", "id", "tool_call_id", "toolCallId")  # a Responses item has both: `id` is the item's
 _TAG, _END = "<tool_call>", "</tool_call>"
 _BEGINS_A_CALL = re.compile(r"\s*(?:\[\s*)?\{\s*[\"'}]")
@@ -84,13 +85,24 @@ def known_call(item: Any) -> ToolCall:
 
 def _parts(item: Any) -> tuple[Any, Any, str]:
     """(name, arguments as given, id) of {function: {name, arguments}}, {name, arguments}, {tool, args}, …"""
-    item = item if isinstance(item, dict) else {}
+    if not isinstance(item, dict):
+        return None, None, ""
     body = item["function"] if isinstance(item.get("function"), dict) else item
-    name = next((body[key] for key in NAMES if key in body), None)
-    keys = (*ARGUMENTS, "input") if body.get("type") == "tool_use" else ARGUMENTS
-    given = next((body[key] for key in keys if body.get(key) is not None), None)
-    identity = next((item[key] for key in IDS if isinstance(item.get(key), str) and item[key]), "")
-    return name, given, identity
+    return _first(body, NAMES), _first(body, TOOL_USE if body.get("type") == "tool_use" else ARGUMENTS), _id_of(item)
+
+
+def _first(body: dict, keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        if (found := body.get(key)) is not None:
+            return found
+    return None
+
+
+def _id_of(item: dict) -> str:
+    for key in IDS:
+        if isinstance(found := item.get(key), str) and found:
+            return found
+    return ""
 
 
 def tool_names(message: Message) -> list[str]:

@@ -25,7 +25,10 @@ def text_of(message: Message) -> str:
     Parts are joined by line ends. Those of an assistant are pieces of one text (OpenAI's `output_text`, Anthropic's text
     between citations) and are joined as they are.
     """
-    found = content_text(message.get("content"), "" if message.get("role") == "assistant" else "\n")
+    content = message.get("content")
+    if isinstance(content, str) and content:
+        return content
+    found = content_text(content, "" if message.get("role") == "assistant" else "\n")
     refusal = message.get("refusal")
     return found or (refusal if isinstance(refusal, str) else "")
 
@@ -82,7 +85,8 @@ def is_prompt(message: Message) -> bool:
 
 def is_example(message: Message) -> bool:
     """Whether a message is a few-shot turn of the prompt, by OpenAI's convention for `name` ("example_user")."""
-    return str(message.get("name") or "").startswith("example_")
+    name = message.get("name")
+    return isinstance(name, str) and name.startswith("example_")
 
 
 def system_prompt(messages: Iterable[Message]) -> str:

@@ -49,6 +49,8 @@ def is_json(value: Any) -> bool:
 
     Level by level instead of recursive, so that no depth is too much for it.
     """
+    if type(value) is dict and _TEXT.issuperset(map(type, value)) and _PLAIN.issuperset(map(type, value.values())):
+        return True  # as nearly all arguments are
     level = [value]
     for depth in range(MAX_DEPTH + 1):
         below: list[Any] = []
@@ -61,6 +63,9 @@ def is_json(value: Any) -> bool:
                 return False
         level = below
     return True
+
+
+_TEXT, _PLAIN = frozenset((str,)), frozenset((str, int, bool, type(None)))
 
 
 def _is_sound(item: Any) -> bool:

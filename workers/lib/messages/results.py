@@ -34,23 +34,30 @@ class OpenCalls(Generic[C]):
         self._calls = list(calls)
         self._closed: set[int] = set()
         self._queues: dict[tuple[str, str], deque[int]] = {}  # by (what, its value): places in their order
-        for place, call in enumerate(self._calls):
-            self._queues.setdefault(("id", call.id or ""), deque()).append(place)
 
     def take(self, result: Message) -> C | None:
         """The call that a message answers, which is then closed; None where it answers none."""
         wanted, name = result.get("tool_call_id"), result.get("name")
+        if not self._calls:
+            return None
         if isinstance(wanted, str) and wanted:
+            if ("ids", "") not in self._queues:
+                self._index_ids()
             return self._first("id", wanted) or self._first("id", "")
-        self._queue_by_name()
+        if ("any", "") not in self._queues:
+            self._index_tools()
         found = self._first("tool", name) if isinstance(name, str) and name else None
         return found or self._first("any", "")
 
-    def _queue_by_name(self) -> None:
-        if self._calls and ("any", "") not in self._queues:
-            self._queues["any", ""] = deque(range(len(self._calls)))
-            for place, call in enumerate(self._calls):
-                self._queues.setdefault(("tool", call.tool), deque()).append(place)
+    def _index_ids(self) -> None:
+        self._queues["ids", ""] = deque()
+        for place, call in enumerate(self._calls):
+            self._queues.setdefault(("id", call.id or ""), deque()).append(place)
+
+    def _index_tools(self) -> None:
+        self._queues["any", ""] = deque(range(len(self._calls)))
+        for place, call in enumerate(self._calls):
+            self._queues.setdefault(("tool", call.tool), deque()).append(place)
 
     def _first(self, what: str, value: str) -> C | None:
         queue = self._queues.get((what, value))
