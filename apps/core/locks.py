@@ -15,7 +15,6 @@ class Lock(IntEnum):
     """Bigint locks. PostgreSQL keeps those of one bigint and those of two ints apart."""
 
     MAKE_PARTITIONS = 0x666C7977
-    DIGEST = 0x666C7978
     OLD_MONTHS = 0x666C7979  # shared by those who write to an old month, exclusive to who drops one
 
 
@@ -25,6 +24,8 @@ class ProjectLock(IntEnum):
 
     CLUSTERS = 0x666C636C
     TASKS = 0x6C65616B
+    DIGEST = 0x666C6469
+    STITCHING = 0x666C7374
     FEEDBACK = 0x666C6662  # shared by those who store runs, exclusive to who says something of a run that is not there
 
 
@@ -32,12 +33,12 @@ def acquire(lock: Lock, *, shared: bool = False) -> None:
     _call(f"pg_advisory_xact_lock{'_shared' if shared else ''}", lock)
 
 
-def try_acquire(lock: Lock) -> bool:
-    return bool(_call("pg_try_advisory_xact_lock", lock))
-
-
 def acquire_in(project_id: int, lock: ProjectLock, *, shared: bool = False) -> None:
     _call(f"pg_advisory_xact_lock{'_shared' if shared else ''}", lock, project_id)
+
+
+def try_acquire_in(project_id: int, lock: ProjectLock) -> bool:
+    return bool(_call("pg_try_advisory_xact_lock", lock, project_id))
 
 
 def _call(function: str, *numbers: int) -> object:

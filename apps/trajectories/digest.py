@@ -15,7 +15,7 @@ from django.db import DatabaseError, connection, transaction
 from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core import locks
-from apps.core.locks import Lock
+from apps.core.locks import ProjectLock
 from apps.trajectories import contents
 from apps.trajectories.models import Arrival, Content, Facet, HourlyCount
 from apps.trajectories.rollups import KIND, SUMS, Counts
@@ -24,6 +24,7 @@ from workers.lib.messages import is_example, is_prompt, native_calls
 
 log = logging.getLogger(__name__)
 AT_ONCE = 40  # arrivals of one transaction
+LOOKED_AT = 1_000  # arrivals, for the projects that wait
 TEXT_LIMIT = 200_000  # characters of one trajectory that are indexed
 SHORT_TEXT = 20_000  # and of one whose words PostgreSQL has no room for
 FACETS_LIMIT = 2_000  # values of a kind in a project
@@ -63,10 +64,18 @@ def run() -> int:
 
 @transaction.atomic
 def step() -> int:
-    """One transaction's worth; 0 where nothing is left, or another digests it."""
-    if not locks.try_acquire(Lock.DIGEST):  # one at a time: what is read last is what is written last
+    """One transaction's worth of one project; 0 where nothing is left, or others digest it.
+
+    Of a project one process digests at a time: what is read last is what is written last.
+    """
+    waiting = Arrival.objects.waiting().order_by("pk")
+    projects = dict.fromkeys(waiting.values_list("project_id", flat=True)[:LOOKED_AT])
+    mine = next((project for project in projects if locks.try_acquire_in(project, ProjectLock.DIGEST)), None)
+    if mine is None:
         return 0
-    arrivals = list(Arrival.objects.waiting().order_by("pk")[:AT_ONCE])
+    arrivals = list(waiting.filter(project=mine)[:AT_ONCE])
+    if not arrivals:  # another process digested them while this one looked
+        return 0
     try:
         with transaction.atomic():
             _digest(arrivals)

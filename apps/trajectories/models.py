@@ -231,7 +231,7 @@ class Cause(models.TextChoices):
     RESENT = "resent"
     FEEDBACK = "feedback"
     EDITED = "edited"
-    ASSEMBLED = "assembled"  # leaves no revision
+    ASSEMBLED = "assembled"
 
 
 class TrajectoryRevision(models.Model):
@@ -393,26 +393,36 @@ class SavedView(models.Model):
 
 
 class Trace(models.Model):
-    """What has come of one OTLP trace. `dirty` until its spans are assembled into the trajectories `runs`."""
+    """What has come of one OTLP trace, and the trajectories `runs` that its spans were assembled into.
+
+    One whose spans are gone is remembered, so that what comes late is known for a part of these.
+    """
 
     pk = models.CompositePrimaryKey("project_id", "trace_id")
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
     trace_id = models.CharField(max_length=32)
-    dirty = models.BooleanField(default=True)
+    due_at = models.DateTimeField(null=True, help_text="From when its spans may be assembled; null: they are")
     first_at = models.DateTimeField(help_text="When the first of the spans not yet assembled came")
-    touched_at = models.DateTimeField(help_text="When the last span came")
+    touched_at = models.DateTimeField(help_text="When the last span of its runs came")
     runs = ArrayField(models.CharField(max_length=200), default=list)
     links = ArrayField(models.TextField(), default=list, help_text="What other traces of the same run would share")
+    forgotten = models.BooleanField(default=False, help_text="Its spans were removed")
 
     class Meta:
         indexes = [
-            models.Index(fields=["touched_at"], name="trace_dirty", condition=models.Q(dirty=True)),
-            models.Index(fields=["first_at"], name="trace_by_age"),
+            models.Index(fields=["due_at"], name="trace_due", condition=models.Q(due_at__isnull=False)),
+            models.Index(fields=["touched_at"], name="trace_by_age"),
             GinIndex(fields=["links"], name="trace_by_link"),
         ]
 
     def __str__(self) -> str:
         return self.trace_id
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether other traces belong to its runs, or may."""
+        own = {f"run:{name}" for name in self.runs if name.startswith(self.trace_id)}
+        return len(own) < len(self.runs) or not own.issuperset(self.links)
 
 
 class SpanBody(models.Model):

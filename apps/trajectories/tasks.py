@@ -4,12 +4,12 @@ import time
 
 from celery import shared_task
 
+from apps.trajectories import assembly, partitions, retention, traces
 from apps.trajectories import digest as digesting
-from apps.trajectories import partitions, retention, traces
 from apps.trajectories.actions.bulk import forget_changes
 
 LINGER_S = 2.0
-POLL_S = 0.2
+POLL_S = 0.05
 
 
 @shared_task(name=digesting.TASK, expires=digesting.EXPIRES_S)
@@ -17,7 +17,7 @@ def digest() -> None:
     """Assembles and digests what came, and lingers for what comes right after."""
     quiet_since = time.monotonic()
     while time.monotonic() - quiet_since < LINGER_S:
-        worked = traces.sort_some() + traces.step() + digesting.step()
+        worked = traces.sort_some() + assembly.step() + digesting.step()
         if worked or traces.is_waiting():
             quiet_since = time.monotonic()
         if not worked:
@@ -31,7 +31,7 @@ def make_partitions() -> None:
 
 @shared_task(name="trajectories.forget_spans")
 def forget_spans() -> int:
-    return traces.forget_old()
+    return assembly.forget_old()
 
 
 @shared_task(name="trajectories.enforce_retention")

@@ -96,7 +96,7 @@ print(json.dumps({
     "keys": TrajectoryKey.objects.count(),
     "contents": Content.objects.count(),
     "counted": HourlyCount.objects.aggregate(n=Sum("trajectories"))["n"],
-    "waiting": Trace.objects.filter(dirty=True).count(),
+    "waiting": Trace.objects.filter(due_at__isnull=False).count(),
 }))
 """
 

@@ -181,7 +181,7 @@ def test_runs_below_the_root_of_a_batch_job_are_apart() -> None:
 def test_conversations_in_one_trace_are_apart_whatever_is_above_them(name: str, frame: dict) -> None:
     spans = batch(("One", {name: "a"}), ("Two", {name: "b"}), ("Three", {name: "a"}), root=frame)
     runs = assemble(spans, [])
-    assert [len(run.span_ids) for run in runs] == [4, 2] and texts(runs[1].row) == ["Two", "Answer to Two"]
+    assert [len(run.spans) for run in runs] == [4, 2] and texts(runs[1].row) == ["Two", "Answer to Two"]
     calls = [
         model(number, number * 3, [user(asked)], [bot("Yes.")], parent=1, extra={name: asked})
         for number, asked in enumerate(("One", "Two"), start=2)

@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from apps.core.models import Project
-from apps.trajectories import traces
+from apps.trajectories import assembly, traces
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import SpanBatch, Trace
 from tests.factories import make_key, make_project
@@ -107,7 +107,7 @@ def packed(*spans: dict) -> bytes:
 
 def assembled(seconds: float = 2) -> int:
     traces.sort_some()
-    return traces.step(timezone.now() + timedelta(seconds=seconds))
+    return assembly.step(timezone.now() + timedelta(seconds=seconds))
 
 
 def contents(project: Project) -> dict[str, list[str]]:
@@ -122,8 +122,7 @@ def test_a_trace_becomes_a_trajectory(agent: Client, project: Project) -> None:
     answer = send(agent, agent_span(1, 1), chat(1, 2, [text("user", "Hi")], "Hello", 1, gen_ai__usage__input_tokens=7))
     assert answer.status_code == 200 and answer.json() == {}
     assert not project.trajectories.exists() and traces.is_waiting()
-    assert assembled(0) == 0  # not quiet yet
-    assert assembled() == 1 and not traces.is_waiting()
+    assert assembled(0) == 1 and not traces.is_waiting()  # its root has come: it is not waited for
     row = project.trajectories.get()
     assert (row.external_id, row.agent_name, row.model, row.input_tokens) == (trace_id(1), "helper", "m1", 7)
     assert contents(project) == {trace_id(1): ["Hi", "Hello"]}
@@ -183,7 +182,7 @@ def test_late_spans_join(agent: Client, project: Project) -> None:
     assembled()
     assert contents(project) == {trace_id(1): ["Hi", "Hello", "More", "Done"]}
     row = project.trajectories.get()
-    assert row.agent_name == "helper" and not row.revisions.exists()
+    assert row.agent_name == "helper" and row.revisions.get().content["message_count"] == 2
 
 
 def test_late_spans_do_not_undo_what_people_said(agent: Client, project: Project) -> None:
@@ -257,10 +256,24 @@ def test_spans_that_are_no_run_make_none(agent: Client, project: Project) -> Non
 
 def test_old_spans_go(agent: Client, project: Project) -> None:
     send(agent, chat(1, 1, [text("user", "Hi")], "Hello"))
-    later = timezone.now() + traces.KEPT + timedelta(hours=1)
-    assert traces.step(later) == 1
-    assert traces.forget_old(later) == 1
-    assert not SpanBatch.objects.exists() and not Trace.objects.exists() and project.trajectories.count() == 1
+    later = timezone.now() + assembly.KEPT + timedelta(hours=1)
+    assert assembly.step(later) == 1
+    assert assembly.forget_old(later) == 1
+    assert not SpanBatch.objects.exists() and Trace.objects.get().forgotten and project.trajectories.count() == 1
+
+
+def test_old_spans_of_no_run_go_with_their_trace(agent: Client) -> None:
+    send(agent, span(1, 1, http__method="GET"))
+    assembled()
+    assert assembly.forget_old(timezone.now() + assembly.KEPT + timedelta(hours=1)) == 1
+    assert not Trace.objects.exists()
+
+
+def test_a_trace_whose_root_has_not_come_is_waited_for(agent: Client, project: Project) -> None:
+    send(agent, chat(1, 2, [text("user", "Hi")], "Hello", 1))
+    assert assembled(0) == 0 and traces.is_waiting()
+    send(agent, agent_span(1, 1))
+    assert assembled(0) == 1 and project.trajectories.get().agent_name == "helper"
 
 
 def test_metrics_are_read_off(agent: Client) -> None:

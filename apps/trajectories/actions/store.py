@@ -263,7 +263,7 @@ def _update(project: Project, items: list[Prepared], counts: Counts, done: Inges
     for item in items:
         key = keys[item.name]
         row = rows.get(key.trajectory_id)
-        if row is None or key.digest == item.digest or _sent_before(row, item):
+        if row is None or key.digest == item.digest or (cause != Cause.ASSEMBLED and _sent_before(row, item)):
             done.duplicates += 1
             continue
         hear(item.columns, item.digest, said[item.name])
@@ -292,8 +292,9 @@ def replace(
     was = {name: _jsonable(value) for name, value in before.items() if name not in DERIVED}
     changed = {name: value for name, value in was.items() if name in columns and before[name] != columns[name]}
     changed |= {name: row.content[name] for name in content if row.content[name] != content[name]}
-    if cause != Cause.ASSEMBLED and (changed or sent):  # spans that come late complete a run; that is no other opinion
-        TrajectoryRevision.objects.create(trajectory=row, content_digest=sent, cause=cause, content=changed)
+    if changed or sent:
+        was = _without_what_stays(changed, content) if cause == Cause.ASSEMBLED else changed
+        TrajectoryRevision.objects.create(trajectory=row, content_digest=sent, cause=cause, content=was)
     counts.add(before, -1)
     for name, value in columns.items():
         setattr(row, name, value)
@@ -304,6 +305,19 @@ def replace(
         Content.objects.filter(trajectory_id=row.pk).delete()
         with connection.cursor() as cursor:
             _copy_content(cursor, [(row.pk, row.content)])
+
+
+def _without_what_stays(changed: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """What a revision keeps of a run that spans completed: a long one is assembled often, and each time contains the last.
+
+    Messages at the beginning of the present ones are kept by their number.
+    """
+    was = {name: value for name, value in changed.items() if name != "metadata"}
+    messages = was.get("messages")
+    if messages is not None and now["messages"][: len(messages)] == messages:
+        del was["messages"]
+        was["message_count"] = len(messages)
+    return was
 
 
 def _jsonable(value: Any) -> Any:

@@ -525,9 +525,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("trace_id", models.CharField(max_length=32)),
-                ("dirty", models.BooleanField(default=True)),
+                (
+                    "due_at",
+                    models.DateTimeField(help_text="From when its spans may be assembled; null: they are", null=True),
+                ),
                 ("first_at", models.DateTimeField(help_text="When the first of the spans not yet assembled came")),
-                ("touched_at", models.DateTimeField(help_text="When the last span came")),
+                ("touched_at", models.DateTimeField(help_text="When the last span of its runs came")),
                 (
                     "runs",
                     django.contrib.postgres.fields.ArrayField(
@@ -543,6 +546,7 @@ class Migration(migrations.Migration):
                         size=None,
                     ),
                 ),
+                ("forgotten", models.BooleanField(default=False, help_text="Its spans were removed")),
                 (
                     "project",
                     models.ForeignKey(
@@ -556,8 +560,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [
-                    models.Index(condition=models.Q(("dirty", True)), fields=["touched_at"], name="trace_dirty"),
-                    models.Index(fields=["first_at"], name="trace_by_age"),
+                    models.Index(condition=models.Q(("due_at__isnull", False)), fields=["due_at"], name="trace_due"),
+                    models.Index(fields=["touched_at"], name="trace_by_age"),
                     django.contrib.postgres.indexes.GinIndex(fields=["links"], name="trace_by_link"),
                 ],
             },

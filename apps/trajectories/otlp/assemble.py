@@ -28,16 +28,19 @@ END_OF_TIME_NS = int(END_OF_TIME.timestamp()) * 10**9
 
 
 class Run(Struct):
-    """One trajectory: `row` passes `schema.parse`, `key` is its id, `trace_ids` are the traces that it was made of.
+    """One trajectory: `row` passes `schema.parse`, `key` is its id, `spans` the (trace id, span id) that it was made of.
 
     Traces of one run that come apart find each other by `links`: one has what another wants (see `runs.Links`).
     """
 
     key: str
     row: dict[str, Any]
-    trace_ids: set[str]
-    span_ids: set[str]
+    spans: set[tuple[str, str]]
     links: Links
+
+    @property
+    def trace_ids(self) -> set[str]:
+        return {trace_id for trace_id, _ in self.spans}
 
 
 def assemble(spans: Iterable[Span], logs: Iterable[LogRecord]) -> list[Run]:
@@ -64,8 +67,7 @@ def _run(group: Group) -> Run:
         **_times(group),
     }
     row["metadata"] = _metadata(group, threads, main, talk)
-    spans = [node.span for node in group.nodes]
-    return Run(group.key, row, {span.trace_id for span in spans}, {span.span_id for span in spans}, links_of(group))
+    return Run(group.key, row, {(node.span.trace_id, node.span.span_id) for node in group.nodes}, links_of(group))
 
 
 def _rank(thread: Thread) -> tuple:
@@ -318,6 +320,7 @@ def _metadata(group: Group, threads: list[Thread], main: Thread | None, talk: _T
     spans = [node.span for node in group.nodes]
     failed = _failed(group)
     origin = min((span.start_ns for span in spans if span.start_ns), default=0)
+    trace_ids = sorted({span.trace_id for span in spans})
     metadata: dict[str, Any] = {
         "source": "otlp",
         "format": next((node.reading.format for node in group.nodes if node.reading.format), ""),
@@ -325,8 +328,8 @@ def _metadata(group: Group, threads: list[Thread], main: Thread | None, talk: _T
         "schema_url": list(dict.fromkeys(s.scope.schema_url for s in spans if s.scope.schema_url))[:20],
         "resource": _Budget(RESOURCE_BYTES).keep(group.nodes[0].span.resource),
         "span_count": len(spans),
-        "trace_ids": sorted({span.trace_id for span in spans})[:1_000],
-        "steps": [_step(node, talk, origin) for node in group.nodes[:MAX_STEPS]],
+        "trace_ids": trace_ids[:1_000],
+        "steps": [_step(node, talk, origin, len(trace_ids) > 1) for node in group.nodes[:MAX_STEPS]],
         "steps_omitted": max(len(spans) - MAX_STEPS, 0),
         "errors": [_error(node) for node in failed[:MAX_ERRORS]],
         "recovered_errors": sum(node.span.end_ns <= _last_answer(group) for node in failed),
@@ -341,7 +344,8 @@ def _metadata(group: Group, threads: list[Thread], main: Thread | None, talk: _T
     }
 
 
-def _step(node: Node, talk: _Talk, origin: int) -> dict[str, Any]:
+def _step(node: Node, talk: _Talk, origin: int, is_of_several: bool) -> dict[str, Any]:
+    """A span in the waterfall; with its trace's id where the run is of several."""
     span = node.span
     step: dict[str, Any] = {
         "span_id": span.span_id,
@@ -351,6 +355,8 @@ def _step(node: Node, talk: _Talk, origin: int) -> dict[str, Any]:
         "start_ms": round(max(span.start_ns - origin, 0) / 1e6, 3),
         "duration_ms": round(max(span.end_ns - span.start_ns, 0) / 1e6, 3),
     }
+    if is_of_several:
+        step["trace_id"] = span.trace_id
     if node.reading.error is not None:
         step["error"] = node.reading.error.text
     if (index := talk.index.get(span.span_id)) is not None:

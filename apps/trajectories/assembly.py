@@ -1,0 +1,248 @@
+"""Traces that are due become trajectories. Several processes take different traces; what is stored never gets less."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+import zstandard
+from django.db import connection, transaction
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from apps.core import locks
+from apps.core.locks import ProjectLock
+from apps.core.models import Project
+from apps.trajectories.actions import feedback, store
+from apps.trajectories.models import Cause, SpanBatch, Trace, Trajectory, TrajectoryKey, with_content
+from apps.trajectories.otlp import LogRecord, Run, Span, assemble, late
+from apps.trajectories.schema import Decoded
+from apps.trajectories.traces import decode
+from flywheel.outages import is_transient
+
+log = logging.getLogger(__name__)
+AT_ONCE = 200  # traces of one transaction
+RELATED = 200  # traces of the same talk that are looked at
+TALK = timedelta(hours=24)  # how far apart the traces of one run may come
+POSTPONED = timedelta(seconds=0.2)
+KEPT = timedelta(days=3)
+USAGE = ("input_tokens", "output_tokens", "cost_usd")
+REMEMBERED = timedelta(days=400)
+FORGOTTEN_AT_ONCE = 500
+
+
+@transaction.atomic
+def step(now: datetime | None = None) -> int:
+    """Assembles traces that are due, some at a time. Returns how many; 0 where none is due, or others have them.
+
+    Rows that another process has locked are passed over, here and below: nobody waits for a lock on a trace while it
+    holds one, so that processes cannot deadlock.
+    """
+    due = (
+        Trace.objects.filter(due_at__lte=now or Now()).select_for_update(skip_locked=True).order_by("due_at")[:AT_ONCE]
+    )
+    by_project: defaultdict[int, list[Trace]] = defaultdict(list)
+    for trace in due:
+        by_project[trace.project_id].append(trace)
+    for project in Project.objects.filter(pk__in=by_project).order_by("pk"):
+        _assemble_all(project, by_project[project.pk])
+    return sum(map(len, by_project.values()))
+
+
+def _assemble_all(project: Project, traces: list[Trace]) -> None:
+    """All together, or else each alone. One that cannot be assembled is set aside until more of it comes."""
+    try:
+        with transaction.atomic():
+            _assemble(project, traces)
+    except Exception as error:
+        if is_transient(error):
+            raise
+        if len(traces) > 1:
+            for trace in traces:
+                _assemble_all(project, [trace])
+            return
+        log.exception("Trace %s of project %s is set aside", traces[0], project)
+        Trace.objects.filter(project=project, trace_id=traces[0].trace_id).update(due_at=None)
+
+
+def _assemble(project: Project, traces: list[Trace]) -> None:
+    known = {trace.trace_id: trace for trace in traces}
+    spans, logs = _read(project, known)
+    runs = assemble(spans, logs)
+    if any(run.links.wants for run in runs) or any(trace.is_joined for trace in traces):
+        if not locks.try_acquire_in(project.pk, ProjectLock.STITCHING):
+            runs = _postpone(project, known, runs)
+        elif related := _related(project, known, runs):
+            known |= related
+            spans, logs = _read(project, known)
+            runs = assemble(spans, logs)
+    names = {run.key for run in runs} | {name for trace in known.values() for name in trace.runs}
+    stored = _stored(project, names)
+    at_hand = {(span.trace_id, span.span_id) for span in spans}
+    lasting = {row.external_id: row for row in stored if late.knows_more(row.metadata, at_hand)}
+    others = [row for row in stored if row.external_id not in lasting]
+    if lasting:
+        runs = _late_runs(spans, logs, known, lasting, others)
+    _replace(project, runs, others)
+    _save(project, known.values(), runs, lasting)
+
+
+def _postpone(project: Project, known: dict[str, Trace], runs: list[Run]) -> list[Run]:
+    """Leaves traces that may belong together to the process that joins those of this project now.
+
+    Takes them out of `known`; returns the runs of the others.
+    """
+    later = {trace_id for run in runs if run.links.wants for trace_id in run.trace_ids}
+    later |= {trace_id for trace_id, trace in known.items() if trace.is_joined}
+    Trace.objects.filter(project=project, trace_id__in=later).update(due_at=Now() + POSTPONED)
+    for trace_id in later:
+        del known[trace_id]
+    return [run for run in runs if not run.trace_ids & later]
+
+
+def _related(project: Project, known: dict[str, Trace], runs: list[Run]) -> dict[str, Trace]:
+    """The other traces of these runs: those that go on where one ends or end where one begins, and all of their runs.
+
+    One that is locked is being written to: it will be due after that, and find these.
+    """
+    everything = Trace.objects.filter(project=project).select_for_update(skip_locked=True).order_by("-touched_at")
+    talks = everything.filter(touched_at__gte=timezone.now() - TALK)
+    wanted = {link for run in runs for link in run.links.wants}
+    names = {name for trace in known.values() for name in trace.runs}
+    found: dict[str, Trace] = {}
+    seen: set[str] = set()
+    while wanted or names:
+        new: dict[str, Trace] = {}
+        for rows, links in ((talks, wanted), (everything, {f"run:{name}" for name in names})):
+            if links:
+                rows = rows.filter(links__overlap=sorted(links)).exclude(trace_id__in=[*known, *found])[:RELATED]
+                new |= {trace.trace_id: trace for trace in rows}
+        found |= new
+        seen |= names
+        wanted, names = set(), {name for trace in new.values() for name in trace.runs} - seen
+    return found
+
+
+def _read(project: Project, traces: Iterable[str]) -> tuple[list[Span], list[LogRecord]]:
+    spans: list[Span] = []
+    logs: list[LogRecord] = []
+    found = SpanBatch.objects.filter(project=project, trace_id__in=list(traces)).order_by("pk")
+    for data in found.values_list("data", flat=True).iterator(chunk_size=200):
+        part = decode(zstandard.decompress(bytes(data)))
+        spans += part.spans
+        logs += part.logs
+    return spans, logs
+
+
+def _stored(project: Project, names: set[str]) -> list[Trajectory]:
+    keys = TrajectoryKey.objects.filter(project=project, external_id__in=names).values_list("trajectory_id", flat=True)
+    return with_content(list(Trajectory.objects.filter(pk__in=list(keys)))) if names else []
+
+
+def _late_runs(
+    spans: list[Span],
+    logs: list[LogRecord],
+    traces: dict[str, Trace],
+    lasting: dict[str, Trajectory],
+    others: list[Trajectory],
+) -> list[Run]:
+    """The runs, where some stored ones know of spans that are gone: what these do not know yet is added to them."""
+    told = {key for row in lasting.values() for key in late.spans_of(row.metadata)}
+    new = [span for span in spans if (span.trace_id, span.span_id) not in told]
+    rows = {name: _row_of(row) for name, row in lasting.items()}
+    name_of = {key: row.external_id for row in others for key in late.spans_of(row.metadata)}
+    runs: dict[str, Run] = {}
+    for run in assemble(new, logs):
+        parents = {(span.trace_id, span.parent_id) for span in new if (span.trace_id, span.span_id) in run.spans}
+        names = [run.key, *(name for trace_id in run.trace_ids for name in traces[trace_id].runs)]
+        name = next((name for name in names if name in rows and late.belongs_to(run, parents, rows[name])), "")
+        if name:
+            rows[name] = run.row = late.extended(rows[name], run.row)
+            run.key = name
+            run.spans |= runs[name].spans if name in runs else set()
+        elif run.key in lasting:
+            again = next((name_of[key] for key in run.spans if key in name_of), "")
+            run.key = run.row["id"] = again or ":".join(min(run.spans))
+        runs[run.key] = run
+    return list(runs.values())
+
+
+def _row_of(row: Trajectory) -> dict[str, Any]:
+    """A stored trajectory as it would be sent."""
+    return {
+        "id": row.external_id,
+        "agent": {"name": row.agent_name, "version": row.agent_version},
+        **{name: getattr(row, name) for name in ("model", "workload", "session_id", "user_id", "latency_ms", "tags")},
+        **{name: at.isoformat() for name in ("started_at", "ended_at") if (at := getattr(row, name))},
+        **{name: row.content[name] for name in ("messages", "tools", "interventions", "metadata")},
+        "outcome": {name: getattr(row, f"outcome_{name}") for name in ("status", "reward", "label", "reason")},
+        "usage": {name: value for name in USAGE if (value := getattr(row, name)) is not None},
+    }
+
+
+def _replace(project: Project, runs: list[Run], stored: list[Trajectory]) -> None:
+    """Stores the runs. What was said of stored ones goes where their spans are now; those that are no run any more go."""
+    name_of = {key: run.key for run in runs for key in run.spans}
+    moved: dict[str, str] = {}
+    for row in stored:
+        heir = next((name_of[key] for key in late.spans_of(row.metadata) if key in name_of), "")
+        if heir and heir != row.external_id:
+            moved[row.external_id] = heir
+    feedback.move(project, moved)
+    now = {run.key for run in runs}
+    if gone := [row for row in stored if row.external_id not in now]:
+        store.purge(project, gone)
+    done = store.ingest(project=project, rows=[Decoded(run.row) for run in runs], cause=Cause.ASSEMBLED)
+    feedback.apply_to(project, set(moved.values()))
+    for problem in done.rejected:
+        log.error("Run %s of project %s is not stored: %s", runs[problem["index"]].key, project, problem["error"])
+
+
+def _save(project: Project, traces: Iterable[Trace], runs: list[Run], lasting: Iterable[str]) -> None:
+    """Notes what became of the traces. Those of one run are touched together, so that they are forgotten together."""
+    of_trace: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        for trace_id in run.trace_ids:
+            of_trace[trace_id].append(run)
+    for trace in traces:
+        runs_now = [run.key for run in of_trace[trace.trace_id]]
+        links = {link for run in of_trace[trace.trace_id] for link in run.links.has}
+        trace.runs = list(dict.fromkeys([*(name for name in trace.runs if name in lasting), *runs_now]))
+        trace.links = sorted(links | {f"run:{name}" for name in trace.runs})
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "UPDATE trajectories_trace SET due_at = NULL, touched_at = now(), runs = %s, links = %s, forgotten = false "
+            "WHERE project_id = %s AND trace_id = %s",
+            [[trace.runs, trace.links, project.pk, trace.trace_id] for trace in traces],
+        )
+
+
+def forget_old(now: datetime | None = None) -> int:
+    """Removes spans that are assembled and too old to be joined by others. Returns the number of batches.
+
+    Their traces stay, to know late copies by, except those that are part of no run.
+    """
+    now = now or timezone.now()
+    removed = 0
+    while some := _forget_some(now - KEPT):
+        removed += some
+    Trace.objects.filter(forgotten=True, due_at=None, touched_at__lt=now - REMEMBERED).delete()
+    return removed
+
+
+@transaction.atomic
+def _forget_some(before: datetime) -> int:
+    old = Trace.objects.filter(forgotten=False, due_at=None, touched_at__lt=before).order_by("touched_at")
+    by_project: defaultdict[int, list[str]] = defaultdict(list)
+    for trace in old.select_for_update(skip_locked=True)[:FORGOTTEN_AT_ONCE]:
+        by_project[trace.project_id].append(trace.trace_id)
+    removed = 0
+    for project_id, names in by_project.items():
+        removed += SpanBatch.objects.filter(project_id=project_id, trace_id__in=names).delete()[0]
+        traces = Trace.objects.filter(project_id=project_id, trace_id__in=names)
+        traces.filter(runs=[]).delete()
+        traces.update(forgotten=True, links=[])
+    return removed
