@@ -18,7 +18,7 @@ from apps.core.locks import ProjectLock
 from apps.core.models import Project
 from apps.trajectories.actions import feedback, store
 from apps.trajectories.models import Cause, SpanBatch, Trace, Trajectory, TrajectoryKey, with_content
-from apps.trajectories.otlp import LogRecord, Run, Span, assemble, late
+from apps.trajectories.otlp import Links, LogRecord, Run, Span, assemble, late
 from apps.trajectories.schema import Decoded
 from apps.trajectories.traces import decode
 from flywheel.outages import is_transient
@@ -72,7 +72,7 @@ def _assemble(project: Project, traces: list[Trace]) -> None:
     known = {trace.trace_id: trace for trace in traces}
     spans, logs = _read(project, known)
     runs = assemble(spans, logs)
-    if any(run.links.wants for run in runs) or any(trace.is_joined for trace in traces):
+    if any(run.links for run in runs) or any(trace.is_joined for trace in traces):
         if not locks.try_acquire_in(project.pk, ProjectLock.STITCHING):
             runs = _postpone(project, known, runs)
         elif related := _related(project, known, runs):
@@ -82,7 +82,7 @@ def _assemble(project: Project, traces: list[Trace]) -> None:
     names = {run.key for run in runs} | {name for trace in known.values() for name in trace.runs}
     stored = _stored(project, names)
     at_hand = {(span.trace_id, span.span_id) for span in spans}
-    lasting = {row.external_id: row for row in stored if late.knows_more(row.metadata, at_hand)}
+    lasting = _lasting(known.values(), stored, at_hand)
     others = [row for row in stored if row.external_id not in lasting]
     if lasting:
         runs = _late_runs(spans, logs, known, lasting, others)
@@ -95,7 +95,7 @@ def _postpone(project: Project, known: dict[str, Trace], runs: list[Run]) -> lis
 
     Takes them out of `known`; returns the runs of the others.
     """
-    later = {trace_id for run in runs if run.links.wants for trace_id in run.trace_ids}
+    later = {trace_id for run in runs if run.links for trace_id in run.trace_ids}
     later |= {trace_id for trace_id, trace in known.items() if trace.is_joined}
     Trace.objects.filter(project=project, trace_id__in=later).update(due_at=Now() + POSTPONED)
     for trace_id in later:
@@ -110,7 +110,7 @@ def _related(project: Project, known: dict[str, Trace], runs: list[Run]) -> dict
     """
     everything = Trace.objects.filter(project=project).select_for_update(skip_locked=True).order_by("-touched_at")
     talks = everything.filter(touched_at__gte=timezone.now() - TALK)
-    wanted = {link for run in runs for link in run.links.wants}
+    wanted = {link for run in runs for links in run.links.values() for link in links.wants}
     names = {name for trace in known.values() for name in trace.runs}
     found: dict[str, Trace] = {}
     seen: set[str] = set()
@@ -142,6 +142,19 @@ def _stored(project: Project, names: set[str]) -> list[Trajectory]:
     return with_content(list(Trajectory.objects.filter(pk__in=list(keys)))) if names else []
 
 
+def _lasting(traces: Iterable[Trace], stored: list[Trajectory], at_hand: set[late.SpanKey]) -> dict[str, Trajectory]:
+    """The stored runs that know of spans that are gone, and those that share a trace with them.
+
+    By the rest of its spans a trace looks otherwise than it was. Only runs that began after that are made anew.
+    """
+    names = {row.external_id for row in stored if late.knows_more(row.metadata, at_hand)}
+    began_late = {row.external_id for row in stored if late.began_late(row.metadata)}
+    shared = [set(trace.runs) - began_late for trace in traces]
+    while names and (more := set().union(*(runs for runs in shared if runs & names)) - names):
+        names |= more
+    return {row.external_id: row for row in stored if row.external_id in names}
+
+
 def _late_runs(
     spans: list[Span],
     logs: list[LogRecord],
@@ -166,6 +179,7 @@ def _late_runs(
         elif run.key in lasting:
             again = next((name_of[key] for key in run.spans if key in name_of), "")
             run.key = run.row["id"] = again or ":".join(min(run.spans))
+            late.mark(run)
         runs[run.key] = run
     return list(runs.values())
 
@@ -209,7 +223,7 @@ def _save(project: Project, traces: Iterable[Trace], runs: list[Run], lasting: I
             of_trace[trace_id].append(run)
     for trace in traces:
         runs_now = [run.key for run in of_trace[trace.trace_id]]
-        links = {link for run in of_trace[trace.trace_id] for link in run.links.has}
+        links = {link for run in of_trace[trace.trace_id] for link in run.links.get(trace.trace_id, Links()).has}
         trace.runs = list(dict.fromkeys([*(name for name in trace.runs if name in lasting), *runs_now]))
         trace.links = sorted(links | {f"run:{name}" for name in trace.runs})
     with connection.cursor() as cursor:

@@ -84,7 +84,7 @@ def test_calls_in_their_own_traces_are_stitched_by_history() -> None:
     assert run.key == f"{1:032x}" and len(run.trace_ids) == 3
     assert run.row["usage"] == {"input_tokens": 30, "output_tokens": 3}
     assert [step["message_index"] for step in run.row["metadata"]["steps"]] == [1, 3, 5]
-    apart = [assemble([call], [])[0].links for call in calls]
+    apart = [assemble([call], [])[0].links[call.trace_id] for call in calls]
     for earlier, later in itertools.pairwise(apart):
         assert earlier.has & later.wants and later.has & earlier.wants
 

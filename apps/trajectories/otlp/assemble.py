@@ -30,13 +30,13 @@ END_OF_TIME_NS = int(END_OF_TIME.timestamp()) * 10**9
 class Run(Struct):
     """One trajectory: `row` passes `schema.parse`, `key` is its id, `spans` the (trace id, span id) that it was made of.
 
-    Traces of one run that come apart find each other by `links`: one has what another wants (see `runs.Links`).
+    Traces of one run that come apart find each other by their `links`: one has what another wants (see `runs.Links`).
     """
 
     key: str
     row: dict[str, Any]
     spans: set[tuple[str, str]]
-    links: Links
+    links: dict[str, Links]
 
     @property
     def trace_ids(self) -> set[str]:

@@ -25,6 +25,15 @@ def knows_more(metadata: dict[str, Any], at_hand: set[SpanKey]) -> bool:
     return metadata.get("source") != "otlp" or not at_hand.issuperset(spans_of(metadata))
 
 
+def began_late(metadata: dict[str, Any]) -> bool:
+    return metadata.get("began_late") is True
+
+
+def mark(run: Run) -> None:
+    """Notes of a run that it began when other spans of its trace were gone."""
+    run.row["metadata"]["began_late"] = True
+
+
 def belongs_to(run: Run, parents: set[SpanKey], stored: Row) -> bool:
     """Whether late spans are a part of a stored run: one hangs below it, it goes on with what it said, or it says nothing.
 

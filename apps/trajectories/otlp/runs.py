@@ -285,7 +285,7 @@ def _complete(reading: Reading, other: Reading) -> None:
 
 
 class Links(Struct):
-    """By what a run may be found by the traces that go on with it, and by what it finds those that it goes on with."""
+    """By what a trace may be found by those that go on with it, and by what it finds those that it goes on with."""
 
     has: set[str] = set()
     wants: set[str] = set()
@@ -298,18 +298,27 @@ def _short(link: str) -> str:
     return link[:MAX_LINK] + blake2b(link.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def links_of(group: Group) -> Links:
-    """Empty where an agent span holds the run together: then it is one trace."""
+def links_of(group: Group) -> dict[str, Links]:
+    """Of each trace of the run; none where an agent span holds it together: then it is one trace.
+
+    Each trace has its own, so that one that comes last and belongs between two others finds both.
+    """
     if not group.loose or not group.calls:
-        return Links()
+        return {}
     source = "/".join(_source(group))
+    calls: defaultdict[str, list[Call]] = defaultdict(list)
+    for call in group.calls:
+        calls[call.span.trace_id].append(call)
     talks = {_short(f"{name}:{source}:{found}") for name in TALKS if (found := group.id_of(name))}
-    end = group.calls[-1].after.hex()
-    beginnings = [before.hex() for before in group.calls[0].before[1:][-MAX_BEGINNINGS:]]
-    return Links(
-        talks | {f"end:{end}"} | {f"begins:{before}" for before in beginnings},
-        talks | {f"begins:{end}"} | {f"end:{before}" for before in beginnings},
-    )
+    links: dict[str, Links] = {}
+    for trace_id, own in calls.items():
+        end = own[-1].after.hex()
+        beginnings = [before.hex() for before in own[0].before[1:][-MAX_BEGINNINGS:]]
+        links[trace_id] = Links(
+            talks | {f"end:{end}"} | {f"begins:{before}" for before in beginnings},
+            talks | {f"begins:{end}"} | {f"end:{before}" for before in beginnings},
+        )
+    return links
 
 
 class _Chain:
