@@ -13,7 +13,9 @@ from pathlib import Path
 
 from flywheel import logs
 
-WORKERS = {"default": 2, "ingest": 1, "eval": 1, "train": 1}  # queue: tasks at once
+# Those that assemble and digest take different traces and projects, and wait for the disk in between.
+INGEST = min(4, max(2, os.cpu_count() or 1))
+WORKERS = {"default": 2, "ingest": INGEST, "eval": 1, "train": 1}  # queue: tasks at once
 NAMES = ("web", *WORKERS, "beat")
 WEB_PROCESSES = 2
 # Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its checkpoint.
