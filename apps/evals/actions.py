@@ -432,7 +432,7 @@ def submit_eval(
 ) -> EvalRun:
     """Queues an evaluation. Raises EvalSetError for a draft, an empty split, or one that is under way already."""
     if not eval_set.is_frozen:
-        raise EvalSetError(f"{eval_set} is a draft. Freeze it first, so that evaluations can be compared.")
+        raise EvalSetError(f"{eval_set} is a draft. Freeze it first so evaluations stay comparable.")
     count = eval_set.tasks.filter(split=split).count()
     if not count:
         raise EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")

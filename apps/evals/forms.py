@@ -30,7 +30,9 @@ class TaskForm(PlainForm):
     request = forms.CharField(widget=forms.Textarea, max_length=20_000)
     expected = forms.CharField(widget=forms.Textarea, help_text='{"tool": "…", "args": {…}}')
     split = forms.ChoiceField(choices=Split.choices)
-    group = forms.CharField(required=False, max_length=200, help_text="Tasks of one group stay on one side of a split")
+    group = forms.CharField(
+        required=False, max_length=200, help_text="Tasks in the same group stay on the same side of a split"
+    )
 
     def clean_expected(self) -> dict:
         try:
@@ -102,7 +104,9 @@ class FailureTaskForm(PlainForm):
     )  # fmt: skip
     eval_set = forms.ModelChoiceField(None, label="Eval set", empty_label=None)
     split = forms.ChoiceField(choices=FROM_FAILURE)
-    group = forms.ChoiceField(label="Keep together by", help_text="Tasks of one group stay on one side of a split")
+    group = forms.ChoiceField(
+        label="Keep together by", help_text="Tasks in the same group stay on the same side of a split"
+    )
     replayable = forms.BooleanField(required=False, label="Replayable: serve the recorded tool results")
     state = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 2, "class": "mono"}), required=False, label="State afterwards",

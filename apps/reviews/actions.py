@@ -76,7 +76,7 @@ def judge(*, item: ReviewItem, success: bool, by: Any, note: str = "") -> Judgem
     if other := holder_of(item, by):
         raise ReviewError(f"{other} has this sample on the screen. Nothing was changed.")
     if len(said) >= needed_of(item.review) or item.ruling is not None:
-        raise ReviewError("This sample has all the judgements it needs. Nothing was changed.")
+        raise ReviewError("This sample needs no more judgements. Nothing was changed.")
     judgement = Judgement.objects.create(item=item, by=by, success=success, note=note.strip())
     audit("review.judged", project=item.review.project, by=by, target=item, success=success)
     return judgement

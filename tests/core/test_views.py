@@ -114,7 +114,7 @@ def test_the_audit_log_is_filtered_and_paged(project: Project, admin: Client) ->
 def test_errors_say_what_to_do_and_are_json_for_the_api(project: Project) -> None:
     member = client_of(make_member(project))
     missing = member.get(f"/p/{project.slug}/nothing/")
-    assert missing.status_code == 404 and "Back to the start" in missing.content.decode()
+    assert missing.status_code == 404 and "Back to home" in missing.content.decode()
     forbidden = member.get(reverse("core:settings", args=[project.slug]))
     assert forbidden.status_code == 403 and "This needs the role “Admin”" in forbidden.content.decode()
     assert "detail" in Client().get("/api/nothing/").json()

@@ -79,12 +79,12 @@ def test_the_probes_run_and_their_findings_are_shown(world: World, logged_in: An
     page.get_by_label("What changed, and why").fill("Every answer is paid")
     page.get_by_role("button", name="Save as a new version").click()
     expect(page.locator(".note.success")).to_contain_text("Saved as")
-    expect(page.get_by_text("Not attacked yet.")).to_be_visible()
+    expect(page.get_by_text("Not run yet.")).to_be_visible()
 
     with worker(ProbeRun):
         page.get_by_role("button", name="Run the probes").click()
         page.wait_for_url("**/probes/**")
-        expect(page.get_by_role("heading", name="Findings, the worst first")).to_be_visible(timeout=300_000)
+        expect(page.get_by_role("heading", name="Findings, worst first")).to_be_visible(timeout=300_000)
     run = project.proberuns.get()
     assert run.state == JobState.SUCCEEDED and run.failed and run.verifier.spec["source"] == GENEROUS
     assert run.eval_set == world.eval_set and run.environment.verifier == run.verifier

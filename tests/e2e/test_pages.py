@@ -117,7 +117,7 @@ def test_a_running_job_is_followed_without_reloading(world: World, user: Any, lo
     )  # fmt: skip
     assert run.claim("test")
     logged_in.goto(reverse("training:detail", args=[world.project.slug, run.pk]))
-    expect(logged_in.get_by_text("No step yet")).to_be_visible()
+    expect(logged_in.get_by_text("No steps yet")).to_be_visible()
     say(run, [{"type": "metric", "step": 1, "values": {"train/loss": 1.5}}])
     expect(logged_in.locator(".figure .gtitle", has_text="Loss")).to_be_visible()
     expect(logged_in.get_by_text(re.compile("4 of 4"))).to_be_visible()
@@ -128,4 +128,4 @@ def test_a_running_job_is_followed_without_reloading(world: World, user: Any, lo
 
 def test_an_unknown_page_says_so(world: World, logged_in: Any) -> None:
     answer = logged_in.request.get(f"/p/{world.project.slug}/nothing/")
-    assert answer.status == 404 and "Not found" in answer.text() and "Back to the start" in answer.text()
+    assert answer.status == 404 and "Not found" in answer.text() and "Back to home" in answer.text()

@@ -123,7 +123,7 @@ def undo(page: Any) -> None:
     """The answer is taken back and given again; the word, given blind, stands."""
     page.keyboard.press("u")
     expect(page.get_by_text("Is the score right?")).to_be_visible()
-    expect(page.get_by_text("Your word stands")).to_be_visible()
+    expect(page.get_by_text("Your verdict is locked")).to_be_visible()
     case = shown(page)
     page.keyboard.press("a")
     expect(page.locator(f'[data-case="{case}"]')).to_have_count(0)

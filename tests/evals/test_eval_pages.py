@@ -122,7 +122,7 @@ def test_outputs_on_held_out_tasks_are_a_look_of_each_person_once(client: Client
     page = reverse("evals:run", args=[project.slug, run.pk])
     for user in (admin_of(project), make_member(project)):
         client.force_login(user)
-        assert "counted as one look" in client.get(page).content.decode()
+        assert "counts as one hold-out view" in client.get(page).content.decode()
         client.get(page, {"show": "failed"})
     assert run.eval_set.holdout_views.filter(kind=HoldoutView.Kind.VIEW).count() == 2
-    assert "counted as one look" not in client.get(page, {"page": 1, "show": "unsafe"}).content.decode()
+    assert "counts as one hold-out view" not in client.get(page, {"page": 1, "show": "unsafe"}).content.decode()

@@ -40,7 +40,7 @@ def keys(run: EvalRun, html: str) -> list[str]:
 def test_it_says_how_many_tasks_teach_and_offers_to_train_on_them(client: Client, run: EvalRun) -> None:
     client.force_login(admin_of(run.project))
     html = page(client, run)
-    assert "RL will learn from 2 of 5 tasks." in html and "Train on the 2 tasks that teach" in html
+    assert "RL will learn from 2 of 5 tasks." in html and "Train on the 2 informative tasks" in html
     assert "passes in all 4 samples: nothing is left to learn" in html
     assert f"picked_by={run.pk}&amp;per_group=1" in page(client, run, cap="1")
     assert "Learnability" in client.get(reverse("evals:run", args=[run.project.slug, run.pk])).content.decode()
@@ -88,20 +88,20 @@ def test_an_evaluation_without_samples_says_what_to_do(client: Client, run: Eval
     html = page(client, empty)
     assert "No task has a scored sample yet." in html and "Evaluate the train split" in html
     running = evaluated(run.eval_set, (), Path(), finished=False)
-    assert "still at work" in page(client, running)
+    assert "still running" in page(client, running)
 
 
 def test_one_sample_of_a_task_is_too_few(client: Client, run: EvalRun) -> None:
     single = evaluated(run.eval_set, (1, 0), Path(), samples=1)
     client.force_login(admin_of(run.project))
     html = page(client, single)
-    assert "k must be at least 2" in html and "Train on the" not in html
+    assert "at least 2 samples per task" in html and "Train on the" not in html
 
 
 def test_all_masked_samples_leave_nothing_to_learn(client: Client, run: EvalRun) -> None:
     run.samples.update(masked=True, reward=None, success=False)
     client.force_login(admin_of(run.project))
-    assert "could score none of them" in page(client, run)
+    assert "could not score any sample" in page(client, run)
 
 
 def test_a_stranger_and_another_project_see_nothing(client: Client, run: EvalRun) -> None:

@@ -311,7 +311,7 @@ def test_without_data_designer_the_page_says_how_to_get_it(client: Client, draft
     settings.FLYWHEEL_DESIGNER_PYTHON = "/nowhere/python"
     client.force_login(admin_of(draft.project))
     page = client.get(url(draft)).content.decode()
-    assert "make designer" in page and "Make variants" in page and "Have variants written" not in page
+    assert "make designer" in page and "Create variants" in page and "Generate variants" not in page
     answer = client.post(url(draft, "variant_job_start"), FORM, follow=True).content.decode()
     assert "is not installed here" in answer and model_job.latest(draft) is None
 
@@ -326,7 +326,7 @@ def test_from_the_form_to_the_review(client: Client, draft: EvalSet, plays: Call
     plays(*GOOD)
     client.force_login(admin_of(draft.project))
     page = client.post(url(draft, "variant_job_start"), FORM, follow=True).content.decode()
-    assert "writer writes variants" in page and "0 of 16 asked for" in page and "Make variants" not in page
+    assert "writer writes variants" in page and "0 of 16 requested" in page and "Create variants" not in page
     assert "Wait for it" in client.post(
         url(draft, "make_variants"), {"kinds": [PARAPHRASE], "each": 1, "seed": 0}, follow=True
     ).content.decode()  # fmt: skip
@@ -347,7 +347,7 @@ def test_what_a_model_says_is_shown_as_text(client: Client, draft: EvalSet, play
 
 def test_only_an_admin_names_another_server(client: Client, draft: EvalSet, plays: Callable) -> None:
     client.force_login(make_member(draft.project))
-    assert "No model to ask" in client.get(url(draft)).content.decode()
+    assert "No model available" in client.get(url(draft)).content.decode()
     client.post(url(draft, "variant_job_start"), FORM)
     assert model_job.latest(draft) is None
     fields = {"text": "x", "base_url": "http://127.0.0.1:9/v1", "model": "judge-model", "key_variable": "",

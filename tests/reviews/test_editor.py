@@ -235,7 +235,7 @@ def test_probes_find_the_hole_of_a_bad_verifier_and_none_in_a_good_one(run: Eval
     assert job.failed and {finding["probe"] for finding in job.result["failed"]} >= {"echo"}
     assert rescoring.latest_probe(bad) == job and rescoring.latest_probe(environment.verifier) == good
     page = logged_in(project, Role.VIEWER).get(reverse("reviews:probe", args=[project.slug, job.pk])).content.decode()
-    assert "echo" in page and "Findings, the worst first" in page
+    assert "echo" in page and "Findings, worst first" in page
     finding = job.result["failed"][0]
     key = run.eval_set.tasks.get(pk=finding["task"]).key
     assert f'task</span> <span class="mono small">{key}</span>' in page and str(finding["task"]) not in page

@@ -68,4 +68,4 @@ def test_the_page_saves_shows_and_explains() -> None:
     answer = client.post(save, given | {"max_false_positive_rate": "7"})
     assert answer.status_code == 400 and "less than or equal to 1" in answer.content.decode()
     client.force_login(make_member(project, Role.VIEWER))
-    assert "An admin of the project changes this" in client.get(address).content.decode()
+    assert "Only project admins can change this" in client.get(address).content.decode()

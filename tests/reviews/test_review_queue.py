@@ -104,7 +104,7 @@ def test_results_and_files_keep_what_is_yet_to_be_judged(made: Made) -> None:
     assert "secretnote" in viewer.get(url("export", review)).content.decode()  # who cannot judge may read
     actions.judge(item=item, success=False, by=user)
     text = client.get(url("detail", review)).content.decode()
-    assert "secretnote" in text and "rewarded, yet a failure" in text
+    assert "secretnote" in text and "false positive: rewarded failure" in text
     assert "secretnote" in client.get(url("export", review)).content.decode()
 
 
@@ -187,12 +187,12 @@ def test_a_sample_has_no_more_judgements_than_the_policy_asks(made: Made) -> Non
     item, people = review.items.first(), [make_member(made.project) for _ in range(3)]
     for user in people[:2]:
         actions.judge(item=item, success=True, by=user)
-    with pytest.raises(actions.ReviewError, match="all the judgements it needs"):
+    with pytest.raises(actions.ReviewError, match="needs no more judgements"):
         actions.judge(item=item, success=True, by=people[2])
     assert Queue(review, people[2]).left() == 59 and Queue(review, people[0]).left() == 60
     client = Client()
     client.force_login(people[2])
-    assert "all the judgements it needs" in client.get(url("item", item)).content.decode()
+    assert "needs no more judgements" in client.get(url("item", item)).content.decode()
 
 
 def test_two_people_are_not_given_the_same_sample(made: Made) -> None:
@@ -202,7 +202,7 @@ def test_two_people_are_not_given_the_same_sample(made: Made) -> None:
     one.get(url("item", item))
     assert Queue(review, second).next() == review.items.all()[1].pk
     text = two.get(url("item", item)).content.decode()
-    assert f"<b>{first}</b> has this sample on the screen" in text and "disabled" in text
+    assert f"<b>{first}</b> is judging this sample" in text and "disabled" in text
     with pytest.raises(actions.ReviewError, match="on the screen"):
         actions.judge(item=item, success=True, by=second)
     ReviewItem.objects.filter(pk=item.pk).update(reserved_until=timezone.now() - timedelta(seconds=1))
@@ -234,7 +234,7 @@ def test_undo_takes_back_answers_and_never_a_word_given_blind(made: Made) -> Non
         actions.answer(item=item, agrees=True, by=user)
     actions.judge(item=third, success=False, by=user)
     text = client.get(url("item", third)).content.decode()
-    assert "Your word stands, since you have seen the score now" in text and "Undo my last answer" not in text
+    assert "Your verdict is locked once the score is shown" in text and "Undo my last answer" not in text
     answer = client.post(url("undo", review), **HTMX)
     assert answer["X-Case"] == str(second.pk) and "Is the score right?" in answer.content.decode()
     assert actions.undo(review=review, by=user).pk == first.pk and actions.undo(review=review, by=user) is None
@@ -256,11 +256,11 @@ def test_who_thinks_otherwise_once_the_score_is_shown_can_be_ruled_on(made: Made
         actions.rule(item=item, success=False, reason="x", by=made.admin)
     text = client.post(url("answer", item), {"agrees": "1"}, follow=True).content.decode()
     text = client.get(url("item", item)).content.decode()
-    assert "which stands as you gave it blind" in text
+    assert "This contradicts your blind verdict" in text
     (label,) = [one for one in labels_of([review.pk])[review.pk] if one.item == item.pk]
     assert label.person(1) is True and label.may_be_ruled(1) and not label.differs(1)
     text = third.get(url("adjudicate", review)).content.decode()
-    assert "0 to rule, 1 with second thoughts" in text and "answered against their own word" in text
+    assert "0 to rule, 1 with second thoughts" in text and "contradicted their own verdict" in text
     third.post(url("rule", item), {"success": "0", "reason": "It was a slip."})
     (label,) = [one for one in labels_of([review.pk])[review.pk] if one.item == item.pk]
     assert label.person(1) is False

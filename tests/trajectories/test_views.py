@@ -213,7 +213,7 @@ def test_the_trend_is_drawn_from_the_roll_ups(project: Project, viewer: Client, 
     send(project, *(row(started_at=(now - timedelta(days=n)).isoformat(), usage={"cost_usd": 1.0}) for n in range(5)))
     Trajectory.objects.all().delete()  # not read
     page = viewer.get(url(project, "trend", measure=measure, tag="t")).content.decode()
-    assert f"{title} by the day" in page and "not narrowed by: tag" in page
+    assert f"{title} by the day" in page and "not filtered by: tag" in page
     assert "by the hour" in viewer.get(url(project, "trend", since="24h")).content.decode()
     assert "No data in this period" in viewer.get(url(project, "trend", agent_version="77")).content.decode()
 
