@@ -197,6 +197,7 @@ CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "core.reap", "schedule": 10.0},
     "automation": {"task": "automation.tick", "schedule": 60.0},
     "digest": {"task": "trajectories.digest", "schedule": 10.0},
+    "forget_attempts": {"task": "core.forget_attempts", "schedule": 3600.0},
     "partitions": {"task": "trajectories.partitions", "schedule": 43_200.0},
     "recluster": {"task": "failures.recluster_due", "schedule": 900.0},
     "retention": {"task": "trajectories.enforce_retention", "schedule": 3600.0},
@@ -217,6 +218,9 @@ if FLYWHEEL_KEPT_CHECKPOINTS < 1:
     raise ImproperlyConfigured(
         "FLYWHEEL_KEPT_CHECKPOINTS must be at least 1: a run resumes from its newest checkpoint."
     )
+
+# How many proxies stand before the web process: their X-Forwarded-For then says where a request comes from.
+FLYWHEEL_PROXIES = int(os.environ.get("FLYWHEEL_PROXIES") or HTTPS)
 
 # A session of an environment that nobody has called for so long (seconds) is forgotten.
 FLYWHEEL_ENVIRONMENT_SESSION_S = int(os.environ.get("FLYWHEEL_ENVIRONMENT_SESSION_S", "3600"))

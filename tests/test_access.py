@@ -46,14 +46,14 @@ pytestmark = pytest.mark.django_db
 
 OPEN = {"core:login", "core:logout", "core:projects", "healthz", "api:schema", "api:docs", "protocol:nothing"}
 ADMIN_ONLY = {
-    "core:settings", "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "reviews:override", "reviews:policy_save",
+    "core:settings", "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save",
     "trajectories:retention", "trajectories:redaction_switch", "trajectories:redaction_add",
     "trajectories:redaction_edit", "trajectories:redaction_delete", "failures:rubric_save", "failures:rubric_switch",
 }  # fmt: skip
 WRITES = {
     "failures:recluster", "failures:cluster_rename", "failures:cluster_move", "failures:cluster_decide",
     "failures:reclassify_start", "failures:reclassification_apply", "failures:reclassification_discard",
-    "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "failures:classify", "failures:decide",
+    "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "core:unlock_member", "failures:classify", "failures:decide",
     "failures:undo", "failures:bulk", "failures:split", "failures:assign", "failures:mode_add", "failures:mode_save",
     "failures:mode_delete", "evals:create", "evals:show_holdout", "evals:add_trajectories", "evals:add_task", "evals:split",
     "evals:import_start", "evals:export_holdout", "evals:versions_with_holdout", "evals:general", "evals:make_variants",
@@ -122,7 +122,7 @@ def world(data_dir: Path) -> dict[str, Any]:
         },
         "pks": {
             "core:revoke_key": project.api_keys.first().pk,
-            "core:remove_member": project.memberships.first().pk,
+            **dict.fromkeys(("core:remove_member", "core:unlock_member"), project.memberships.first().pk),
             **dict.fromkeys(("trajectories:detail", "trajectories:raw", "trajectories:feedback"), trajectory.pk),
             "trajectories:part": (trajectory.pk, 0),
             "trajectories:revision": (trajectory.pk, trajectory.revisions.first().pk),

@@ -10,8 +10,9 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.db import models, transaction
 
+from apps.core import attempts
 from apps.core.api import forget
-from apps.core.models import ApiKey, AuditEvent, Membership, Project, Role, key_digest
+from apps.core.models import ApiKey, Attempts, AuditEvent, Membership, Project, Role, key_digest
 
 POLICY_ACTOR = "policy"
 DEMO_PROJECT = ("workplace-assistant", "Workplace assistant")
@@ -36,6 +37,15 @@ def audit(
         target_id=str(target.pk) if target is not None else "",
         detail=detail,
     )
+
+
+@transaction.atomic
+def unlock_account(*, username: str, project: Project | None, by: Any) -> bool:
+    """Lets somebody try to log in again at once. False where there was nothing to unlock."""
+    unlocked = attempts.unlock(Attempts.Kind.ACCOUNT, username)
+    if unlocked:
+        audit("login.unlocked", project=project, by=by, username=username)
+    return unlocked
 
 
 @transaction.atomic

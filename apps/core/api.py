@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
+from django.http import HttpRequest
 from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
@@ -14,6 +15,7 @@ from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
+from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.models import ApiKey, key_digest
 
 LAST_USED_RESOLUTION_S = 60
@@ -27,19 +29,29 @@ class ApiKeyAuthentication(BaseAuthentication):
     """`Authorization: Bearer fw_…`, or Basic with the key as password. Sets `request.auth` to the ApiKey."""
 
     def authenticate(self, request: Request) -> tuple[AnonymousUser, ApiKey] | None:
-        key = key_of(request.META.get("HTTP_AUTHORIZATION", ""))
+        key = key_of(request)
         return (AnonymousUser(), key) if key else None
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
 
 
-def key_of(header: str) -> ApiKey | None:
-    """The key of an Authorization header; None without one. Raises AuthenticationFailed for an unknown or revoked key.
+class TooManyRefused(AuthenticationFailed):
+    """The address has sent too many keys that are none; `wait` seconds until the next is looked at."""
+
+    status_code = 429
+
+    def __init__(self, locked: Locked) -> None:
+        super().__init__(f"{locked} Keys that are right work all the while.")
+        self.wait = locked.seconds
+
+
+def key_of(request: HttpRequest | Request) -> ApiKey | None:
+    """The key of the Authorization header; None without one. Raises AuthenticationFailed for an unknown or revoked key.
 
     A key that was found is trusted for `TRUSTED_S` seconds: a revoked one may work so much longer.
     """
-    scheme, _, given = header.strip().partition(" ")
+    scheme, _, given = request.META.get("HTTP_AUTHORIZATION", "").strip().partition(" ")
     if scheme.lower() not in ("bearer", "basic"):
         return None
     if not given or " " in given:
@@ -50,6 +62,10 @@ def key_of(header: str) -> ApiKey | None:
         key = ApiKey.objects.by_digest(digest)
         if key is None:
             _trusted.pop(digest, None)
+            try:
+                refuse_key(digest, address_of(request))
+            except Locked as locked:
+                raise TooManyRefused(locked) from None
             raise AuthenticationFailed("This API key is unknown or revoked. Make one under Settings → API keys.")
         if len(_trusted) >= MAX_TRUSTED:
             _trusted.clear()

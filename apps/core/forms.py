@@ -4,7 +4,9 @@ from typing import Any
 
 from django import forms
 from django.contrib.auth import get_user_model
+from django.contrib.auth.forms import AuthenticationForm
 
+from apps.core.attempts import Locked, LogIn, address_of
 from apps.core.models import Project, Role
 
 LARGEST_KEY = 2**63 - 1  # of a bigint
@@ -27,6 +29,28 @@ class PlainLabels:
 
 class PlainForm(PlainLabels, forms.Form):
     pass
+
+
+class LogInForm(PlainLabels, AuthenticationForm):
+    """Slows down who guesses. `locked` is set where the password was not even looked at."""
+
+    locked: Locked | None = None
+
+    def clean(self) -> dict[str, Any]:
+        if not {"username", "password"} <= self.cleaned_data.keys():
+            return self.cleaned_data
+        attempt = LogIn(self.cleaned_data["username"], address_of(self.request))
+        try:
+            attempt.begin()
+            data = super().clean()
+        except Locked as locked:
+            self.locked = locked
+            raise forms.ValidationError(f"{locked} An admin of your project can unlock an account at once.") from locked
+        except forms.ValidationError:
+            attempt.failed()
+            raise
+        attempt.succeeded()
+        return data
 
 
 class ProjectForm(PlainLabels, forms.ModelForm):

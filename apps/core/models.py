@@ -127,6 +127,29 @@ class AuditEvent(models.Model):
         return f"{self.actor_label} {self.action} {self.target_type} {self.target_id}"
 
 
+class Attempts(models.Model):
+    """Attempts to log in that have failed, of one account or address, and keys refused to one address (`attempts.py`)."""
+
+    class Kind(models.TextChoices):
+        ACCOUNT = "account"
+        ADDRESS = "address"
+        KEYS = "keys"
+
+    kind = models.CharField(max_length=10, choices=Kind)
+    digest = models.CharField(
+        max_length=64, help_text="SHA-256 of the name or address: what was typed may be a password"
+    )
+    failures = models.PositiveIntegerField(default=0)
+    last_at = models.DateTimeField(db_index=True)
+    locked_until = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["kind", "digest"], name="one_count_of_attempts")]
+
+    def __str__(self) -> str:
+        return f"{self.failures} failed attempts of one {self.kind}"
+
+
 class JobState(models.TextChoices):
     QUEUED = "queued"
     RUNNING = "running"

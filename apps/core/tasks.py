@@ -3,7 +3,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.apps import apps
 
-from apps.core import jobs, runner
+from apps.core import attempts, jobs, runner
 from flywheel import alive
 
 
@@ -18,3 +18,8 @@ def run_job(label: str, pk: str) -> None:
 def reap() -> dict[str, int]:
     alive.say(alive.BEAT)
     return jobs.reap()
+
+
+@shared_task(name="core.forget_attempts")
+def forget_attempts() -> int:
+    return attempts.forget_old()

@@ -6,11 +6,12 @@ from apps.core import views
 app_name = "core"
 urlpatterns = [
     path("", views.projects, name="projects"),
-    path("login/", auth.LoginView.as_view(template_name="core/login.html"), name="login"),
+    path("login/", views.LogIn.as_view(), name="login"),
     path("logout/", auth.LogoutView.as_view(), name="logout"),
     path("p/<slug:slug>/settings/", views.settings, name="settings"),
     path("p/<slug:slug>/settings/keys/", views.create_key, name="create_key"),
     path("p/<slug:slug>/settings/keys/<int:pk>/revoke/", views.revoke_key, name="revoke_key"),
     path("p/<slug:slug>/settings/members/", views.set_member, name="set_member"),
+    path("p/<slug:slug>/settings/members/<int:pk>/unlock/", views.unlock_member, name="unlock_member"),
     path("p/<slug:slug>/settings/members/<int:pk>/remove/", views.remove_member, name="remove_member"),
 ]

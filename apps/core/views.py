@@ -2,15 +2,28 @@ from __future__ import annotations
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import LoginView
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core import actions
 from apps.core.access import project_view
-from apps.core.forms import KeyForm, MemberForm, ProjectForm
+from apps.core.attempts import locks_of
+from apps.core.forms import KeyForm, LogInForm, MemberForm, ProjectForm
 from apps.core.models import ApiKey, Membership, Project, Role
 from apps.core.paging import page_of
+
+
+class LogIn(LoginView):
+    template_name = "core/login.html"
+    authentication_form = LogInForm
+
+    def form_invalid(self, form: LogInForm) -> HttpResponse:
+        response = super().form_invalid(form)
+        if form.locked is not None:
+            response.status_code, response["Retry-After"] = 429, str(form.locked.seconds)
+        return response
 
 
 @login_required
@@ -28,6 +41,7 @@ def projects(request: HttpRequest) -> HttpResponse:
 @project_view(Role.ADMIN)
 def settings(request: HttpRequest, project: Project) -> HttpResponse:
     events = project.audit_events.select_related("actor")
+    members = list(project.memberships.select_related("user").order_by("user__username"))
     actions_seen = list(project.audit_events.order_by("action").values_list("action", flat=True).distinct())
     if (action := request.GET.get("action")) in actions_seen:
         events = events.filter(action=action)
@@ -38,7 +52,8 @@ def settings(request: HttpRequest, project: Project) -> HttpResponse:
             "keys": project.api_keys.select_related("created_by"),
             "key_form": KeyForm(),
             "member_form": MemberForm(),
-            "members": project.memberships.select_related("user").order_by("user__username"),
+            "members": members,
+            "locked": locks_of([member.user.get_username() for member in members]),
             "page": page_of(request, events, 30),
             "new_key": request.session.pop("new_key", None),
             "actions": actions_seen,
@@ -79,6 +94,17 @@ def set_member(request: HttpRequest, project: Project) -> HttpResponse:
             messages.error(request, str(error))
     else:
         messages.error(request, " ".join(error for errors in form.errors.values() for error in errors))
+    return redirect("core:settings", project.slug)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def unlock_member(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    membership = get_object_or_404(Membership.objects.select_related("user"), project=project, pk=pk)
+    if actions.unlock_account(username=membership.user.get_username(), project=project, by=request.user):
+        messages.success(request, f"{membership.user} may log in again.")
+    else:
+        messages.info(request, f"{membership.user} was not locked.")
     return redirect("core:settings", project.slug)
 
 

@@ -33,7 +33,7 @@ def _door(answer: Answer) -> Callable[[HttpRequest], HttpResponse]:
     @require_POST
     def view(request: HttpRequest) -> HttpResponse:
         try:
-            key = key_of(request.META.get("HTTP_AUTHORIZATION", ""))
+            key = key_of(request)
             if key is None:
                 raise NotAuthenticated(HasProjectKey.message)
             with room_for(request), redaction_works():

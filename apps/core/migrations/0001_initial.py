@@ -139,4 +139,28 @@ class Migration(migrations.Migration):
                 "indexes": [models.Index(fields=["project", "-at"], name="audit_by_project")],
             },
         ),
+        migrations.CreateModel(
+            name="Attempts",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("account", "Account"), ("address", "Address"), ("keys", "Keys")], max_length=10
+                    ),
+                ),
+                (
+                    "digest",
+                    models.CharField(
+                        help_text="SHA-256 of the name or address: what was typed may be a password", max_length=64
+                    ),
+                ),
+                ("failures", models.PositiveIntegerField(default=0)),
+                ("last_at", models.DateTimeField(db_index=True)),
+                ("locked_until", models.DateTimeField(null=True)),
+            ],
+            options={
+                "constraints": [models.UniqueConstraint(fields=("kind", "digest"), name="one_count_of_attempts")],
+            },
+        ),
     ]

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework.exceptions import AuthenticationFailed
 
-from apps.core.api import key_of
+from apps.core.api import TooManyRefused, key_of
 from apps.environments.clients import load_for
 from apps.environments.models import Environment
 from apps.environments.protocol import sessions
@@ -49,7 +49,7 @@ def served(method: str) -> Callable:
         @wraps(view)
         def wrapper(request: HttpRequest, slug: str, version: int, **kwargs: Any) -> HttpResponse:
             try:
-                key = key_of(request.META.get("HTTP_AUTHORIZATION", ""))
+                key = key_of(request)
                 if key is None:
                     return _unknown_caller(NO_KEY)
                 environment = sessions.of_project(key.project, slug, version)
@@ -60,6 +60,10 @@ def served(method: str) -> Callable:
             except Busy as busy:
                 response = answer({"detail": str(busy)}, 503)
                 response["Retry-After"] = str(RETRY_AFTER_S)
+                return response
+            except TooManyRefused as error:
+                response = answer({"detail": str(error.detail)}, 429)
+                response["Retry-After"] = str(error.wait)
                 return response
             except AuthenticationFailed as error:
                 return _unknown_caller(str(error.detail))

@@ -1,0 +1,160 @@
+"""Failed log-ins and refused API keys: counted for each account and address, and slowed down.
+
+The counts are rows, so that all web processes share them. An attempt is counted before the password is looked at, and
+taken back when it was right: of many at the same moment no more get through than of many in a row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.db import transaction
+from django.db.models import F
+from django.http import HttpRequest
+from django.utils import timezone
+
+from apps.core.models import ApiKey, Attempts, AuditEvent, Membership
+
+FORGOTTEN_AFTER = timedelta(days=1)
+UNKNOWN = "(unknown user)"  # what was typed may be a password
+
+
+@dataclass(frozen=True)
+class Limit:
+    """So many failures are free; each from then on locks for `first`, then twice as long each time, up to `longest`."""
+
+    free: int
+    first: timedelta
+    longest: timedelta
+
+    def lock(self, failures: int) -> timedelta | None:
+        beyond = failures - self.free
+        return min(self.longest, self.first * 2 ** min(beyond, 20)) if beyond >= 0 else None
+
+
+HALF_A_MINUTE, HOUR = timedelta(seconds=30), timedelta(hours=1)
+LIMITS = {
+    Attempts.Kind.ACCOUNT: Limit(5, HALF_A_MINUTE, timedelta(minutes=15)),
+    Attempts.Kind.ADDRESS: Limit(20, HALF_A_MINUTE, HOUR),
+    Attempts.Kind.KEYS: Limit(100, HALF_A_MINUTE, HOUR),
+}
+
+
+class Locked(Exception):
+    """Too many attempts have failed; `seconds` until the next may be made."""
+
+    def __init__(self, until: datetime) -> None:
+        self.seconds = max(1, round((until - timezone.now()).total_seconds()))
+        wait = f"{self.seconds} seconds" if self.seconds < 100 else f"{round(self.seconds / 60)} minutes"
+        super().__init__(f"Too many attempts have failed. Try again in {wait}.")
+
+
+def address_of(request: HttpRequest) -> str:
+    """Where a request comes from: behind FLYWHEEL_PROXIES proxies, what the outermost of them saw."""
+    hops = [hop.strip() for hop in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if hop.strip()]
+    trusted = settings.FLYWHEEL_PROXIES
+    return hops[-trusted] if 0 < trusted <= len(hops) else request.META.get("REMOTE_ADDR", "")
+
+
+def begin(kind: Attempts.Kind, name: str) -> Attempts:
+    """Counts an attempt. Raises Locked, and counts nothing, where none may be made now."""
+    now = timezone.now()
+    with transaction.atomic():
+        digest = _digest(name)
+        Attempts.objects.get_or_create(kind=kind, digest=digest, defaults={"last_at": now})
+        row = Attempts.objects.select_for_update().get(kind=kind, digest=digest)
+        if row.locked_until and row.locked_until > now:
+            raise Locked(row.locked_until)
+        row.failures = 1 if row.last_at < now - FORGOTTEN_AFTER else row.failures + 1
+        lock = LIMITS[kind].lock(row.failures)
+        row.last_at, row.locked_until = now, now + lock if lock else None
+        row.save()
+    return row
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.casefold().encode("utf-8", "replace")).hexdigest()
+
+
+def locks_of(names: list[str]) -> dict[str, datetime]:
+    """{name: until when} of the accounts that are locked now."""
+    digests = {_digest(name): name for name in names}
+    rows = Attempts.objects.filter(kind=Attempts.Kind.ACCOUNT, digest__in=digests, locked_until__gt=timezone.now())
+    return {digests[row.digest]: row.locked_until for row in rows}
+
+
+def unlock(kind: Attempts.Kind, name: str) -> bool:
+    """Forgets the failures. False where there were none."""
+    return bool(Attempts.objects.filter(kind=kind, digest=_digest(name)).delete()[0])
+
+
+def forget_old() -> int:
+    return Attempts.objects.filter(last_at__lt=timezone.now() - FORGOTTEN_AFTER).delete()[0]
+
+
+# Log-ins
+
+
+class LogIn:
+    """One attempt to log in: `begin`, then `failed` or `succeeded`."""
+
+    def __init__(self, username: str, address: str) -> None:
+        self.username, self.address = username, address
+        self.rows: list[Attempts] = []
+
+    def begin(self) -> None:
+        """Raises Locked."""
+        self.rows = [begin(Attempts.Kind.ADDRESS, self.address), begin(Attempts.Kind.ACCOUNT, self.username)]
+
+    def succeeded(self) -> None:
+        unlock(Attempts.Kind.ACCOUNT, self.username)
+        Attempts.objects.filter(pk=self.rows[0].pk, failures__gt=0).update(
+            failures=F("failures") - 1, locked_until=None
+        )
+
+    def failed(self) -> None:
+        """Into the audit log of the account's projects. What is locked is refused unseen, so the lines are few."""
+        user = get_user_model().objects.filter(username=self.username).first()
+        locked = max((row.locked_until for row in self.rows if row.locked_until), default=None)
+        _note("login.locked" if locked else "login.failed", user, self.address, **_until(locked))
+
+
+def _until(locked: datetime | None) -> dict[str, str]:
+    return {"until": locked.isoformat(timespec="seconds")} if locked else {}
+
+
+def _note(action: str, user: Any, address: str, **detail: Any) -> None:
+    projects = list(Membership.objects.filter(user=user).values_list("project_id", flat=True)) if user else []
+    AuditEvent.objects.bulk_create(
+        AuditEvent(
+            project_id=project,
+            actor=user,
+            actor_label=user.get_username() if user else UNKNOWN,
+            action=action,
+            detail={"address": address, **detail},
+        )
+        for project in projects or [None]
+    )
+
+
+# Keys
+
+
+def refuse_key(digest: str, address: str) -> None:
+    """Counts a key that was refused; the first and each that locks is in the audit log, of its project where it was
+    revoked. Raises Locked where too many came from the address: then nothing more is written."""
+    row = begin(Attempts.Kind.KEYS, address)
+    if row.failures > 1 and row.locked_until is None:
+        return
+    revoked = ApiKey.objects.filter(digest=digest).first()
+    AuditEvent.objects.create(
+        project_id=revoked.project_id if revoked else None,
+        actor_label=str(revoked) if revoked else "(unknown key)",
+        action="api_key.refused",
+        detail={"address": address, "refused": row.failures, **_until(row.locked_until)},
+    )

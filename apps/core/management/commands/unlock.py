@@ -1,0 +1,26 @@
+"""`manage.py unlock`: somebody may log in again who has failed too often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management import BaseCommand, CommandError, CommandParser
+
+from apps.core.actions import unlock_account
+from apps.core.attempts import unlock
+from apps.core.models import Attempts
+
+
+class Command(BaseCommand):
+    help = "Unlocks an account, or with --address an address, after too many failed log-ins."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("username", nargs="?", default="")
+        parser.add_argument("--address", default="")
+
+    def handle(self, *, username: str, address: str, **options: Any) -> None:
+        if not (username or address):
+            raise CommandError("Name a user, or an address with --address.")
+        done = [unlock_account(username=username, project=None, by=None)] if username else []
+        done += [unlock(kind, address) for kind in (Attempts.Kind.ADDRESS, Attempts.Kind.KEYS)] if address else []
+        self.stdout.write("Unlocked." if any(done) else "Nothing was locked.")

@@ -1,0 +1,203 @@
+"""Guessing passwords and keys: slowed down for an account and an address, told, audited, and undone by an admin."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, connections
+from django.test import Client, RequestFactory
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core import attempts
+from apps.core.attempts import LIMITS, Locked, address_of, begin
+from apps.core.models import ApiKey, Attempts, AuditEvent, Project
+from apps.core.tasks import forget_attempts
+from tests.factories import admin_of, make_key, make_project, make_user
+
+pytestmark = pytest.mark.django_db
+ACCOUNT, ADDRESS, KEYS = Attempts.Kind.ACCOUNT, Attempts.Kind.ADDRESS, Attempts.Kind.KEYS
+
+
+@pytest.fixture
+def project() -> Project:
+    return make_project(make_user("ada"))
+
+
+def log_in(password: str, name: str = "ada", address: str = "192.0.2.1") -> Any:
+    return Client(REMOTE_ADDR=address).post(reverse("core:login"), {"username": name, "password": password})
+
+
+def later(**time: float) -> None:
+    """As if so much time had passed."""
+    for row in Attempts.objects.all():
+        row.last_at -= timedelta(**time)
+        row.locked_until = row.locked_until and row.locked_until - timedelta(**time)
+        row.save()
+
+
+def test_after_fifty_wrong_passwords_the_right_one_does_not_log_in(project: Project) -> None:
+    statuses = [log_in(f"wrong-{number}", address=f"192.0.2.{number % 7}").status_code for number in range(50)]
+    assert statuses == [200] * 5 + [429] * 45
+    answer = log_in("secret", address="203.0.113.9")
+    assert answer.status_code == 429 and 0 < int(answer["Retry-After"]) <= 30
+    page = answer.content.decode()
+    assert "Too many attempts have failed. Try again in " in page and "An admin of your project can unlock" in page
+    later(seconds=31)
+    assert log_in("secret").status_code == 302
+
+
+def test_each_further_failure_locks_for_twice_as_long(project: Project) -> None:
+    waits = []
+    for _ in range(13):
+        log_in("wrong")
+        until = Attempts.objects.get(kind=ACCOUNT).locked_until
+        waits.append(round((until - timezone.now()).total_seconds(), -1) if until else 0)
+        later(seconds=waits[-1] + 1)
+        Attempts.objects.filter(kind=ADDRESS).delete()
+    assert waits == [0, 0, 0, 0, 30, 60, 120, 240, 480, 900, 900, 900, 900]
+
+
+def test_a_success_and_a_day_forget_the_failures(project: Project) -> None:
+    for _ in range(3):
+        for _ in range(4):
+            assert log_in("wrong").status_code == 200
+        assert log_in("secret").status_code == 302
+        Attempts.objects.filter(kind=ADDRESS).delete()
+    for _ in range(4):
+        log_in("wrong")
+    later(days=1, seconds=1)
+    assert log_in("wrong").status_code == 200 and Attempts.objects.get(kind=ACCOUNT).failures == 1
+    later(days=1, seconds=1)
+    assert forget_attempts() == 2 and not Attempts.objects.exists()
+
+
+def test_an_address_that_tries_many_accounts_is_locked_and_others_are_not(project: Project) -> None:
+    statuses = [log_in("wrong", name=f"somebody-{number}").status_code for number in range(25)]
+    assert statuses == [200] * 20 + [429] * 5
+    assert log_in("secret").status_code == 429
+    assert log_in("secret", address="198.51.100.7").status_code == 302
+
+
+def test_an_account_that_is_not_there_is_told_the_same(project: Project) -> None:
+    def seen(name: str) -> list[tuple[int, str]]:
+        answers = [log_in("wrong", name=name, address=f"{name}-{number}") for number in range(6)]
+        return [(answer.status_code, str(answer.context["form"].non_field_errors())) for answer in answers]
+
+    assert seen("nobody") == seen("ada")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_at_the_same_moment_no_more_get_through(project: Project) -> None:
+    def one(number: int) -> bool:
+        try:
+            begin(ACCOUNT, "ada")
+        except Locked:
+            return False
+        finally:
+            connections.close_all()
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(one, range(40))) == LIMITS[ACCOUNT].free
+    assert connection.is_usable()
+
+
+# The audit log
+
+
+def test_failures_and_locks_are_in_the_audit_log_and_few(project: Project) -> None:
+    for _ in range(60):
+        log_in("wrong")
+    events = list(project.audit_events.filter(action__startswith="login.").order_by("pk"))
+    assert [event.action for event in events] == ["login.failed"] * 4 + ["login.locked"]
+    assert events[0].actor_label == "ada" and events[0].detail == {"address": "192.0.2.1"} and events[4].detail["until"]
+
+
+def test_what_was_typed_as_a_name_is_not_kept() -> None:
+    log_in("wrong", name="my-password-in-the-wrong-field")
+    event = AuditEvent.objects.get(action="login.failed")
+    assert event.actor_label == "(unknown user)" and event.project is None
+    kept = [*AuditEvent.objects.values(), *Attempts.objects.values()]
+    assert "my-password" not in json.dumps(kept, default=str)
+
+
+# Unlocking
+
+
+def test_an_admin_unlocks_a_member(project: Project) -> None:
+    for _ in range(5):
+        log_in("wrong")
+    admin = Client()
+    admin.force_login(admin_of(project))
+    page = admin.get(reverse("core:settings", args=[project.slug])).content.decode()
+    assert "Unlock</button>" in page
+    url = reverse("core:unlock_member", args=[project.slug, project.memberships.get().pk])
+    assert "may log in again" in admin.post(url, follow=True).content.decode()
+    assert project.audit_events.filter(action="login.unlocked", detail__username="ada").exists()
+    assert "was not locked" in admin.post(url, follow=True).content.decode()
+    assert log_in("secret").status_code == 302
+
+
+def test_the_command_unlocks(project: Project, capsys: pytest.CaptureFixture) -> None:
+    for _ in range(21):
+        log_in("wrong")
+        later(minutes=16)
+    call_command("unlock", "ada")
+    call_command("unlock", address="192.0.2.1")
+    call_command("unlock", "ada")
+    assert capsys.readouterr().out.splitlines() == ["Unlocked.", "Unlocked.", "Nothing was locked."]
+    assert log_in("secret").status_code == 302
+
+
+# Addresses and keys
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "found"),
+    [(0, "198.51.100.1", "192.0.2.1"), (1, "10.0.0.1, 198.51.100.1", "198.51.100.1"), (1, "", "192.0.2.1"),
+     (2, "203.0.113.1, 198.51.100.1", "203.0.113.1"), (2, "198.51.100.1", "192.0.2.1")],
+)  # fmt: skip
+def test_only_proxies_of_ours_are_believed(settings: Any, proxies: int, forwarded: str, found: str) -> None:
+    settings.FLYWHEEL_PROXIES = proxies
+    headers = {"HTTP_X_FORWARDED_FOR": forwarded} if forwarded else {}
+    assert address_of(RequestFactory().get("/", REMOTE_ADDR="192.0.2.1", **headers)) == found
+
+
+DOORS = ["/api/v1/trajectories/", "/env/workplace@1/verify", "/v1/traces"]
+
+
+@pytest.mark.parametrize("path", DOORS)
+def test_an_address_that_tries_keys_is_told_to_wait_and_right_keys_still_work(project: Project, path: str) -> None:
+    def ask(key: str) -> Any:
+        return Client().post(path, b"[]", content_type="application/json", HTTP_AUTHORIZATION=f"Bearer {key}")
+
+    right = make_key(project)
+    statuses = [ask(f"fw_wrong-{number}").status_code for number in range(LIMITS[KEYS].free + 20)]
+    assert statuses == [401] * LIMITS[KEYS].free + [429] * 20
+    answer = ask("fw_wrong")
+    assert 0 < int(answer["Retry-After"]) <= 30 and "Try again in" in answer.json()["detail"]
+    assert ask(right).status_code not in (401, 429)
+    events = AuditEvent.objects.filter(action="api_key.refused")
+    assert [event.detail["refused"] for event in events.order_by("pk")] == [1, LIMITS[KEYS].free]
+
+
+def test_a_revoked_key_that_is_used_is_in_its_project_s_log(project: Project) -> None:
+    secret = make_key(project)
+    key = ApiKey.objects.get()
+    key.revoke()
+    answer = Client().get("/api/v1/trajectories/", HTTP_AUTHORIZATION=f"Bearer {secret}")
+    assert answer.status_code == 401
+    event = project.audit_events.get(action="api_key.refused")
+    assert event.actor_label == str(key) and secret not in json.dumps(event.detail)
+
+
+def test_locks_are_listed_by_name(project: Project) -> None:
+    for _ in range(5):
+        log_in("wrong")
+    assert set(attempts.locks_of(["ada", "grace"])) == {"ada"}
