@@ -8,10 +8,13 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
 TEXTS = {
-    400: ("Bad request", "The request was not understood. Go back and try again."),
+    400: ("Bad request", "The request was invalid. Go back and try again."),
     403: ("Not allowed", "Your role in this project does not allow this. Ask an admin of the project."),
-    404: ("Not found", "There is nothing here, or it belongs to a project you are not a member of."),
-    500: ("Something broke", "The error was logged. Try again; if it stays, tell whoever runs this Flywheel."),
+    404: ("Not found", "This page does not exist, or belongs to a project you are not a member of."),
+    500: (
+        "Something went wrong",
+        "The error was logged. Try again; if it persists, contact the operator of this Flywheel.",
+    ),
 }
 
 

@@ -53,7 +53,7 @@ def straight_for_agents(
         except Exception as error:
             if not is_transient(error):
                 raise
-            log.warning("%s %s was answered with 503", request.method, request.path, exc_info=error)
+            log.warning("%s %s answered with 503", request.method, request.path, exc_info=error)
             detail = "The database cannot be reached or is busy. Nothing was acknowledged; send this again."
             return JsonResponse({"detail": detail}, status=503, headers={"Retry-After": str(RETRY_AFTER_S)})
 

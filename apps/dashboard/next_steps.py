@@ -34,10 +34,14 @@ def next_steps(wheel: Wheel) -> list[Step]:
     steps = []
     if wheel.waiting_reports:
         steps.append(
-            Step("Look at the gate", "A candidate is better than production and may be promoted.", "promotion:models")
+            Step(
+                "Review the gate report",
+                "A candidate is better than production and can be promoted.",
+                "promotion:models",
+            )
         )
     if wheel.running:
-        steps.append(Step("Watch the run", f"{wheel.running} job(s) under way.", "training:list"))
+        steps.append(Step("Watch the run", f"{wheel.running} job(s) running.", "training:list"))
     if not wheel.trajectories:
         steps.append(
             Step(
@@ -48,14 +52,12 @@ def next_steps(wheel: Wheel) -> list[Step]:
         )
         return steps
     if wheel.open_failures:
-        steps.append(
-            Step("Triage failures", f"{wheel.open_failures} failures wait for a person's word.", "failures:triage")
-        )
+        steps.append(Step("Triage failures", f"{wheel.open_failures} failures need review.", "failures:triage"))
     if not wheel.frozen_sets:
         steps.append(
             Step(
                 "Freeze a hold-out",
-                "Without a frozen hold-out nobody can say whether a new model is better.",
+                "A frozen hold-out is needed to tell whether a new model is better.",
                 "evals:list",
             )
         )
@@ -66,5 +68,5 @@ def next_steps(wheel: Wheel) -> list[Step]:
             Step("Review the reward", "Training is locked until people agree with the verifier.", "reviews:list")
         )
     elif not wheel.adapters:
-        steps.append(Step("Train", "The advisor says which fix is the lightest.", "training:new"))
-    return steps or [Step("All quiet", "New failures from production will show up here.", "trajectories:list")]
+        steps.append(Step("Train", "The advisor recommends the smallest fix.", "training:new"))
+    return steps or [Step("Nothing to do", "New failures from production will show up here.", "trajectories:list")]

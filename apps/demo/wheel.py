@@ -40,7 +40,7 @@ from apps.training.models import Method, TrainingRun
 from apps.trajectories.models import Trajectory, with_content
 from workers.lib.environments.requests import make_requests
 
-OVERRIDE_REASON = "The demo runs without people: it overrides the reward review, which is a person's to do."
+OVERRIDE_REASON = "The demo runs unattended: it overrides the reward review, which a person would normally do."
 ROWS = (
     ("Valid JSON", "valid_json"),
     ("Correct tool", "correct_tool"),

@@ -32,7 +32,7 @@ ENVIRONMENT = {
         "version": {"type": "integer"},
         "kind": {"enum": EnvironmentKind.values},
         "hash": {"type": "string"},
-        "tasks": {"type": ["integer", "null"], "description": "How many the set has that it was made for"},
+        "tasks": {"type": ["integer", "null"], "description": "Number of tasks in its eval set"},
         "dataset": {"type": ["object", "null"]},
         "tools": {"type": "array", "items": {"type": "string"}},
         "verifier": {"type": "object", "required": ["name", "version", "kind", "hash"]},

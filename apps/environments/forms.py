@@ -39,7 +39,7 @@ class ListOfObjects(forms.CharField):
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(f"Not JSON: {error}") from error
         if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-            raise forms.ValidationError("A list of objects is needed: […].")
+            raise forms.ValidationError("Enter a list of objects: […].")
         return found
 
 
@@ -56,22 +56,22 @@ class HarnessForm(PlainForm):
 class EnvironmentForm(HarnessForm):
     """A new environment, or a new version of one. Everything offered is the project's own."""
 
-    slug = forms.SlugField(max_length=80, label="Name", help_text="The same name makes the next version")
+    slug = forms.SlugField(max_length=80, label="Name", help_text="Reusing a name creates the next version")
     kind = forms.ChoiceField(choices=MADE_HERE, initial=EnvironmentKind.SINGLE_TURN)
-    builtin = forms.ChoiceField(required=False, label="Built-in environment", help_text="For the kind “Built in” only")
-    verifier = forms.ModelChoiceField(None, required=False, empty_label="The built-in environment's own")
+    builtin = forms.ChoiceField(required=False, label="Built-in environment", help_text="Only for the kind “Built in”")
+    verifier = forms.ModelChoiceField(None, required=False, empty_label="From the built-in environment")
     system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 5}))
     examples = ListOfObjects(label="Few-shot messages", help_text='[{"role": "user", "content": "…"}, …]')
     tools = ListOfObjects(
         help_text='[{"type": "function", "function": {"name", "description", "parameters"}}]. A task\'s own tools go first'
     )
-    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=1, label="Turns at most")
-    max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=512, label="New tokens at most")
+    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=1, label="Max turns")
+    max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=512, label="Max new tokens")
     temperature = forms.FloatField(min_value=0, max_value=2, initial=0.8)
     top_p = forms.FloatField(min_value=0.01, max_value=1, initial=1.0, label="Top p")
     nearest = forms.BooleanField(
-        required=False, label="Replay: answer other arguments with the nearest recorded call.",
-        help_text="Else such a call is told that nothing is recorded.",
+        required=False, label="Replay: answer unknown arguments with the nearest recorded call.",
+        help_text="Otherwise such calls get “nothing recorded”.",
     )  # fmt: skip
     HARNESS = ("system_prompt", "examples", "tools", "max_turns", "max_new_tokens", "temperature", "top_p")
 
@@ -91,7 +91,7 @@ class EnvironmentForm(HarnessForm):
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
         if not data.get("verifier") and "verifier" not in self.errors and data.get("kind") != EnvironmentKind.BUILTIN:
-            self.add_error("verifier", "Choose a verifier: only built-in environments have one of their own.")
+            self.add_error("verifier", "Choose a verifier: only built-in environments come with one.")
         return data
 
     def _verifier(self, by: Any) -> Verifier:
@@ -99,7 +99,7 @@ class EnvironmentForm(HarnessForm):
             return chosen
         name = self.cleaned_data["builtin"]
         spec = {"kind": own_kinds()[name]}
-        return save_verifier(project=self.project, name=name, spec=spec, note="The environment's own", by=by)
+        return save_verifier(project=self.project, name=name, spec=spec, note="From the environment", by=by)
 
     @transaction.atomic
     def save(self, *, by: Any, dataset: dict | None = None) -> Environment:
@@ -145,15 +145,15 @@ def key_choices(admin: bool) -> list[tuple[str, str]]:
 class ConnectionForm(HarnessForm):
     """An environment whose tools another server runs."""
 
-    slug = forms.SlugField(max_length=80, label="Name", help_text="The same name makes the next version")
+    slug = forms.SlugField(max_length=80, label="Name", help_text="Reusing a name creates the next version")
     url = forms.CharField(max_length=500, label="Address")
     api_key_env = forms.ChoiceField(
-        required=False, label="Key", help_text="An environment variable of this Flywheel; only its name is kept"
+        required=False, label="Key", help_text="Environment variable on this Flywheel; only its name is stored"
     )
-    timeout_s = forms.FloatField(min_value=1, max_value=3600, initial=60, label="Seconds a call")
+    timeout_s = forms.FloatField(min_value=1, max_value=3600, initial=60, label="Timeout per call (s)")
     system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 4}))
-    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=10, label="Turns at most")
-    max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=512, label="New tokens at most")
+    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=10, label="Max turns")
+    max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=512, label="Max new tokens")
     temperature = forms.FloatField(min_value=0, max_value=2, initial=0.8)
     HARNESS = ("system_prompt", "max_turns", "max_new_tokens", "temperature")
     ADDRESS = ""
@@ -223,6 +223,6 @@ class GraderForm(PlainForm):
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(f"Not JSON: {error}") from error
         if not isinstance(found, dict):
-            raise forms.ValidationError("A JSON object is needed: {…}.")
+            raise forms.ValidationError("Enter a JSON object: {…}.")
         inner = found.get("grader")
         return inner if isinstance(inner, dict) and "type" not in found else found

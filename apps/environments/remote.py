@@ -53,7 +53,7 @@ def test(
     except RefusedAddress as error:
         return Found(False, str(error))
     except McpError as error:
-        return Found(False, f"This is no MCP server that can be used: {error}.")
+        return Found(False, f"This is not a usable MCP server: {error}.")
     except (httpx2.TimeoutException, TimeoutError):
         return Found(False, f"No answer within {TIMEOUT_S:g} s. Is the server running, and may this machine reach it?")
     except (httpx2.HTTPError, UnicodeError) as error:
@@ -77,7 +77,7 @@ def _listed(tools: list[dict]) -> Found:
 
 def _read(status: int, body: bytes, with_key: bool) -> Found:
     if status in (401, 403):
-        said = "refused the key" if with_key else "wants a key; name the variable that holds it"
+        said = "refused the key" if with_key else "requires a key; enter the variable that holds it"
         return Found(False, f"The server {said} (HTTP {status}).", "api_key_env")
     if 300 <= status < 400:
         return Found(False, f"The server redirects elsewhere (HTTP {status}). Give the final address.")
@@ -88,7 +88,7 @@ def _read(status: int, body: bytes, with_key: bool) -> Found:
     if status != 200:
         return Found(False, f"The server answered HTTP {status} to /aggregate_metrics.")
     if not isinstance(_json(body), dict):
-        return Found(False, "The server answered with something that is no JSON object: no resources server.")
+        return Found(False, "The response is not a JSON object, so this is not a resources server.")
     return Found(True, "A resources server answers there.")
 
 

@@ -28,7 +28,7 @@ from apps.trajectories.models import Outcome, Trajectory
 from workers.lib.messages import calls_in, is_example, is_prompt
 
 DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
-FROZEN = "{} is frozen. Make a new version of it to change its tasks."
+FROZEN = "{} is frozen. Create a new version to change its tasks."
 
 
 class EvalSetError(Exception):
@@ -120,7 +120,7 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
         raise EvalSetError(f"Trajectory {trajectory} has no request before the agent's first turn.")
     if expected is None:
         raise EvalSetError(
-            f"Nobody has said what would have been right in trajectory {trajectory}. "
+            f"No expected answer for trajectory {trajectory}. "
             "Send a correction (feedback of kind “edit”), or write the task by hand."
         )
     return Task(
@@ -384,11 +384,9 @@ def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
     locked = locked_draft(eval_set)
     tasks = list(locked.tasks.all())
     if not tasks:
-        raise EvalSetError(f"{locked} has no tasks yet. Add some from failures before freezing it.")
+        raise EvalSetError(f"{locked} has no tasks yet. Add some before freezing it.")
     if waiting := locked.tasks.filter(**WAITING).count():
-        raise EvalSetError(
-            f"{waiting} synthetic variants wait to be looked through. Use or discard the batch before freezing."
-        )
+        raise EvalSetError(f"{waiting} synthetic variants need review. Use or discard the batch before freezing.")
     if found := _leaks(locked.project, tasks):
         raise HoldoutLeak(f"{found[0]} {_more(found)}Remove one of each pair before freezing.", found[0])
     locked.state, locked.digest = (
@@ -441,7 +439,7 @@ def submit_eval(
     EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # who presses twice asks once
     same = {"split": split, "environment": environment, "model_version": model_version, "spec__seed": seed}
     if EvalRun.objects.active().filter(eval_set=eval_set, samples_per_task=samples_per_task, **same).exists():
-        raise EvalSetError("The same evaluation is under way already; it is in the list of the set. Wait for it.")
+        raise EvalSetError("The same evaluation is already running; see the list of the set.")
     run = EvalRun(
         project=project,
         name=f"{model_version} on {eval_set} {split.label.lower()}",
@@ -508,4 +506,6 @@ def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
                 "a hold-out shares nothing with what may train.",
                 leaks.same(task, other),
             )
-    return HoldoutLeak("A task stands in a hold-out and outside it. A hold-out shares nothing with what may train.")
+    return HoldoutLeak(
+        "A task is both in a hold-out and outside it. A hold-out must not share tasks with training data."
+    )

@@ -93,8 +93,8 @@ def collection(request: Request) -> Response:
 @extend_schema(
     operation_id="v1_eval_sets_read",
     responses=_responses({200: WITH_TASKS}, 400, 404),
-    description="A set with its tasks, in Flywheel's own form. Of a held-out task only key and split are told, unless "
-    "`holdout=1` asks for them: each such answer is counted as a look at the hold-out.",
+    description="A set with its tasks, in Flywheel's own form. For a held-out task only key and split are returned, unless "
+    "`holdout=1` asks for them: each such response counts as a view of the hold-out.",
     parameters=[
         OpenApiParameter("split", enum=Split.values),
         OpenApiParameter("holdout", enum=["1"], description="Show the hold-out's tasks. Counted."),
@@ -129,7 +129,7 @@ def item(request: Request, pk: UUID) -> Response:
     request={JSON: {"type": "array", "items": ROW, "maxItems": MAX_ROWS}, LINES: {"type": "string"}},
     responses=_responses({200: STORED, 201: STORED}, 400, 404, 409, 413),
     description=f"Adds up to {MAX_ROWS} tasks to a draft: a JSON array, or JSON Lines in Flywheel's own form. Good rows are "
-    "stored though others are bad; what is too near to the other side of a hold-out is left out.",
+    "stored though others are bad; rows too similar to the other side of a hold-out are skipped.",
 )
 @api_view(["POST"])
 def tasks(request: Request, pk: UUID) -> Response:

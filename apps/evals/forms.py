@@ -21,7 +21,7 @@ FROM_FAILURE = [(value, label) for value, label in Split.choices if value != Spl
 
 
 class EvalSetForm(PlainForm):
-    slug = forms.SlugField(max_length=80, label="Name", help_text="Letters, digits, dashes")
+    slug = forms.SlugField(max_length=80, label="Name", help_text="Letters, digits and dashes")
     description = forms.CharField(required=False)
 
 
@@ -54,7 +54,7 @@ class SplitForm(PlainForm):
         min_value=0,
         initial=0,
         label="Validation size",
-        help_text="At least so many tasks: whole groups. The rest trains",
+        help_text="Minimum size; groups stay whole, the rest is training data",
     )
     seed = forms.IntegerField(initial=0)
 
@@ -95,12 +95,12 @@ class FailureTaskForm(PlainForm):
     """The task of one failure. What is right is checked against the forms of `workers.lib.checks`."""
 
     expected = forms.CharField(
-        widget=forms.Textarea(attrs={"rows": 8, "class": "mono", "spellcheck": "false"}), label="What would have been right",
+        widget=forms.Textarea(attrs={"rows": 8, "class": "mono", "spellcheck": "false"}), label="Expected answer",
         help_text='{"tool": "…", "args": {…}}, {"calls": […]}, {"answer": "…"} or {"constraint": {"contains": […]}}',
     )  # fmt: skip
     demonstration = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 3}), required=False, max_length=60_000,
-        help_text="A good answer in the agent's own form. Left empty, it is the call above",
+        help_text="A good answer in the agent's own form. If empty, the call above is used",
     )  # fmt: skip
     eval_set = forms.ModelChoiceField(None, label="Eval set", empty_label=None)
     split = forms.ChoiceField(choices=FROM_FAILURE)
@@ -150,9 +150,11 @@ class ImportForm(PlainForm):
 
     file = forms.FileField(
         help_text=f"JSON Lines or CSV, at most {importing.MAX_BYTES // 2**20} MiB and {importing.MAX_ROWS:,} rows",
-        error_messages={"required": "Choose a file.", "empty": "The file is empty. Choose one with a task a line."},
+        error_messages={"required": "Choose a file.", "empty": "The file is empty. Choose one with one task per line."},
     )
-    format = forms.ChoiceField(choices=[("auto", "Find out"), *((name, name) for name in FORMATS)], initial="auto")
+    format = forms.ChoiceField(
+        choices=[("auto", "Detect automatically"), *((name, name) for name in FORMATS)], initial="auto"
+    )
     answers = forms.FileField(required=False, label="Possible answers", help_text="BFCL: its second file")
 
     def clean_file(self) -> Any:
@@ -174,8 +176,8 @@ def _not_too_large(given: Any) -> Any:
 class ImportChoiceForm(PlainForm):
     """How the rows of a file become tasks."""
 
-    split = forms.ChoiceField(choices=Split.choices, initial=Split.TRAIN, label="Split of rows that name none")
-    always = forms.BooleanField(required=False, label="Put all rows there, whatever the file says")
+    split = forms.ChoiceField(choices=Split.choices, initial=Split.TRAIN, label="Split for rows without one")
+    always = forms.BooleanField(required=False, label="Override the split of all rows")
     group = forms.ChoiceField(label="Keep together by")
 
     def __init__(self, columns: list[str], *args: Any, **kwargs: Any) -> None:
@@ -188,9 +190,9 @@ class ImportChoiceForm(PlainForm):
 
 class VariantsForm(PlainForm):
     kinds = forms.MultipleChoiceField(
-        choices=list(KINDS.items()), initial=list(KINDS), widget=forms.CheckboxSelectMultiple, label="What is varied"
+        choices=list(KINDS.items()), initial=list(KINDS), widget=forms.CheckboxSelectMultiple, label="What to vary"
     )
-    each = forms.IntegerField(min_value=1, max_value=20, initial=2, label="Of each kind and task, at most")
+    each = forms.IntegerField(min_value=1, max_value=20, initial=2, label="Max per kind and task")
     seed = forms.IntegerField(initial=0)
 
 
@@ -199,7 +201,7 @@ class ModelVariantsForm(PlainForm):
 
     JUDGE, OTHER = "judge", "other"
 
-    server = forms.ChoiceField(widget=forms.RadioSelect, label="Who writes them")
+    server = forms.ChoiceField(widget=forms.RadioSelect, label="Model")
     base_url = forms.CharField(max_length=200, required=False, label="Address of the server, ending in /v1")
     model = forms.CharField(max_length=200, required=False, label="Model")
     key_variable = forms.CharField(max_length=80, required=False, label="Environment variable with its key")
@@ -207,10 +209,10 @@ class ModelVariantsForm(PlainForm):
         choices=list(WRITTEN.items()),
         initial=list(WRITTEN),
         widget=forms.CheckboxSelectMultiple,
-        label="What is varied",
+        label="What to vary",
     )
-    each = forms.IntegerField(min_value=1, max_value=20, initial=2, label="Of each kind and task")
-    tokens = forms.IntegerField(min_value=1, max_value=MOST_TOKENS, required=False, label="Tokens at most")
+    each = forms.IntegerField(min_value=1, max_value=20, initial=2, label="Per kind and task")
+    tokens = forms.IntegerField(min_value=1, max_value=MOST_TOKENS, required=False, label="Max tokens")
 
     def __init__(self, judge: dict[str, str] | None, admin: bool, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -219,7 +221,7 @@ class ModelVariantsForm(PlainForm):
         offered += [(self.OTHER, "Another OpenAI-compatible server")] if admin else []
         self.fields["server"].choices = offered
         self.fields["server"].initial = offered[0][0] if offered else None
-        self.fields["server"].error_messages["required"] = "Choose who writes the variants."
+        self.fields["server"].error_messages["required"] = "Choose a model to write the variants."
 
     def clean_tokens(self) -> int:
         return self.cleaned_data["tokens"] or 0
@@ -230,5 +232,5 @@ class ModelVariantsForm(PlainForm):
             return given | self.judge
         for name in ("base_url", "model"):
             if not given.get(name, "").strip():
-                self.add_error(name, "Needed for another server.")
+                self.add_error(name, "Required for another server.")
         return given | {name: given.get(name, "").strip() for name in ("base_url", "model", "key_variable")}

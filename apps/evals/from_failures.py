@@ -104,7 +104,7 @@ def by_truth(run: Run, cut: int) -> Iterator[Suggestion]:
     if truth is not None:
         yield from _ahead(run, truth, cut, TRUTH)
     if texts := wanted_texts(run):
-        yield Suggestion({"constraint": {"contains": texts}}, TRUTH, "what the user was to be told")
+        yield Suggestion({"constraint": {"contains": texts}}, TRUTH, "what the user should have been told")
 
 
 def _ahead(run: Run, truth: Truth, cut: int, source: str, success: Trajectory | None = None) -> Iterator[Suggestion]:

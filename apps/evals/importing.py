@@ -251,7 +251,7 @@ def paths_of(identity: str) -> tuple[Path, Path | None]:
     """The file and the answers. Raises ImportProblem where they are gone."""
     home = home_of(identity)
     if not (home / "file").is_file():
-        raise ImportProblem("That file is no longer here. Upload it again.")
+        raise ImportProblem("That file is no longer available. Upload it again.")
     answers = home / "answers"
     return home / "file", answers if answers.is_file() else None
 

@@ -43,12 +43,12 @@ class ReclassifyError(Exception):
 def start(*, project: Project, by: Any) -> Reclassification:
     """Queues a look at all trajectories. Raises ReclassifyError where one waits to be applied or is under way."""
     if project.reclassifications.active().exists():
-        raise ReclassifyError("One is under way. Wait for it, or discard it.")
-    job = Reclassification(project=project, name="Reclassify the past", total=project.trajectories.count())
+        raise ReclassifyError("A preview is already running. Wait for it, or discard it.")
+    job = Reclassification(project=project, name="Reclassify", total=project.trajectories.count())
     try:
         return jobs.submit(job, by=by)
     except IntegrityError as error:
-        raise ReclassifyError("The last diff is neither applied nor discarded. Decide on it first.") from error
+        raise ReclassifyError("Apply or discard the last preview first.") from error
 
 
 def steps(job: Reclassification) -> Steps:

@@ -146,7 +146,7 @@ def promote(*, channel: Channel, gate_report: GateReport, by: Any, reason: str =
                 "evaluate both models on one and compare again."
             )
     if not reason.strip():
-        raise PromotionError("Say why: the reason is stored with the promotion.")
+        raise PromotionError("Enter a reason: it is stored with the promotion.")
     overridden = gate_report.verdict != Verdict.PROMOTE or channel.current_id is None
     if overridden:
         get_membership(by, channel.project.slug, Role.ADMIN)

@@ -71,10 +71,10 @@ def judge(*, item: ReviewItem, success: bool, by: Any, note: str = "") -> Judgem
     said = {judgement.by_id: judgement for judgement in item.judgements.all()}
     if mine := said.get(by.pk):
         if mine.success != success:
-            raise ReviewError("You have judged this sample, and seen its score: your word stands.")
+            raise ReviewError("You have judged this sample and seen its score: your verdict is locked.")
         return mine
     if other := holder_of(item, by):
-        raise ReviewError(f"{other} has this sample on the screen. Nothing was changed.")
+        raise ReviewError(f"{other} is judging this sample. Nothing was changed.")
     if len(said) >= needed_of(item.review) or item.ruling is not None:
         raise ReviewError("This sample needs no more judgements. Nothing was changed.")
     judgement = Judgement.objects.create(item=item, by=by, success=success, note=note.strip())
@@ -88,9 +88,9 @@ def answer(*, item: ReviewItem, agrees: bool, by: Any, reason: str = "") -> Judg
     item = _locked(item)
     mine = item.judgements.filter(by=by).first()
     if mine is None:
-        raise ReviewError("Judge the output first; its score is shown then.")
+        raise ReviewError("Judge the output first; the score is shown afterwards.")
     if not agrees and not reason.strip():
-        raise ReviewError("Say what is wrong with the score: a disagreement needs a reason.")
+        raise ReviewError("Enter a reason: say what is wrong with the score.")
     if mine.agrees is not None and mine.agrees != agrees:
         raise ReviewError("You have answered already. Undo (u) to answer again.")
     mine.agrees, mine.reason, mine.agreed_at = agrees, reason.strip(), timezone.now()
@@ -128,9 +128,9 @@ def rule(*, item: ReviewItem, success: bool, reason: str, by: Any) -> ReviewItem
     if not open_to_it or len(said) < needed_of(item.review):
         raise ReviewError("There is nothing to rule on: the reviewers of this sample do not differ.")
     if any(judgement.by_id == by.pk for judgement in said) and not membership.may(Role.ADMIN):
-        raise ReviewError("You have judged this sample yourself. Somebody else, or an admin, rules on it.")
+        raise ReviewError("You judged this sample. Someone else, or an admin, must rule on it.")
     if not reason.strip():
-        raise ReviewError("Say why: a ruling needs a reason.")
+        raise ReviewError("Enter a reason for the ruling.")
     item.ruling, item.ruled_by, item.ruled_at, item.ruling_reason = success, by, timezone.now(), reason.strip()
     item.save(update_fields=["ruling", "ruled_by", "ruled_at", "ruling_reason"])
     audit("review.ruled", project=item.review.project, by=by, target=item, success=success, reason=item.ruling_reason)
@@ -151,7 +151,7 @@ def override_lock(*, verifier: Verifier, reason: str, by: Any) -> LockOverride:
     """Lets a verifier train without a passed review. Needs the role admin and a reason; stands in the audit log."""
     get_membership(by, verifier.project.slug, Role.ADMIN)
     if not reason.strip():
-        raise ReviewError("Say why this verifier may train without a passed review.")
+        raise ReviewError("Enter a reason for training without a passed review.")
     override = LockOverride.objects.create(verifier=verifier, by=by, reason=reason.strip())
     audit(
         "review.lock_overridden",

@@ -28,7 +28,9 @@ class OpenForm(PlainForm):
     size = forms.IntegerField(
         min_value=SMALLEST, max_value=LARGEST, initial=SIZE, label="Samples", help_text=f"{SMALLEST} to {LARGEST}"
     )
-    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, initial=0, help_text="Another seed draws other samples")
+    seed = forms.IntegerField(
+        min_value=0, max_value=2**31 - 1, initial=0, help_text="Each seed draws different samples"
+    )
 
     def __init__(self, verifier: Verifier, *args: Any, chosen: Sequence[str] = (), **kwargs: Any) -> None:
         earlier = verifier.reviews.count()
@@ -77,19 +79,19 @@ class ProbeForm(PlainForm):
 
 
 class PolicyForm(PlainForm):
-    min_samples = forms.IntegerField(min_value=1, max_value=LARGEST, label="Samples judged, at least")
+    min_samples = forms.IntegerField(min_value=1, max_value=LARGEST, label="Min judged samples")
     min_kappa = forms.FloatField(
-        min_value=-1, max_value=1, label="Cohen's κ, at least", widget=forms.NumberInput(attrs={"step": "0.01"})
+        min_value=-1, max_value=1, label="Min Cohen's κ", widget=forms.NumberInput(attrs={"step": "0.01"})
     )
-    kappa_rule = forms.ChoiceField(choices=KappaRule.choices, label="What of κ must reach it")
+    kappa_rule = forms.ChoiceField(choices=KappaRule.choices, label="Compare κ by")
     max_false_positive_rate = forms.FloatField(
         min_value=0,
         max_value=1,
-        label="False-positive rate, at most",
+        label="Max false-positive rate",
         help_text="Share of what people fail that the verifier passes: 0.05 is 5%",
         widget=forms.NumberInput(attrs={"step": "0.01"}),
     )
     reviewers_per_sample = forms.IntegerField(
-        min_value=1, max_value=9, label="Reviewers of each sample", help_text="Reviews that are open keep theirs"
+        min_value=1, max_value=9, label="Reviewers per sample", help_text="Open reviews keep their number"
     )
-    probes_must_pass = forms.BooleanField(required=False, label="Its hack probes must have run, and found no hole")
+    probes_must_pass = forms.BooleanField(required=False, label="Hack probes must pass")

@@ -14,7 +14,7 @@ from apps.reviews.labels import Label, labels_of
 from apps.reviews.models import LockOverride, ProbeRun, RewardReview
 from apps.reviews.policy import policies_of
 
-NOBODY = "No one has reviewed its scores yet."
+NOBODY = "Its scores have not been reviewed yet."
 
 
 class ReviewError(Exception):

@@ -73,7 +73,7 @@ def _chosen(eval_set: EvalSet, tasks: list[Task], keys: Collection[str | UUID]) 
     wanted = {str(key) for key in keys}
     chosen = [task for task in tasks if str(task.pk) in wanted]
     if not wanted:
-        raise TrainingError("No task is chosen to train on.")
+        raise TrainingError("No tasks selected for training.")
     if strange := len(wanted) - len(chosen):
         raise TrainingError(f"{strange} of the {len(wanted)} chosen are not training tasks of {eval_set}.")
     return chosen

@@ -18,7 +18,7 @@ FIGURES = (
     ),
     ("length", "Completion length (tokens)", {"tokens": "train/completion_length"}),
     ("gap", "|Δ log p| sampler to trainer", {"mean": "train/logp_diff_mean", "max": "train/logp_diff_max"}),
-    ("time", "Seconds a step", {"generate": "time/generate_s", "update": "time/update_s"}),
+    ("time", "Seconds per step", {"generate": "time/generate_s", "update": "time/update_s"}),
 )
 
 

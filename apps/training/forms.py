@@ -15,13 +15,13 @@ class TrainingForm(PlainForm):
 
     method = forms.ChoiceField(choices=Method.choices)
     parent = forms.ModelChoiceField(None, label="Start from")
-    eval_set = forms.ModelChoiceField(None, label="Train on the train split of")
+    eval_set = forms.ModelChoiceField(None, label="Training data")
     environment = forms.ModelChoiceField(None)
     steps = forms.IntegerField(min_value=1, max_value=100_000, initial=16)
     learning_rate = forms.FloatField(min_value=1e-8, max_value=1.0, initial=3e-4)
-    batch_size = forms.IntegerField(min_value=1, max_value=1024, initial=8, help_text="SFT: rows a step")
-    prompts_per_step = forms.IntegerField(min_value=1, max_value=1024, initial=4, help_text="GRPO: groups a step")
-    generations = forms.IntegerField(min_value=2, max_value=128, initial=8, help_text="GRPO: completions of a prompt")
+    batch_size = forms.IntegerField(min_value=1, max_value=1024, initial=8, help_text="SFT: rows per step")
+    prompts_per_step = forms.IntegerField(min_value=1, max_value=1024, initial=4, help_text="GRPO: groups per step")
+    generations = forms.IntegerField(min_value=2, max_value=128, initial=8, help_text="GRPO: completions per prompt")
     beta = forms.FloatField(min_value=0, initial=0.0, help_text="GRPO: weight of the KL to the start")
     seed = forms.IntegerField(initial=0)
 

@@ -28,7 +28,7 @@ class PickForm(TrainingForm):
         help_text="SFT learns from those with a demonstration",
     )
     per_group = forms.IntegerField(
-        min_value=1, required=False, label="At most of one group", help_text="Where an evaluation picks the tasks"
+        min_value=1, required=False, label="Max tasks per group", help_text="Where an evaluation picks the tasks"
     )
     field_order = ("method", "parent", "eval_set", "picked_by", "per_group")
 

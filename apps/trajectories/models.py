@@ -489,7 +489,7 @@ class BulkChange(models.Model):
 
     def __str__(self) -> str:
         many = f"{self.n:,} trajector{'y' if self.n == 1 else 'ies'}"
-        verbs = {"tag": "Tagged", "untag": "Took the tag off"}
+        verbs = {"tag": "Tagged", "untag": "Removed the tag"}
         if self.kind in verbs:
             return f"{verbs[self.kind]} {many}: “{self.value}”."
         return f"Set the outcome of {many} to {self.value}."

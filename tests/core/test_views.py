@@ -127,7 +127,7 @@ def test_a_broken_view_gives_the_error_page(project: Project, admin: Client, mon
     monkeypatch.setattr("apps.dashboard.views.buckets", broken)
     admin.raise_request_exception = False
     answer = admin.get(project.get_absolute_url())
-    assert answer.status_code == 500 and "Something broke" in answer.content.decode()
+    assert answer.status_code == 500 and "Something went wrong" in answer.content.decode()
     assert "secret detail" not in answer.content.decode()
 
 

@@ -60,7 +60,7 @@ def test_it_counts_its_own_project_only(data_dir: Path) -> None:
     assert (wheel.trajectories, wheel.open_failures, wheel.frozen_sets, wheel.evaluations) == (2, 1, 1, 2)
     assert (wheel.locked_verifiers, wheel.adapters, wheel.running, wheel.waiting_reports) == (1, 1, 0, 1)
     assert context["channel"].current == base
-    assert context["steps"][0].title == "Look at the gate"
+    assert context["steps"][0].title == "Review the gate report"
     assert {trace["name"] for trace in context["outcomes"]["data"]} == {"success", "failure"}
 
 

@@ -20,8 +20,8 @@ DONE = {"trajectories": 9, "eval_sets": 1, "frozen_sets": 1, "evaluations": 2, "
         (Wheel(trajectories=9, frozen_sets=1, evaluations=1, locked_verifiers=1), ["Review the reward"]),
         (Wheel(trajectories=9, frozen_sets=1, evaluations=1), ["Train"]),
         (Wheel(**DONE, running=1), ["Watch the run"]),
-        (Wheel(**DONE, waiting_reports=1, open_failures=3), ["Look at the gate", "Triage failures"]),
-        (Wheel(**DONE), ["All quiet"]),
+        (Wheel(**DONE, waiting_reports=1, open_failures=3), ["Review the gate report", "Triage failures"]),
+        (Wheel(**DONE), ["Nothing to do"]),
     ],
 )
 def test_the_most_useful_step_comes_first(wheel: Wheel, titles: list[str]) -> None:

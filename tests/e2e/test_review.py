@@ -110,7 +110,7 @@ def test_two_people_review_sixty_and_training_opens(made: Made, pages: tuple[Any
         if number == SIZE - 1:
             undo(one)
     for page in (one, two):
-        expect(page.get_by_text("You have judged all that needs you.")).to_be_visible()
+        expect(page.get_by_text("You have judged everything assigned to you.")).to_be_visible()
     assert Judgement.objects.filter(item__review=review).exclude(agrees=None).count() == 2 * SIZE
     assert Judgement.objects.get(agrees=False).reason == "The id is of another ticket"
     adjudicate(one, two, review, differing)
@@ -133,7 +133,7 @@ def adjudicate(one: Any, two: Any, review: RewardReview, differing: int) -> None
     """Who has judged it themselves may not; an admin may."""
     address = reverse("reviews:adjudicate", args=[review.project.slug, review.pk])
     one.goto(address)
-    expect(one.get_by_text("Somebody else, or an admin, rules on it.")).to_be_visible()
+    expect(one.get_by_text("Someone else, or an admin, must rule on it.")).to_be_visible()
     two.goto(reverse("reviews:detail", args=[review.project.slug, review.pk]))
     expect(two.get_by_text("1 sample waits for a ruling")).to_be_visible()
     two.keyboard.press("c")

@@ -83,14 +83,14 @@ def test_fifty_failures_by_keyboard(user: Any, page: Any) -> None:
         page.keyboard.press("d")
         if n:
             left(page, n)
-    expect(page.get_by_text("Nothing is left to triage.")).to_be_visible()
+    expect(page.get_by_text("Nothing left to triage.")).to_be_visible()
     assert counts(rows)["open"] == 0 and FailureDecision.objects.filter(by=user).count() >= COUNT
 
 
 def undo_three(page: Any, rows: Any, last: list[int]) -> None:
     for n, case in enumerate(reversed(last), 5):
         page.keyboard.press("u")
-        expect(page.get_by_text("Your last decision is taken back.")).to_be_visible()
+        expect(page.get_by_text("Your last decision was undone.")).to_be_visible()
         left(page, n)
         expect(page.locator(f'[data-case="{case}"]')).to_be_visible()
         assert rows.get(pk=case).state == FailureState.OPEN and rows.get(pk=case).decided_by is None
@@ -162,7 +162,7 @@ def test_a_decision_that_is_refused_brings_the_case_back(user: Any, page: Any) -
     wait_for_the_next(page)
     Failure.objects.filter(pk=first).update(reserved_by=other)
     page.keyboard.press("c")
-    expect(page.get_by_text("has this case on the screen, for")).to_be_visible()
+    expect(page.get_by_text("is reviewing this case, for")).to_be_visible()
     assert shown(page) == first and Failure.objects.get(pk=first).state == FailureState.OPEN
 
 

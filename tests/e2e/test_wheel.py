@@ -58,7 +58,7 @@ def log_in(page: Any) -> None:
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("heading", name="Workplace assistant")).to_be_visible()
     expect(page.locator(".figure .main-svg").first).to_be_visible()
-    expect(page.get_by_role("link", name="Look at the gate")).to_be_visible()
+    expect(page.get_by_role("link", name="Review the gate report")).to_be_visible()
 
 
 def filter_and_open_trajectories(page: Any) -> None:
@@ -102,7 +102,7 @@ def triage(page: Any, world: World) -> None:
     assert failures.filter(state="confirmed", mode__slug="bad_planning").count() == 1
     assert failures.filter(state="dismissed").count() == 1
     page.keyboard.press("u")
-    expect(page.get_by_text("Your last decision is taken back.")).to_be_visible()
+    expect(page.get_by_text("Your last decision was undone.")).to_be_visible()
     assert failures.filter(state="dismissed").count() == 0
 
 

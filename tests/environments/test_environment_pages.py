@@ -122,7 +122,7 @@ def test_a_built_in_one_may_have_its_own_verifier(project: Project, member: Clie
     [
         ({"tools": "{"}, "Not JSON"),
         ({"tools": "[{}]"}, "Tool 1 needs"),
-        ({"examples": "{}"}, "A list of objects is needed"),
+        ({"examples": "{}"}, "Enter a list of objects"),
         ({"verifier": ""}, "Choose a verifier"),
         ({"max_turns": 0}, "greater than or equal to 1"),
         ({"kind": "remote"}, "Select a valid choice"),
@@ -203,7 +203,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("server", "said"),
-    [((401, b""), "wants a key"), ((404, b""), "no resources server"), ((302, b""), "redirects"),
+    [((401, b""), "requires a key"), ((404, b""), "no resources server"), ((302, b""), "redirects"),
      ((500, b""), "HTTP 500"), ((200, b"<p>"), "no JSON object"), ((200, b"{}"), "A resources server answers")],
     indirect=["server"], ids=["401", "404", "302", "500", "html", "good"],
 )  # fmt: skip

@@ -118,7 +118,7 @@ def test_the_variable_is_part_of_the_version(project: Project, server: Server) -
 @pytest.mark.parametrize(
     ("role", "variable", "said"),
     [
-        (Role.MEMBER, "", "wants a key"),
+        (Role.MEMBER, "", "requires a key"),
         (Role.MEMBER, "FAR_KEY", "may go to gym.example.org only"),
         (Role.MEMBER, "ANY_KEY", "only an admin"),
         (Role.ADMIN, "ANY_KEY", "A resources server answers"),

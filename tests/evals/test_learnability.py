@@ -38,7 +38,7 @@ def test_masked_samples_say_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"), [([], "No task has a scored"), (rows("a", 1, 1), "One sample of each task")]
+    ("given", "sentence"), [([], "No task has a scored"), (rows("a", 1, 1), "One sample per task")]
 )
 def test_too_little_is_said(given: list[SampleRow], sentence: str) -> None:
     assert learnability(given).sentence.startswith(sentence)

@@ -181,7 +181,7 @@ def test_a_batch_is_synthetic_waits_and_has_no_near_duplicates(draft: EvalSet) -
     assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
     with pytest.raises(EvalSetError, match="waits"):
         batch(draft)
-    with pytest.raises(EvalSetError, match="wait to be looked through"):
+    with pytest.raises(EvalSetError, match="need review"):
         actions.freeze(eval_set=draft, by=None)
 
 

@@ -206,7 +206,7 @@ def test_the_same_filters_as_for_templates(draft: EvalSet, plays: Callable) -> N
         ({"events": [{"type": "error", "message": "The model's server refused the key."}], "status": 1}, "refused the key"),
         ({"events": [], "status": 3}, "status 3"),
         ({"events": [], "status": 0}, "status 0"),
-        ({}, "No variant came out"),
+        ({}, "No usable variant"),
     ],
 )  # fmt: skip
 def test_a_failure_says_why_and_stores_nothing(draft: EvalSet, plays: Callable, more: dict, words: str) -> None:
@@ -239,7 +239,7 @@ def test_a_stop_ends_it_and_stores_nothing(draft: EvalSet, plays: Callable, monk
     monkeypatch.setattr(runner, "store", store)
     assert done(job).state == "cancelled" and draft.tasks.count() == 4
     assert AuditEvent.objects.get(action="variants.model_asked").detail["calls"] == 3
-    with pytest.raises(EvalSetError, match="No model writes"):
+    with pytest.raises(EvalSetError, match="No model is writing"):
         model_job.stop(eval_set=draft, by=None)
 
 
@@ -366,9 +366,9 @@ def test_only_an_admin_names_another_server(client: Client, draft: EvalSet, play
     ("changes", "words"),
     [
         ({"design-model": " "}, "Model: Needed for another server."),
-        ({"design-kinds": ["distractors"]}, "What is varied: Select a valid choice"),
+        ({"design-kinds": ["distractors"]}, "What to vary: Select a valid choice"),
         ({"design-each": 99}, "less than or equal to 20"),
-        ({"design-server": ""}, "Choose who writes the variants."),
+        ({"design-server": ""}, "Choose a model to write the variants."),
     ],
 )
 def test_a_bad_form_says_what_is_wrong(

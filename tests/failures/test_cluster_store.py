@@ -222,7 +222,7 @@ def test_what_somebody_else_was_given_is_left_to_them(project: Project) -> None:
     payments, _ = fill(project)
     me, other = make_member(project), make_member(project)
     assert clusters.assign_all(cluster=payments, to=other, by=me).n == 4
-    with pytest.raises(Refused, match="open and free"):
+    with pytest.raises(Refused, match="open and available"):
         clusters.decide_all(cluster=payments, by=me, state=FailureState.CONFIRMED)
     mode = ensure_modes(project)["retrieval_failure"]
     assert clusters.decide_all(cluster=payments, by=other, state=FailureState.CONFIRMED, mode=mode).n == 4
@@ -263,14 +263,14 @@ def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> No
         ("rename", {"name": "<b>Cards</b>"}, "Renamed."),
         ("rename", {"name": "x" * 201}, "at most 200"),
         ("move", {"to": "fixed"}, "which agent version"),
-        ("move", {"to": "fixed", "version": "a <i>9"}, "opened again by itself"),
+        ("move", {"to": "fixed", "version": "a <i>9"}, "reopens automatically"),
         ("move", {"to": "nonsense"}, "cannot become"),
-        ("decide", {"did": "mode", "mode": "nonsense"}, "Choose the failure mode"),
+        ("decide", {"did": "mode", "mode": "nonsense"}, "Choose a failure mode"),
         ("decide", {"did": "assign", "to": "999999"}, "not a member"),
-        ("decide", {"did": "assign", "to": ""}, "so before"),
+        ("decide", {"did": "assign", "to": ""}, "unchanged"),
         ("decide", {"did": "confirm"}, "4 failures confirmed"),
-        ("decide", {"did": "dismiss"}, "open and free"),
-        ("decide", {}, "Choose what to do"),
+        ("decide", {"did": "dismiss"}, "open and available"),
+        ("decide", {}, "Choose an action"),
     ):
         page = client.post(reverse(f"failures:cluster_{name}", args=args), body, follow=True)
         assert said in " ".join(map(str, page.context["messages"])), (name, body)

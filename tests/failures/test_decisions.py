@@ -70,7 +70,7 @@ def test_triage_by_hand() -> None:
     page = client.post(f"/p/{project.slug}/failures/{first.pk}/decide/", {"confirm": ""}, follow=True)
     assert page.context["failure"] != first
     page = client.post(f"/p/{project.slug}/failures/{page.context['failure'].pk}/decide/", {"dismiss": ""}, follow=True)
-    assert b"Nothing is left to triage" in page.content
+    assert b"Nothing left to triage" in page.content
 
 
 def test_hostile_text_is_escaped() -> None:

@@ -395,7 +395,7 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
     admin = logged_in(admin_of(project))
     assert "Save as version 1" in admin.get(reverse("failures:rubric", args=[project.slug])).content.decode()
     assert "Version 1 is saved" in post(admin, "rubric_save", project, fields(judge)).content.decode()
-    assert "Nothing differs" in post(admin, "rubric_save", project, fields(judge)).content.decode()
+    assert "No changes from" in post(admin, "rubric_save", project, fields(judge)).content.decode()
     assert "Version 1 judges" in post(admin, "rubric_switch", project, {"version": 1}).content.decode()
     hostile = fields(judge, text="<script>alert(1)</script>")
     assert "Version 2 is saved and judges" in post(admin, "rubric_save", project, hostile).content.decode()
@@ -462,7 +462,7 @@ def test_a_member_tries_with_the_saved_server_only(judge: JudgeServer) -> None:
     evil = fields(judge, text="Mine.", base_url="http://evil.example/v1", key_variable="SOME_KEY", usd_per_day=99) | {
         "run": row.pk
     }
-    assert "An admin has to save" in post(member, "rubric_try_one", project, evil).content.decode()
+    assert "An admin must save" in post(member, "rubric_try_one", project, evil).content.decode()
     make_rubric(project, judge, on=False)
     assert "It was another one." in post(member, "rubric_try_one", project, evil).content.decode()
     assert judge.keys == [None] and "Mine." in judge.seen[0]["messages"][0]["content"]
@@ -476,7 +476,7 @@ def test_runs_of_other_projects_cannot_be_tried(judge: JudgeServer) -> None:
         project,
         fields(judge) | {"run": row.pk, "more": row.external_id},
     )
-    assert "There is no such run" in page.content.decode() and not judge.seen
+    assert "Run not found" in page.content.decode() and not judge.seen
 
 
 def test_verdicts_are_listed(judge: JudgeServer) -> None:

@@ -106,7 +106,7 @@ def test_bulk_leaves_what_is_held_and_what_was_so() -> None:
     decisions.decide(failure=failures[1], by=holder, state=FailureState.DISMISSED)
     change = decide_many(project=project, ids=[row.pk for row in failures], by=by, state=FailureState.DISMISSED)
     assert (change.n, change.same, change.held) == (2, 1, 1)
-    assert str(change) == "2 failures dismissed. Left as they are: 1 was so before, 1 is on somebody else's screen."
+    assert str(change) == "2 failures dismissed. Skipped: 1 was unchanged, 1 is open on someone else's screen."
 
 
 def test_bulk_refuses_strangers_and_too_many() -> None:

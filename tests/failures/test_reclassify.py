@@ -190,7 +190,7 @@ def test_one_at_a_time(project: Project) -> None:
     with pytest.raises(reclassify.ReclassifyError, match="under way"):
         started(project)
     done(job)
-    with pytest.raises(reclassify.ReclassifyError, match="neither applied nor discarded"):
+    with pytest.raises(reclassify.ReclassifyError, match="Apply or discard the last preview"):
         started(project)
     job.refresh_from_db()
     assert reclassify.discard(job=job, by=make_member(project)) and not job.changes.exists()
@@ -258,13 +258,13 @@ def test_from_the_button_to_the_applied_diff(
     assert [change.before for change in cell.context["page"]] == ["unsafe_action"]
     assert b"no rule matches" in cell.content
     again = client.post(reverse("failures:reclassify_start", args=[project.slug]), follow=True)
-    assert b"neither applied nor discarded" in again.content
+    assert b"Apply or discard the last preview" in again.content
     client.post(reverse("failures:reclassification_apply", args=args))
     assert b"being applied" in client.get(url).content
     done(job)
     assert b"being applied" not in client.get(url).content
     page = client.post(reverse("failures:reclassification_discard", args=args), follow=True)
-    assert b"cannot be discarded" in page.content
+    assert b"already applied or discarded" in page.content
 
 
 def test_without_diagnoses_there_is_no_diff_to_ask_for() -> None:

@@ -141,7 +141,7 @@ def test_two_people_get_two_cases() -> None:
     assert other.get(start, follow=True).context["failure"] == cases[1]
     third, _ = browser(project)
     nothing = third.get(start, follow=True)
-    assert b"somebody else" in nothing.content and b"Nothing is left" not in nothing.content
+    assert b"somebody else" in nothing.content and b"Nothing left" not in nothing.content
 
 
 def test_a_case_on_somebodys_screen_says_so_and_is_theirs() -> None:
@@ -151,7 +151,7 @@ def test_a_case_on_somebodys_screen_says_so_and_is_theirs() -> None:
     page = other.get(url("case", case))
     assert f"<b>{holder}</b> is reviewing this case" in page.content.decode()
     answer = other.post(url("decide", case), {"confirm": "1"}, HTTP_HX_REQUEST="true")
-    assert b"has this case on the screen, for 10 min more" in answer.content
+    assert b"is reviewing this case, for 10 min more" in answer.content
     case.refresh_from_db()
     assert case.state == FailureState.OPEN and case.reserved_by == holder and not case.decisions.exists()
 
@@ -240,18 +240,18 @@ def test_undo_goes_back_several_steps_and_shows_each_case() -> None:
     client.post(url("decide", cases[1]), {"dismiss": "1"})
     back = reverse("failures:undo", args=[project.slug])
     answer = client.post(back, HTTP_HX_REQUEST="true")
-    assert answer["X-Case"] == str(cases[1].pk) and b"Your last decision is taken back." in answer.content
+    assert answer["X-Case"] == str(cases[1].pk) and b"Your last decision was undone." in answer.content
     assert client.post(back, HTTP_HX_REQUEST="true")["X-Case"] == str(cases[0].pk)
     assert Failure.objects.filter(state=FailureState.OPEN, mode=cases[0].mode).count() == 3
     answer = client.post(f"{back}?at={cases[2].pk}", HTTP_HX_REQUEST="true")
-    assert b"There is nothing to undo." in answer.content and answer["X-Case"] == str(cases[2].pk)
+    assert b"Nothing to undo." in answer.content and answer["X-Case"] == str(cases[2].pk)
 
 
 def test_the_last_decision_ends_the_queue() -> None:
     project, (case,) = failures_of(1)
     client, _ = browser(project)
     answer = client.post(url("decide", case), {"confirm": "1"}, HTTP_HX_REQUEST="true")
-    assert b"Nothing is left to triage." in answer.content and b'data-key="u"' in answer.content
+    assert b"Nothing left to triage." in answer.content and b'data-key="u"' in answer.content
 
 
 def similar(client: Client, failure: Failure) -> list[int]:
@@ -289,9 +289,7 @@ def test_the_same_decision_for_the_chosen_is_one_step_back_to_the_case() -> None
     body = {"confirm": "1", "ahead": str(second.pk), "also": [second.pk, third.pk, decided.pk, "x"]}
     answer = client.post(url("decide", case), body, HTTP_HX_REQUEST="true")
     assert answer["X-Case"] == str(rest.pk)
-    assert (
-        f"3 failures confirmed as “{case.mode}”. Left as they are: 1 was decided on before." in answer.content.decode()
-    )
+    assert f"3 failures confirmed as “{case.mode}”. Skipped: 1 was already decided." in answer.content.decode()
     chosen = Failure.objects.filter(pk__in=[case.pk, second.pk, third.pk])
     assert {(row.state, row.mode, row.decided_by) for row in chosen} == {("confirmed", case.mode, user)}
     back = client.post(reverse("failures:undo", args=[project.slug]) + f"?at={rest.pk}", HTTP_HX_REQUEST="true")
@@ -310,7 +308,7 @@ def test_one_that_somebody_has_is_not_chosen_and_is_left() -> None:
     page = client.get(url("similar", case))
     assert not page.context["choosable"] and b'name="also"' not in page.content
     answer = client.post(url("decide", case), {"dismiss": "1", "also": [held.pk]}, HTTP_HX_REQUEST="true")
-    assert "1 failure dismissed. Left as they are: 1 is on somebody else&#x27;s screen." in answer.content.decode()
+    assert "1 failure dismissed. Skipped: 1 is on somebody else&#x27;s screen." in answer.content.decode()
     assert Failure.objects.get(pk=held.pk).state == FailureState.OPEN
 
 

@@ -143,7 +143,7 @@ def test_overriding_the_gate_needs_an_admin_and_a_reason(
     assert report.verdict == "inconclusive"
     with pytest.raises(PermissionDenied):
         actions.promote(channel=channel, gate_report=report, by=make_member(project), reason="I want it")
-    with pytest.raises(actions.PromotionError, match="Say why"):
+    with pytest.raises(actions.PromotionError, match="Enter a reason"):
         actions.promote(channel=channel, gate_report=report, by=admin_of(project))
     actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="a hot fix")
     assert AuditEvent.objects.filter(action="channel.promote", detail__overridden=True).exists()

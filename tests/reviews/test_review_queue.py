@@ -164,7 +164,7 @@ def test_it_says_what_is_missing(made: Made, name: str, given: dict, says: str) 
 def test_a_disagreement_needs_a_reason(made: Made) -> None:
     item = made.review().items.first()
     actions.judge(item=item, success=True, by=made.admin)
-    with pytest.raises(actions.ReviewError, match="needs a reason"):
+    with pytest.raises(actions.ReviewError, match="Enter a reason"):
         actions.answer(item=item, agrees=False, by=made.admin, reason=" ")
     assert actions.answer(item=item, agrees=False, by=made.admin, reason="Wrong id.").reason == "Wrong id."
     with pytest.raises(actions.ReviewError, match="answered already"):
@@ -175,7 +175,7 @@ def test_the_same_word_twice_is_one_and_another_is_refused(made: Made) -> None:
     item = made.review().items.first()
     first = actions.judge(item=item, success=True, by=made.admin)
     assert actions.judge(item=item, success=True, by=made.admin) == first
-    with pytest.raises(actions.ReviewError, match="your word stands"):
+    with pytest.raises(actions.ReviewError, match="your verdict is locked"):
         actions.judge(item=item, success=False, by=made.admin)
 
 
@@ -203,7 +203,7 @@ def test_two_people_are_not_given_the_same_sample(made: Made) -> None:
     assert Queue(review, second).next() == review.items.all()[1].pk
     text = two.get(url("item", item)).content.decode()
     assert f"<b>{first}</b> is judging this sample" in text and "disabled" in text
-    with pytest.raises(actions.ReviewError, match="on the screen"):
+    with pytest.raises(actions.ReviewError, match="is judging this sample"):
         actions.judge(item=item, success=True, by=second)
     ReviewItem.objects.filter(pk=item.pk).update(reserved_until=timezone.now() - timedelta(seconds=1))
     assert Queue(review, second).next() == item.pk and reserve(item=item, by=second)
@@ -217,10 +217,10 @@ def test_at_the_end_one_waits_for_what_others_hold(made: Made) -> None:
         actions.answer(item=actions.judge(item=item, success=True, by=user).item, agrees=True, by=user)
     reserve(item=last, by=made.admin)
     text = client.get(url("queue", review), follow=True, **HTMX).content.decode()
-    assert "on somebody else&#x27;s screen" in text and "every 3s" in text and "1 left" in text
+    assert "are open for others" in text and "every 3s" in text and "1 left" in text
     actions.judge(item=last, success=True, by=made.admin)
     text = client.get(url("queue", review)).content.decode()
-    assert "You have judged all that needs you." in text and "every 3s" not in text
+    assert "You have judged everything assigned to you." in text and "every 3s" not in text
 
 
 # Undo
@@ -244,7 +244,7 @@ def test_undo_takes_back_answers_and_never_a_word_given_blind(made: Made) -> Non
     answer = client.post(url("undo", review), **HTMX)
     assert answer["HX-Redirect"] == url("queue", review)
     text = client.get(url("queue", review), follow=True).content.decode()
-    assert "There is no answer to take back. What you judged blind stands" in text
+    assert "No answer to undo. A blind verdict is locked" in text
 
 
 def test_who_thinks_otherwise_once_the_score_is_shown_can_be_ruled_on(made: Made) -> None:
@@ -285,7 +285,7 @@ def test_back_shows_what_one_judged_before(made: Made) -> None:
         actions.answer(item=item, agrees=True, by=user)
     assert client.get(url("step", third, "?back=1"))["Location"] == url("item", first)
     assert client.get(url("step", first, "?back=1"))["Location"] == url("item", second)
-    assert "There is no other sample." in client.get(url("step", second, "?back=1"), **HTMX).content.decode()
+    assert "No other samples." in client.get(url("step", second, "?back=1"), **HTMX).content.decode()
 
 
 # Rulings
@@ -298,13 +298,13 @@ def test_a_ruling_is_for_a_third_person_or_an_admin_with_a_reason(made: Made) ->
     with pytest.raises(actions.ReviewError, match="nothing to rule on"):
         actions.rule(item=item, success=True, reason="x", by=made.admin)
     actions.judge(item=item, success=False, by=two)
-    with pytest.raises(actions.ReviewError, match="judged this sample yourself"):
+    with pytest.raises(actions.ReviewError, match="You judged this sample"):
         actions.rule(item=item, success=True, reason="x", by=one)
     client, third = browser(made)
     page = client.get(url("adjudicate", review)).content.decode()
     assert str(one) in page and str(two) in page and "1 to rule" in page
     answer = client.post(url("rule", item), {"success": "0", "reason": ""}, follow=True).content.decode()
-    assert "a ruling needs a reason" in answer
+    assert "Enter a reason for the ruling" in answer
     answer = client.post(url("rule", item), {"success": "0", "reason": "Not done."}, follow=True).content.decode()
     assert "Ruled: sample 1 is a failure." in answer and "Not done." in answer and "1 ruled" in answer
     item.refresh_from_db()
@@ -335,7 +335,7 @@ def test_a_sample_on_another_s_screen_is_barred_only_where_one_judgement_is_left
     assert reserve(item=item, by=other)
     assert ("disabled>Success" in client.get(url("item", item)).content.decode()) is blocked
     if blocked:
-        with pytest.raises(actions.ReviewError, match="on the screen"):
+        with pytest.raises(actions.ReviewError, match="is judging this sample"):
             actions.judge(item=item, success=True, by=user)
     else:
         actions.judge(item=item, success=True, by=user)

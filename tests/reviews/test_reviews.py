@@ -46,7 +46,7 @@ def why(made: Made) -> str:
 
 
 def test_training_is_locked_until_people_agree_and_the_probes_pass(made: Made) -> None:
-    with pytest.raises(actions.TrainingLocked, match="No one has reviewed"):
+    with pytest.raises(actions.TrainingLocked, match="have not been reviewed"):
         submit_training(**wanted(made))
     review = made.review()
     assert "0 of at least 50 samples are judged" in why(made)
@@ -65,7 +65,7 @@ def test_the_form_refuses_and_says_why(made: Made) -> None:
         "seed": 0, "steps": 2, "learning_rate": 0.001, "batch_size": 8, "prompts_per_step": 4, "generations": 4, "beta": 0,
     }  # fmt: skip
     answer = client.post(reverse("training:new", args=[made.project.slug]), body)
-    assert answer.status_code == 200 and "is locked. No one has reviewed" in answer.content.decode()
+    assert answer.status_code == 200 and "is locked. have not been reviewed" in answer.content.decode()
     assert not TrainingRun.objects.exists()
 
 

@@ -145,6 +145,6 @@ def test_only_training_tasks_of_the_set_can_be_selected(run: EvalRun) -> None:
     for wrong in (held, foreign, "nonsense"):
         with pytest.raises(TrainingError, match="1 of the 2 chosen are not training tasks"):
             freeze_dataset(eval_set=run.eval_set, by=None, keys=[fine, wrong])
-    with pytest.raises(TrainingError, match="No task is chosen"):
+    with pytest.raises(TrainingError, match="No tasks selected"):
         freeze_dataset(eval_set=run.eval_set, by=None, keys=[])
     assert not Dataset.objects.exists()

@@ -274,7 +274,7 @@ def test_outcomes_are_set_and_taken_back(project: Project, member: Client) -> No
         "a": "failure", "b": "failure", "c": "unknown",
     }  # fmt: skip
     member.post(url(project, "bulk_undo"))
-    assert "There is nothing to undo" in member.get(url(project)).content.decode()
+    assert "Nothing to undo" in member.get(url(project)).content.decode()
 
 
 def test_a_resent_row_does_not_undo_a_tag(project: Project, member: Client) -> None:

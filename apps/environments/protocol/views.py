@@ -88,7 +88,7 @@ def _unknown_caller(sentence: str) -> HttpResponse:
 @csrf_exempt
 def nothing(request: HttpRequest, rest: str = "") -> HttpResponse:
     drain(request)
-    return answer({"detail": "There is nothing here. Environments are at /env/<slug>@<version>/."}, 404)
+    return answer({"detail": "Not found. Environments are at /env/<slug>@<version>/."}, 404)
 
 
 @served("GET")

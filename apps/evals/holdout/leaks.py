@@ -38,7 +38,7 @@ class Leak:
     def __str__(self) -> str:
         return (
             f"“{self.ours[:SHOWN]}” and “{self.theirs[:SHOWN]}” ({self.theirs_set}) are nearly the same task "
-            f"({self.similarity:.0%}); a hold-out shares nothing with what may train."
+            f"({self.similarity:.0%}); a hold-out must not share tasks with training data."
         )
 
 

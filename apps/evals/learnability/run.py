@@ -40,11 +40,11 @@ class RunLearnability:
     def why_not(self) -> str:
         """Why no task of this evaluation can be picked for training; empty where they can."""
         if self.run.split == Split.HOLDOUT:
-            return "Its tasks are held out: they can never be picked for training. This page is for information."
+            return "These tasks are held out and can never be picked for training. This page is for information only."
         if self.run.split != Split.TRAIN:
             return f"Its tasks are of the {self.run.get_split_display().lower()} split, which does not train."
         if self.run.state != JobState.SUCCEEDED:
-            return "Only a finished evaluation picks tasks."
+            return "Tasks can be picked only from a finished evaluation."
         return ""
 
     def pick(self, per_group: int | None = None) -> Pick:

@@ -113,7 +113,7 @@ def _sentence(tasks: Sequence[TaskView]) -> str:
     if not tasks:
         return "No task has a scored sample yet."
     if all(item.n == 1 for item in tasks):
-        return "One sample of each task does not show what RL can learn from. Take at least 4."
+        return "One sample per task does not show what RL can learn from. Use at least 4."
     learns = sum(item.has_signal for item in tasks)
     return f"RL will learn from {learns} of {len(tasks)} {'task' if len(tasks) == 1 else 'tasks'}."
 
@@ -164,11 +164,11 @@ def _order(item: TaskView) -> tuple[bool, float, float, str]:
 
 def _unfit(item: TaskView, partial: bool) -> str:
     if item.n < 2:
-        return "one sample says nothing about its spread"
+        return "a single sample has no spread"
     if item.has_signal and (item.kind == "mixed" or partial):
         return ""
     if item.kind == "all_pass":
         return f"passes in all {item.n} samples: nothing is left to learn"
     if item.kind == "all_fail":
         return f"fails in all {item.n} samples: no reward leads the way"
-    return "passes and failures get the same reward"
+    return "passes and failures have the same reward"

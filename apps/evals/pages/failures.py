@@ -37,7 +37,7 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
     steps = from_failures.steps_of(failure.trajectory.messages)
     cut = _cut(request, failure, steps)
     if cut is None:
-        messages.error(request, "The agent made no step in this run: there is nothing to make a task of.")
+        messages.error(request, "The agent took no step in this run, so no task can be created.")
         return redirect("failures:case", project.slug, pk)
     suggested = from_failures.suggestions(failure.trajectory, cut)
     groups = from_failures.groups_of(failure.trajectory)

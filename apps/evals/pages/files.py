@@ -73,7 +73,7 @@ def import_start(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     try:
         path, answers = importing.paths_of(token["id"]) if token else (None, None)
         if path is None or not form.is_valid() or TaskImport.objects.filter(pk=token["id"]).exists():
-            raise ImportProblem("That file is no longer here, or was imported already. Upload it again.")
+            raise ImportProblem("That file is no longer available or was already imported. Upload it again.")
         choice = importing.chosen(Choice(token["format"], **form.cleaned_data), token["columns"])
         if token["rows"] > importing.AT_ONCE:
             importing.submit(
@@ -142,7 +142,7 @@ def export_holdout(request: HttpRequest, project: Project, pk: str) -> HttpRespo
     """The hold-out's file, once it is confirmed that this is a look."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     if "confirmed" not in request.POST:
-        messages.error(request, "Tick that this look may be counted; then the hold-out is exported.")
+        messages.error(request, "Confirm that this counts as a view to export the hold-out.")
         return redirect("evals:export", project.slug, pk)
     return _file(request, eval_set, Split.HOLDOUT, request.POST.get("format", "flywheel"))
 

@@ -57,7 +57,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 def create(request: HttpRequest, project: Project) -> HttpResponse:
     form = EvalSetForm(request.POST)
     if not form.is_valid():
-        messages.error(request, "A name is needed: letters, digits and dashes.")
+        messages.error(request, "Enter a name: letters, digits and dashes.")
         return redirect("evals:list", project.slug)
     try:
         made = actions.create_eval_set(project=project, by=request.user, **form.cleaned_data)
@@ -274,5 +274,5 @@ def _runs(project: Project) -> QuerySet[EvalRun]:
 def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(EvalRun, project=project, pk=pk)
     if not jobs.cancel(row, by=request.user):
-        messages.info(request, "It had ended already.")
+        messages.info(request, "This run has already finished.")
     return redirect("evals:run", project.slug, pk)

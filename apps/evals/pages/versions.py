@@ -98,7 +98,7 @@ def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpRespon
 
     def make() -> None:
         if eval_set.variant_jobs.active().exists():
-            raise actions.EvalSetError("A model writes variants for this set. Wait for it, or stop it.")
+            raise actions.EvalSetError("A model is writing variants for this set. Wait for it, or stop it.")
         made = batches.make_batch(eval_set=eval_set, by=request.user, **form.cleaned_data)
         messages.success(
             request,

@@ -31,7 +31,7 @@ LOOKED_AT, ACCEPTED_SHARE = 10, 0.9
 MOST_SEEDS, MOST_EACH = 2_000, 20
 ACCEPTED, REJECTED = "accepted", "rejected"
 TEMPLATES, MODEL = "templates", "model"
-NONE = "No variant came out that is a task of its own."
+NONE = "No usable variant was produced."
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ def usable_seeds(eval_set: EvalSet) -> list[Task]:
     if eval_set.is_frozen:
         raise actions.EvalSetError(actions.FROZEN.format(eval_set))
     if waiting_in(eval_set).exists():
-        raise actions.EvalSetError("A batch waits to be looked through. Use it or discard it first.")
+        raise actions.EvalSetError("A batch needs review. Use it or discard it first.")
     seeds = list(seeds_of(eval_set).order_by("key")[:MOST_SEEDS])
     if not seeds:
-        raise actions.EvalSetError("There is no confirmed task in the train split. Confirm some first.")
+        raise actions.EvalSetError("The train split has no confirmed tasks. Confirm some first.")
     return seeds
 
 
@@ -200,7 +200,7 @@ def judge(*, task: Task, verdict: str, by: Any) -> None:
         raise actions.EvalSetError("Accept the variant or reject it.")
     found = waiting_in(eval_set).select_for_update().filter(pk=task.pk).first()
     if found is None:
-        raise actions.EvalSetError("This variant waits no longer: its batch was used or discarded.")
+        raise actions.EvalSetError("This variant's batch was already used or discarded.")
     found.metadata["variant"]["verdict"] = verdict
     Task.objects.filter(pk=found.pk).update(metadata=found.metadata, confirmed_by=by if verdict == ACCEPTED else None)
 
@@ -211,7 +211,7 @@ def use_batch(*, eval_set: EvalSet, by: Any) -> int:
     eval_set = actions.locked_draft(eval_set)
     review = review_of(eval_set)
     if review is None:
-        raise actions.EvalSetError("No batch waits.")
+        raise actions.EvalSetError("No batch is waiting for review.")
     if not review.may_be_used:
         raise actions.EvalSetError(
             f"{review.looked} of {review.size} were looked at and {review.accepted} accepted. Look at {review.needed} at "
@@ -234,7 +234,7 @@ def discard_batch(*, eval_set: EvalSet, by: Any) -> int:
     eval_set = actions.locked_draft(eval_set)
     review = review_of(eval_set)
     if review is None:
-        raise actions.EvalSetError("No batch waits.")
+        raise actions.EvalSetError("No batch is waiting for review.")
     waiting_in(eval_set).delete()
     _note("variants.discarded", eval_set, by, review)
     return review.size

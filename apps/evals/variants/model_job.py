@@ -35,7 +35,7 @@ from workers.lib.variants.requests import Cost, expected
 MOST_ASKED = 2_000  # answers of one job
 TIMEOUT_S = 60  # for one answer
 LONGEST_S = 3 * 3600.0
-ABSENT = "NeMo Data Designer is not installed here. Whoever runs this Flywheel can add it with “make designer”."
+ABSENT = "NeMo Data Designer is not installed here. The operator of this Flywheel can add it with “make designer”."
 IF_LOST = "Nothing was stored; start it again."
 
 
@@ -76,7 +76,7 @@ def submit(*, eval_set: EvalSet, wanted: Wanted, by: Any) -> VariantJob:
     if limit < cost.dearest:
         raise actions.EvalSetError(f"One question may need up to {cost.dearest:,} tokens. Allow at least so many.")
     if eval_set.variant_jobs.active().exists():
-        raise actions.EvalSetError("A model writes variants for this set already. Wait for it, or stop it.")
+        raise actions.EvalSetError("A model is already writing variants for this set. Wait for it, or stop it.")
     audit("variants.asked_for", project=eval_set.project, by=by, target=eval_set, name=str(eval_set),
           asked=cost.questions, server=wanted.base_url, model=wanted.model, kinds=wanted.kinds, most_tokens=limit)  # fmt: skip
     spec = {"wanted": asdict(wanted) | {"tokens": limit}, "expected": cost.tokens}
@@ -140,7 +140,7 @@ def stop(*, eval_set: EvalSet, by: Any) -> None:
     """Asks the job to stop; nothing of it is stored. Raises EvalSetError where none goes on."""
     job = latest(eval_set)
     if job is None or not jobs.cancel(job, by=by):
-        raise actions.EvalSetError("No model writes variants for this set now.")
+        raise actions.EvalSetError("No model is writing variants for this set.")
 
 
 # Doing it

@@ -20,19 +20,21 @@ LIMIT = 5_000  # failures of one change
 
 @dataclass(frozen=True)
 class Change:
-    """`n` were changed; `same` were so before, `held` are on somebody else's screen: both were left."""
+    """`n` were changed; `same` were so before, `held` are open on someone else's screen: both were left."""
 
     did: str
     n: int
     same: int
     held: int
-    before: str = "so before"
+    before: str = "unchanged"
 
     def __str__(self) -> str:
         left = [f"{self.same:,} {'was' if self.same == 1 else 'were'} {self.before}"] if self.same else []
-        left += [f"{self.held:,} {'is' if self.held == 1 else 'are'} on somebody else's screen"] if self.held else []
+        left += (
+            [f"{self.held:,} {'is' if self.held == 1 else 'are'} open on someone else's screen"] if self.held else []
+        )
         many = f"{self.n:,} failure{'' if self.n == 1 else 's'}"
-        return f"{self.did.format(many)}" + (f" Left as they are: {', '.join(left)}." if left else "")
+        return f"{self.did.format(many)}" + (f" Skipped: {', '.join(left)}." if left else "")
 
 
 def decide_many(
@@ -86,7 +88,7 @@ def decide_alike(
         return True
 
     did = f"{{}} confirmed as “{mode}”." if mode else "{} dismissed."
-    return _change(case.project, [case.pk, *others], by, "decided", did, edit, before="decided on before")
+    return _change(case.project, [case.pk, *others], by, "decided", did, edit, before="already decided")
 
 
 def assign_many(*, project: Project, ids: Iterable[int], by: Any, to: Any) -> Change:
@@ -99,7 +101,7 @@ def assign_many(*, project: Project, ids: Iterable[int], by: Any, to: Any) -> Ch
         failure.assigned_to = to
         return True
 
-    return _change(project, ids, by, "assigned", f"{{}} given to {to}." if to else "{} given to nobody.", edit)
+    return _change(project, ids, by, "assigned", f"{{}} given to {to}." if to else "{} unassigned.", edit)
 
 
 FIELDS = ["mode", "state", "source", "decided_by", "decided_at", "assigned_to"]
@@ -113,7 +115,7 @@ def _change(
     kind: str,
     did: str,
     edit: Callable[[Failure], bool],
-    before: str = "so before",
+    before: str = "unchanged",
 ) -> Change:
     """Undo goes back to the first of `ids`."""
     wanted = _bounded(ids)
@@ -149,7 +151,7 @@ def _drop_second(changed: list[Failure]) -> None:
 def _bounded(ids: Iterable[int]) -> list[int]:
     found = list(dict.fromkeys(ids))
     if not found:
-        raise Refused("No failure is selected.")
+        raise Refused("No failures selected.")
     if len(found) > LIMIT:
-        raise Refused(f"{LIMIT:,} failures at once are the most.")
+        raise Refused(f"{LIMIT:,} failures at most at once.")
     return found

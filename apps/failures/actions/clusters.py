@@ -40,7 +40,7 @@ def move(*, cluster: FailureCluster, to: str, by: Any, version: str = "") -> Fai
     try:
         cluster.state = moved(cluster.state, to)  # type: ignore[arg-type]
     except IllegalMove as error:
-        raise Refused(f"{error} Somebody may have moved it since you opened it.") from error
+        raise Refused(f"{error} Someone may have changed it since you opened it.") from error
     if cluster.state == State.FIXED:
         if not version or len(version) > LONGEST_VERSION:
             raise Refused(f"Say which agent version fixed it, in at most {LONGEST_VERSION} characters.")
@@ -81,5 +81,5 @@ def assign_all(*, cluster: FailureCluster, to: Any, by: Any) -> Change:
 def _waiting(cluster: FailureCluster, by: Any) -> list[int]:
     found = Failure.objects.filter(cluster=cluster).waiting().free_for(by).values_list("pk", flat=True)[:LIMIT]
     if not found:
-        raise Refused("No failure of this cluster is open and free. What others were given is theirs to decide.")
+        raise Refused("No failure of this cluster is open and available. Failures assigned to others are skipped.")
     return list(found)

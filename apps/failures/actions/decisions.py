@@ -15,7 +15,7 @@ from apps.core.models import Membership, Project, Role
 from apps.failures.models import RESERVED_FOR, Failure, FailureDecision, FailureMode, FailureState, Source
 from apps.trajectories.models import Trajectory
 
-GONE = "This case is gone: what is known of the run today shows no failure any more."
+GONE = "This case no longer exists: the run is no longer classified as a failure."
 
 
 class Refused(Exception):
@@ -78,7 +78,7 @@ def split(*, failure: Failure, by: Any, mode: FailureMode) -> Failure:
     failure = held(failure, by)
     before = snapshot(failure)
     if _own(failure, mode).pk == failure.mode_id:
-        raise Refused(f"“{mode}” is the mode it has. Choose another one to split off.")
+        raise Refused(f"“{mode}” is the mode it has. Choose a different one to split off.")
     change = failure.also.remove if mode.slug in before["also"] else failure.also.add
     change(mode)
     return _remember(failure, by, before, "split")
@@ -191,7 +191,7 @@ def held(failure: Failure, by: Any, seen: str | None = None) -> Failure:
         raise Refused(GONE)
     if other := holder_of(found, by):
         minutes = max(1, round((found.reserved_until - timezone.now()).total_seconds() / 60))
-        raise Refused(f"{other} has this case on the screen, for {minutes} min more at most. Nothing was changed.")
+        raise Refused(f"{other} is reviewing this case, for {minutes} min more at most. Nothing was changed.")
     if seen is not None and seen != version_of(found):
         raise Refused(_since(found))
     return found
@@ -200,11 +200,11 @@ def held(failure: Failure, by: Any, seen: str | None = None) -> Failure:
 def _since(failure: Failure) -> str:
     if failure.decided_at is None:
         return (
-            f"This case has changed since you opened it: it is “{failure.mode}” now. Look again; nothing was changed."
+            f"This case has changed since you opened it: it is “{failure.mode}” now. Check again; nothing was changed."
         )
     return (
         f"{failure.decided_by or 'Somebody'} has decided on this case since you opened it: {failure.state} as "
-        f"“{failure.mode}”. Nothing was changed; decide again if you see it otherwise."
+        f"“{failure.mode}”. Nothing was changed; decide again if you disagree."
     )
 
 

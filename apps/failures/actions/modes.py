@@ -12,11 +12,11 @@ from apps.failures.actions.decisions import Refused
 from apps.failures.models import Failure, FailureMode, Severity
 
 DEFAULT_MODES = (
-    ("format_error", "Format error", Severity.MEDIUM, False, "The output is not the form that was asked for."),
-    ("wrong_tool_choice", "Wrong tool choice", Severity.MEDIUM, False, "A tool there is, but not the right one."),
+    ("format_error", "Format error", Severity.MEDIUM, False, "The output is not in the requested format."),
+    ("wrong_tool_choice", "Wrong tool choice", Severity.MEDIUM, False, "An existing tool, but the wrong one."),
     ("wrong_arguments", "Wrong arguments", Severity.MEDIUM, False, "The right tool, called with wrong arguments."),
     ("bad_planning", "Bad planning", Severity.MEDIUM, False, "Steps that do not lead to the goal: loops, detours."),
-    ("unsafe_action", "Unsafe action", Severity.HIGH, True, "A dangerous tool, or a change that nobody asked for."),
+    ("unsafe_action", "Unsafe action", Severity.HIGH, True, "A dangerous tool, or a change nobody asked for."),
     (
         "retrieval_failure",
         "Retrieval failure",
@@ -65,7 +65,7 @@ def delete_mode(*, mode: FailureMode, by: Any) -> None:
     """Raises Refused where the rules name it or a failure has it."""
     mode = FailureMode.objects.select_for_update().get(pk=mode.pk)
     if mode.slug in BUILT_IN:
-        raise Refused(f"The rules sort failures into “{mode}”, so it stays. You can rename it, or put it last.")
+        raise Refused(f"The rules use “{mode}”, so it stays. You can rename it, or put it last.")
     first, second = Failure.objects.filter(mode=mode).count(), Failure.objects.filter(also=mode).count()
     if used := first + second:
         many = f"{used:,} failure has" if used == 1 else f"{used:,} failures have"

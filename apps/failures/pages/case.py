@@ -25,8 +25,8 @@ from apps.failures.triage_queue import CONFIDENCES, QueuePosition, TriageQueue, 
 from apps.trajectories.models import Facet
 from apps.trajectories.pages.parts import Reader
 
-NOTHING_LEFT = "Nothing is left to triage."
-OTHERS_HAVE_IT = "What is left is on somebody else's screen, or was given to others."
+NOTHING_LEFT = "Nothing left to triage."
+OTHERS_HAVE_IT = "The remaining cases are open or assigned to others."
 VERSIONS = 50
 
 
@@ -79,7 +79,7 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         return show(request, queue, find(project, other), beside=pk) if other else HttpResponse(status=204)
     if not request.htmx:
         return redirect(address(queue, other or pk))
-    return show(request, queue, find(project, other or pk), note="" if other else "There is no other case.")
+    return show(request, queue, find(project, other or pk), note="" if other else "No other cases.")
 
 
 @project_view()
@@ -155,11 +155,11 @@ def undo(request: HttpRequest, project: Project) -> HttpResponse:
 
 def undone(done: decisions.Undone | None) -> str:
     if done is None:
-        return "There is nothing to undo."
+        return "Nothing to undo."
     if done.n == 0:
-        return "Somebody has changed it since, so your last decision stays part of its history. Undo again for the one before."
+        return "Someone has changed it since, so your last decision cannot be undone. Undo again for the previous one."
     if done.n == 1 and not done.kept:
-        return "Your last decision is taken back."
+        return "Your last decision was undone."
     kept = f" {done.kept:,} were changed by somebody since and stay as they are." if done.kept else ""
     return f"Your last change is taken back for {done.n:,} failures.{kept}"
 

@@ -67,7 +67,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "state": state,
             "mode": mode,
             "sort": sort,
-            "states": [*State.choices, ("gone", "Not found again")],
+            "states": [*State.choices, ("gone", "No longer found")],
             "sorts": [(key, title) for key, (title, _) in SORTS.items()],
             "modes": project.failure_modes.all(),
             "space": space,
@@ -164,7 +164,7 @@ def _spark(bins: dict[int, int]) -> list[dict[str, float]]:
 def recluster(request: HttpRequest, project: Project) -> HttpResponse:
     if not store.request(project.pk):
         messages.error(
-            request, "The workers cannot be reached now. Try again in a minute; every 15 minutes it is done anyway."
+            request, "The workers are not reachable. Try again in a minute; clustering also runs every 15 minutes."
         )
         return redirect("failures:clusters", project.slug)
     response = redirect("failures:clusters", project.slug)
@@ -283,7 +283,7 @@ def _write(action: Callable[[HttpRequest, Project, FailureCluster], str]) -> Cal
 @_write
 def rename(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
     cluster = clusters.rename(cluster=cluster, name=request.POST.get("name", ""), by=request.user)
-    return "Renamed." if cluster.named_by_person else "It is named by its words again."
+    return "Renamed." if cluster.named_by_person else "The generated name is used again."
 
 
 @_write
@@ -291,7 +291,7 @@ def move(request: HttpRequest, project: Project, cluster: FailureCluster) -> str
     to, version = request.POST.get("to", ""), request.POST.get("version", "")
     cluster = clusters.move(cluster=cluster, to=to, version=version, by=request.user)
     if cluster.state == State.FIXED:
-        return "The cluster is opened again by itself when that version, or a later one, fails so."
+        return "The cluster reopens automatically if that version, or a later one, fails this way."
     return f"The cluster is {cluster.get_state_display().lower()} now."
 
 
@@ -308,9 +308,9 @@ def decide(request: HttpRequest, project: Project, cluster: FailureCluster) -> s
     if did == "mode":
         mode = project.failure_modes.filter(slug=request.POST.get("mode", "")).first()
         if mode is None:
-            raise Refused("Choose the failure mode that they are.")
+            raise Refused("Choose a failure mode.")
         return str(clusters.decide_all(cluster=cluster, by=by, state=FailureState.CONFIRMED, mode=mode))
     states = {"confirm": FailureState.CONFIRMED, "dismiss": FailureState.DISMISSED}
     if did not in states:
-        raise Refused("Choose what to do with them: confirm, dismiss, another mode, or assign.")
+        raise Refused("Choose an action: confirm, dismiss, reclassify or assign.")
     return str(clusters.decide_all(cluster=cluster, by=by, state=states[did]))

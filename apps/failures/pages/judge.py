@@ -42,9 +42,9 @@ class RubricForm(PlainForm):
     base_url = forms.CharField(max_length=200, label="Address of the server, ending in /v1")
     model = forms.CharField(max_length=200, label="Model")
     key_variable = forms.CharField(max_length=80, required=False, label="Environment variable with its key")
-    usd_per_million_input = forms.FloatField(min_value=0, max_value=1e5, label="$ per million tokens in")
-    usd_per_million_output = forms.FloatField(min_value=0, max_value=1e5, label="$ per million tokens out")
-    usd_per_day = forms.FloatField(min_value=0, max_value=1e6, label="At most $ a day (UTC)")
+    usd_per_million_input = forms.FloatField(min_value=0, max_value=1e5, label="$ per million input tokens")
+    usd_per_million_output = forms.FloatField(min_value=0, max_value=1e5, label="$ per million output tokens")
+    usd_per_day = forms.FloatField(min_value=0, max_value=1e6, label="Max $ per day (UTC)")
 
     def clean_text(self) -> str:
         return self.cleaned_data["text"].replace("\r\n", "\n")
@@ -145,7 +145,7 @@ def save(request: HttpRequest, project: Project) -> HttpResponse:
         return _page(request, project, form)
     made = rubrics.save_version(project=project, fields=form.cleaned_data, by=request.user)
     if made is None:
-        messages.info(request, "Nothing differs from the newest version.")
+        messages.info(request, "No changes from the newest version.")
     else:
         messages.success(request, f"Version {made.version} is saved{' and judges from now on' if made.is_on else ''}.")
     return redirect("failures:rubric", project.slug)
@@ -162,7 +162,7 @@ def switch(request: HttpRequest, project: Project) -> HttpResponse:
     if version is not None:
         get_object_or_404(project.rubrics, version=version)
     rubrics.switch(project=project, version=version, by=request.user)
-    messages.success(request, f"Version {version} judges from now on." if version else "The judge is off.")
+    messages.success(request, f"Version {version} is now used." if version else "The judge is off.")
     return redirect("failures:rubric", project.slug)
 
 
@@ -183,7 +183,7 @@ def diff(request: HttpRequest, project: Project) -> HttpResponse:
     named = {row.version: row for row in project.rubrics.select_related("created_by")}
     before, after = (named.get(whole(request.GET.get(name))) for name in "ab")
     if before is None or after is None:
-        messages.info(request, "There are no such two versions.")
+        messages.info(request, "These versions do not exist.")
         return redirect("failures:rubric", project.slug)
     lines = rubrics.difference(before, after)
     return render(request, "failures/rubric_diff.html", {"before": before, "after": after, "lines": lines})
@@ -221,7 +221,7 @@ def try_one(request: HttpRequest, project: Project) -> HttpResponse:
     form, problem = _tried_form(request, project)
     rows = [] if problem else _chosen(request, project)
     if not rows:
-        return render(request, "failures/_rubric_try.html", {"error": problem or "There is no such run."})
+        return render(request, "failures/_rubric_try.html", {"error": problem or "Run not found."})
     ensure_modes(project)
     rubric = Rubric(project=project, **form.cleaned_data)
     server = rubrics.server_of(rubric, timeout_s=TRY_S, tries=1)
@@ -254,7 +254,7 @@ def _tried_form(request: HttpRequest, project: Project) -> tuple[RubricForm, str
     if not request.membership.may(Role.ADMIN):
         last = project.rubrics.first()
         if last is None:
-            return RubricForm(), "An admin has to save a rubric with a server first."
+            return RubricForm(), "An admin must save a rubric with a server first."
         for name in (*rubrics.SERVER, *rubrics.PRICES):
             data[name] = str(getattr(last, name))
     form = RubricForm(data)

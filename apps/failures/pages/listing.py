@@ -146,7 +146,7 @@ def _do(request: HttpRequest, project: Project, ids: list[int]) -> Change:
         return decide_many(project=project, ids=ids, by=by, state=FailureState.CONFIRMED, mode=mode)
     states = {"confirm": FailureState.CONFIRMED, "dismiss": FailureState.DISMISSED}
     if given.get("do") not in states:
-        raise Refused("Choose what to do.")
+        raise Refused("Choose an action.")
     return decide_many(project=project, ids=ids, by=by, state=states[given["do"]])
 
 

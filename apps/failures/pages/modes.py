@@ -22,13 +22,15 @@ from apps.failures.models import FailureMode, FailureState
 class ModeForm(PlainLabels, forms.ModelForm):
     """The slug is chosen once: rules, judges and decisions refer to a mode by it."""
 
-    slug = forms.SlugField(max_length=60, required=False, help_text="Letters, digits, - and _. Empty: from the name.")
+    slug = forms.SlugField(
+        max_length=60, required=False, help_text="Letters, digits, - and _. If empty, made from the name."
+    )
 
     class Meta:
         model = FailureMode
         fields = ("name", "slug", "severity", "safety_relevant", "position", "definition", "examples")
         widgets = {"definition": forms.Textarea(attrs={"rows": 2}), "examples": forms.Textarea(attrs={"rows": 3})}
-        labels = {"safety_relevant": "Safety-relevant: comes first in triage", "position": "Place in the list"}
+        labels = {"safety_relevant": "Safety-relevant: comes first in triage", "position": "Position"}
 
     def __init__(self, *args: object, project: Project, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)

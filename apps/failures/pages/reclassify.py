@@ -134,7 +134,7 @@ def start(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view(Role.MEMBER)
 def apply(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
     if not reclassify.apply(job=_get(project, pk), by=request.user):
-        messages.error(request, "It is not ready to be applied: it runs, or somebody has decided on it already.")
+        messages.error(request, "It cannot be applied: it is still running, or was already applied or discarded.")
     return redirect("failures:reclassification", project.slug, pk)
 
 
@@ -144,5 +144,5 @@ def discard(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespon
     if reclassify.discard(job=_get(project, pk), by=request.user):
         messages.success(request, "Discarded. Nothing was changed.")
     else:
-        messages.error(request, "It cannot be discarded any more: it was applied or discarded already.")
+        messages.error(request, "It was already applied or discarded.")
     return redirect("failures:reclassify", project.slug)

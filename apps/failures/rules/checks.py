@@ -87,7 +87,7 @@ def words_instead_of_a_call(run: Run) -> Findings:
         return
     for index, words in run.answers:
         if len(run.users) < 2 or search(CALL_IN_WORDS, words):
-            text = "Instead of a tool call the agent wrote words."
+            text = "The agent wrote text instead of a tool call."
             yield Finding("format_error", index, index, text, cut(words))
 
 
@@ -241,7 +241,7 @@ def claimed_success(run: Run) -> Findings:
     for index, words in run.answers:
         if index > since and not run.messages[index].get("tool_calls") and claims_success(words):
             failed = ", ".join(sorted(standing))
-            text = f"The answer says it is done; {failed} had failed."
+            text = f"The answer claims success, but {failed} had failed."
             yield Finding("incomplete_execution", index, index, text, cut(words))
             return
 
@@ -319,7 +319,7 @@ def rejected_by_a_person(run: Run) -> Findings:
             blamed = run.assistant_at_or_before(_index_of(run, item))
             stopped = [call for call in run.calls if call.index == blamed and kind_of(call.tool) == "write"]
             mode = "unsafe_action" if stopped else "bad_planning"
-            yield Finding(mode, blamed, blamed, "A person did not allow this step.", cut(str(item.get("note") or "")))
+            yield Finding(mode, blamed, blamed, "A person rejected this step.", cut(str(item.get("note") or "")))
 
 
 def _index_of(run: Run, intervention: dict) -> int | None:

@@ -43,7 +43,7 @@ def _require_same(a: Evaluation, b: Evaluation) -> None:
         ("samples_per_task", "number of samples per task"),
     ):
         if getattr(a, name) != getattr(b, name):
-            raise NotComparable(f"The two evaluations differ in their {what}. Evaluate both in the same way first.")
+            raise NotComparable(f"The two evaluations differ in their {what}. Evaluate both the same way first.")
     if {row.task for row in a.rows} != {row.task for row in b.rows}:
         raise NotComparable("The two evaluations do not cover the same tasks. Evaluate both on the whole split.")
 

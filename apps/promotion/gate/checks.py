@@ -49,7 +49,7 @@ def _one_sided(gaps: list[float], error: float) -> tuple[float, float]:
 def _would_decide(gaps: list[float], mean: float, level: float) -> str:
     deviation = float(np.std(gaps, ddof=1)) if len(gaps) > 1 else 0.5
     if deviation == 0:
-        return "No task moved: the two models answer alike here."
+        return "No task changed: both models give similar answers here."
     seen = effect_seen(len(gaps), deviation, level)
     effect = mean if mean > EFFECT else EFFECT
     needed = tasks_needed(effect, deviation, level)
@@ -127,7 +127,7 @@ def latency(pairs: Pairs, policy: Policy) -> Check:
     if before is None or after is None:
         return _empty("latency", "Latency p95 (ms)", "Latency: not measured.")
     if not pairs.timed_together:
-        sentence = "Shown, not judged: the two were not measured in turns on one machine."
+        sentence = "For information only: the two were not measured alternately on one machine."
         return Check(
             "latency", "Latency p95 (ms)", "not judged", False, before, after, after - before, None, None,
             len(pairs.tasks), sentence,
@@ -185,7 +185,7 @@ def masked(pairs: Pairs, policy: Policy) -> Check:
         f"{before:.1%} of the baseline's and {after:.1%} of the candidate's samples could not be scored; "
         f"up to {limit:.0%} is allowed. Success and safety are judged at the worst that they could have been."
     )
-    decides = "Mend the verifier or the environment and evaluate again." if state == "inconclusive" else ""
+    decides = "Fix the verifier or the environment and evaluate again." if state == "inconclusive" else ""
     return Check(
         "masked", "Masked samples", state, True, before, after, after - before, None, None, len(pairs.tasks),
         sentence, decides,

@@ -20,9 +20,9 @@ from apps.reviews.case import case_of, shown_of
 from apps.reviews.models import Judgement, ReviewItem, RewardReview
 from apps.reviews.queue import Queue, holder_of, needed_of, release, reserve
 
-ALL_DONE = "You have judged all that needs you."
-NOTHING = "There is no answer to take back. What you judged blind stands, once its score is shown."
-OTHERS_HAVE_IT = "What is left is on somebody else's screen. It comes to you as soon as it is free."
+ALL_DONE = "You have judged everything assigned to you."
+NOTHING = "No answer to undo. A blind verdict is locked once the score is shown."
+OTHERS_HAVE_IT = "The remaining samples are open for others. They appear here when free."
 
 
 def find(project: Project, pk: int) -> ReviewItem:
@@ -58,7 +58,7 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         return show(request, find(project, other), beside=pk) if blind else HttpResponse(status=204)
     if not request.htmx:
         return redirect("reviews:item", project.slug, other or pk)
-    return show(request, find(project, other) if other else here, note="" if other else "There is no other sample.")
+    return show(request, find(project, other) if other else here, note="" if other else "No other samples.")
 
 
 @require_POST
@@ -99,7 +99,7 @@ def undo(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         return go(request, reverse("reviews:queue", args=[project.slug, pk]))
     if not request.htmx:
         return redirect("reviews:item", project.slug, done.pk)
-    return show(request, find(project, done.pk), note="Your last answer is taken back.")
+    return show(request, find(project, done.pk), note="Your last answer was undone.")
 
 
 # What the answers are made of

@@ -117,5 +117,5 @@ def probe_status(request: HttpRequest, project: Project, pk: str) -> HttpRespons
 def cancel_probe(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(ProbeRun, project=project, pk=pk)
     if not cancel(run, by=request.user):
-        messages.info(request, "These probes had ended already.")
+        messages.info(request, "These probes have already finished.")
     return redirect("reviews:probe", project.slug, pk)

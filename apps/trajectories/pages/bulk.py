@@ -25,7 +25,7 @@ def change_many(request: HttpRequest, project: Project) -> HttpResponse:
     back = redirect(f"{reverse('trajectories:list', args=[project.slug])}?{without(QueryDict(given.get('query', '')))}")
     ids = selection(given, project)
     if not ids:
-        messages.error(request, "No trajectory is selected.")
+        messages.error(request, "No trajectories selected.")
         return back
     if given.get("do") == "delete":
         return _delete(request, project, ids, back)
@@ -44,7 +44,7 @@ def _do(project: Project, given: QueryDict, ids: list, by: object) -> BulkChange
     if given.get("do") == "outcome":
         return bulk.set_outcome(project=project, ids=ids, outcome=given.get("outcome", ""), by=by)
     if given.get("do") not in ("tag", "untag"):
-        raise BulkError("Choose what to do.")
+        raise BulkError("Choose an action.")
     act = getattr(bulk, given["do"])
     return act(project=project, ids=ids, tag=given.get("tag", ""), by=by)
 
@@ -52,7 +52,7 @@ def _do(project: Project, given: QueryDict, ids: list, by: object) -> BulkChange
 def _delete(request: HttpRequest, project: Project, ids: list, back: HttpResponse) -> HttpResponse:
     """Asks first: the person confirms the number."""
     if not request.membership.may(Role.ADMIN):
-        raise PermissionDenied("Only an admin of the project deletes trajectories.")
+        raise PermissionDenied("Only project admins can delete trajectories.")
     if request.POST.get("confirm") != str(len(ids)):
         context = {
             "n": len(ids),
@@ -71,10 +71,10 @@ def _delete(request: HttpRequest, project: Project, ids: list, back: HttpRespons
 def undo(request: HttpRequest, project: Project) -> HttpResponse:
     change = undo_of(request, project)
     if change is None:
-        messages.info(request, "There is nothing to undo.")
+        messages.info(request, "Nothing to undo.")
     else:
         n = bulk.undo(project=project, change=change, by=request.user)
-        messages.success(request, f"Taken back for {n:,} of {change.n:,}." if n < change.n else "Taken back.")
+        messages.success(request, f"Taken back for {n:,} of {change.n:,}." if n < change.n else "Undone.")
         del request.session[UNDO]
     query = without(QueryDict(request.POST.get("query", "")))
     return redirect(f"{reverse('trajectories:list', args=[project.slug])}?{query}")

@@ -110,7 +110,11 @@ def retention(request: HttpRequest, project: Project) -> HttpResponse:
     else:
         days = form.cleaned_data["days"]
         set_retention(project=project, days=days, by=request.user)
-        told = f"Trajectories are kept {days} days; older ones go within the hour." if days else "Everything is kept."
+        told = (
+            f"Trajectories are kept {days} days; older ones are deleted within the hour."
+            if days
+            else "Everything is kept."
+        )
         messages.success(request, told)
     return redirect("trajectories:redaction", project.slug)
 
@@ -124,7 +128,7 @@ def switch(request: HttpRequest, project: Project) -> HttpResponse:
     except RuleError as error:
         messages.error(request, str(error))
     else:
-        messages.success(request, "Saved. It holds for what arrives from now on, within 5 seconds.")
+        messages.success(request, "Saved. It applies to new trajectories within 5 seconds.")
     return redirect("trajectories:redaction", project.slug)
 
 
@@ -138,7 +142,7 @@ def add(request: HttpRequest, project: Project) -> HttpResponse:
         except RuleError as error:
             form.add_error(None, str(error))
         else:
-            messages.success(request, f"The rule “{rule}” is on for what arrives from now on, within 5 seconds.")
+            messages.success(request, f"The rule “{rule}” is on and applies to new trajectories within 5 seconds.")
             return redirect("trajectories:redaction", project.slug)
     return _page(request, project, form)
 
@@ -173,7 +177,7 @@ def _edit(request: HttpRequest, rule: RedactionRule) -> None:
 def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     rule = get_object_or_404(redaction.own_rules(project), pk=pk)
     redaction.delete(rule=rule, by=request.user)
-    messages.success(request, f"The rule “{rule}” is gone.")
+    messages.success(request, f"The rule “{rule}” was deleted.")
     return redirect("trajectories:redaction", project.slug)
 
 

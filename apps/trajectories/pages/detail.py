@@ -131,13 +131,13 @@ def feedback(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     try:
         news = schema.parse(redactor_of(project).redact(_news(request.POST, row))[0], Feedback)
     except RowError as error:
-        messages.error(request, f"The feedback was not understood: {error}")
+        messages.error(request, f"The feedback is invalid: {error}")
         return back
     if not (news.outcome or news.comment or news.corrected is not None):
-        messages.error(request, "Say how it went: an outcome, a comment, or what would have been right.")
+        messages.error(request, "Enter an outcome, a comment or an expected answer.")
         return back
     feedback_actions.give(trajectory=row, news=news, by=request.user)
-    messages.success(request, "Your feedback is kept.")
+    messages.success(request, "Feedback saved.")
     return back
 
 

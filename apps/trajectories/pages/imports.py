@@ -55,7 +55,7 @@ def start(request: HttpRequest, project: Project) -> HttpResponse:
         token = {}
     path = uploads.folder() / token.get("file", "missing")
     if (token.get("project"), token.get("by")) != (project.pk, request.user.pk) or not path.is_file():
-        messages.error(request, "That file is no longer here. Upload it again.")
+        messages.error(request, "That file is no longer available. Upload it again.")
         return redirect("trajectories:import", project.slug)
     if Upload.objects.filter(project=project, path=str(path)).exists():
         messages.error(request, "That file was imported already; its import is in the list below.")
@@ -80,7 +80,7 @@ def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def retry(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     found = get_object_or_404(Upload, project=project, pk=pk)
     if not Path(found.path).is_file():
-        messages.error(request, "The file is no longer here. Upload it again.")
+        messages.error(request, "The file is no longer available. Upload it again.")
     elif not uploads.resubmit(upload=found, by=request.user):
         messages.error(request, "This import is not one that failed.")
     return redirect("trajectories:import_detail", project.slug, pk)

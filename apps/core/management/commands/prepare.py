@@ -25,5 +25,5 @@ def prepare_installation(command: BaseCommand) -> None:
     lines = [f"First start. Log in as {made.username}; the project is “{made.project}”."]
     lines += [f"{made.username}'s password: {made.password}"] if made.password else []
     lines += [f"API key: {made.api_key}"] if made.api_key else []
-    lines += ["What is shown here is shown this once only."] if len(lines) > 1 else []
+    lines += ["These credentials are shown only once."] if len(lines) > 1 else []
     command.stdout.write("\n".join(lines))

@@ -13,7 +13,7 @@ from flywheel.supervisor import StackError
 
 
 class Command(BaseCommand):
-    help = "Turns the wheel once on a real model: production, failures, evals, SFT, GRPO, gate; then serves the UI."
+    help = "Runs the whole flywheel once on a real model (production, failures, evals, SFT, GRPO, gate), then serves the UI."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")

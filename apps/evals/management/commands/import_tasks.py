@@ -14,14 +14,14 @@ from apps.evals.models import EvalSet, EvalSetState, Split
 
 
 class Command(BaseCommand):
-    help = "Imports tasks into the draft of an eval set. Rows that cannot be read are told and left out."
+    help = "Imports tasks into the draft of an eval set. Rows that cannot be read are reported and skipped."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("set", metavar="SET", help="Name of the set, or PROJECT/NAME where several have that name")
         parser.add_argument("file", type=Path, metavar="FILE")
         parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
         parser.add_argument("--answers", type=Path, help="BFCL: the file of possible answers")
-        parser.add_argument("--split", choices=Split.values, help="Put all tasks there, whatever the file says")
+        parser.add_argument("--split", choices=Split.values, help="Override the split of all tasks")
         parser.add_argument("--group", default=importing.BY_FILE, help="file, request, or metadata.NAME")
 
     def handle(self, *, set: str, file: Path, format: str, answers: Path | None, **options: Any) -> None:

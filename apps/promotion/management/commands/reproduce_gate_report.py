@@ -12,7 +12,7 @@ from apps.promotion.models import GateReport
 
 
 class Command(BaseCommand):
-    help = "Makes a gate report again from the stored samples and says whether it is the same."
+    help = "Recomputes a gate report from the stored samples and says whether it is the same."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("report", type=UUID, metavar="ID")
