@@ -17,7 +17,7 @@ class Verifier(models.Model):
     version = models.PositiveIntegerField()
     spec = models.JSONField()
     hash = models.CharField(max_length=64)
-    note = models.CharField(max_length=300, blank=True, help_text="What changed, as described by its author")
+    note = models.CharField(max_length=300, blank=True, help_text="What changed, in a person's words")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 

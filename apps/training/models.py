@@ -66,7 +66,7 @@ class TrainingRun(Job):
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="training_runs")
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="training_runs")
     model_version = models.ForeignKey(
-        ModelVersion, models.PROTECT, null=True, related_name="made_by", help_text="Output model"
+        ModelVersion, models.PROTECT, null=True, related_name="made_by", help_text="What the run made"
     )
 
 
