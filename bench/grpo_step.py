@@ -1,16 +1,19 @@
-"""One GRPO step, ours against stock TRL's, at equal settings in one run. `python -m bench.grpo_step [STEPS]`
+"""One GRPO step, ours against stock TRL's, at equal settings. `python -m bench.grpo_step [STEPS]`
 
 SmolLM2-135M-Instruct, float32, LoRA r=16 on all linear layers, 4 prompts × 8 completions of at most 48 tokens, the demo's
-agent prompt. The two are timed in turn; generation and update apart. Before that, both compute the loss and the
-gradients on the same samples.
+agent prompt. Each side is a process of its own that may have 8 GB, TRL's with several sizes of the update's micro-batches;
+generation and update are timed apart, and each tells its peak memory. Before that, both compute the loss and the
+gradients on the same samples. Prints a table for bench/README.md.
 """
 
 from __future__ import annotations
 
-import copy
+import argparse
 import json
 import os
+import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +25,7 @@ import torch
 from apps.demo.recipes import FULL, HARNESS, LORA, VERIFIER
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
 from workers.grpo import Trainer, add_gradients
+from workers.lib.environments import load
 from workers.lib.environments.requests import make_requests
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag
@@ -38,6 +42,9 @@ CONFIG = FULL.grpo | {
     "kl_every": 0,
     "save_every": 1000,
 }
+
+LIMIT = 8 << 30  # bytes of memory for one side
+TRL_ROWS = (4, 8, 16)  # of the 32
 
 
 def spec_of(folder: Path, out: str) -> dict:
@@ -86,63 +93,149 @@ def check(found: dict[str, float]) -> None:
         raise SystemExit(f"Loss or gradients differ from TRL's: {found}")
 
 
-def main(steps: int) -> None:
+# One side, in a process of its own
+
+
+def our_trainer(folder: Path, out: str, **config: int) -> Trainer:
+    spec = spec_of(folder, out)
+    spec["config"] = CONFIG | config
+    trainer = Trainer(checked(spec, "grpo"), Emitter(os.open(os.devnull, os.O_WRONLY)), StopFlag())
+    randomise_adapter(trainer.model)
+    return trainer
+
+
+def their_trainer(folder: Path, out: str, **config: int) -> Any:
+    base, tokenizer = load_base(folder)
+    model, rewards = lora(base, Lora(**LORA), None), torch.Generator().manual_seed(0)
+    randomise_adapter(model)
+    trainer = trl_trainer(
+        model, tokenizer, Path(out), CONFIG | config, conversations(folder, out),
+        reward=lambda completions, **_: torch.rand(len(completions), generator=rewards).tolist(),
+    )  # fmt: skip
+    trainer.model.train()
+    return trainer
+
+
+def conversations(folder: Path, out: str) -> list[list[dict]]:
+    spec = spec_of(folder, out)
+    environment = load(spec["environment"])
+    return [environment.conversation(task) for task in spec["tasks"]]
+
+
+def equality_of(folder: Path, out: str) -> dict[str, Any]:
+    """Of a small step, for which both have memory enough in one process."""
+    small = {"prompts_per_step": 2, "generations": 4}
+    ours = our_trainer(folder, out, **small)
+    return equality(ours, their_trainer(folder, out, **small), ours.rollout(0))
+
+
+def our_steps(folder: Path, out: str, steps: int) -> dict[str, Any]:
+    trainer, rewards = our_trainer(folder, out), torch.Generator().manual_seed(0)
+    found: dict[str, list] = {"generate": [], "update": [], "tokens": []}
+    for step in range(steps):
+        at = time.perf_counter()
+        groups = trainer.rollout(step)
+        found["generate"].append(time.perf_counter() - at)
+        found["tokens"].append(sum(output.output_tokens for group in groups for output in group.outputs))
+        give_rewards(groups, rewards)
+        at = time.perf_counter()
+        trainer.update(groups)
+        found["update"].append(time.perf_counter() - at)
+    return found
+
+
+def their_steps(folder: Path, out: str, steps: int, together: int) -> dict[str, Any]:
+    """All rows are generated together; the update takes `together` of them at a time."""
+    trainer, chats = their_trainer(folder, out), conversations(folder, out)
+    trained = [p for p in trainer.model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=CONFIG["learning_rate"])
+    found: dict[str, list] = {"generate": [], "update": [], "tokens": []}
+    prompts, each = CONFIG["prompts_per_step"], CONFIG["generations"]
+    for step in range(steps):
+        chosen = [chats[at % len(chats)] for at in range(step * prompts, (step + 1) * prompts)]
+        at = time.perf_counter()
+        batch = trainer._generate_and_score_completions([{"prompt": chat} for chat in chosen for _ in range(each)])
+        found["generate"].append(time.perf_counter() - at)
+        found["tokens"].append(int(batch["completion_mask"].sum()))
+        at = time.perf_counter()
+        for first in range(0, prompts * each, together):
+            rows = slice(first, first + together)
+            # The loss divides by the tokens of the whole batch, so that the parts add up to it.
+            trainer._compute_loss(
+                trainer.model, {name: part_of(value, rows) for name, value in batch.items()}
+            ).backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        found["update"].append(time.perf_counter() - at)
+    return found
+
+
+def part_of(value: Any, rows: slice) -> Any:
+    return value[rows] if isinstance(value, torch.Tensor) and value.dim() else value
+
+
+def one_side(side: str, steps: int) -> None:
     folder = prepare(ROOT / "var/models/SmolLM2-135M-Instruct")
     with tempfile.TemporaryDirectory() as out:
-        ours = Trainer(checked(spec_of(folder, out), "grpo"), Emitter(os.open(os.devnull, os.O_WRONLY)), StopFlag())
-        base, tokenizer = load_base(folder)
-        twin = lora(base, Lora(**LORA), None)
-        randomise_adapter(ours.model)
-        randomise_adapter(twin)
-        twin.load_state_dict(copy.deepcopy(ours.model.state_dict()))
-        rewards = torch.Generator().manual_seed(0)
-        conversations = [ours.environment.conversation(task) for task in ours.tasks]
-        theirs = trl_trainer(
-            twin, tokenizer, Path(out), CONFIG, conversations,
-            reward=lambda completions, **_: torch.rand(len(completions), generator=rewards).tolist(),
-        )  # fmt: skip
-        theirs.model.train()
-        optimizer = torch.optim.AdamW([p for p in twin.parameters() if p.requires_grad], lr=CONFIG["learning_rate"])
-        first = ours.rollout(0)
-        report: dict[str, Any] = {"equality": equality(ours, theirs, first)}
-        check(report["equality"])
-        times: dict[str, list[float]] = {"ours_generate": [], "ours_update": [], "trl_generate": [], "trl_update": []}
-        tokens: dict[str, list[int]] = {"ours": [], "trl": []}
-        for step in range(steps):
-            at = time.perf_counter()
-            groups = ours.rollout(step)
-            times["ours_generate"].append(time.perf_counter() - at)
-            tokens["ours"].append(sum(output.output_tokens for group in groups for output in group.outputs))
-            give_rewards(groups, rewards)
-            at = time.perf_counter()
-            ours.update(groups)
-            times["ours_update"].append(time.perf_counter() - at)
-            rows = [
-                {"prompt": ours.environment.conversation(group.task)}
-                for group in groups
-                for _ in range(CONFIG["generations"])
-            ]
-            at = time.perf_counter()
-            batch = theirs._generate_and_score_completions(rows)
-            times["trl_generate"].append(time.perf_counter() - at)
-            tokens["trl"].append(int(batch["completion_mask"].sum()))
-            at = time.perf_counter()
-            theirs._compute_loss(theirs.model, batch).backward()
-            torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            times["trl_update"].append(time.perf_counter() - at)
-            print(step, {name: round(values[-1], 1) for name, values in times.items()}, flush=True)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    ours_step = medians["ours_generate"] + medians["ours_update"]
-    trl_step = medians["trl_generate"] + medians["trl_update"]
-    report |= {
-        "median_seconds": medians, "completion_tokens": tokens, "step_ratio": trl_step / ours_step,
-        "generate_ratio": medians["trl_generate"] / medians["ours_generate"],
-        "update_ratio": medians["trl_update"] / medians["ours_update"],
-    }  # fmt: skip
-    print(json.dumps(report, indent=1))
+        if side == "equality":
+            found = equality_of(folder, out)
+        elif side == "ours":
+            found = our_steps(folder, out, steps)
+        else:
+            found = their_steps(folder, out, steps, int(side))
+    found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print("FOUND " + json.dumps(found), flush=True)
+
+
+# All sides
+
+
+def run(side: str, steps: int) -> dict[str, Any] | None:
+    """What a side found; None where it failed, as one without memory enough does."""
+    print(f"{side} …", file=sys.stderr, flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.grpo_step", str(steps), "--side", side],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT)),
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    return json.loads(lines[-1].removeprefix("FOUND ")) if done.returncode == 0 and lines else None
+
+
+def row_of(name: str, found: dict[str, Any] | None, ours: dict[str, Any]) -> str:
+    if found is None:
+        return f"| {name} | failed, or needs more than {LIMIT >> 30} GB (see above) | | | | |"
+    generate, update = statistics.median(found["generate"]), statistics.median(found["update"])
+    mine = [statistics.median(ours["generate"]), statistics.median(ours["update"])]
+    each = " / ".join(f"{value:.1f} s" for value in (generate + update, generate, update))
+    ratios = [(generate + update) / sum(mine), generate / mine[0], update / mine[1]]
+    numbers = " | ".join(f"{ratio:.1f}×" for ratio in ratios)
+    return f"| {name} | {each} | {numbers} | {found['peak_mb'] / 1024:.2f} GB |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", type=int, nargs="?", default=3)
+    parser.add_argument("--side", help="equality, ours, or how many rows TRL updates at a time: for the children")
+    options = parser.parse_args()
+    if options.side:
+        one_side(options.side, options.steps)
+        return
+    same, ours = run("equality", options.steps), run("ours", options.steps)
+    if same is None or ours is None:
+        raise SystemExit("A process of ours failed; its error stands above.")
+    check(same)
+    theirs = {together: run(str(together), options.steps) for together in TRL_ROWS}
+    print(f"Loss {same['loss_ours']:.6f}, TRL's {same['loss_trl']:.6f}; gradients differ by "
+          f"{same['gradient_relative_difference']:.1e}. {options.steps} steps, medians, over ours:\n")  # fmt: skip
+    print("| | step / generate / update | step | generate | update | peak memory |\n|---|---|---|---|---|---|")
+    print(row_of("ours", ours, ours))
+    for together, found in theirs.items():
+        print(row_of(f"TRL, update of {together} rows at a time", found, ours))
+    written = {name: found["tokens"] for name, found in {"ours": ours, **theirs}.items() if found}
+    print(f"\nTokens written: {written}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    main()
