@@ -17,9 +17,7 @@ from apps.core.models import Job, JobState
 from apps.reviews.models import ProbeRun, Rescore
 from tests.e2e.seed import World
 
-GENEROUS = """def grade(sample, item):
-    return 1.0
-"""
+GENEROUS = {"kind": "regex", "pattern": ""}  # pays whatever is said
 TYPE = "(text) => document.querySelector('.CodeMirror').CodeMirror.setValue(text)"
 
 
@@ -74,7 +72,7 @@ def test_the_probes_run_and_their_findings_are_shown(world: World, logged_in: An
     page, project = logged_in, world.project
     page.goto(reverse("reviews:verifier_edit", args=[project.slug, world.environment.verifier_id]))
     expect(page.locator("#check")).to_contain_text("valid")
-    page.evaluate(TYPE, json.dumps({"kind": "python", "source": GENEROUS}))
+    page.evaluate(TYPE, json.dumps(GENEROUS))
     expect(page.locator("#check")).to_contain_text("valid")
     page.get_by_label("What changed, and why").fill("Every answer is paid")
     page.get_by_role("button", name="Save as a new version").click()
@@ -86,7 +84,7 @@ def test_the_probes_run_and_their_findings_are_shown(world: World, logged_in: An
         page.wait_for_url("**/probes/**")
         expect(page.get_by_role("heading", name="Findings, worst first")).to_be_visible(timeout=300_000)
     run = project.proberuns.get()
-    assert run.state == JobState.SUCCEEDED and run.failed and run.verifier.spec["source"] == GENEROUS
+    assert run.state == JobState.SUCCEEDED and run.failed and run.verifier.spec == GENEROUS
     assert run.eval_set == world.eval_set and run.environment.verifier == run.verifier
     expect(page.locator("summary", has_text="empty").first).to_be_visible()
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"{run.failed} finding")

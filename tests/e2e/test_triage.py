@@ -199,6 +199,7 @@ def test_many_are_dismissed_and_taken_back_from_the_list(user: Any, page: Any) -
     expect(page.get_by_text("2 selected")).to_be_visible()
     page.get_by_role("button", name="Dismiss").click()
     expect(page.get_by_text("2 failures dismissed.")).to_be_visible()
+    assert counts(Failure.objects.filter(project=project)) == {"open": 2, "confirmed": 0, "dismissed": 2}
     page.keyboard.press("u")
     expect(page.get_by_text("taken back for 2 failures")).to_be_visible()
     assert Failure.objects.filter(project=project, state="open").count() == 4
