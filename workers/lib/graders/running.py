@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NotRequired, TypedDict
 
 from workers.lib.graders import models
 from workers.lib.graders.errors import RunError, flagged, no_errors
 from workers.lib.graders.formula import Formula, FormulaError
-from workers.lib.graders.similarity import LONGEST, METRICS, cosine
+from workers.lib.graders.similarity import LONGEST, METRICS
 from workers.lib.graders.templates import render
 from workers.lib.graders.validation import Grader, Multi, Single, read
 from workers.lib.sandbox import CodeError, Limits, SandboxError, shared
 
-Embed = Callable[[list[str]], list[list[float]]]
 PYTHON_LIMITS = Limits(seconds=30.0, memory=2 << 30)
 
 
@@ -48,8 +46,8 @@ def sample_of(output: str, *, tools: list[dict] | None = None) -> dict:
 class Run:
     """One run of one grader that is no multi; what it used is kept beside its reward."""
 
-    def __init__(self, grader: Any, item: dict, sample: dict, ask: models.Ask | None, embed: Embed | None) -> None:
-        self.grader, self.item, self.sample, self.ask, self.embed = grader, item, sample, ask, embed
+    def __init__(self, grader: Any, item: dict, sample: dict, ask: models.Ask | None) -> None:
+        self.grader, self.item, self.sample, self.ask = grader, item, sample, ask
         self.values = {"item": item, "sample": sample}
         self.usage: dict | None = None
         self.sampled: str | None = None
@@ -75,15 +73,7 @@ class Run:
         metric = self.grader.evaluation_metric
         if max(len(text), len(reference)) > LONGEST:
             raise RunError("other_error", f"text_similarity compares texts of at most {LONGEST:,} characters.")
-        if metric != "cosine":
-            return METRICS[metric](text, reference)
-        if self.embed is None:
-            raise RunError("other_error", "The cosine metric needs an embedding model, and none is set up.")
-        try:
-            one, two = self.embed([text, reference])
-            return cosine(one, two)
-        except Exception as error:
-            raise RunError("other_error", f"The embedding failed: {error}") from error
+        return METRICS[metric](text, reference)
 
     def _asked(self) -> Any:
         value, response = models.answer(self.grader, self.values, self.ask)
@@ -109,9 +99,7 @@ class Run:
             raise RunError("python_grader_server_error", str(error), type(error).__name__) from error
 
 
-def run(
-    spec: dict, item: dict, sample: dict, *, ask: models.Ask | None = None, embed: Embed | None = None
-) -> GraderResult:
+def run(spec: dict, item: dict, sample: dict, *, ask: models.Ask | None = None) -> GraderResult:
     """The reward of `sample` (see `sample_of`), in the hosted API's shape. Raises FormError for a wrong spec.
 
     What fails in the run gives reward 0 and a flag in `metadata.errors`, as there; `details` says it in words.
@@ -119,16 +107,16 @@ def run(
     grader = read(spec)
     started = time.monotonic()
     parts = grader.graders if isinstance(grader, Multi) else {grader.name or "": grader}
-    return _report(grader, [_one(key, part, item, sample, ask, embed) for key, part in parts.items()], started)
+    return _report(grader, [_one(key, part, item, sample, ask) for key, part in parts.items()], started)
 
 
 def type_of(grader: Grader) -> str:
     return str(type(grader).__struct_config__.tag)
 
 
-def _one(key: str, grader: Single, item: dict, sample: dict, ask: models.Ask | None, embed: Embed | None) -> dict:
+def _one(key: str, grader: Single, item: dict, sample: dict, ask: models.Ask | None) -> dict:
     """What one grader gave: key, reward, error, model, usage."""
-    work = Run(grader, item, sample, ask, embed)
+    work = Run(grader, item, sample, ask)
     found: dict = {"key": key, "reward": 0.0, "error": None}
     try:
         found["reward"] = work.reward()

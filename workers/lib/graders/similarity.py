@@ -109,12 +109,6 @@ def _aligned(made: list[str], wanted: list[str]) -> list[tuple[int, int]]:
     return sorted(pairs.items())
 
 
-def cosine(one: Sequence[float], two: Sequence[float]) -> float:
-    """Cosine of two embeddings, in [−1, 1]; 0 where one of them is all zero."""
-    norm = math.sqrt(sum(x * x for x in one)) * math.sqrt(sum(x * x for x in two))
-    return sum(x * y for x, y in zip(one, two, strict=True)) / norm if norm else 0.0
-
-
 METRICS: dict[str, Callable[[str, str], float]] = {
     "fuzzy_match": fuzzy_match,
     "bleu": bleu,

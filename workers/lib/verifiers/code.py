@@ -207,14 +207,14 @@ def python(spec: dict, clients: Clients, path: str) -> Verifier:
 
 
 def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
-    """`grader` is OpenAI's JSON; clients: `complete(body) -> response` for models (or `ask`), `embed(texts)`."""
+    """`grader` is OpenAI's JSON; clients: `complete(body) -> response` for models (or `ask`)."""
     found = options(spec, path, GraderOptions)
     grader = validate_grader(found.grader, f"{path}.grader")
     threshold = found.pass_threshold if found.pass_threshold is not None else grader.get("pass_threshold", 1.0)
     ask = clients.get("complete") or (_complete_by(clients["ask"]) if clients.get("ask") else None)
 
     def grade(item: dict, sample: dict) -> tuple[float, dict[str, float]]:
-        result = run_grader(grader, item, sample, ask=ask, embed=clients.get("embed"))
+        result = run_grader(grader, item, sample, ask=ask)
         errors = result["metadata"]["errors"]
         if errors["sample_parse_error"]:  # the answer is not the JSON that was asked for: the agent's fault
             return 0.0, result["metadata"]["scores"]
