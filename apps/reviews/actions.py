@@ -18,7 +18,7 @@ from apps.reviews.drawing import draw
 from apps.reviews.lock import Lock, ReviewError, TrainingLocked, lock_state, lock_states, require_unlocked
 from apps.reviews.models import Judgement, LockOverride, ReviewItem, RewardReview
 from apps.reviews.policy import policy_of
-from apps.reviews.queue import holder_of, needed_of
+from apps.reviews.reservations import holder_of, needed_of
 from apps.reviews.scores import Scored
 
 __all__ = [

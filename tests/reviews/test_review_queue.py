@@ -15,7 +15,7 @@ from apps.core.models import AuditEvent, Role
 from apps.reviews import actions, results
 from apps.reviews.labels import labels_of
 from apps.reviews.models import Judgement, ReviewItem, RewardReview
-from apps.reviews.queue import Queue, reserve
+from apps.reviews.reservations import Queue, reserve
 from tests.factories import make_member
 from tests.reviews.made import Made, judge_all
 

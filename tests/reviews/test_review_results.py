@@ -14,7 +14,7 @@ from apps.environments.actions import save_verifier
 from apps.environments.models import Verifier
 from apps.evals.models import EvalRun, Sample
 from apps.reviews import actions, results
-from apps.reviews.effect import effect_of
+from apps.reviews.edit_effect import effect_of
 from apps.reviews.labels import Label, Word, labels_of
 from apps.reviews.models import Rescore
 from tests.factories import make_member

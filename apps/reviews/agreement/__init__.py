@@ -29,7 +29,7 @@ from apps.reviews.agreement.decision import (
     pairs_of,
     reviewers_alpha,
 )
-from apps.reviews.agreement.effects import Change, EditEffect, edit_effect, is_held_out
+from apps.reviews.agreement.edits import Change, EditEffect, edit_effect, is_held_out
 
 __all__ = [
     "DEFAULT_POLICY", "Agreement", "Between", "Bin", "Change", "Correlation", "EditEffect", "Judged", "Rate", "Verdict",

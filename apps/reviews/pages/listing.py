@@ -15,7 +15,7 @@ from apps.reviews import actions, rescoring
 from apps.reviews.drawing import draw
 from apps.reviews.forms import OpenForm, scorable
 from apps.reviews.policy import policy_of
-from apps.reviews.queue import progress_of
+from apps.reviews.reservations import progress_of
 
 RECENT = 20
 

@@ -24,9 +24,9 @@ from apps.reviews.case import case_of, shown_of
 from apps.reviews.labels import Label, labels_of
 from apps.reviews.lock import verdict
 from apps.reviews.models import ReviewItem, RewardReview
-from apps.reviews.pages.queue import find
+from apps.reviews.pages.judging import find
 from apps.reviews.policy import policy_of
-from apps.reviews.queue import Queue, needed_of
+from apps.reviews.reservations import Queue, needed_of
 
 COLUMNS = (
     "item", "task", "model", "stratum", "held_out", "reward", "success", "person", "ruling", "ruling_reason", "reviewer",

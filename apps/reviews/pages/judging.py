@@ -18,7 +18,7 @@ from apps.core.models import Project, Role
 from apps.reviews import actions
 from apps.reviews.case import case_of, shown_of
 from apps.reviews.models import Judgement, ReviewItem, RewardReview
-from apps.reviews.queue import Queue, holder_of, needed_of, release, reserve
+from apps.reviews.reservations import Queue, holder_of, needed_of, release, reserve
 
 ALL_DONE = "You have judged everything assigned to you."
 NOTHING = "No answer to undo. A blind verdict is locked once the score is shown."

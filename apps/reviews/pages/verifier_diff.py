@@ -9,7 +9,7 @@ from apps.core.access import project_view
 from apps.core.models import Project
 from apps.environments.models import Verifier
 from apps.reviews.agreement import Change
-from apps.reviews.effect import effect_of
+from apps.reviews.edit_effect import effect_of
 
 
 def named(changes: dict[str, Change]) -> list[tuple[str, Change]]:

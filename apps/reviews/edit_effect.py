@@ -11,7 +11,7 @@ from apps.evals.models import Sample
 from apps.reviews.agreement import EditEffect, edit_effect
 from apps.reviews.labels import labels_of
 from apps.reviews.models import Rescore, ReviewItem
-from apps.reviews.queue import needed_of
+from apps.reviews.reservations import needed_of
 from apps.reviews.sampling import content_key
 
 
