@@ -204,7 +204,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("server", "said"),
     [((401, b""), "requires a key"), ((404, b""), "no resources server"), ((302, b""), "redirects"),
-     ((500, b""), "HTTP 500"), ((200, b"<p>"), "no JSON object"), ((200, b"{}"), "A resources server answers")],
+     ((500, b""), "HTTP 500"), ((200, b"<p>"), "not a JSON object"), ((200, b"{}"), "A resources server answers")],
     indirect=["server"], ids=["401", "404", "302", "500", "html", "good"],
 )  # fmt: skip
 def test_the_connection_is_tried_and_told(project: Project, member: Client, server: str, said: str) -> None:

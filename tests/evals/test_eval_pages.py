@@ -109,7 +109,7 @@ def test_an_evaluation_is_started_once_and_the_list_shows_it_before_it_has_numbe
     }
     first = client.post(url(frozen, "new_run"), given)
     assert first.status_code == 302
-    assert "under way already" in client.post(url(frozen, "new_run"), given).content.decode()
+    assert "already running" in client.post(url(frozen, "new_run"), given).content.decode()
     assert frozen.runs.count() == 1 and frozen.holdout_views.filter(kind=HoldoutView.Kind.EVALUATION).count() == 1
     page = client.get(reverse("evals:list", args=[project.slug]))
     assert page.status_code == 200 and base.name in page.content.decode()

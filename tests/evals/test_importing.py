@@ -141,7 +141,7 @@ def looked_at(member: Client, draft: EvalSet, data: bytes, name: str = "a.jsonl"
 def test_it_is_shown_before_it_is_stored(member: Client, draft: EvalSet) -> None:
     response = looked_at(member, draft, rows(25) + b"[]\n")
     page = response.content.decode()
-    assert "25 good" in page and "1 not readable" in page and "Close ticket 119." in page
+    assert "25 valid" in page and "1 invalid" in page and "Close ticket 119." in page
     assert "Close ticket 120." not in page and not draft.tasks.exists()
     token = response.context["token"]
     done = member.post(url(draft, "import_start"), {"token": token, "split": "train", "group": "file"})
@@ -200,7 +200,7 @@ def test_many_rows_are_left_to_a_worker(
     response = member.post(url(draft, "import_start"), given)
     assert not draft.tasks.exists() and "queued" in member.get(response["Location"]).content.decode()
     again = member.post(url(draft, "import_start"), given, follow=True).content.decode()
-    assert "was imported already" in again
+    assert "already imported" in again
     job = TaskImport.objects.get()
     with django_capture_on_commit_callbacks(execute=True):
         assert done(job).state == "succeeded", job.error

@@ -179,7 +179,7 @@ def test_a_batch_is_synthetic_waits_and_has_no_near_duplicates(draft: EvalSet) -
     documents = [(task.key, compare.document(task.messages, task.expected)) for task in waiting]
     assert compare.pairs(documents) == []
     assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
-    with pytest.raises(EvalSetError, match="waits"):
+    with pytest.raises(EvalSetError, match="needs review"):
         batch(draft)
     with pytest.raises(EvalSetError, match="need review"):
         actions.freeze(eval_set=draft, by=None)

@@ -143,7 +143,7 @@ def test_what_was_used_is_told_however_the_job_ends_and_stays_in_the_audit_log(
     plays(*GOOD, events=[USED, stopped])
     job = ask(draft)
     page = client.get(url(draft)).content.decode()
-    assert job.state == "succeeded" and "5 of 24 variants; 3 wait" in page and "It ended early: The limit" in page
+    assert job.state == "succeeded" and "5 of 24 variants; 3 ready for review" in page and "Stopped early: The limit" in page
     assert [entry.detail["output_tokens"] for entry in AuditEvent.objects.filter(action="variants.model_asked")] == [
         90,
         90,
@@ -292,7 +292,7 @@ def test_what_cannot_go_well_is_refused_before_it_is_asked(
 def test_seeds_and_a_free_place_are_needed(draft: EvalSet, plays: Callable) -> None:
     plays(*GOOD)
     ask(draft)
-    with pytest.raises(EvalSetError, match="batch waits"):
+    with pytest.raises(EvalSetError, match="batch needs review"):
         model_job.submit(eval_set=draft, wanted=WANTED, by=None)
     batches.discard_batch(eval_set=draft, by=None)
     draft.tasks.update(confirmed_by=None)
@@ -334,7 +334,7 @@ def test_from_the_form_to_the_review(client: Client, draft: EvalSet, plays: Call
     done(model_job.latest(draft))
     assert client.get(url(draft, "variant_job_status"), headers={"HX-Request": "true"})["HX-Refresh"] == "true"
     page = client.get(url(draft)).content.decode()
-    assert "3 wait." in page and 'title="Written by a model">writer' in page and "5 answers could not be used" in page
+    assert "3 ready for review" in page and 'title="Written by a model">writer' in page and "5 answers could not be used" in page
 
 
 def test_what_a_model_says_is_shown_as_text(client: Client, draft: EvalSet, plays: Callable) -> None:
@@ -365,7 +365,7 @@ def test_only_an_admin_names_another_server(client: Client, draft: EvalSet, play
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"design-model": " "}, "Model: Needed for another server."),
+        ({"design-model": " "}, "Model: Required for another server."),
         ({"design-kinds": ["distractors"]}, "What to vary: Select a valid choice"),
         ({"design-each": 99}, "less than or equal to 20"),
         ({"design-server": ""}, "Choose a model to write the variants."),

@@ -396,7 +396,7 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
     assert "Save as version 1" in admin.get(reverse("failures:rubric", args=[project.slug])).content.decode()
     assert "Version 1 is saved" in post(admin, "rubric_save", project, fields(judge)).content.decode()
     assert "No changes from" in post(admin, "rubric_save", project, fields(judge)).content.decode()
-    assert "Version 1 judges" in post(admin, "rubric_switch", project, {"version": 1}).content.decode()
+    assert "Version 1 is now used" in post(admin, "rubric_switch", project, {"version": 1}).content.decode()
     hostile = fields(judge, text="<script>alert(1)</script>")
     assert "Version 2 is saved and judges" in post(admin, "rubric_save", project, hostile).content.decode()
     page = admin.get(reverse("failures:rubric_diff", args=[project.slug]), {"a": 1, "b": 2}).content.decode()

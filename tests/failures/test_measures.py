@@ -104,9 +104,9 @@ def test_the_case_says_what_the_judge_said_and_nothing_where_it_was_not_asked(pr
     rubric = Rubric.objects.create(project=project, text="t", base_url="http://localhost/v1", model="m")
     digest = failure.trajectory.content_digest
     JudgeVerdict.objects.create(rubric=rubric, content_digest=digest, trajectory=failure.trajectory)
-    assert b"Judge:: no failure" in client.get(url).content
+    assert b"Judge: no failure" in client.get(url).content
     Failure.objects.filter(pk=failure.pk).update(judge_mode="bad_planning")
-    assert "Judge:: “Bad planning”" in client.get(url).content.decode()
+    assert "Judge: “Bad planning”" in client.get(url).content.decode()
 
 
 def test_what_nobody_decided_is_not_counted(project: Project) -> None:
@@ -134,7 +134,7 @@ def test_the_page_says_what_it_cannot_know(project: Project) -> None:
     client.force_login(by)
     url = reverse("failures:measures", args=[project.slug])
     page = client.get(url)
-    assert b"No decisions yet" in page.content and b"4 failures wait " in page.content
+    assert b"No decisions yet" in page.content and b"4 failures need review" in page.content
     decide(failure=Failure.objects.first(), by=by)
     digest()
     page = client.get(url, {"mode": "format_error"})

@@ -187,7 +187,7 @@ def test_a_diagnosis_that_changed_since_the_diff_is_left(project: Project) -> No
 
 def test_one_at_a_time(project: Project) -> None:
     job = started(project)
-    with pytest.raises(reclassify.ReclassifyError, match="under way"):
+    with pytest.raises(reclassify.ReclassifyError, match="already running"):
         started(project)
     done(job)
     with pytest.raises(reclassify.ReclassifyError, match="Apply or discard the last preview"):

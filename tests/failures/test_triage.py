@@ -141,7 +141,7 @@ def test_two_people_get_two_cases() -> None:
     assert other.get(start, follow=True).context["failure"] == cases[1]
     third, _ = browser(project)
     nothing = third.get(start, follow=True)
-    assert b"somebody else" in nothing.content and b"Nothing left" not in nothing.content
+    assert b"assigned to others" in nothing.content and b"Nothing left" not in nothing.content
 
 
 def test_a_case_on_somebodys_screen_says_so_and_is_theirs() -> None:
@@ -308,7 +308,7 @@ def test_one_that_somebody_has_is_not_chosen_and_is_left() -> None:
     page = client.get(url("similar", case))
     assert not page.context["choosable"] and b'name="also"' not in page.content
     answer = client.post(url("decide", case), {"dismiss": "1", "also": [held.pk]}, HTTP_HX_REQUEST="true")
-    assert "1 failure dismissed. Skipped: 1 is on somebody else&#x27;s screen." in answer.content.decode()
+    assert "1 failure dismissed. Skipped: 1 is open on someone else&#x27;s screen." in answer.content.decode()
     assert Failure.objects.get(pk=held.pk).state == FailureState.OPEN
 
 

@@ -194,7 +194,7 @@ def test_a_change_is_tried_on_stored_samples(run: EvalRun) -> None:
     assert len(found) == 12
     assert {(one.sample.success, one.delta) for one in found} == {(True, 0.0), (False, 1.0)}
     page = client.get(reverse("reviews:rescore", args=[project.slug, job.pk])).content.decode()
-    assert "12 samples scored" in page and "0 change sides, 6 change their reward" in page
+    assert "12 samples scored" in page and "0 flip, 6 change reward" in page
     assert project.verifiers.count() == 1  # trying saves nothing
 
 

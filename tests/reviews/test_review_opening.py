@@ -148,12 +148,12 @@ def test_a_second_review_draws_what_nobody_has_judged_and_the_page_says_how_many
     def drawn(**given: object) -> str:
         return client.get(address, {"size": 50, "seed": 0} | given, HTTP_HX_REQUEST="true").content.decode()
 
-    assert "<b>50 samples</b> would be drawn: 50 that nobody has judged." in drawn(runs=made.run.pk)
+    assert "<b>50 samples</b> would be drawn: 50 not judged yet." in drawn(runs=made.run.pk)
     first = actions.open_review(runs=[made.run], by=made.admin, size=50)
     judged = list(first.items.all()[:20])
     for item in judged:
         actions.judge(item=item, success=True, by=made.admin)
-    assert "<b>50 samples</b> would be drawn: 44 that nobody has judged, <b>6 again</b>" in drawn(runs=made.run.pk)
+    assert "<b>50 samples</b> would be drawn: 44 not judged yet, <b>6 again</b>" in drawn(runs=made.run.pk)
     second = actions.open_review(runs=[made.run], by=made.admin, size=50)
     again = set(second.items.values_list("sample", flat=True)) & {item.sample_id for item in judged}
     assert len(again) == 6 and "6 of 50 were judged in an earlier review of this verifier" in second.thin[0]

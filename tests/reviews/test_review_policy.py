@@ -63,7 +63,7 @@ def test_the_page_saves_shows_and_explains() -> None:
     save = reverse("reviews:policy_save", args=[project.slug])
     page = client.post(save, given, follow=True).content.decode()
     assert "Saved. It now applies" in page
-    assert 'κ, at least <span class="muted">0.6 →</span> <b>0.65</b>' in page
+    assert 'Min Cohen&#x27;s κ <span class="muted">0.6 →</span> <b>0.65</b>' in page
     assert policy_of(project) == DEFAULTS | {"min_kappa": 0.65, "reviewers_per_sample": 2}
     answer = client.post(save, given | {"max_false_positive_rate": "7"})
     assert answer.status_code == 400 and "less than or equal to 1" in answer.content.decode()

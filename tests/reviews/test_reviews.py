@@ -65,7 +65,7 @@ def test_the_form_refuses_and_says_why(made: Made) -> None:
         "seed": 0, "steps": 2, "learning_rate": 0.001, "batch_size": 8, "prompts_per_step": 4, "generations": 4, "beta": 0,
     }  # fmt: skip
     answer = client.post(reverse("training:new", args=[made.project.slug]), body)
-    assert answer.status_code == 200 and "is locked. have not been reviewed" in answer.content.decode()
+    assert answer.status_code == 200 and "is locked. Its scores have not been reviewed" in answer.content.decode()
     assert not TrainingRun.objects.exists()
 
 

@@ -9,10 +9,10 @@ import pytest
 from django.db import transaction
 from django.db.models import Sum
 
+from apps.core import locks
 from apps.core.models import AuditEvent, Project
-from apps.trajectories import digest, partitions
+from apps.trajectories import digest
 from apps.trajectories.actions import bulk, store
-from apps.trajectories.ids import OLDEST, month_of
 from apps.trajectories.models import Facet, HourlyCount, Trajectory
 from tests.concurrent import Other
 from tests.factories import make_project, row
@@ -55,7 +55,8 @@ def test_the_digest_goes_on_while_an_old_month_is_written_to() -> None:
     project = make_project()
     store.ingest(project=project, rows=[row()])
     with transaction.atomic():
-        partitions.ensure([month_of(OLDEST)])
+        locks.acquire(locks.Lock.OLD_MONTHS, shared=True)
+        locks.acquire(locks.Lock.MAKE_PARTITIONS)
         other = Other(digest.step)
         other.wait_until_it_waits()
         assert other.wait() == 1

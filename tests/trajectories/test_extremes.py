@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.core.models import Project
-from apps.trajectories import digest, retention, traces
+from apps.trajectories import assembly, digest, retention, traces
 from apps.trajectories.actions import store
 from apps.trajectories.importers import batches, read
 from apps.trajectories.models import Arrival, Feedback, Retention
@@ -192,7 +192,7 @@ def test_as_spans(project: Project, agent: Client, admin: Client) -> None:
         body = text_of({"resourceSpans": [{"scopeSpans": [{"spans": [made]}]}]})
         assert agent.post("/v1/traces", body, content_type="application/json").status_code in (200, 400)
     traces.sort_some()
-    while traces.step(timezone.now() + traces.PATIENCE):
+    while assembly.step(timezone.now() + traces.PATIENCE):
         pass
     assert not traces.is_waiting() and project.trajectories.count() > 100
     name = row(name="with space")

@@ -95,7 +95,7 @@ def test_the_whole_way(
     assert b"every 2s" not in status.content
     assert AuditEvent.objects.filter(action="upload.submitted").exists()
     again = member.post(url("import_start", project), {"token": seen["token"]}, follow=True)
-    assert Upload.objects.count() == 1 and b"no longer here" in again.content
+    assert Upload.objects.count() == 1 and b"no longer available" in again.content
 
 
 def test_the_preview_says_what_is_mended_and_what_is_odd(project: Project, member: Client) -> None:
@@ -134,8 +134,8 @@ def test_strangers_tokens(project: Project, member: Client, sent: list) -> None:
     token = send(member, project, lines(row())).context["preview"]["token"]
     other = Client()
     other.force_login(make_member(project))
-    assert b"no longer here" in other.post(url("import_start", project), {"token": token}, follow=True).content
-    assert b"no longer here" in member.post(url("import_start", project), {"token": "x"}, follow=True).content
+    assert b"no longer available" in other.post(url("import_start", project), {"token": token}, follow=True).content
+    assert b"no longer available" in member.post(url("import_start", project), {"token": "x"}, follow=True).content
     viewer = Client()
     viewer.force_login(make_member(project, Role.VIEWER))
     assert viewer.get(url("import", project)).status_code == 403
