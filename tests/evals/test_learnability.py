@@ -74,6 +74,6 @@ def test_tasks_are_picked_mixed_first_and_near_a_half() -> None:
     assert found.left_out.keys() | set(found.chosen) == {item.task for item in tasks}
     assert found.left_out["third"] == "2 tasks of the group g are chosen already"
     assert "nothing is left to learn" in found.left_out["sure"] and "no reward leads" in found.left_out["hard"]
-    assert "same reward" in found.left_out["flat"] and "one sample" in found.left_out["once"]
+    assert "same reward" in found.left_out["flat"] and "single sample" in found.left_out["once"]
     assert pick(tasks, per_group=2, partial=False).chosen == ["half", "near", "rare"]
     assert pick(tasks, size=2).left_out["rare"] == "2 better ones are chosen already"

@@ -409,7 +409,7 @@ def test_nothing_stays_when_the_pool_is_closed() -> None:
     (server,) = pool._all
     thread = threading.Thread(target=endless)
     thread.start()
-    while pool._idle.qsize():
+    while pool._idle:
         time.sleep(0.01)
     time.sleep(0.5)  # the run is under way: a pool that is closed before it would start a new server for it
     pool.close()
