@@ -143,7 +143,11 @@ def test_what_was_used_is_told_however_the_job_ends_and_stays_in_the_audit_log(
     plays(*GOOD, events=[USED, stopped])
     job = ask(draft)
     page = client.get(url(draft)).content.decode()
-    assert job.state == "succeeded" and "5 of 24 variants; 3 ready for review" in page and "Stopped early: The limit" in page
+    assert (
+        job.state == "succeeded"
+        and "5 of 24 variants; 3 ready for review" in page
+        and "Stopped early: The limit" in page
+    )
     assert [entry.detail["output_tokens"] for entry in AuditEvent.objects.filter(action="variants.model_asked")] == [
         90,
         90,
@@ -334,7 +338,11 @@ def test_from_the_form_to_the_review(client: Client, draft: EvalSet, plays: Call
     done(model_job.latest(draft))
     assert client.get(url(draft, "variant_job_status"), headers={"HX-Request": "true"})["HX-Refresh"] == "true"
     page = client.get(url(draft)).content.decode()
-    assert "3 ready for review" in page and 'title="Written by a model">writer' in page and "5 answers could not be used" in page
+    assert (
+        "3 ready for review" in page
+        and 'title="Written by a model">writer' in page
+        and "5 answers could not be used" in page
+    )
 
 
 def test_what_a_model_says_is_shown_as_text(client: Client, draft: EvalSet, plays: Callable) -> None:
