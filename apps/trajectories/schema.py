@@ -5,14 +5,13 @@ Types are checked by msgspec, whose errors name the field's path; what a type ca
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import re2
@@ -20,8 +19,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from apps.trajectories.ids import FUTURE_TOLERANCE
 from workers.lib import messages as messages_lib
+from workers.lib import typed
 from workers.lib.messages import is_request, text_of
 
+T = TypeVar("T")
 MAX_DEPTH = 60
 MAX_WARNINGS = 20
 PREVIEWED = 4_000  # characters in which a preview is looked for
@@ -50,7 +51,6 @@ Index = Annotated[int, Meta(ge=0, le=MAX_MESSAGES)]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Status = Literal["success", "failure", "unknown"]
 Kind = Literal["takeover", "edit", "approve", "reject", "abort"]
-CHOICES = {"role": get_args(Role), "status": get_args(Status), "kind": get_args(Kind)}
 
 
 class RowError(Exception):
@@ -174,23 +174,17 @@ class Feedback(Struct, forbid_unknown_fields=True):
     takeover: bool = False
 
 
-UNKNOWN_FIELD = "Object contains unknown field "
-PARTS: dict[str, dict[type[Struct], type[Struct]]] = {
-    "agent": {Row: Agent},
-    "usage": {Row: Usage},
-    "outcome": {Row: Outcome, Feedback: OutcomeChange},
-}
 USAGE_DETAILS = frozenset(name for name in Usage.__struct_fields__ if name.endswith("_details") or "cache" in name)
 # What people write for a field, beyond slips of the pen.
 MEANT = {
-    ("usage", "cost"): "cost_usd",
-    ("usage", "input"): "input_tokens",
-    ("usage", "output"): "output_tokens",
-    ("outcome", "score"): "reward",
-    ("outcome", "comment"): "reason",
-    ("", "session"): "session_id",
-    ("", "user"): "user_id",
-    ("", "latency"): "latency_ms",
+    "usage.cost": "cost_usd",
+    "usage.input": "input_tokens",
+    "usage.output": "output_tokens",
+    "outcome.score": "reward",
+    "outcome.comment": "reason",
+    "session": "session_id",
+    "user": "user_id",
+    "latency": "latency_ms",
 }
 
 
@@ -310,29 +304,13 @@ def in_utc(name: str, value: datetime | None) -> datetime | None:
     return known.astimezone(UTC)
 
 
-def _convert(value: Any, form: type[Struct]) -> Any:
+def _convert(value: Any, form: type[T]) -> T:
     try:
-        return msgspec.convert(value, form)
-    except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `")
-        where = _printable(path.rstrip("`").removeprefix("$").lstrip("."))
-        if text.startswith(UNKNOWN_FIELD):
-            raise _unknown(form, where, text.removeprefix(UNKNOWN_FIELD).strip("`")) from error
-        if text.startswith("Invalid enum value") and (allowed := CHOICES.get(where.rpartition(".")[2])):
-            text += f". There are: {', '.join(allowed)}."
-        raise RowError(where, text) from error
-
-
-def _unknown(form: type[Struct], where: str, name: str) -> RowError:
-    """What to write instead of a field that there is not."""
-    parts = PARTS.get(where) or {}
-    inner = parts.get(form, form)
-    known = [item.name for item in msgspec.structs.fields(inner)]
-    meant = MEANT.get((where, name)) or next(iter(difflib.get_close_matches(name, known, n=1)), "")
-    path = _printable(f"{where}.{name}" if where else name)
-    if meant:
-        return RowError(path, f"unknown field; did you mean {where + '.' if where else ''}{meant}?")
-    return RowError(path, f"unknown field; there are: {', '.join(known)}")
+        return typed.convert(value, form)
+    except typed.FormError as error:
+        meant = MEANT.get(error.path)
+        problem = f"is not known; did you mean “{meant}”?" if meant else error.problem
+        raise RowError(_printable(error.path), problem) from error
 
 
 def deeper(value: Any, levels: int) -> bool:

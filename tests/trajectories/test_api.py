@@ -85,7 +85,7 @@ def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         (
             {"messages": [{"role": "user", "content": "x", "tool_calls": [{"function": {}}]}]},
-            "messages[0].tool_calls[0].function",
+            "messages[0].tool_calls[0].function.name",
         ),
         ({"outcome": {"status": "great"}}, "outcome.status"),
         ({"usage": {"input_tokens": -1}}, "usage.input_tokens"),
@@ -252,11 +252,11 @@ def test_other_names_of_the_field_are_read(agent: Client) -> None:
 @pytest.mark.parametrize(
     ("change", "meant"),
     [
-        ({"usage": {"prompt_token": 3}}, "did you mean usage.prompt_tokens?"),
-        ({"usage": {"cost": 3}}, "did you mean usage.cost_usd?"),
-        ({"outcome": {"state": "x"}}, "did you mean outcome.status?"),
-        ({"sesion_id": "x"}, "did you mean session_id?"),
-        ({"surprise": "x"}, "there are: id, messages, agent"),
+        ({"usage": {"prompt_token": 3}}, "is not known; did you mean “prompt_tokens”?"),
+        ({"usage": {"cost": 3}}, "did you mean “cost_usd”?"),
+        ({"outcome": {"state": "x"}}, "did you mean “status”?"),
+        ({"sesion_id": "x"}, "did you mean “session_id”?"),
+        ({"surprise": "x"}, "Known: id, messages, agent"),
     ],
 )
 def test_an_unknown_field_is_told_what_was_meant(agent: Client, change: dict, meant: str) -> None:

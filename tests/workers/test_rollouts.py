@@ -194,9 +194,10 @@ def test_a_reader_that_stops_leaves_nothing_running() -> None:
     assert asyncio.run(run()) == 0 and policy.open == 0 and 8 <= len(closed) <= 16
 
 
-def test_a_task_that_cannot_be_opened_is_told() -> None:
-    with pytest.raises(KeyError):
-        asyncio.run(gather(Scripted(by_gold), load(SPEC), [{"id": "x"}], Limits()))
+@pytest.mark.parametrize("bad", [{"id": "x"}, {"id": "x", "messages": 3}, TASK | {"messages": [3]}])
+def test_a_task_that_cannot_be_opened_is_masked_and_harms_no_other(bad: dict) -> None:
+    [[done], [other]] = asyncio.run(gather(Scripted(by_gold), load(SPEC), [bad, TASK], Limits()))
+    assert done.score.masked and done.score.mask_reason and other.score.success
 
 
 # The chat policy

@@ -179,6 +179,11 @@ def _rollout_of(episode: Episode, replies: list[Reply], stop_reason: str) -> Rol
     return replace(made, stats=made.stats | stats)
 
 
+def _unopened(task: dict, error: Exception) -> Finished:
+    nothing = Rollout(task=task, messages=[], tools=[])
+    return Finished(nothing, masked(f"The task cannot be opened: {_said(error)}"), [], "environment error", 0.0)
+
+
 async def stream(
     policy: Policy,
     environment: Environment,
@@ -201,9 +206,14 @@ async def stream(
         try:
             for index, sample, task in todo:
                 own = {"seed": seed_of(seed, index, sample), "key": index * n + sample}
-                done = await rollout(policy, environment.open(task), limits, scoring=scoring, **own)
+                try:
+                    episode = environment.open(task)
+                except Exception as error:  # one bad task harms no other
+                    ended.put_nowait((index, sample, _unopened(task, error)))
+                    continue
+                done = await rollout(policy, episode, limits, scoring=scoring, **own)
                 ended.put_nowait((index, sample, done))
-        except Exception as error:  # a task that cannot be opened, a policy that answers nobody: the reader's affair
+        except Exception as error:  # a policy that answers nobody: the reader's affair
             ended.put_nowait(error)
         finally:
             ended.put_nowait(None)
