@@ -14,7 +14,7 @@ from apps.core import outgoing_keys
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.environments.models import Environment, EnvironmentKind, Verifier
-from workers.lib.environments import BUILTIN, load
+from workers.lib.environments import AGENT_PART, BUILTIN, load
 from workers.lib.errors import SpecError
 from workers.lib.outgoing import check_url
 from workers.lib.verifiers import build
@@ -61,8 +61,13 @@ def save_environment(
     _check_dataset(dataset)
     load({"kind": kind, "name": builtin, "config": config, "harness": harness, "verifier": verifier.spec})
     content = {"kind": kind, "builtin": builtin, "config": config, "dataset": dataset, "harness": harness}
-    digest = content_hash(content | {"verifier": verifier.hash})
-    return _save(Environment, project, {"slug": slug}, digest, by, verifier=verifier, **content)
+    whole = content | {"verifier": verifier.hash}
+    agent = {name: value for name, value in harness.items() if name in AGENT_PART}
+    task = whole | {"harness": {name: value for name, value in harness.items() if name not in AGENT_PART}}
+    return _save(
+        Environment, project, {"slug": slug}, content_hash(whole), by, verifier=verifier,
+        task_hash=content_hash(task), agent_hash=content_hash(agent), **content,
+    )  # fmt: skip
 
 
 def _check_dataset(dataset: dict | None) -> None:

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 
 from apps.core.models import Project
-from workers.lib.environments import REMOTE, opening
+from workers.lib.environments import AGENT_PART, REMOTE, opening
 
 
 class Verifier(models.Model):
@@ -44,7 +44,8 @@ class Environment(models.Model):
     """One immutable version: what it runs in, the agent's harness, the verifier, and the tasks it was made for.
 
     `dataset` holds facts of a frozen eval set ({name, digest, tasks}); the set itself stands a floor above. A remote
-    environment scores by itself: its verifier's spec says where.
+    environment scores by itself: its verifier's spec says where. `hash` is of all of it. `task_hash` is of what the task is
+    and `agent_hash` of what the agent brings (`agent_part`): only evaluations of the same task can be compared.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="environments")
@@ -57,6 +58,8 @@ class Environment(models.Model):
     dataset = models.JSONField(null=True, help_text="name, digest and tasks of a frozen eval set")
     verifier = models.ForeignKey(Verifier, models.PROTECT, related_name="environments")
     hash = models.CharField(max_length=64)
+    task_hash = models.CharField(max_length=64)
+    agent_hash = models.CharField(max_length=64)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -74,6 +77,11 @@ class Environment(models.Model):
     def is_remote(self) -> bool:
         """Whether another server runs its tools."""
         return self.kind in REMOTE
+
+    @property
+    def agent_part(self) -> dict:
+        """What of the harness the agent brings: its prompt, examples and sampling."""
+        return {name: value for name, value in self.harness.items() if name in AGENT_PART}
 
     @property
     def opening(self) -> list[dict]:

@@ -455,6 +455,8 @@ def submit_eval(
             "split": split,
             "tasks": count,
             "environment_hash": environment.hash,
+            "task_hash": environment.task_hash,
+            "agent_hash": environment.agent_hash,
             "verifier_hash": environment.verifier.hash,
             "model_digest": model_version.digest,
             "samples_per_task": samples_per_task,

@@ -31,7 +31,8 @@ def as_evaluation(run: EvalRun) -> Evaluation:
     return Evaluation(
         model=str(run.model_version),
         eval_set_digest=f"{run.eval_set.digest}:{run.split}",
-        environment_hash=run.environment.hash,
+        task_hash=run.environment.task_hash,
+        agent=run.environment.agent_part,
         verifier_hash=run.environment.verifier.hash,
         samples_per_task=run.samples_per_task,
         rows=rows_of(samples),
@@ -133,6 +134,11 @@ def promote(*, channel: Channel, gate_report: GateReport, by: Any, reason: str =
     baseline = gate_report.baseline.model_version
     if channel.project_id != gate_report.project_id:
         raise PromotionError("This report is of another project.")
+    if baseline == candidate == channel.current:
+        raise PromotionError(
+            f"The report compares two prompts of {candidate}, which {channel.name} runs already. A channel names models: "
+            f"deploy the prompt of {gate_report.candidate.environment}."
+        )
     if channel.current_id == candidate.pk:
         raise PromotionError(f"{channel.name} runs {candidate} already.")
     if channel.current_id and channel.current_id != baseline.pk:

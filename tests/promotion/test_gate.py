@@ -31,7 +31,7 @@ def evaluation(
         for index in range(samples)
     ]
     fields = {
-        "model": "m", "eval_set_digest": "s", "environment_hash": "e", "verifier_hash": "v", "samples_per_task": samples
+        "model": "m", "eval_set_digest": "s", "task_hash": "e", "verifier_hash": "v", "samples_per_task": samples
     }  # fmt: skip
     return Evaluation(**(fields | changes), rows=rows)
 
@@ -69,7 +69,7 @@ def test_it_names_the_tasks_that_regressed_and_improved() -> None:
     assert report.improved == sorted(f"t{i}" for i in range(1, 36, 3))
 
 
-@pytest.mark.parametrize("field", ["eval_set_digest", "environment_hash", "verifier_hash"])
+@pytest.mark.parametrize("field", ["eval_set_digest", "task_hash", "verifier_hash"])
 def test_it_refuses_evaluations_that_differ(field: str) -> None:
     with pytest.raises(NotComparable):
         compare(evaluation(LOW), evaluation(HIGH, **{field: "other"}))

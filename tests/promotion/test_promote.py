@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.exceptions import PermissionDenied
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.core.models import AuditEvent, Project, Role
+from apps.environments.actions import save_environment
+from apps.environments.models import Environment
 from apps.evals.actions import freeze, new_version
 from apps.evals.models import EvalRun, EvalSet, Sample
 from apps.promotion import actions
@@ -106,6 +109,58 @@ def test_a_report_is_reproduced_from_the_stored_samples(project: Project, base: 
     Sample.objects.filter(run=report.candidate).order_by("pk")[:1].get().delete()
     with pytest.raises(CommandError, match="Not reproduced"):
         call_command("reproduce_gate_report", str(report.pk), stdout=said)
+
+
+PROMPTS = [
+    pytest.param({"system_prompt": "Answer with one call.\nNothing else."}, "+", id="prompt"),
+    pytest.param({"examples": []}, "-", id="examples"),
+    pytest.param({"temperature": 0.1, "max_new_tokens": 32}, "+", id="sampling"),
+]
+
+
+@pytest.mark.parametrize(("harness", "sign"), PROMPTS)
+def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
+    harness: dict, sign: str, project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
+    changed = with_harness(environment, **harness)
+    assert changed.task_hash == environment.task_hash and changed.agent_hash != environment.agent_hash
+    report = actions.make_gate_report(
+        baseline=make_eval_run(eval_set, base, environment, success=0.0),
+        candidate=make_eval_run(eval_set, base, changed, success=1.0),
+        by=admin_of(project),
+    )
+    assert report.verdict == "promote" and actions.reproduce(report)[1]
+    kinds = {kind for kind, _ in report.report["agent_changes"]}
+    assert {"+": "new", "-": "gone"}[sign] in kinds
+    client = Client()
+    client.force_login(admin_of(project))
+    page = client.get(f"/p/{project.slug}/models/reports/{report.pk}/").content.decode()
+    assert "Prompt and sampling" in page
+    with pytest.raises(actions.PromotionError, match="compares two prompts"):
+        actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="a better prompt")
+
+
+@pytest.mark.parametrize("harness", [{"max_turns": 5}, {"max_seconds": 10}, {"tools": [{"type": "function"}]}])
+def test_what_defines_the_task_stays_incomparable(
+    harness: dict, project: Project, base: ModelVersion, data_dir: Path
+) -> None:
+    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
+    changed = with_harness(environment, **harness)
+    assert changed.task_hash != environment.task_hash and changed.agent_hash == environment.agent_hash
+    with pytest.raises(actions.PromotionError, match="differ in their environment beyond the agent"):
+        actions.make_gate_report(
+            baseline=make_eval_run(eval_set, base, environment),
+            candidate=make_eval_run(eval_set, base, changed),
+            by=admin_of(project),
+        )
+
+
+def with_harness(environment: Environment, **changes: Any) -> Environment:
+    return save_environment(
+        project=environment.project, slug=environment.slug, builtin=environment.builtin,
+        harness=environment.harness | changes, verifier=environment.verifier, by=environment.created_by,
+    )  # fmt: skip
 
 
 def test_it_promotes_what_is_better_and_rolls_back(

@@ -54,6 +54,8 @@ class Migration(migrations.Migration):
                 ),
                 ("dataset", models.JSONField(help_text="name, digest and tasks of a frozen eval set", null=True)),
                 ("hash", models.CharField(max_length=64)),
+                ("task_hash", models.CharField(max_length=64)),
+                ("agent_hash", models.CharField(max_length=64)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
                     "created_by",

@@ -1,12 +1,15 @@
 """May the candidate replace the baseline? Pure: no Django, no torch.
 
-Both were evaluated on the same tasks in the same environment; every check is on the tasks' paired differences
-(candidate − baseline). The gate promotes what is shown to be better and not worse, rejects what is shown to be worse, and
+Both were evaluated on the same tasks in the same environment; what the agent brings, such as its prompt, may differ. Every
+check is on the tasks' paired differences (candidate − baseline). The gate promotes what is shown to be better and not worse, rejects what is shown to be worse, and
 says *inconclusive* where the data do not tell. How often it may be wrong is fixed over all comparisons (`error_control`).
 """
 
 from __future__ import annotations
 
+import json
+
+from apps.core.diffing import changed_lines
 from apps.promotion.gate import checks
 from apps.promotion.gate.error_control import level_of
 from apps.promotion.gate.pairs import Pairs
@@ -32,13 +35,23 @@ def compare(baseline: Evaluation, candidate: Evaluation, policy: Policy | None =
         checks.general(),
     ]
     verdict, summary = _verdict(success, found, rules)
-    return Report(verdict, summary, found, pairs.regressed(), pairs.improved(), comparison, level)
+    changes = list(changed_lines(_agent_lines(baseline.agent), _agent_lines(candidate.agent)))
+    return Report(verdict, summary, found, pairs.regressed(), pairs.improved(), comparison, level, changes)
+
+
+def _agent_lines(agent: dict) -> list[str]:
+    """What the agent brings, for people: a prompt line by line, all else as JSON."""
+    lines = []
+    for name, value in sorted(agent.items()):
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        lines += [f"{name}: {text}"] if "\n" not in text else [f"{name}:", *(f"  {line}" for line in text.split("\n"))]
+    return lines
 
 
 def _require_same(a: Evaluation, b: Evaluation) -> None:
     for name, what in (
         ("eval_set_digest", "eval set"),
-        ("environment_hash", "environment"),
+        ("task_hash", "environment beyond the agent's prompt and sampling"),
         ("verifier_hash", "verifier"),
         ("samples_per_task", "number of samples per task"),
     ):

@@ -41,12 +41,13 @@ class Evaluation:
 
     model: str
     eval_set_digest: str
-    environment_hash: str
+    task_hash: str  # what the task is; what the agent brings may differ
     verifier_hash: str
     samples_per_task: int
     rows: Sequence[SampleRow]
     keys: dict[str, str] = field(default_factory=dict)  # task id → readable key
     timing: str = ""
+    agent: dict = field(default_factory=dict)  # what the agent brings: prompt, examples, sampling
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Report:
     improved: list[str]
     comparison: int  # which one it is on these tasks against this baseline, from 1
     level: float  # the error that this comparison may make
+    agent_changes: list[tuple[str, str]] = field(default_factory=list)  # (kind, line), see `changed_lines`
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

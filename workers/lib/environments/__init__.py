@@ -23,6 +23,8 @@ KINDS = {
     "remote": "workers.lib.environments.remote:Remote",
     "mcp": "workers.lib.environments.mcp:Mcp",
 }
+# What of a harness the agent brings and may change. All the rest (tools, limits) defines the task.
+AGENT_PART = ("system_prompt", "examples", "show_tools", "temperature", "top_p", "max_new_tokens")
 REMOTE = ("remote", "mcp")  # kinds whose tools another server runs
 
 
