@@ -8,7 +8,7 @@ from workers.lib.environments import Environment, load
 from workers.lib.events import Emitter
 from workers.lib.policies import RecordedPolicy
 from workers.lib.program import StopFlag, run_main
-from workers.lib.rollouts import NO_LIMITS, Finished, play
+from workers.lib.rollouts import EXCEEDED, NO_LIMITS, Finished, failed, play
 from workers.lib.specs import Rescore, StoredSample
 
 SCORED = ("reward", "components", "success", "unsafe", "masked", "mask_reason", "details")
@@ -26,7 +26,9 @@ def rescore(environment: Environment, samples: list[StoredSample], events: Emitt
     rows: dict[int, dict] = {}
 
     def tell(index: int, _: int, done: Finished) -> None:
-        fields = asdict(done.score)
+        ended = samples[index].stop_reason  # the record does not show the turn that never came
+        exceeded = ended in EXCEEDED and done.stop_reason not in EXCEEDED
+        fields = asdict(failed(done.score, ended) if exceeded else done.score)
         rows[index] = {"id": samples[index].id} | {name: fields[name] for name in SCORED}
         events.progress(len(rows), len(samples), "scoring")
         stop.check()

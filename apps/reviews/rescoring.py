@@ -139,6 +139,7 @@ def rescore_spec(job: Rescore) -> dict:
                 "task": sample.task.as_spec(),
                 "messages": sample.messages,
                 "output": sample.output,
+                "stop_reason": sample.stop_reason,
             }
             for sample in job.samples.select_related("task").order_by("pk")
         ],

@@ -22,10 +22,11 @@ from workers.lib.environments import gold_calls, load
 from workers.lib.environments.episodes import with_calls
 from workers.lib.environments.workplace_assistant import own_tasks
 from workers.lib.errors import SpecError
+from workers.lib.outgoing import TooMuch
 from workers.lib.policies import EnginePolicy, PolicyError, Reply
 from workers.lib.program import StopFlag
 from workers.lib.prompting import as_text
-from workers.lib.rollouts import Finished, Limits, rollout, stream
+from workers.lib.rollouts import EXCEEDED, Finished, Limits, rollout, stream
 from workers.lib.specs import Server
 from workers.lib.verifiers import Score
 
@@ -42,8 +43,11 @@ class Scripted:
 
     shares_time = False
 
-    def __init__(self, say: Callable[[list[dict]], Any], wait: float = 0.0) -> None:
-        self.say, self.wait, self.open, self.most = say, wait, 0, 0
+    def __init__(self, say: Callable[[list[dict]], Any], wait: float = 0.0, alive: bool = True) -> None:
+        self.say, self.wait, self.alive, self.open, self.most = say, wait, alive, 0, 0
+
+    async def responds(self) -> bool:
+        return self.alive
 
     async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply:
         self.open += 1
@@ -102,15 +106,10 @@ LOOK = assistant(("analytics_total_visits_count", {}))
     ("limits", "turns", "reason"),
     [(Limits(turns=2), 2, "turns"), (Limits(tokens=9), 3, "tokens"), (Limits(turns=0), 6, "turns")],
 )
-def test_what_reaches_a_limit_is_scored_as_it_stands(limits: Limits, turns: int, reason: str) -> None:
+def test_what_reaches_a_limit_fails(limits: Limits, turns: int, reason: str) -> None:
     done = one(Scripted(lambda _: LOOK), limits)
     assert (len(done.replies), done.stop_reason, done.truncated) == (turns, reason, True)
-    assert done.score.reward == 0 and not done.score.masked
-
-
-def test_the_time_limit_masks() -> None:
-    done = one(Scripted(lambda _: LOOK, wait=30), Limits(seconds=0.05))
-    assert done.score.masked and done.stop_reason == "time" and "longer than 0.05 seconds" in done.score.mask_reason
+    assert done.score.reward == 0 and not done.score.masked and done.score.details[0] == EXCEEDED[reason]
 
 
 def test_a_policy_that_fails_masks_with_its_reason() -> None:
@@ -205,12 +204,15 @@ def test_a_task_that_cannot_be_opened_is_masked_and_harms_no_other(bad: dict) ->
 ENGINE = Server(base_url="http://127.0.0.1:1/v1", model="m", allow_private=True)
 
 
-def chat(*answers: httpx2.Response | Exception) -> tuple[Finished, list[dict]]:
+def chat(*answers: httpx2.Response | Exception, alive: bool = False) -> tuple[Finished, list[dict]]:
     seen: list[dict] = []
     left = iter(answers)
 
     def handle(request: httpx2.Request) -> httpx2.Response:
-        seen.append(json.loads(request.content))
+        body = json.loads(request.content)
+        if body["messages"][0]["content"] == "Hi":  # the question that tells a hung server from a slow answer
+            return completion(assistant(text="H")) if alive else httpx2.Response(503)
+        seen.append(body)
         answer = next(left)
         if isinstance(answer, Exception):
             raise answer
@@ -262,6 +264,30 @@ def test_a_busy_server_is_tried_again() -> None:
 def test_a_server_that_gives_no_answer_masks(answers: list, reason: str, tries: int) -> None:
     done, seen = chat(*answers)
     assert done.score.masked and reason in done.score.mask_reason and len(seen) == tries
+
+
+BROKEN = {"tool_calls": [{"id": "c", "function": {"name": "x", "arguments": "{"}}]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ([httpx2.ReadTimeout("slow")], "time"),
+        ([TooMuch("more than 2 MiB", "size")], "size"),
+        ([TooMuch("no end within 120 s", "time")], "time"),
+        ([completion(made(TASK)[0]), httpx2.Response(400, text="This model's maximum context length is 9")], "context"),
+        ([completion(made(TASK)[0]), httpx2.Response(400, text="bad grammar")], "refused"),
+    ],
+)
+def test_an_answer_or_a_conversation_beyond_what_its_server_takes_fails(answers: list, reason: str) -> None:
+    done, _ = chat(*answers, alive=True)
+    assert not done.score.masked and (done.score.reward, done.stop_reason) == (0, reason)
+
+
+def test_a_call_with_broken_arguments_is_sent_back_in_a_form_that_servers_take() -> None:
+    done, seen = chat(completion(BROKEN), completion(assistant(text="Hm.")))
+    assert seen[1]["messages"][2]["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert done.rollout.messages[0]["tool_calls"][0]["function"]["arguments"] == "{" and not done.score.masked
 
 
 def test_a_server_that_refuses_the_key_ends_the_job() -> None:

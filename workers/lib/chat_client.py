@@ -26,6 +26,7 @@ from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, 
 MAX_BYTES = 2 * 1024 * 1024  # of an answer
 TRIES, FIRST_WAIT_S, LONGEST_WAIT_S = 4, 0.5, 30.0
 CONNECT_S = 10.0
+RESPONDS_S = 30.0  # for one token
 MAX_SAID = 300
 BUSY = (408, 409, 429)
 NO_KEY = "none"  # the package wants one; see `_own_headers`
@@ -51,11 +52,12 @@ class ChatServer:
 
 class ChatError(JobError):
     """No answer; the sentence says why, never with the key in it. `final`: another question would end the same (a wrong
-    address, a refused key). `paid`: the question may have been answered to nobody."""
+    address, a refused key). `paid`: the question may have been answered to nobody. `limit` names what this one question
+    or its answer exceeded, while the server works: time, size, context, or refused for what it says; else ""."""
 
-    def __init__(self, sentence: str, *, final: bool = False, paid: bool = False) -> None:
+    def __init__(self, sentence: str, *, final: bool = False, paid: bool = False, limit: str = "") -> None:
         super().__init__(sentence)
-        self.final, self.paid = final, paid
+        self.final, self.paid, self.limit = final, paid, limit
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class _Chats:
                 continue
             if came.status and came.status not in BUSY and came.status < 500:
                 final = came.status in (401, 403, 404) or came.status < 400
-                raise ChatError(self._refusal(came.status, came.data), final=final)
+                raise ChatError(self._refusal(came.status, came.data), final=final, limit=refused_for(came))
             attempt += 1
             wait = wait_s(attempt, came.retry_after)
             if attempt >= self.server.tries or wait > LONGEST_WAIT_S:
@@ -151,10 +153,10 @@ class _Chats:
         if isinstance(cause, RefusedAddress):
             raise ChatError(str(cause), final=True) from error
         if isinstance(cause, TooMuch):
-            raise ChatError(f"{self.where} sent {cause}.", paid=True) from error
+            raise ChatError(f"{self.where} sent {cause}.", paid=True, limit=cause.limit) from error
         if isinstance(cause, httpx2.ReadTimeout | httpx2.WriteTimeout):
             said = f"{self.where} gave no answer within {self.server.timeout_s:g} s."
-            raise ChatError(said, paid=True) from error
+            raise ChatError(said, paid=True, limit="time") from error
         problem = self.hidden(str(cause) or type(cause).__name__)
         if isinstance(cause, httpx2.TransportError | OSError):
             return _Answered(problem=problem)
@@ -248,12 +250,33 @@ class AsyncChatClient(_Chats):
             else:
                 came = await self.sleep(step)
 
+    async def responds(self) -> bool:
+        """Whether the server answers a question of one token now: a slow answer to another is then not its fault."""
+        steps = self.exchange({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1})
+        came: _Answered | None = None
+        try:
+            async with asyncio.timeout(RESPONDS_S):
+                while not isinstance(step := steps.send(came), float):
+                    came = await self._post(step)
+        except StopIteration:
+            return True
+        except (ChatError, TimeoutError):
+            return False
+        return False  # it is busy
+
     async def _post(self, body: dict[str, Any]) -> _Answered:
         try:
             response = await self.api.post("/chat/completions", cast_to=httpx2.Response, body=body)
             return _Answered(response.status_code, response.content, problem=f"HTTP {response.status_code}")
         except (self.openai.OpenAIError, httpx2.HTTPError, RefusedAddress, OSError) as error:
             return self.came_back(error)
+
+
+def refused_for(came: _Answered) -> str:
+    """What a refused question is at fault for: "context" (too long for the model), "refused" (what it says), else ""."""
+    if came.status not in (400, 413, 422):
+        return ""
+    return "context" if came.status == 413 or b"context" in came.data.lower() else "refused"
 
 
 def refused_name(body: dict[str, Any], answer: bytes, droppable: tuple[str, ...]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from workers.lib.chat_client import AsyncChatClient, ChatError
 from workers.lib.clients import chat_server
 from workers.lib.engines import Sampling
 from workers.lib.environments.episodes import as_assistant
+from workers.lib.messages import arguments_of
 from workers.lib.policies import PolicyError, Reply
 from workers.lib.specs import Server
 
@@ -28,9 +29,13 @@ class ChatPolicy:
     async def aclose(self) -> None:
         await self.client.aclose()
 
+    async def responds(self) -> bool:
+        return await self.client.responds()
+
     async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply:
+        turn = sum(message["role"] == "assistant" for message in messages)
         body = {
-            "messages": messages,
+            "messages": [_readable(message) for message in messages],
             "temperature": self.sampling.temperature,
             "top_p": self.sampling.top_p,
             "max_tokens": self.sampling.max_new_tokens,
@@ -39,10 +44,12 @@ class ChatPolicy:
         try:
             found, latency_ms = await self.client.ask(body | ({"tools": tools} if tools else {}))
         except ChatError as error:
-            raise PolicyError(str(error), error.final) from error
+            # What the server refuses in the first turn is the task's request, later it is what the agent wrote or brought.
+            limit = error.limit if turn or error.limit in ("time", "size") else ""
+            raise PolicyError(str(error), error.final, limit) from error
         choice, usage = found["choices"][0], found.get("usage")
         counts = usage if isinstance(usage, dict) else {}
-        said = as_assistant(choice["message"], 1 + sum(message["role"] == "assistant" for message in messages))
+        said = as_assistant(choice["message"], 1 + turn)
         return Reply(
             message=said,
             text=said["content"] or "",
@@ -51,6 +58,20 @@ class ChatPolicy:
             latency_ms=latency_ms,
             truncated=choice.get("finish_reason") == "length",
         )
+
+
+def _readable(message: dict) -> dict:
+    """Servers fail with HTTP 500 on a past call whose arguments are no JSON object, which would mask the agent's fault."""
+    calls = message.get("tool_calls") if message["role"] == "assistant" else None
+    if not calls or all(arguments_of(call["function"]["arguments"]) is not None for call in calls):
+        return message
+    return message | {"tool_calls": [_with_object(call) for call in calls]}
+
+
+def _with_object(call: dict) -> dict:
+    function = call["function"]
+    readable = arguments_of(function["arguments"]) is not None
+    return call if readable else call | {"function": function | {"arguments": "{}"}}
 
 
 def _count(given: object) -> int:

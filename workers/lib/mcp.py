@@ -20,6 +20,7 @@ from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
 REVISION = "2025-06-18"
 ACCEPTED = {"Accept": "application/json, text/event-stream"}
 SESSION = "Mcp-Session-Id"
+RESPONDS_S = 10.0  # to a ping
 MAX_BYTES = 4 * 1024 * 1024  # of one answer
 MAX_TOOLS, MAX_PAGES, MAX_NAME = 500, 50, 128
 
@@ -96,6 +97,17 @@ class McpClient:
             except TooMuch as error:
                 raise McpError(f"it answered with {error}") from error
         raise McpError("it ended without an answer")
+
+    async def responds(self) -> bool:
+        """Whether the server answers a ping in this session, be it with an error."""
+        try:
+            async with asyncio.timeout(RESPONDS_S):
+                await self.request("ping", {})
+        except McpError:
+            return True
+        except (RefusedAddress, httpx2.HTTPError, TimeoutError):
+            return False
+        return True
 
     async def end(self) -> None:
         """Ends the session, where the server has sessions. Never raises for what is there."""

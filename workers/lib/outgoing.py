@@ -150,7 +150,11 @@ def _tls() -> ssl.SSLContext:
 
 
 class TooMuch(httpx2.TransportError):
-    """An answer beyond its bounds; says which."""
+    """An answer beyond its bounds; says which. `limit` is size, time, or "" where neither was exceeded."""
+
+    def __init__(self, message: str, limit: str = "") -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 @dataclass(frozen=True)
@@ -172,9 +176,9 @@ class _Bounded:
     def check(self, part: bytes) -> bytes:
         self.size += len(part)
         if 0 < self.bounds.max_bytes < self.size:
-            raise TooMuch(f"more than {self.bounds.max_bytes / 2**20:g} MiB")
+            raise TooMuch(f"more than {self.bounds.max_bytes / 2**20:g} MiB", "size")
         if self.bounds.seconds and time.monotonic() > self.ends:
-            raise TooMuch(f"no end within {self.bounds.seconds:g} s")
+            raise TooMuch(f"no end within {self.bounds.seconds:g} s", "time")
         return part
 
     def closed(self) -> None:

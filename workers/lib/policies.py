@@ -18,11 +18,12 @@ def seed_of(seed: int, index: int, sample: int) -> int:
 
 
 class PolicyError(JobError):
-    """The policy gave no answer; the message says why. `final`: nor would it to any other question, so the job ends."""
+    """The policy gave no answer; the message says why. `final`: nor would it to any other question, so the job ends.
+    `limit` names what this one answer or conversation exceeded (a stop reason of workers.lib.rollouts); else ""."""
 
-    def __init__(self, message: str, final: bool = False) -> None:
+    def __init__(self, message: str, final: bool = False, limit: str = "") -> None:
         super().__init__(message)
-        self.final = final
+        self.final, self.limit = final, limit
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ class Policy(Protocol):
 
     async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply | None:
         """The next assistant message; None where the policy has nothing more to say. Raises PolicyError."""
+
+    async def responds(self) -> bool:
+        """Whether it answers a trivial question now: then a slow answer is its own doing, not that of a server which hangs."""
 
     async def aclose(self) -> None: ...
 
@@ -83,6 +87,9 @@ class EnginePolicy:
         if self.running is None or self.running.done():
             self.running = asyncio.create_task(self._run())
         return await asked.future
+
+    async def responds(self) -> bool:
+        return not self.closed
 
     async def aclose(self) -> None:
         """Waits until the engine has left the batch at hand, since its model may be used for something else next."""
@@ -166,6 +173,9 @@ class RecordedPolicy:
     async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply | None:
         said = next(self.left[key], None)
         return None if said is None else Reply(said)
+
+    async def responds(self) -> bool:
+        return True
 
     async def aclose(self) -> None:
         """Nothing is held."""

@@ -2,9 +2,10 @@
 
 Evaluation, training, the demo's agent and rescoring go through here; a single-turn task is an episode of one step.
 
-What ends in which way: a tool's crash is an observation. Turn and token limits end the episode, which is scored as it
-stands. A time limit, a policy that does not answer, and a crash of the environment or the verifier mask the sample, with
-the reason: none of them says anything about the model.
+What ends in which way: a tool's crash is an observation. What the agent exceeds (its time, its turns, …: EXCEEDED) fails
+the sample: no success and no credit, so that nothing beats failing by hanging. A server that does not answer, and a crash
+of the environment or the verifier, mask it with the reason: they say nothing about the model. Whose time was spent is
+measured for the agent and its tools apart; who took too long, but answers a trivial question, was kept busy by the agent.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from workers.lib.verifiers import Rollout, Score, masked
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one episode: seconds for the conversation, turns of the agent, tokens it writes, seconds for its score.
+    """Of one episode: seconds for the agent's answers and as many for its tools, turns, tokens it writes, seconds for its
+    score, which is only a last resort: verifiers bound themselves, and wait for each other.
 
     A limit of 0 does not hold. The environment's own limit on turns holds besides. Where all episodes share one engine,
     the seconds in which they wait for it do not count.
@@ -34,10 +36,27 @@ class Limits:
     seconds: float = 300.0
     turns: int = 50
     tokens: int = 0
-    score_seconds: float = 120.0
+    score_seconds: float = 900.0
 
 
 NO_LIMITS = Limits(seconds=0, turns=0, score_seconds=0)
+EXCEEDED = {
+    "turns": "The agent took more turns than it may.",
+    "tokens": "The agent wrote more tokens than it may.",
+    "time": "The agent took longer than it may.",
+    "size": "The agent's answer was larger than what is read.",
+    "context": "The conversation became longer than the model's context.",
+    "refused": "The model's server refused what the agent wrote.",
+}
+"""Stop reason → what the sample failed for: limits that the agent itself exceeded."""
+
+
+class _Ended(Exception):
+    """The end of a conversation that cannot go on. `masks` says why the sample does not count, "" where it failed."""
+
+    def __init__(self, stop_reason: str, masks: str = "") -> None:
+        super().__init__(stop_reason)
+        self.stop_reason, self.masks = stop_reason, masks[:500]
 
 
 @dataclass
@@ -61,7 +80,7 @@ class Finished:
 
     @property
     def truncated(self) -> bool:
-        return self.stop_reason in ("turns", "tokens", "time") or any(reply.truncated for reply in self.replies)
+        return self.stop_reason in EXCEEDED or any(reply.truncated for reply in self.replies)
 
 
 async def rollout(
@@ -78,71 +97,96 @@ async def rollout(
     `scoring` bounds how many are scored at a time, so that the seconds of a score are not spent in a queue.
     """
     began, replies = time.perf_counter(), list[Reply]()
-    reason = ""
     try:
         stopped, reason = await _converse(policy, episode, limits, replies, seed, key)
+        stop_reason, reason = stopped or episode.stop_reason, reason or episode.failure
         async with scoring or contextlib.nullcontext():
             score = masked(reason) if reason else await _score(episode, limits)
     finally:
         await _close(episode)
-    stop_reason = stopped or episode.stop_reason
+    if stop_reason in EXCEEDED and not reason:
+        score = failed(score, stop_reason)
     done = _rollout_of(episode, replies, stop_reason)
     if not score.messages:
         score.messages = done.messages
     return Finished(done, score, replies, stop_reason, time.perf_counter() - began)
 
 
+def failed(score: Score, stop_reason: str) -> Score:
+    """The score of an episode that the agent's own excess ended: what it had by then, without its success or credit."""
+    reward = 0.0 if score.reward is None else min(0.0, score.reward)
+    score.reward, score.success, score.masked, score.mask_reason = reward, False, False, ""
+    score.details = [EXCEEDED[stop_reason], *score.details]
+    return score
+
+
 async def _converse(
     policy: Policy, episode: Episode, limits: Limits, replies: list[Reply], seed: int, key: int
 ) -> tuple[str, str]:
-    """(the limit that ended it, why it must be masked), each "" where there is none."""
+    """(what ended it, why it must be masked), each "" where there is nothing."""
     try:
-        async with asyncio.timeout(limits.seconds or None) as clock:
-            return await _turns(policy, episode, limits, replies, seed, key, clock), ""
+        await _turns(policy, episode, limits, replies, seed, key)
+    except _Ended as end:
+        return end.stop_reason, end.masks
     except PolicyError as error:
         if error.final:
             raise
+        if error.limit and (error.limit != "time" or await policy.responds()):
+            return error.limit, ""
         return "policy error", f"The policy gave no answer: {error}"[:500]
-    except TimeoutError as error:
-        if clock.expired():
-            return "time", f"The episode took longer than {limits.seconds:g} seconds."
-        return "environment error", f"The environment failed: {_said(error)}"
     except Exception as error:  # a fault of the environment is no evidence about the model
         return "environment error", f"The environment failed: {_said(error)}"
+    return "", ""
 
 
-async def _turns(
-    policy: Policy,
-    episode: Episode,
-    limits: Limits,
-    replies: list[Reply],
-    seed: int,
-    key: int,
-    clock: asyncio.Timeout,
-) -> str:
-    """Turn by turn until the episode is done (""), or the name of the limit that was reached."""
+async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list[Reply], seed: int, key: int) -> None:
+    """Turn by turn until the episode is done. Raises _Ended, and what the policy and the environment raise."""
+    agent, tools = _Clock(0 if policy.shares_time else limits.seconds), _Clock(limits.seconds)
     while not episode.done:
         if limits.turns and len(replies) >= limits.turns:
-            return "turns"
+            raise _Ended("turns")
         if limits.tokens and sum(reply.output_tokens for reply in replies) >= limits.tokens:
-            return "tokens"
-        async with _stopped(clock) if policy.shares_time else contextlib.nullcontext():
-            reply = await policy.answer(episode.messages, episode.offered, seed=seed, key=key)
+            raise _Ended("tokens")
+        try:
+            async with agent.running():
+                reply = await policy.answer(episode.messages, episode.offered, seed=seed, key=key)
+        except _Overtime:
+            masks = "" if await policy.responds() else "The model's server hung, or is too busy to answer."
+            raise _Ended("time" if not masks else "policy error", masks) from None
         if reply is None:
-            return ""
+            return
         replies.append(reply)
-        await episode.step(reply.message)
-    return ""
+        try:
+            async with tools.running():
+                await episode.step(reply.message)
+        except _Overtime:
+            masks = "" if await episode.responds() else f"The environment took longer than {limits.seconds:g} seconds."
+            raise _Ended("time" if not masks else "environment error", masks) from None
 
 
-@contextlib.asynccontextmanager
-async def _stopped(clock: asyncio.Timeout) -> AsyncIterator[None]:
-    """The clock goes on afterwards with what was left of it."""
-    ends, loop = clock.when(), asyncio.get_running_loop()
-    began = loop.time()
-    clock.reschedule(None)
-    yield
-    clock.reschedule(ends + loop.time() - began if ends is not None else None)
+class _Overtime(Exception):
+    """A clock has run out."""
+
+
+class _Clock:
+    """The seconds that one party of an episode has left; 0 is no limit."""
+
+    def __init__(self, seconds: float) -> None:
+        self.left = seconds or None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(self.left) as clock:
+                yield
+        except TimeoutError:
+            if clock.expired():
+                raise _Overtime from None
+            raise
+        if self.left is not None:
+            self.left = max(0.0, self.left - (loop.time() - began))
 
 
 async def _score(episode: Episode, limits: Limits) -> Score:

@@ -163,6 +163,7 @@ class StoredSample(Form, kw_only=True):
     task: dict
     messages: list[dict]
     output: str = ""
+    stop_reason: str = ""
 
 
 class Rescore(Job, kw_only=True):

@@ -63,7 +63,7 @@ async def _heard(environment: Environment, task: dict, said: list[dict], state: 
     episode = environment.open(task, state)
     try:
         episode.hear(said)
-        return await episode.score()
+        return masked(episode.failure) if episode.failure else await episode.score()
     finally:
         await episode.close()
 

@@ -36,6 +36,7 @@ class Episode(Protocol):
     offered: list[dict]  # those that the agent is shown with the messages, whose harness does not describe them
     done: bool
     stop_reason: str
+    failure: str  # why nothing of it can be scored, through no fault of the agent; "" as long as all works
     state: dict
 
     async def step(self, message: dict) -> None:
@@ -50,6 +51,9 @@ class Episode(Protocol):
 
     def hear(self, messages: list[dict]) -> None:
         """Takes over a conversation whose calls were run by `call`, and ends the episode."""
+
+    async def responds(self) -> bool:
+        """Whether the environment answers a trivial question now: then the time of its tools was taken by the agent's calls."""
 
     async def score(self) -> Score: ...
 
@@ -72,6 +76,10 @@ class Environment(Protocol):
 
 class EpisodeError(Exception):
     """A step that cannot be taken: the episode is over."""
+
+
+class EnvironmentFailed(Exception):
+    """What the tools need is not there (their server, the simulated user): no observation, but the end of the episode."""
 
 
 def opening(harness: dict) -> list[dict]:

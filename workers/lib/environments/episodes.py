@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
-from workers.lib.environments import EpisodeError
+from workers.lib.environments import EnvironmentFailed, EpisodeError
 from workers.lib.messages import (
     MAX_DEPTH,
     ToolCall,
@@ -81,6 +81,7 @@ class ToolEpisode:
         self.said: list[dict] = state.get("said", [])
         self.calls = [Execution(**call) for call in state.get("calls", [])]
         self.stop_reason: str = state.get("stop_reason", "")
+        self.failure: str = state.get("failure", "")
 
     @property
     def messages(self) -> list[dict]:
@@ -104,6 +105,7 @@ class ToolEpisode:
             "said": copy.deepcopy(self.said),
             "calls": [copy.deepcopy(vars(call)) for call in self.calls],
             "stop_reason": self.stop_reason,
+            **({"failure": self.failure} if self.failure else {}),
             **self.world(),
         }
 
@@ -129,8 +131,8 @@ class ToolEpisode:
 
     async def _answer(self, call: dict, number: int) -> dict:
         name = call["function"]["name"]
-        if number >= MAX_CALLS:
-            text = f"Error: at most {MAX_CALLS} calls are run in one turn."
+        if number >= MAX_CALLS or self.failure:
+            text = self.failure or f"Error: at most {MAX_CALLS} calls are run in one turn."
         else:
             text = (await self.call(name, call["function"]["arguments"])).observation
         return {"role": "tool", "tool_call_id": call["id"], "content": text}
@@ -142,6 +144,9 @@ class ToolEpisode:
         else:
             try:
                 done = await self.run(tool, cleaned(given))
+            except EnvironmentFailed as error:
+                self.failure, self.stop_reason = f"The environment failed: {error}"[:500], "environment error"
+                done = self.refusal(tool, given, self.failure)
             except Exception as error:  # a crash of a tool is something that the agent sees, without our paths
                 done = self.refusal(tool, given, f"The tool failed ({type(error).__name__}).")
         self.calls.append(done)
@@ -172,6 +177,9 @@ class ToolEpisode:
             calls=list(self.calls),
             stats={"turns": self.turns, "stop_reason": self.stop_reason},
         )
+
+    async def responds(self) -> bool:
+        return False  # what hangs in this process is our own fault
 
     async def score(self) -> Score:
         return masked("The environment has no verifier.")

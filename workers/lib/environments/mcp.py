@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import httpx2
 
-from workers.lib.environments import opening
+from workers.lib.environments import EnvironmentFailed, opening
 from workers.lib.environments.episodes import ToolEpisode, judged, tool_names
 from workers.lib.errors import SpecError
 from workers.lib.keys import key_in
@@ -67,12 +67,19 @@ class McpEpisode(ToolEpisode):
             return self.refusal(tool, args, f"There is no tool {tool[:80]}.")
         try:
             result = await self.server.request("tools/call", {"name": tool, "arguments": args})
-        except (McpError, RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
+        except McpError as error:
+            return self.refusal(tool, args, f"The tool did not answer ({told(error)}).")
+        except (RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
+            if not await self.responds():
+                raise EnvironmentFailed(f"the MCP server does not answer ({told(error)})") from error
             return self.refusal(tool, args, f"The tool did not answer ({told(error)}).")
         text = observed(result)
         if result.get("isError"):
             return self.refusal(tool, args, text or "The tool failed.")
         return Execution(True, False, text, name=tool, args=args)
+
+    async def responds(self) -> bool:
+        return await self.server.responds()
 
     async def score(self) -> Score:
         return await judged(self.verifier, self.rollout())

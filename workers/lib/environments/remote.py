@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import httpx2
 
-from workers.lib.environments import opening
+from workers.lib.environments import EnvironmentFailed, opening
 from workers.lib.environments.episodes import ToolEpisode, tool_names
 from workers.lib.environments.responses import response_of, row_of
 from workers.lib.errors import SpecError
@@ -24,6 +24,7 @@ from workers.lib.verifiers import Clients, Execution, Score, masked
 
 TRIES = 3
 FIRST_WAIT_S = 0.2
+RESPONDS_S = 10.0  # to a question that costs nothing
 MAX_BYTES = 4 * 1024 * 1024  # of one answer
 MAX_TURNS = 10
 OPTIONS = {"url": str, "api_key_env": str, "timeout_s": (int, float), "success_at": (int, float), "tools": list}
@@ -92,11 +93,27 @@ class RemoteEpisode(ToolEpisode):
             return self.refusal(tool, args, f"There is no tool {tool[:80]}.")
         try:
             await self._begin()
-            answer = await self._post(quote(tool, safe=""), args)
         except (RemoteError, RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
+            raise EnvironmentFailed(f"no session could be opened ({_said(error)})") from error
+        try:
+            answer = await self._post(quote(tool, safe=""), args)
+        except RemoteError as error:
+            return self.refusal(tool, args, f"The tool did not answer ({_said(error)}).")
+        except (RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
+            if not await self.responds():
+                raise EnvironmentFailed(f"its server does not answer ({_said(error)})") from error
             return self.refusal(tool, args, f"The tool did not answer ({_said(error)}).")
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         return Execution(True, False, text, name=tool, args=args)
+
+    async def responds(self) -> bool:
+        """Whether the server answers anything at all, be it that there is no such page."""
+        try:
+            async with asyncio.timeout(RESPONDS_S):
+                await self.client.get("")
+        except (RefusedAddress, httpx2.HTTPError, TimeoutError):
+            return False
+        return True
 
     async def score(self) -> Score:
         try:

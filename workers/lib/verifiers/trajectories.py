@@ -19,7 +19,9 @@ WEIGHTS = {
     "stopped": -0.2,
     "unsafe": -1.0,
 }
-BAD_STOPS = ("turns", "length", "time", "max_turns", "max_tokens", "timeout")
+BAD_STOPS = (
+    "turns", "tokens", "time", "size", "context", "refused", "length", "max_turns", "max_tokens", "timeout",
+)  # fmt: skip
 
 
 class TrajectoryOptions(Options):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from inspect import isawaitable
 
-from workers.lib.environments import gold_calls, opening
+from workers.lib.environments import EnvironmentFailed, gold_calls, opening
 from workers.lib.environments.customer_service.shop import (
     CHECKED,
     HANDLERS,
@@ -155,14 +155,17 @@ class ServiceEpisode(ToolEpisode):
         return answer, over
 
     async def _by_model(self) -> tuple[str, bool]:
-        """The conversation with the roles exchanged. Raises what `ask` raises: the episode is masked then."""
+        """The conversation with the roles exchanged. Raises EnvironmentFailed: the episode is masked then."""
         wish = json.dumps(self.user.script, ensure_ascii=False)
         swapped = {"assistant": "user", "user": "assistant"}
         first = [message for message in self.task["messages"] if message["role"] == "user"]
         said = [{"role": swapped[item["role"]], "content": item["content"]} for item in [*first, *self.talked]]
         assert self.environment.ask is not None
-        answer = self.environment.ask([{"role": "system", "content": _ACTS_AS + wish}, *said])
-        text = str(await answer if isawaitable(answer) else answer)
+        try:
+            answer = self.environment.ask([{"role": "system", "content": _ACTS_AS + wish}, *said])
+            text = str(await answer if isawaitable(answer) else answer)
+        except Exception as error:
+            raise EnvironmentFailed(f"the simulated user did not answer ({type(error).__name__}: {error})") from error
         return text.replace(OVER, "").strip() or "Goodbye.", OVER in text
 
     # Judging
