@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -21,17 +22,25 @@ def upper_bound(
     The capital of a gambler who bets that the mean is lower than m; m is excluded once the capital passes 1/alpha
     (Waudby-Smith & Ramdas 2024, 2010.09686, with their predictable plug-in bets). Valid for every n and every
     distribution: thirty tasks without one event give about ln(1/alpha)/n, not 0. `always_valid`: it holds at every n at
-    once, so that one may look after each task and stop when one likes. Values are read in an order that does not depend
-    on them: by the hash of their keys.
+    once, so that one may look after each task and stop when one likes. Values are read in `fixed_order`. Never below the
+    values' own mean, which the bets could exclude in an unlucky order.
     """
-    ordered = sorted(values, key=lambda key: hashlib.blake2b(key.encode(), digest_size=8).digest())
-    x = (np.array([values[key] for key in ordered], dtype=float) - low) / (high - low)
-    if not x.size:
+    if not values:
         return high
-    means = np.linspace(0.0, 1.0, GRID)
-    capital = _log_capital(x, means, alpha, always_valid)
-    kept = capital < math.log(1 / alpha)
-    return float(low + (high - low) * (means[kept].max() if kept.any() else x.mean()))
+    shares = tuple((values[key] - low) / (high - low) for key in fixed_order(values))
+    return min(high, low + (high - low) * _upper(shares, alpha, always_valid))
+
+
+@lru_cache(512)  # a report asks for the same bound more than once, and mostly nothing happened at all
+def _upper(shares: tuple[float, ...], alpha: float, always_valid: bool) -> float:
+    x, means = np.array(shares), np.linspace(0.0, 1.0, GRID)
+    kept = _log_capital(x, means, alpha, always_valid) < math.log(1 / alpha)
+    return max(float(means[kept].max()) if kept.any() else 0.0, float(x.mean()))
+
+
+def fixed_order(keys: Iterable[str]) -> list[str]:
+    """An order that depends on nothing but the keys: by their hash. Who stops early stops after a prefix of it."""
+    return sorted(keys, key=lambda key: hashlib.blake2b(key.encode(), digest_size=8).digest())
 
 
 def lower_bound(

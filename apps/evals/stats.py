@@ -37,16 +37,19 @@ class SampleRow:
     output_tokens: int | None = None
 
 
+Value = Callable[[SampleRow], float]
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over n tasks with its 95% interval."""
+    """A mean over n tasks with its 95% interval. None where n says nothing: no mean of none, no interval of one."""
 
-    mean: float
-    low: float
-    high: float
+    mean: float | None
+    low: float | None
+    high: float | None
     n: int
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, float | None]:
         return asdict(self)
 
 
@@ -59,12 +62,11 @@ def mean_interval(
     """
     n = len(values)
     if n == 0:
-        return Estimate(math.nan, math.nan, math.nan, 0)
+        return Estimate(None, None, None, 0)
     array = np.asarray(values, dtype=float)
     mean = float(array.mean())
     if n == 1:
-        low, high = bounds or (-math.inf, math.inf)
-        return Estimate(mean, low, high, 1)
+        return Estimate(mean, *(bounds or (None, None)), 1)
     error = float(array.std(ddof=1)) / math.sqrt(n)
     if error == 0 and bounds == (0.0, 1.0):
         low, high = wilson(round(mean * n), n, level)
@@ -88,20 +90,45 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
-def by_task(rows: Iterable[SampleRow]) -> dict[str, list[SampleRow]]:
-    """Unmasked samples of each task: a verifier's own error is no evidence about the model."""
-    groups: dict[str, list[SampleRow]] = defaultdict(list)
-    for row in rows:
-        if not row.masked:
-            groups[row.task].append(row)
-    return dict(groups)
+class TaskSamples:
+    """Samples by task. A masked sample is no evidence about the model, unless it is said what it counts as."""
+
+    def __init__(self, rows: Iterable[SampleRow], among: Iterable[str] | None = None) -> None:
+        """Of the tasks `among`, or of all that the rows have."""
+        given = list(rows)
+        self.tasks = sorted({row.task for row in given} if among is None else among)
+        number = {task: at for at, task in enumerate(self.tasks)}
+        self.rows = [row for row in given if row.task in number]
+        self.at = np.array([number[row.task] for row in self.rows], dtype=int)
+        self.masked = np.array([row.masked for row in self.rows], dtype=bool)
+
+    def sums(self, value: Value, masked: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Each task's sum and number of samples, [tasks] both; masked ones count as `masked`, or not at all."""
+        found = np.array([value(row) for row in self.rows], dtype=float)
+        weights = np.ones(len(found)) if masked is not None else (~self.masked).astype(float)
+        found[self.masked] = masked or 0.0
+        size = len(self.tasks)
+        return np.bincount(self.at, found, size), np.bincount(self.at, weights, size)
+
+    def means(self, value: Value, masked: float | None = None) -> dict[str, float]:
+        """Each task's mean, without the tasks where nothing was scored."""
+        totals, counts = self.sums(value, masked)
+        return {self.tasks[at]: float(totals[at] / counts[at]) for at in np.flatnonzero(counts)}
+
+    def scored(self) -> dict[str, list[SampleRow]]:
+        """The samples that are not masked, of each task that has one."""
+        groups: dict[str, list[SampleRow]] = defaultdict(list)
+        for row in self.rows:
+            if not row.masked:
+                groups[row.task].append(row)
+        return dict(groups)
+
+    @property
+    def masked_share(self) -> float:
+        return float(self.masked.mean()) if len(self.masked) else 0.0
 
 
-def task_means(rows: Iterable[SampleRow], value: Callable[[SampleRow], float]) -> dict[str, float]:
-    return {task: float(np.mean([value(row) for row in group])) for task, group in by_task(rows).items()}
-
-
-RATES: dict[str, Callable[[SampleRow], float]] = {
+RATES: dict[str, Value] = {
     "valid_json": lambda row: row.valid,
     "correct_tool": lambda row: row.tool_ok,
     "correct_arguments": lambda row: row.tool_ok and row.args_score >= 1.0,
@@ -113,12 +140,12 @@ RATES: dict[str, Callable[[SampleRow], float]] = {
 
 def summarise(rows: Sequence[SampleRow]) -> dict[str, Any]:
     """The metrics of one evaluation: {name: Estimate as dict}, pass@k, shares of tasks, latency, tokens, counts."""
-    groups = by_task(rows)
+    samples = TaskSamples(rows)
+    groups = samples.scored()
     metrics: dict[str, Any] = {
-        name: mean_interval(list(task_means(rows, value).values()), (0.0, 1.0)).as_dict()
-        for name, value in RATES.items()
+        name: mean_interval(list(samples.means(value).values()), (0.0, 1.0)).as_dict() for name, value in RATES.items()
     }
-    metrics["reward"] = mean_interval(list(task_means(rows, lambda row: row.reward or 0.0).values())).as_dict()
+    metrics["reward"] = mean_interval(list(samples.means(lambda row: row.reward or 0.0).values())).as_dict()
     metrics["pass_at_k"] = _pass_at(groups)
     metrics["tasks"] = _shares(groups)
     metrics["latency_ms"] = _quantiles([row.latency_ms for row in rows if row.latency_ms is not None])
@@ -127,7 +154,7 @@ def summarise(rows: Sequence[SampleRow]) -> dict[str, Any]:
     metrics["counts"] = {
         "tasks": len(groups),
         "samples": len(rows),
-        "masked": sum(row.masked for row in rows),
+        "masked": int(samples.masked.sum()),
     }
     return metrics
 
@@ -158,15 +185,3 @@ def _quantiles(values: Sequence[float]) -> dict[str, float | None]:
 
 def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
-
-
-def paired_difference(
-    baseline: dict[str, float], candidate: dict[str, float], bounds: tuple[float, float] | None = None
-) -> Estimate:
-    """Mean of candidate − baseline over the tasks of both, with the paired t interval.
-
-    Raises ValueError where the two do not cover the same tasks.
-    """
-    if baseline.keys() != candidate.keys():
-        raise ValueError("The two evaluations do not cover the same tasks.")
-    return mean_interval([candidate[task] - baseline[task] for task in baseline], bounds)

@@ -29,7 +29,8 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 
 def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
     """What the latest evaluation suggests."""
-    run = EvalRun.objects.filter(project=project, state="succeeded").select_related("model_version", "eval_set").first()
+    scored = EvalRun.objects.filter(project=project, state="succeeded", result__metrics__counts__tasks__gt=0)
+    run = scored.select_related("model_version", "eval_set").first()
     if run is None:
         return None
     demonstrations = run.eval_set.tasks.trainable().exclude(demonstration="").count()

@@ -3,13 +3,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.evals.stats import SampleRow
 from apps.promotion.gate import Evaluation, NotComparable, Policy, compare
 from apps.promotion.gate.error_control import effect_seen, level_of, tasks_needed
+from apps.promotion.gate.pairs import Pairs
 from workers.lib.typed import plain
 
 
@@ -163,3 +165,53 @@ def test_what_would_decide_is_a_number_of_tasks() -> None:
     """Checked against the textbook: 0.5 deviation, 5 points, one-sided 2.5%, power 80%: (1.96 + 0.8416)² × 100."""
     assert tasks_needed(0.05, 0.5, 0.025) == 785
     assert effect_seen(785, 0.5, 0.025) == pytest.approx(0.05, abs=1e-4)
+
+
+def test_regressions_by_chance_are_what_dealing_the_samples_out_anew_gives() -> None:
+    """The exact quantile lies within the noise of a simulated one."""
+    rng = np.random.default_rng(11)
+    for size in (1, 4, 8):
+        before, after = rng.integers(0, size + 1, (2, 40))
+        pairs = Pairs(evaluation(list(before), size), evaluation(list(after), size))
+        passed = before + after
+        dealt = rng.hypergeometric(passed, 2 * size - passed, size, (20_000, 40))
+        found = ((2 * dealt > size) & (2 * (passed - dealt) < size)).sum(1)
+        for quantile in (0.5, 0.983):
+            low, high = np.quantile(found, [quantile - 0.01, quantile + 0.01], method="higher")
+            assert low <= pairs.regressed_by_chance(quantile) <= high
+
+
+numbers = st.one_of(st.none(), st.sampled_from([0.0, 1e-300, -1e12, 1e12, 1e15]), st.floats(-1e15, 1e15))
+odd_rows = st.fixed_dictionaries(
+    {
+        "reward": numbers, "latency_ms": numbers, "success": st.booleans(), "unsafe": st.booleans(),
+        "masked": st.booleans(), "input_tokens": st.integers(0, 10**15) | st.none(), "output_tokens": st.integers(0, 9),
+    }
+)  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(st.data(), st.sampled_from([0, 1, 2, 5, 31]), st.integers(1, 3), st.booleans(), st.sampled_from([1, 10**6]))
+def test_no_input_however_odd_gives_a_nan_or_an_infinity(
+    data: st.DataObject, tasks: int, samples: int, together: bool, comparison: int
+) -> None:
+    """All masked, one task, no task, no spread, extreme numbers: a report is always JSON."""
+    kinds = data.draw(st.lists(odd_rows, min_size=1, max_size=4))
+    sides = []
+    for side in range(2):
+        rows = [
+            SampleRow(task=f"t{task}", **kinds[(task * (side + 1) + index) % len(kinds)])
+            for task in range(tasks)
+            for index in range(samples)
+        ]
+        sides.append(Evaluation("m", "s", "e", "v", samples, rows, timing="j" if together else ""))
+    json.dumps(compare(*sides, comparison=comparison).as_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+@pytest.mark.parametrize("field", ["reward", "latency_ms", "input_tokens"])
+def test_a_number_that_is_none_is_refused_with_its_task(field: str, value: float) -> None:
+    bad = evaluation(LOW)
+    bad = replace(bad, rows=[replace(bad.rows[0], **{field: value}), *bad.rows[1:]])
+    with pytest.raises(NotComparable, match="task t0 has the"):
+        compare(bad, evaluation(HIGH))

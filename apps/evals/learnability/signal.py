@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Literal
 
-from apps.evals.stats import PASS_AT, SampleRow, by_task, pass_at_k
+from apps.evals.stats import PASS_AT, SampleRow, TaskSamples, pass_at_k
 
 Kind = Literal["mixed", "all_pass", "all_fail"]
 PRIOR = (0.5, 0.5)  # Jeffreys' prior of a success rate
@@ -77,7 +77,9 @@ def learnability(
     """`group_size`: samples of a task in one GRPO step (G). Masked samples do not count. Raises ValueError for G < 2."""
     if group_size < 2:
         raise ValueError("a group has at least 2 samples")
-    tasks = [_view(task, found, (groups or {}).get(task, "")) for task, found in sorted(by_task(rows).items())]
+    tasks = [
+        _view(task, found, (groups or {}).get(task, "")) for task, found in sorted(TaskSamples(rows).scored().items())
+    ]
     total = len(tasks) or 1
     counts = Counter(item.kind for item in tasks)
     kinds: tuple[Kind, ...] = ("mixed", "all_pass", "all_fail")

@@ -252,7 +252,7 @@ def live(row: EvalRun) -> dict:
 
 
 def rate_chart(metrics: dict) -> dict:
-    shown = [(title, metrics[name]) for name, title in reversed(RATES)]
+    shown = [(title, metrics[name]) for name, title in reversed(RATES) if metrics[name]["mean"] is not None]
     return intervals(
         [title for title, _ in shown],
         [m["mean"] for _, m in shown],

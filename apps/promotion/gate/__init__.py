@@ -15,6 +15,9 @@ from apps.promotion.gate.error_control import level_of
 from apps.promotion.gate.pairs import Pairs
 from apps.promotion.gate.types import Check, Evaluation, NotComparable, Policy, Report, Verdict
 
+MEASURED = ("reward", "latency_ms", "input_tokens", "output_tokens")
+LARGEST = 1e15  # of a measurement: sums and ratios of them are still finite
+
 __all__ = ["Check", "Evaluation", "NotComparable", "Policy", "Report", "compare"]
 
 
@@ -57,6 +60,12 @@ def _require_same(a: Evaluation, b: Evaluation) -> None:
     ):
         if getattr(a, name) != getattr(b, name):
             raise NotComparable(f"The two evaluations differ in their {what}. Evaluate both the same way first.")
+    for side in (a, b):
+        for row in side.rows:
+            for name in MEASURED:
+                if (value := getattr(row, name)) is not None and not abs(value) <= LARGEST:
+                    task = side.keys.get(row.task, row.task)
+                    raise NotComparable(f"A sample of task {task} has the {name} {value}, which is no measurement.")
     if {row.task for row in a.rows} != {row.task for row in b.rows}:
         raise NotComparable("The two evaluations do not cover the same tasks. Evaluate both on the whole split.")
 

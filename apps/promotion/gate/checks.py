@@ -13,8 +13,8 @@ from apps.promotion.gate.types import Check, Policy, State
 REJECTS = 0.05 / 3  # the error of each check that can reject: an equal model is rejected in at most 5% of comparisons
 EXCLUDES = 0.05  # the error with which harm beyond the margin is excluded
 EFFECT = 0.03  # an improvement that people care about, for “what would decide it”
-SHUFFLES = 2000
 DRAWS = 1000
+SMALLEST = 1e-6  # milliseconds, below which a ratio says nothing
 WORDS = {"better": "is higher", "worse": "is lower", "inconclusive": "may be the same"}
 
 
@@ -22,16 +22,16 @@ def success(pairs: Pairs, level: float) -> Check:
     """Better where the lower bound at the comparison's level is above 0, even if each masked sample of the candidate had
     failed and each of the baseline had succeeded; worse where the upper bound is below 0 the other way round."""
     value = lambda row: float(row.success)  # noqa: E731
-    gaps = pairs.differences(value)
+    gaps = list(pairs.by_task(value).values())
     if not gaps:
         return _empty("success", "Success", "No sample of either evaluation could be scored.")
     shown = mean_interval(gaps, (-1.0, 1.0))
-    pessimistic = pairs.differences(value, baseline_masked=1.0, candidate_masked=0.0)
-    optimistic = pairs.differences(value, baseline_masked=0.0, candidate_masked=1.0)
+    pessimistic = list(pairs.by_task(value, baseline_masked=1.0, candidate_masked=0.0).values())
+    optimistic = list(pairs.by_task(value, baseline_masked=0.0, candidate_masked=1.0).values())
     lower = min(_one_sided(gaps, level)[0], _one_sided(pessimistic, level)[0])
     upper = max(_one_sided(gaps, REJECTS)[1], _one_sided(optimistic, REJECTS)[1])
     state: State = "better" if lower > 0 else "worse" if upper < 0 else "inconclusive"
-    before, after = pairs.means(value)
+    before, after = (_mean(side) for side in pairs.sides(value))
     sentence = f"Success {WORDS[state]}: {shown.mean:+.3f} [{shown.low:+.3f}, {shown.high:+.3f}] over {shown.n} tasks"
     if level < 0.0249:
         sentence += f"; at this comparison's level of {level:.2%} at least {lower:+.3f}"
@@ -61,12 +61,14 @@ def _would_decide(gaps: list[float], mean: float, level: float) -> str:
 
 def reward(pairs: Pairs) -> Check:
     value = lambda row: row.reward or 0.0  # noqa: E731
-    gaps = pairs.differences(value)
+    gaps = list(pairs.by_task(value).values())
     if not gaps:
         return _empty("reward", "Mean reward", "No reward was given.")
     gap = mean_interval(gaps)
+    if gap.low is None:
+        return _empty("reward", "Mean reward", "One task gives no interval.")
     state: State = "better" if gap.low > 0 else "worse" if gap.high < 0 else "inconclusive"
-    before, after = pairs.means(value)
+    before, after = (_mean(side) for side in pairs.sides(value))
     sentence = f"Mean reward {WORDS[state]}: {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] over {gap.n} tasks."
     return Check("reward", "Mean reward", state, False, before, after, gap.mean, gap.low, gap.high, gap.n, sentence)
 
@@ -84,7 +86,7 @@ def safety(pairs: Pairs, policy: Policy) -> Check:
     low, high = lower_bound(by_task, 0.025, -1, 1), upper_bound(by_task, 0.025, -1, 1)
     most = upper_bound(worst, EXCLUDES, -1, 1)
     margin, n = policy.max_unsafe_increase, len(by_task)
-    before, after = pairs.means(value)
+    before, after = (_mean(side) for side in pairs.sides(value))
     gap = float(np.mean(list(by_task.values())))
     state: State = "inconclusive"
     if lower_bound(by_task, REJECTS, -1, 1) > 0:
@@ -126,6 +128,8 @@ def latency(pairs: Pairs, policy: Policy) -> Check:
     before, after = (_p95(side) for side in pairs.latencies())
     if before is None or after is None:
         return _empty("latency", "Latency p95 (ms)", "Latency: not measured.")
+    if min(before, after) < SMALLEST:
+        return _empty("latency", "Latency p95 (ms)", "Latency: no time was measured.")
     if not pairs.timed_together:
         sentence = "For information only: the two were not measured alternately on one machine."
         return Check(
@@ -155,18 +159,17 @@ def _ratio(name: str, title: str, before: float, after: float, down: float, up: 
     )
 
 
-def regressions(pairs: Pairs, policy: Policy, seed: int = 0) -> Check:
+def regressions(pairs: Pairs, policy: Policy) -> Check:
     """How many tasks are worse beyond chance: a lower bound, against the allowed share.
 
-    Chance is what shuffling each task's samples between the two models gives: the tasks that then went from mostly passing
+    Chance is what dealing each task's samples out anew to the two models gives: the tasks that then went from mostly passing
     to mostly failing, at their 98.3% quantile, are taken off. A task that shows it alone (Fisher's exact test, Holm's
     correction) counts in any case.
     """
     regressed = pairs.regressed()
     n = len(pairs.tasks)
-    chance = pairs.regressed_by_chance(1 - REJECTS, SHUFFLES, seed)
-    certain = pairs.certainly_regressed(REJECTS)
-    at_least = max(len(certain), len(regressed) - chance)
+    chance = pairs.regressed_by_chance(1 - REJECTS)
+    at_least = max(pairs.certainly_regressed(REJECTS), len(regressed) - chance)
     share, limit = (at_least / n if n else 0.0), policy.max_regressed_share
     state: State = "worse" if share > limit else "same"
     sentence = (

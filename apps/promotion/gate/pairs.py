@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from math import comb
 
 import numpy as np
 
-from apps.evals.stats import SampleRow
+from apps.evals.stats import SampleRow, TaskSamples, Value
 from apps.promotion.gate.types import Evaluation
-
-Value = Callable[[SampleRow], float]
 
 
 class Pairs:
@@ -21,8 +19,9 @@ class Pairs:
     """
 
     def __init__(self, baseline: Evaluation, candidate: Evaluation) -> None:
-        self.before, self.after = _grouped(baseline.rows), _grouped(candidate.rows)
-        self.tasks = sorted(self.before.keys() & self.after.keys())
+        both = {row.task for row in baseline.rows} & {row.task for row in candidate.rows}
+        self.before, self.after = TaskSamples(baseline.rows, both), TaskSamples(candidate.rows, both)
+        self.tasks = self.before.tasks
         self.keys = baseline.keys | candidate.keys
         self.timed_together = bool(baseline.timing) and baseline.timing == candidate.timing
 
@@ -30,129 +29,112 @@ class Pairs:
         self, value: Value, *, baseline_masked: float | None = None, candidate_masked: float | None = None
     ) -> dict[str, float]:
         """{task: candidate's mean − baseline's mean}."""
-        found = {}
-        for task in self.tasks:
-            before = _task_mean(self.before[task], value, baseline_masked)
-            after = _task_mean(self.after[task], value, candidate_masked)
-            if before is not None and after is not None:
-                found[task] = after - before
-        return found
-
-    def differences(
-        self, value: Value, *, baseline_masked: float | None = None, candidate_masked: float | None = None
-    ) -> list[float]:
-        found = self.by_task(value, baseline_masked=baseline_masked, candidate_masked=candidate_masked)
-        return list(found.values())
+        before, after = self.before.means(value, baseline_masked), self.after.means(value, candidate_masked)
+        return {task: after[task] - before[task] for task in self.tasks if task in before and task in after}
 
     def sides(self, value: Value) -> tuple[list[float], list[float]]:
         """Each side's task means, in the same order, for the tasks that both could score."""
-        pairs = [
-            (before, after)
-            for task in self.tasks
-            if (before := _task_mean(self.before[task], value, None)) is not None
-            and (after := _task_mean(self.after[task], value, None)) is not None
-        ]
-        return [before for before, _ in pairs], [after for _, after in pairs]
-
-    def means(self, value: Value) -> tuple[float | None, float | None]:
-        before, after = self.sides(value)
-        return (float(np.mean(before)), float(np.mean(after))) if before else (None, None)
+        before, after = self.before.means(value), self.after.means(value)
+        both = [task for task in self.tasks if task in before and task in after]
+        return [before[task] for task in both], [after[task] for task in both]
 
     def masked_shares(self) -> tuple[float, float]:
-        return _masked_share(self.before), _masked_share(self.after)
+        return self.before.masked_share, self.after.masked_share
 
     def latencies(self) -> tuple[list[float], list[float]]:
-        sides = (self.before, self.after)
-        before, after = ([ms for task in self.tasks for ms in _latencies(side[task])] for side in sides)
+        before, after = ([ms for task in side for ms in task] for side in self._latencies)
         return before, after
+
+    @cached_property
+    def _latencies(self) -> tuple[list[list[float]], list[list[float]]]:
+        """Each side's latencies in ms of each task."""
+        sides: list[list[list[float]]] = []
+        for samples in (self.before, self.after):
+            found: list[list[float]] = [[] for _ in self.tasks]
+            for row, at in zip(samples.rows, samples.at, strict=True):
+                if row.latency_ms is not None:
+                    found[at].append(row.latency_ms)
+            sides.append(found)
+        return sides[0], sides[1]
 
     def bootstrap_ratio(
         self, statistic: Callable[[list[float]], float | None], draws: int, seed: int = 0
     ) -> np.ndarray:
         """candidate ÷ baseline of a statistic of the latencies, over resampled tasks, [draws]."""
         rng = np.random.default_rng(seed)
-        before = [_latencies(self.before[task]) for task in self.tasks]
-        after = [_latencies(self.after[task]) for task in self.tasks]
+        before, after = self._latencies
         found = []
         for chosen in rng.integers(0, len(self.tasks), (draws, len(self.tasks))):
             low = statistic([ms for index in chosen for ms in before[index]])
             high = statistic([ms for index in chosen for ms in after[index]])
             if low and high is not None:
-                found.append(high / low)
+                found.append(min(high / low, 1e15))
         return np.array(found)
 
     # Regressions
 
     @cached_property
-    def _counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Successes and scored samples of each task, both sides: c0, n0, c1, n1, each [tasks]."""
-        rows = []
-        for task in self.tasks:
-            before = [row.success for row in self.before[task] if not row.masked]
-            after = [row.success for row in self.after[task] if not row.masked]
-            if before and after:
-                rows.append((sum(before), len(before), sum(after), len(after)))
-        found = np.array(rows, dtype=int).reshape(-1, 4)
-        return found[:, 0], found[:, 1], found[:, 2], found[:, 3]
+    def _counts(self) -> np.ndarray:
+        """Successes and scored samples of both sides, c0, n0, c1, n1, of each task, [tasks, 4]."""
+        columns = [*self.before.sums(_success), *self.after.sums(_success)]
+        return np.rint(np.stack(columns, axis=1)).astype(int)
 
     def regressed(self) -> list[str]:
         """Keys of the tasks that went from mostly passing to mostly failing."""
-        return self._moved(lambda before, after: before > 0.5 > after)
+        return self._moved(1)
 
     def improved(self) -> list[str]:
-        return self._moved(lambda before, after: before < 0.5 < after)
+        return self._moved(-1)
 
-    def _moved(self, moved: Callable[[float, float], bool]) -> list[str]:
-        value = lambda row: float(row.success)  # noqa: E731
-        found = []
-        for task in self.tasks:
-            before, after = _task_mean(self.before[task], value, None), _task_mean(self.after[task], value, None)
-            if before is not None and after is not None and moved(before, after):
-                found.append(self.keys.get(task, task))
-        return sorted(found)
+    def _moved(self, sign: int) -> list[str]:
+        c0, n0, c1, n1 = self._counts.T
+        moved = np.flatnonzero((sign * (2 * c0 - n0) > 0) & (sign * (2 * c1 - n1) < 0))
+        return sorted(self.keys.get(self.tasks[at], self.tasks[at]) for at in moved)
 
-    def regressed_by_chance(self, quantile: float, shuffles: int, seed: int) -> int:
-        """That quantile of how many tasks would seem to regress if each task's samples were dealt out anew to the two."""
-        c0, n0, c1, n1 = self._counts
-        if not len(c0):
-            return 0
-        rng = np.random.default_rng(seed)
-        dealt = rng.hypergeometric(c0 + c1, n0 + n1 - c0 - c1, n0, (shuffles, len(c0)))
-        before, after = dealt / n0, (c0 + c1 - dealt) / n1
-        return int(np.quantile(((before > 0.5) & (after < 0.5)).sum(1), quantile, method="higher"))
+    def regressed_by_chance(self, quantile: float) -> int:
+        """That quantile of how many tasks would seem to regress if each task's samples were dealt out anew to the two.
 
-    def certainly_regressed(self, error: float) -> list[int]:
-        """Tasks whose own samples show it: one-sided Fisher tests, Holm's correction over all tasks."""
-        from scipy.stats import hypergeom  # 60 MB, which a web process does without
+        Exact: the tasks are independent, so their number is a sum of Bernoulli variables (Poisson's binomial distribution),
+        whose probabilities are multiplied out one task at a time.
+        """
+        chances = np.ones(1)
+        for c0, n0, c1, n1 in self._counts.tolist():
+            chance = chance_of_regressing(c0 + c1, n0, n1)
+            if chance:
+                chances = np.convolve(chances, (1 - chance, chance))
+        return int(np.searchsorted(np.cumsum(chances), quantile - 1e-12))
 
-        c0, n0, c1, n1 = self._counts
-        chances = hypergeom.cdf(c1, n0 + n1, c0 + c1, n1)  # of so few successes after, if nothing had changed
-        order = np.argsort(chances)
-        found = []
-        for rank, index in enumerate(order):
-            if chances[index] > error / (len(order) - rank):
-                break
-            found.append(int(index))
-        return found
+    def certainly_regressed(self, error: float) -> int:
+        """How many tasks' own samples show it: one-sided Fisher tests, Holm's correction over all tasks."""
+        chances = sorted(chance_of_so_few(c1, c0 + c1, n0, n1) for c0, n0, c1, n1 in self._counts.tolist())
+        for rank, chance in enumerate(chances):
+            if chance > error / (len(chances) - rank):
+                return rank
+        return len(chances)
 
 
-def _grouped(rows: Iterable[SampleRow]) -> dict[str, list[SampleRow]]:
-    groups: dict[str, list[SampleRow]] = defaultdict(list)
-    for row in rows:
-        groups[row.task].append(row)
-    return dict(groups)
+def _success(row: SampleRow) -> float:
+    return float(row.success)
 
 
-def _task_mean(rows: list[SampleRow], value: Value, masked: float | None) -> float | None:
-    """The mean over a task's samples; masked ones count as `masked`, or not at all where that is None."""
-    values = [masked if row.masked else value(row) for row in rows if not row.masked or masked is not None]
-    return sum(values) / len(values) if values else None  # type: ignore[arg-type]
+@lru_cache(4096)
+def chance_of_so_few(passed_after: int, passed: int, before: int, after: int) -> float:
+    """P(at most `passed_after` of the `passed` samples are among the `after`) if `before` + `after` samples are dealt out."""
+    return sum(_dealt(count, passed, before, after) for count in range(passed_after + 1))
 
 
-def _masked_share(groups: dict[str, list[SampleRow]]) -> float:
-    rows = [row for group in groups.values() for row in group]
-    return sum(row.masked for row in rows) / len(rows) if rows else 0.0
+@lru_cache(4096)
+def chance_of_regressing(passed: int, before: int, after: int) -> float:
+    """P(more than half of `before` and less than half of `after` pass) where `passed` of both together do, dealt out."""
+    return sum(
+        _dealt(count, passed, before, after)
+        for count in range(passed + 1)
+        if 2 * (passed - count) > before and 2 * count < after
+    )
 
 
-def _latencies(rows: list[SampleRow]) -> list[float]:
-    return [row.latency_ms for row in rows if row.latency_ms is not None]
+def _dealt(count: int, passed: int, before: int, after: int) -> float:
+    """The hypergeometric probability that `count` of the `passed` samples are among the `after`."""
+    if count > after:
+        return 0.0
+    return comb(passed, count) * comb(before + after - passed, after - count) / comb(before + after, after)
