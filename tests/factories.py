@@ -14,7 +14,9 @@ from apps.demo.recipes import HARNESS, VERIFIER
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals import actions as evals
-from apps.evals.models import EvalRun, EvalSet, Sample, Split
+from apps.evals import latency
+from apps.evals.latency import submit_measurement
+from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, Sample, Split
 from apps.evals.stats import summarise
 from apps.failures.models import Failure, FailureCluster
 from apps.registry.actions import register_adapter, register_base
@@ -178,3 +180,21 @@ def make_eval_run(
     run.finish(JobState.SUCCEEDED, result={"metrics": summarise(rows_of(run.samples.all()))})
     run.refresh_from_db()
     return run
+
+
+def make_measurement(runs: list[EvalRun], took: list[float], failed: int = 0) -> LatencyMeasurement:
+    """A finished measurement: each run's model took so many milliseconds; its last `failed` answers failed."""
+    measurement = submit_measurement(runs=runs, by=admin_of(runs[0].project), rounds=2)
+    measurement.claim("test")
+    tasks = measurement.spec["tasks"]
+    events = [
+        {"type": "sample", "version": str(run.pk), "task_id": task, "round": number, "turn": turn, "input_tokens": 50,
+         "output_tokens": 20, "latency_ms": None if turn and at >= len(tasks) - failed else ms * (1 + 0.01 * (at % 7))}
+        for number in range(2)
+        for at, task in enumerate(tasks)
+        for turn, (run, ms) in enumerate(zip(runs, took, strict=True))
+    ]  # fmt: skip
+    latency.store_events(measurement, events)
+    measurement.finish(JobState.SUCCEEDED, result=latency.complete(measurement, {"metrics": {"rounds": 2}}))
+    measurement.refresh_from_db()
+    return measurement

@@ -1,4 +1,4 @@
-"""The jobs of floor 6: evaluations, imports of tasks, variants that a model writes."""
+"""The jobs of floor 6: evaluations, latency measured in turns, imports of tasks, variants that a model writes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from django.conf import settings
 
 from apps.core.kinds import ChildProcess, InProcess, register
-from apps.evals import importing
-from apps.evals.models import EvalRun, Sample, SampleFields, TaskImport, VariantJob
+from apps.evals import importing, latency
+from apps.evals.models import EvalRun, LatencyMeasurement, Sample, SampleFields, TaskImport, VariantJob
 from apps.evals.stats import SampleRow, summarise
 from apps.evals.variants import model_job
 from apps.registry.actions import engine_spec, model_spec
@@ -85,6 +85,16 @@ register(
         child_spec=child_spec,
         store_events=store_events,
         complete=complete,
+    ),
+)
+register(
+    LatencyMeasurement,
+    ChildProcess(
+        queue="eval",
+        program=lambda measurement: "measure_latency",
+        child_spec=latency.child_spec,
+        store_events=latency.store_events,
+        complete=latency.complete,
     ),
 )
 register(TaskImport, InProcess(queue="default", steps=importing.steps, ended=importing.ended))

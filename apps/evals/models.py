@@ -220,6 +220,41 @@ class EvalRun(Job):
     samples_per_task = models.PositiveSmallIntegerField(default=8)
 
 
+class LatencyMeasurement(Job):
+    """The models of several evaluations answer the same tasks in turns, so that their latencies can be compared (`latency`)."""
+
+    class Adapters(models.TextChoices):
+        MERGED = "merged", "merged into the base"
+        HOT = "hot", "applied beside the base"
+
+    runs = models.ManyToManyField(EvalRun, related_name="measurements")
+    adapters = models.CharField(max_length=6, choices=Adapters, default=Adapters.MERGED)
+
+
+class TimedAnswer(models.Model):
+    """One answer of a measurement; `turn` is its place among those to the same task. No latency: the answer failed."""
+
+    measurement = models.ForeignKey(LatencyMeasurement, models.CASCADE, related_name="answers")
+    attempt = models.PositiveIntegerField(help_text="Of the job: another one may have run on another machine")
+    run = models.ForeignKey(EvalRun, models.CASCADE, related_name="+")
+    task = models.ForeignKey(Task, models.CASCADE, related_name="+")
+    round = models.PositiveSmallIntegerField()
+    turn = models.PositiveSmallIntegerField()
+    latency_ms = models.FloatField(null=True)
+    input_tokens = models.PositiveIntegerField()
+    output_tokens = models.PositiveIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["measurement", "attempt", "run", "task", "round"], name="one_timed_answer_per_turn"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task} round {self.round}"
+
+
 class TaskImport(Job):
     """Tasks from a file, stored by a worker. Its id names the folder in which the file waits (`importing`)."""
 

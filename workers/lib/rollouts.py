@@ -90,17 +90,20 @@ async def rollout(
     *,
     seed: int = 0,
     key: int = 0,
+    scored: bool = True,
     scoring: asyncio.Semaphore | None = None,
 ) -> Finished:
     """Drives one episode to its end, scores and closes it. Raises PolicyError where that is final, and a cancellation.
 
-    `scoring` bounds how many are scored at a time, so that the seconds of a score are not spent in a queue.
+    Without `scored` the verifier is not asked: where only time and tokens count. `scoring` bounds how many are scored at a
+    time, so that the seconds of a score are not spent in a queue.
     """
     began, replies = time.perf_counter(), list[Reply]()
     try:
         stopped, reason = await _converse(policy, episode, limits, replies, seed, key)
         stop_reason, reason = stopped or episode.stop_reason, reason or episode.failure
         async with scoring or contextlib.nullcontext():
+            reason = reason or ("" if scored else "Only its time was measured.")
             score = masked(reason) if reason else await _score(episode, limits)
     finally:
         await _close(episode)

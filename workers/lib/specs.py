@@ -84,6 +84,26 @@ class Evaluate(Job, kw_only=True):
     samples_per_task: AtLeastOne
 
 
+class Timed(Form, kw_only=True):
+    """One version whose latency is measured; `id` names it in the events."""
+
+    id: Text
+    model: Model
+    engine: Engine
+    environment: dict
+
+
+class MeasureLatency(Job, kw_only=True):
+    """`adapters` are merged into their base, or hot: applied beside it, for all versions alike."""
+
+    versions: Annotated[list[Timed], Meta(min_length=2)]
+    tasks: Tasks
+    rounds: AtLeastOne = 4
+    warm_up: Count = 2  # answers of each version that do not count
+    precision: Positive = 0.1  # half the width of the interval of each ratio of medians that is good enough
+    adapters: Literal["merged", "hot"] = "merged"
+
+
 class Lora(Form, kw_only=True):
     """`lora_alpha` is twice the rank where it is not given."""
 
@@ -241,6 +261,7 @@ class DemoAgent(Job, kw_only=True):
 
 SPECS: dict[str, type[Job]] = {
     "evaluate": Evaluate,
+    "measure_latency": MeasureLatency,
     "sft": Sft,
     "grpo": Grpo,
     "rescore": Rescore,
@@ -256,6 +277,8 @@ def checked(spec: Any, kind: str) -> Any:
     found = convert(spec, SPECS[kind])
     if environment := getattr(found, "environment", None):
         convert(environment, Environment, "environment")
+    for at, version in enumerate(getattr(found, "versions", [])):
+        convert(version.environment, Environment, f"versions[{at}].environment")
     for name in ("tasks", "validation_tasks"):
         for at, task in enumerate(getattr(found, name, [])):
             convert(task, Task, f"{name}[{at}]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from workers.lib.errors import JobError, SpecError
 from workers.lib.prompting import as_text, for_template
-from workers.lib.specs import Lora
+from workers.lib.specs import Lora, Model
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -55,6 +57,28 @@ def load_policy(base: str | Path, adapter: str | Path | None, dtype: str = "floa
     if adapter:
         model = add_adapter(model, adapter, trainable=False)
     return model.eval(), tokenizer
+
+
+def load_side_by_side(models: Sequence[Model], dtype: str, *, merged: bool) -> list[tuple[Any, Any]]:
+    """(model, tokenizer) of each, ready to generate on the device. Raises JobError.
+
+    Hot adapters stand beside one base, whose weights all share; a merged one has weights of its own. A version without
+    adapter is the bare base.
+    """
+    bases: dict[str, tuple[Any, Any]] = {}
+    found = []
+    for model in models:
+        if model.base not in bases:
+            base, tokenizer = load_base(model.base, dtype)
+            bases[model.base] = base.to(device()), tokenizer
+        base, tokenizer = bases[model.base]
+        shared = {} if merged and model.adapter else {id(one): one for one in [*base.parameters(), *base.buffers()]}
+        own = copy.deepcopy(base, shared)  # what the memo names is not copied
+        if model.adapter:
+            own = add_adapter(own, model.adapter, trainable=False)
+            own = own.merge_and_unload() if merged else own
+        found.append((own.to(device()).eval(), tokenizer))
+    return found
 
 
 def add_adapter(model: Any, adapter: str | Path, *, trainable: bool) -> Any:

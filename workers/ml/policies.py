@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from workers.lib.chat_policy import ChatPolicy
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment
 from workers.lib.policies import EnginePolicy, Policy
-from workers.lib.specs import Engine, Model, Server
+from workers.lib.specs import Engine, Model, Server, Timed
 
 AT_ONCE = 64
 BATCHES = 16  # that wait for an engine in this process: enough to put answers of about the same length together
@@ -19,6 +21,25 @@ def open_policy(engine: Engine, model: Model, sampling: Sampling) -> Policy:
     from workers.ml.transformers_engine import TransformersEngine
 
     return EnginePolicy(TransformersEngine.load(engine, model), sampling)
+
+
+def open_side_by_side(versions: Sequence[Timed], samplings: Sequence[Sampling], *, merged: bool) -> list[Policy]:
+    """One for each version, to be asked in turns. Those of this process share its base (`load_side_by_side`)."""
+    engines = [version.engine for version in versions]
+    if any(isinstance(engine, Server) for engine in engines):
+        return [
+            open_policy(version.engine, version.model, sampling)
+            for version, sampling in zip(versions, samplings, strict=True)
+        ]
+    from workers.ml.models import load_side_by_side, set_threads
+    from workers.ml.transformers_engine import TransformersEngine
+
+    set_threads(engines[0].threads)
+    loaded = load_side_by_side([version.model for version in versions], engines[0].dtype, merged=merged)
+    return [
+        EnginePolicy(TransformersEngine(*pair, batch_size=1), sampling)
+        for pair, sampling in zip(loaded, samplings, strict=True)
+    ]
 
 
 def episodes_at_once(engine: Engine, environment: Environment) -> int:

@@ -631,6 +631,133 @@ class Migration(migrations.Migration):
         ),
         # A frozen set is its digest: the database refuses every change of its tasks and of itself.
         # `SET LOCAL flywheel.purge = 'on'` is for deleting a whole project.
+        migrations.CreateModel(
+            name="LatencyMeasurement",
+            fields=[
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
+                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "adapters",
+                    models.CharField(
+                        choices=[("merged", "merged into the base"), ("hot", "applied beside the base")],
+                        default="merged",
+                        max_length=6,
+                    ),
+                ),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                    ),
+                ),
+                ("runs", models.ManyToManyField(related_name="measurements", to="evals.evalrun")),
+            ],
+            options={
+                "ordering": ("-created_at",),
+                "abstract": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="TimedAnswer",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "attempt",
+                    models.PositiveIntegerField(help_text="Of the job: another one may have run on another machine"),
+                ),
+                ("round", models.PositiveSmallIntegerField()),
+                ("turn", models.PositiveSmallIntegerField()),
+                ("latency_ms", models.FloatField(null=True)),
+                ("input_tokens", models.PositiveIntegerField()),
+                ("output_tokens", models.PositiveIntegerField()),
+                (
+                    "measurement",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="answers",
+                        to="evals.latencymeasurement",
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="evals.evalrun"
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name="+", to="evals.task"),
+                ),
+            ],
+        ),
+        migrations.AddIndex(
+            model_name="latencymeasurement",
+            index=models.Index(fields=["state", "heartbeat_at"], name="latencymeasurement_by_state"),
+        ),
+        migrations.AddConstraint(
+            model_name="latencymeasurement",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
+                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                    _connector="OR",
+                ),
+                name="latencymeasurement_finished_iff_terminal",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="timedanswer",
+            constraint=models.UniqueConstraint(
+                fields=("measurement", "attempt", "run", "task", "round"), name="one_timed_answer_per_turn"
+            ),
+        ),
         migrations.RunSQL(
             """
             CREATE FUNCTION evals_task_frozen() RETURNS trigger LANGUAGE plpgsql AS $$
