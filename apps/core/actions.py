@@ -57,11 +57,16 @@ def create_project(*, slug: str, name: str, by: Any, description: str = "") -> P
 
 
 @transaction.atomic
-def create_api_key(*, project: Project, name: str, by: Any, secret: str = "") -> tuple[ApiKey, str]:
+def create_api_key(
+    *, project: Project, name: str, by: Any, secret: str = "", may_see_holdout: bool = False
+) -> tuple[ApiKey, str]:
     """The row and the secret, which is shown once and cannot be read again."""
     secret = secret or ApiKey.new_secret()
-    key = ApiKey.objects.create(project=project, name=name, prefix=secret[:8], digest=key_digest(secret), created_by=by)
-    audit("api_key.created", project=project, by=by, target=key, name=name)
+    key = ApiKey.objects.create(
+        project=project, name=name, prefix=secret[:8], digest=key_digest(secret), created_by=by,
+        may_see_holdout=may_see_holdout,
+    )  # fmt: skip
+    audit("api_key.created", project=project, by=by, target=key, name=name, may_see_holdout=may_see_holdout)
     return key, secret
 
 

@@ -79,7 +79,10 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
 
 
 class ApiKey(models.Model):
-    """A bearer key of one project. The secret is shown once; only its digest is kept."""
+    """A bearer key of one project. The secret is shown once; only its digest is kept.
+
+    `may_see_holdout`: it may read hold-outs and have answers to them scored. An agent's own key need not.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=80)
@@ -88,6 +91,7 @@ class ApiKey(models.Model):
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     last_used_at = models.DateTimeField(null=True)
+    may_see_holdout = models.BooleanField(default=False)
     revoked_at = models.DateTimeField(null=True)
 
     objects = ApiKeyQuerySet.as_manager()

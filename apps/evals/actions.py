@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.utils import timezone
 
 from apps.core import jobs, locks
@@ -17,7 +17,7 @@ from apps.core.locks import ProjectLock
 from apps.core.models import Project
 from apps.environments.models import Environment
 from apps.evals.canonical import canonical_hash, set_digest
-from apps.evals.holdout import leaks
+from apps.evals.holdout import groups, leaks
 from apps.evals.holdout.splits import choose_holdout
 from apps.evals.holdout.view_log import record_view
 from apps.evals.models import WAITING, EvalRun, EvalSet, EvalSetState, HoldoutView, Origin, Split, Task
@@ -25,7 +25,7 @@ from apps.evals.near_duplicates import compare
 from apps.failures.actions.clusters import in_evals
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Outcome, Trajectory
-from workers.lib.messages import calls_in, is_example, is_prompt
+from workers.lib.messages import calls_in, is_example
 
 DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
 FROZEN = "{} is frozen. Create a new version to change its tasks."
@@ -100,22 +100,9 @@ def as_call(value: Any) -> dict | None:
     return found[0].plain if found and not found[0].problem else None
 
 
-def prompt_of(trajectory: Trajectory) -> list[dict]:
-    """The messages up to the agent's first turn, without the harness's: instructions and examples."""
-    prompt: list[dict] = []
-    for message in trajectory.messages:
-        if is_example(message):
-            continue
-        if message.get("role") == "assistant":
-            break
-        if not is_prompt(message):
-            prompt.append({"role": message["role"], "content": message.get("content") or ""})
-    return prompt
-
-
 def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
     """The unsaved task of a trajectory. Raises EvalSetError where nobody has said what would have been right."""
-    prompt, expected = prompt_of(trajectory), expected_call(trajectory)
+    prompt, expected = groups.prompt_of(trajectory), expected_call(trajectory)
     if not prompt:
         raise EvalSetError(f"Trajectory {trajectory} has no request before the agent's first turn.")
     if expected is None:
@@ -129,6 +116,7 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
         key=trajectory.external_id[:120],
         split=split,
         group=str(trajectory.metadata.get("group") or trajectory.session_id or canonical_hash(prompt)),
+        groups=groups.names_of(trajectory),
         canonical_hash=canonical_hash(prompt),
         messages=prompt,
         expected=expected,
@@ -143,7 +131,7 @@ class TasksMade:
     made: int
     duplicates: int
     without_expected: int
-    guarded: int = 0  # left out: the same request or group stands on the other side of a hold-out
+    guarded: int = 0  # left out: the same request or a group of it stands on the other side of a hold-out
     leaks: list[leaks.Leak] = field(default_factory=list)  # left out: nearly the same task does
 
 
@@ -153,8 +141,8 @@ def tasks_from_trajectories(
 ) -> TasksMade:
     """Adds a task for each trajectory that says what would have been right; a prompt already there is skipped.
 
-    So is one that stands, itself, nearly or by its group, in a hold-out of the project: production asks the same again,
-    and that must not reach training. Raises EvalSetError for a frozen set.
+    So is one that stands, itself, nearly or by any of its groups, in a hold-out of the project: production asks the same
+    again, the same users come back, and that must not reach training. Raises EvalSetError for a frozen set.
     """
     tasks, without = [], 0
     for trajectory in trajectories:
@@ -169,8 +157,8 @@ def tasks_from_trajectories(
 def store_tasks(*, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str) -> TasksMade:
     """Adds unsaved tasks to a draft: `what` says where they come from. Every way to add tasks leads through here.
 
-    Left out and told: a prompt or key that the set has already, and what stands, itself, nearly or by its group, on the
-    other side of a hold-out of the project. Raises EvalSetError for a frozen set.
+    Left out and counted: a prompt or key that the set has already, and what stands, itself, nearly or by a group, on the
+    other side of a hold-out of the project (`groups.conflicts`). Raises EvalSetError for a frozen set.
     """
     eval_set = locked_draft(eval_set)
     have = set(eval_set.tasks.values_list("canonical_hash", flat=True))
@@ -182,8 +170,9 @@ def store_tasks(*, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str)
             keys.add(task.key)
             new.append(task)
     duplicates = len(given) - len(new)
-    allowed = _without_guarded(eval_set.project, new)
-    guarded, found = len(new) - len(allowed), _leaks(eval_set.project, allowed)
+    refused = {task.key for task, _ in groups.conflicts(eval_set.project, new)}
+    allowed = [task for task in new if task.key not in refused]
+    guarded, found = len(refused), _leaks(eval_set.project, allowed)
     leaking = {leak.key for leak in found}
     good = [task for task in allowed if task.key not in leaking]
     _insert(good)
@@ -215,28 +204,6 @@ def _leaks(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
     rest = [leaks.of_task(task) for task in tasks if task.split != Split.HOLDOUT]
     found = [*leaks.against(project, held, guarded=True), *leaks.against(project, rest, guarded=False)]
     return found + (list(leaks.across(tasks)) if held and rest else [])
-
-
-def _without_guarded(project: Project, tasks: list[Task]) -> list[Task]:
-    """Those that share nothing with the other side of any hold-out of the project."""
-    allowed: list[Task] = []
-    for held in (False, True):
-        some = [task for task in tasks if (task.split == Split.HOLDOUT) == held]
-        others = _other_side(project, Split.HOLDOUT if held else Split.TRAIN).filter(
-            Q(canonical_hash__in=[task.canonical_hash for task in some]) | Q(group__in=[task.group for task in some])
-        )
-        hashes, groups = set(), set()
-        for digest, group in others.values_list("canonical_hash", "group"):
-            hashes.add(digest)
-            groups.add(group)
-        allowed += [task for task in some if task.canonical_hash not in hashes and task.group not in groups]
-    return allowed
-
-
-def _other_side(project: Project, split: Split | str) -> QuerySet[Task]:
-    """The tasks that one of this split may share nothing with."""
-    tasks = Task.objects.filter(project=project)
-    return tasks.exclude(split=Split.HOLDOUT) if split == Split.HOLDOUT else tasks.holdout()
 
 
 @transaction.atomic
@@ -296,20 +263,8 @@ def split_by_group(
     """
     eval_set = locked_draft(eval_set)
     tasks = list(eval_set.tasks.filter(split__in=DIVIDED))
-    kept = set(
-        Task.objects.holdout()
-        .filter(project=eval_set.project)
-        .exclude(eval_set=eval_set)
-        .filter(group__in={task.group for task in tasks})
-        .values_list("group", flat=True)
-    )
-    used = set(
-        Task.objects.filter(project=eval_set.project)
-        .exclude(split=Split.HOLDOUT)
-        .exclude(eval_set=eval_set)
-        .filter(group__in={task.group for task in tasks})
-        .values_list("group", flat=True)
-    )
+    kept = groups.held_elsewhere(eval_set, tasks)
+    used = groups.used_elsewhere(eval_set, tasks)
     used |= {task.group for task in tasks if task.origin == Origin.SYNTHETIC}
     alike = _alike(eval_set.project, tasks, kept, used)
     free = [task.group for task in tasks if task.group not in kept and task.group not in used]
@@ -341,13 +296,15 @@ def _never_drawn(tasks: list[Task], used: set[str]) -> str:
 
 
 def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) -> dict[str, str]:
-    """For each group the name of those it hangs together with by near-duplicates.
+    """For each group the name of those it hangs together with: by near-duplicates, or by a task that is of both.
 
     Grows `kept` by what hangs together with a hold-out of the project, and `used` by what does with the rest: those are
     not drawn. Raises HoldoutLeak where something hangs together with both.
     """
+    names = {task.group for task in tasks}
     linked = [(one.group, other.group, score) for one, other, score in leaks.within(tasks)]
-    alike = compare.components({task.group for task in tasks}, linked)
+    linked += [(task.group, name, 1.0) for task in tasks for name in task.groups if name in names - {task.group}]
+    alike = compare.components(names, linked)
     group_of = {task.key: task.group for task in tasks}
     texts = [leaks.of_task(task) for task in tasks]
     elsewhere = Task.objects.exclude(eval_set__in={task.eval_set_id for task in tasks})
@@ -368,7 +325,7 @@ def _with_alike(groups: set[str], alike: dict[str, str]) -> set[str]:
 
 def _update_splits(tasks: list[Task]) -> None:
     """Moves all tasks, and only then lets the database check: on the way a group may stand on both sides."""
-    names = "holdout_prompt_never_trains, holdout_group_never_trains"
+    names = "holdout_prompt_never_trains, holdout_group_never_trains, holdout_groups_never_trains"
     try:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(f"SET CONSTRAINTS {names} DEFERRED")
@@ -476,6 +433,8 @@ def _require_draft(eval_set: EvalSet) -> None:
 
 def _insert_one(task: Task) -> None:
     """Raises HoldoutLeak with the two tasks side by side, EvalSetError for what the database refuses."""
+    for _, other in groups.conflicts(task.project, [task]):
+        raise _leak_of(task, other)
     if found := _leaks(task.project, [task]):
         raise HoldoutLeak(str(found[0]), found[0])
     _insert([task])
@@ -493,21 +452,17 @@ def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
     """The sentence for a refusal of the database, with the two tasks side by side where it is a leak."""
     if "never_trains" not in str(error):
         return EvalSetError("Two tasks of the set have the same key or the same request.")
-    for task in tasks:
-        other = (
-            _other_side(task.project, task.split)
-            .exclude(pk=task.pk)
-            .filter(Q(canonical_hash=task.canonical_hash) | Q(group=task.group))
-            .select_related("eval_set")
-            .first()
-        )
-        if other:
-            return HoldoutLeak(
-                f"“{task.messages[-1]['content'][:200]}” and “{other.messages[-1]['content'][:200]}” "
-                f"({other.eval_set}, {other.get_split_display()}) are the same task or of one group; "
-                "a hold-out shares nothing with what may train.",
-                leaks.same(task, other),
-            )
+    for task, other in groups.conflicts(tasks[0].project, tasks):
+        return _leak_of(task, other)
     return HoldoutLeak(
         "A task is both in a hold-out and outside it. A hold-out must not share tasks with training data."
+    )
+
+
+def _leak_of(task: Task, other: Task) -> HoldoutLeak:
+    pair = leaks.same(task, other)
+    return HoldoutLeak(
+        f"“{pair.ours[: leaks.SHOWN]}” and “{pair.theirs[: leaks.SHOWN]}” ({pair.theirs_set}) are the same task or of one "
+        "group; a hold-out shares nothing with what may train.",
+        pair,
     )

@@ -15,7 +15,7 @@ from rest_framework.response import Response
 
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
-from apps.evals.holdout.view_log import record_view
+from apps.evals.holdout.view_log import record_view, views_of
 from apps.evals.models import EvalSet, EvalSetState, Split
 from apps.trajectories.api import number_of, parts_of
 from apps.trajectories.openapi import responses
@@ -86,8 +86,8 @@ def _responses(good: dict[int, dict], *bad: int) -> dict[Any, Any]:
 )
 @api_view(["GET"])
 def collection(request: Request) -> Response:
-    sets = EvalSet.objects.filter(project=request.auth.project).annotate(looked=Count("holdout_views"))
-    return Response({"results": [as_json(eval_set, eval_set.looked) for eval_set in sets]})
+    sets = EvalSet.objects.filter(project=request.auth.project)
+    return Response({"results": [as_json(eval_set) for eval_set in sets]})
 
 
 @extend_schema(
@@ -115,12 +115,12 @@ def item(request: Request, pk: UUID) -> Response:
     shown, more = page[:limit], len(page) > limit
     open_ = request.query_params.get("holdout") == "1"
     if open_ and any(task.split == Split.HOLDOUT for task in shown):
-        record_view(eval_set=eval_set, by=None, detail=f"API key “{request.auth.name}”")
+        record_view(eval_set=eval_set, by=request.auth, detail="tasks by API")
     told = [
         _task(task) if open_ or task.split != Split.HOLDOUT else {"key": task.key, "split": task.split}
         for task in shown
     ]
-    found = as_json(eval_set, eval_set.holdout_views.count())
+    found = as_json(eval_set)
     return Response(found | {"tasks": told, "next": offset + limit if more else None})
 
 
@@ -170,7 +170,7 @@ def _find(request: Request, pk: UUID) -> EvalSet:
     return found
 
 
-def as_json(eval_set: EvalSet, holdout_views: int) -> dict[str, Any]:
+def as_json(eval_set: EvalSet) -> dict[str, Any]:
     counts = dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split"))
     return {
         "id": str(eval_set.pk),
@@ -180,7 +180,7 @@ def as_json(eval_set: EvalSet, holdout_views: int) -> dict[str, Any]:
         "digest": eval_set.digest,
         "description": eval_set.description,
         "counts": counts,
-        "holdout_views": holdout_views,
+        "holdout_views": views_of(eval_set).count(),
     }
 
 

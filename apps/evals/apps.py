@@ -6,7 +6,7 @@ class EvalsConfig(AppConfig):
     label = "evals"
 
     def ready(self) -> None:
-        from apps.evals.holdout.leaks import forbidden
+        from apps.evals.holdout import guards
         from apps.trajectories import exports
 
-        exports.GUARDS.append(forbidden)
+        exports.GUARDS.append(guards.untrainable)

@@ -32,6 +32,14 @@ def canonical_hash(messages: list[dict]) -> str:
     return digest_of(turns)
 
 
+def content_key(canonical: str) -> int:
+    """The first 64 bits of a canonical hash, as a signed integer: what looks at a task are counted by.
+
+    A request that was seen has been seen, whatever is expected of it since: the expected value is no part of the key.
+    """
+    return int(canonical[:16], 16) - 2**63
+
+
 def _call(call: ToolCall) -> Any:
     return call_key(call.tool, call.args) if not call.problem else [call.tool, call.arguments]
 

@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 
 from apps.evals import actions
 from apps.evals.formats import TaskRow, package, write
+from apps.evals.holdout import groups
 from apps.evals.holdout.view_log import record_view
 from apps.evals.models import WAITING, EvalSet, Split, Task
 
@@ -37,7 +38,9 @@ def tasks_of(eval_set: EvalSet, split: Split) -> QuerySet[Task]:
 
 def row_of(task: Task) -> TaskRow:
     """The task as files carry it. Where it comes from goes along: what is synthetic is so for ever."""
-    ours = {"origin": task.origin, "set": str(task.eval_set)}
+    ours: dict[str, Any] = {"origin": task.origin, "set": str(task.eval_set)}
+    if task.groups != [task.group]:
+        ours["groups"] = task.groups
     if task.trajectory:
         ours["trajectory"] = task.trajectory.external_id
     if task.variant_of:
@@ -61,6 +64,8 @@ def export(*, eval_set: EvalSet, format: str, split: Split, by: Any) -> Export:
         raise actions.EvalSetError(f"Tasks are not written as “{format}”. Choose one of {', '.join(FORMATS)}.")
     if not tasks.exists():
         raise actions.EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
+    if split == Split.TRAIN and (refused := groups.refusal(eval_set.project, tasks)):
+        raise actions.EvalSetError(refused)
     if split == Split.HOLDOUT:
         record_view(eval_set=eval_set, by=by, detail=f"export as {FORMATS[format]}")
     name = f"{eval_set.slug}-v{eval_set.version}-{split}"

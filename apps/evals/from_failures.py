@@ -11,8 +11,8 @@ from apps.core.timeouts import TooLong, patience
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash, digest_of
 from apps.evals.formats.verifiers_package import RECORDED
+from apps.evals.holdout import groups
 from apps.evals.models import EvalSet, Origin, Split, Task
-from apps.evals.near_duplicates.text import is_slot, words
 from apps.failures.actions.diagnose import as_input
 from apps.failures.models import Failure
 from apps.failures.rules.expected import Truth, Wanted, deviations, truth_of, wanted_texts
@@ -165,8 +165,8 @@ def later_successes(trajectory: Trajectory) -> list[Trajectory]:
             found = with_content(list(rows.order_by("pk")[:SUCCESSES_READ]))
     except TooLong:
         return []
-    asked = canonical_hash(actions.prompt_of(trajectory))
-    return [row for row in found if canonical_hash(actions.prompt_of(row)) == asked]
+    asked = canonical_hash(groups.prompt_of(trajectory))
+    return [row for row in found if canonical_hash(groups.prompt_of(row)) == asked]
 
 
 def demonstration_of(expected: dict) -> str:
@@ -182,32 +182,6 @@ def demonstration_of(expected: dict) -> str:
 
 def _bare(call: dict) -> dict:
     return {"tool": call["tool"], "args": call["args"]}
-
-
-# What goes together
-
-
-def groups_of(trajectory: Trajectory) -> list[tuple[str, str]]:
-    """(name, group): what a split may keep together, the usual one first. A group that the log names comes before all."""
-    prompt = actions.prompt_of(trajectory)
-    day = f"{trajectory.started_at:%Y-%m-%d}"
-    found = [
-        ("named in the log", str(trajectory.metadata.get("group") or "")),
-        ("session", trajectory.session_id),
-        ("request", canonical_hash(prompt)),
-        ("template", template_of(prompt)),
-        ("user", f"user:{trajectory.user_id}" if trajectory.user_id else ""),
-        ("trajectory", f"trajectory:{trajectory.external_id}"),
-        ("day", f"day:{day}"),
-    ]
-    return [(name, group[:200]) for name, group in found if group]
-
-
-def template_of(messages: list[dict]) -> str:
-    """The same for requests that differ only in numbers, dates and identifiers."""
-    said = " ".join(text_of(message) for message in messages if message.get("role") == "user")
-    shape = ["#" if is_slot(word) or any(char.isdigit() for char in word) else word for word in words(said)]
-    return f"template:{digest_of(shape)[:40]}"
 
 
 # What the tools answered
@@ -262,6 +236,7 @@ def task_of(trajectory: Trajectory, eval_set: EvalSet, cut: int, expected: dict)
         project=eval_set.project,
         eval_set=eval_set,
         key=free_key(eval_set, trajectory.external_id),
+        groups=groups.names_of(trajectory),
         canonical_hash=canonical_hash(prompt),
         messages=prompt,
         tools=trajectory.tools,

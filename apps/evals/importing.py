@@ -27,6 +27,7 @@ from apps.evals.exporting import FLYWHEEL
 from apps.evals.formats import FORMATS, RowProblem, TaskRow, read, sniff
 from apps.evals.formats.rows import GROUP_LENGTH, Read
 from apps.evals.from_failures import free_key
+from apps.evals.holdout.groups import of_metadata
 from apps.evals.models import EvalSet, Origin, Split, Task, TaskImport
 
 MAX_BYTES, MAX_ROWS = 64 * 1024 * 1024, 100_000
@@ -189,6 +190,7 @@ def task_of(row: TaskRow, eval_set: EvalSet, name: str, choice: Choice) -> Task:
         key=row.key,
         split=choice.split if choice.always or not row.split else row.split,
         group=_group(row, choice) or prompt,
+        groups=_groups(row),
         canonical_hash=prompt,
         messages=row.messages,
         tools=row.tools,
@@ -204,9 +206,16 @@ def _group(row: TaskRow, choice: Choice) -> str:
         return row.group
     if choice.group == BY_REQUEST:
         return ""
-    column = choice.group.removeprefix("metadata.")
-    value = row.metadata.get(column)
-    return f"{column}:{value}"[:GROUP_LENGTH] if value not in (None, "", [], {}) else row.group
+    return of_metadata(row.metadata).get(choice.group.removeprefix("metadata."), row.group)
+
+
+def _groups(row: TaskRow) -> list[str]:
+    """What else the row belongs to: by its metadata, and what a file of ours says of the run that it came from."""
+    ours = row.metadata.get(FLYWHEEL)
+    kept = ours.get("groups") if isinstance(ours, dict) else None
+    named = of_metadata({name: value for name, value in row.metadata.items() if isinstance(value, str | int | float)})
+    kept = [name[:GROUP_LENGTH] for name in kept if isinstance(name, str)] if isinstance(kept, list) else []
+    return sorted({*kept, *named.values()})
 
 
 # Files that wait, and imports by a worker

@@ -14,7 +14,7 @@ from django.db import models
 from django.db.models import Deferrable, Q
 from django.utils import timezone
 
-from apps.core.models import ACTIVE_STATES, Job, Project
+from apps.core.models import ACTIVE_STATES, ApiKey, Job, Project
 from apps.environments.models import Environment
 from apps.evals.near_duplicates import compare
 from apps.registry.models import ModelVersion
@@ -89,6 +89,8 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
     def bulk_create(self, objs: Iterable[Task], *args: Any, **kwargs: Any) -> list[Task]:
         tasks = list(objs)
+        for task in tasks:
+            task.groups = sorted({*task.groups, task.group})
         bare = [task for task in tasks if not task.bands]
         documents = [compare.document(task.messages, task.expected, task.demonstration) for task in bare]
         for task, found in zip(bare, compare.signatures(documents), strict=True):
@@ -99,9 +101,10 @@ class TaskQuerySet(models.QuerySet["Task"]):
 class Task(models.Model):
     """One thing to do and how to tell whether it was done.
 
-    `group` names what the task was made from (a request template instance, a session…): splits go by group.
+    `group` names what the task was made from (a request template instance, a session…): splits go by group. `groups`
+    are all that it could be divided by (`holdout.groups`): where another set holds one of them out, the task must not train.
     `canonical_hash` is the SHA-256 of the normalised prompt. `guarded` is 1 in a hold-out and 0 elsewhere;
-    the database refuses the same hash (in a project) or the same group (in a set) on both sides.
+    the database refuses the same hash or the same group on both sides, in a project.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -118,6 +121,7 @@ class Task(models.Model):
         db_persist=True,
     )
     group = models.CharField(max_length=200)
+    groups = ArrayField(models.CharField(max_length=200), default=list, help_text="Of its run: session, user, day…")
     canonical_hash = models.CharField(max_length=64)
     bands = ArrayField(
         models.BigIntegerField(),
@@ -168,6 +172,7 @@ class Task(models.Model):
         indexes = [
             models.Index(fields=["eval_set", "split"], name="task_by_split"),
             GinIndex(fields=["bands"], name="task_by_band"),
+            GinIndex(fields=["groups"], name="task_by_groups"),
         ]
 
     def __str__(self) -> str:
@@ -175,8 +180,9 @@ class Task(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.bands = compare.signature(self.messages, self.expected, self.demonstration).bands
+        self.groups = sorted({*self.groups, self.group})
         if kwargs.get("update_fields") is not None:
-            kwargs["update_fields"] = {*kwargs["update_fields"], "bands"}
+            kwargs["update_fields"] = {*kwargs["update_fields"], "bands", "groups"}
         super().save(*args, **kwargs)
 
     def as_spec(self) -> dict:
@@ -191,23 +197,36 @@ class Task(models.Model):
 
 
 class HoldoutView(models.Model):
-    """One look at a hold-out: by a person on a page, or by an evaluation. A hold-out wears out by being looked at."""
+    """One look at held-out tasks: by a person, an API key, or an evaluation. A hold-out wears out by being looked at.
+
+    `tasks` are the content keys (`canonical.content_key`) of what was shown, so that a new version of a set, or another
+    set with the same requests, has the looks of the old one. `eval_set` is only where it was seen.
+    """
 
     class Kind(models.TextChoices):
         EVALUATION = "evaluation"
         VIEW = "view"
+        SCORE = "score", "Score by API"
+        MEMBERSHIP = "membership", "Membership told"
 
-    eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="holdout_views")
+    project = models.ForeignKey(Project, models.CASCADE, related_name="holdout_views")
+    eval_set = models.ForeignKey(EvalSet, models.SET_NULL, null=True, related_name="holdout_views")
     kind = models.CharField(max_length=10, choices=Kind)
+    tasks = ArrayField(models.BigIntegerField(), default=list)
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    api_key = models.ForeignKey(ApiKey, models.SET_NULL, null=True, related_name="+")
     detail = models.CharField(max_length=200, blank=True)
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
         ordering = ("-at", "-id")
+        indexes = [
+            GinIndex(fields=["tasks"], name="holdout_view_by_task"),
+            models.Index(fields=["project", "kind", "at"], name="holdout_view_by_kind"),
+        ]
 
     def __str__(self) -> str:
-        return f"{self.kind} of {self.eval_set}"
+        return f"{self.kind} of {self.eval_set or 'held-out tasks'}"
 
 
 class EvalRun(Job):

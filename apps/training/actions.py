@@ -13,7 +13,7 @@ from apps.core.actions import audit
 from apps.core.models import JobState, Project
 from apps.environments.models import Environment
 from apps.evals.canonical import digest_of
-from apps.evals.holdout import leaks
+from apps.evals.holdout import groups, leaks
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.registry.models import Engine, ModelVersion
 from apps.reviews.actions import require_unlocked
@@ -44,6 +44,8 @@ def freeze_dataset(
     if picked_by is not None and (picked_by.eval_set_id, picked_by.split) != (eval_set.pk, Split.TRAIN):
         raise TrainingError(f"“{picked_by}” did not evaluate the train split of {eval_set}.")
     tasks = every if keys is None else _chosen(eval_set, every, keys)
+    if refused := groups.refusal(eval_set.project, tasks):
+        raise TrainingError(refused)
     if leak := next(leaks.of_rows(eval_set.project, leaks.rows_of(tasks)), None):
         raise TrainingError(str(leak))
     digest = digest_of([eval_set.digest, [[task.key, task.canonical_hash] for task in tasks]])

@@ -10,7 +10,7 @@ from django.db import transaction
 from apps.core.kinds import ChildProcess, register
 from apps.environments.clients import load_for
 from apps.evals.actions import HoldoutLeak
-from apps.evals.holdout import leaks
+from apps.evals.holdout import groups, leaks
 from apps.evals.jobs import sample_fields
 from apps.evals.models import Split, Task
 from apps.registry.actions import engine_spec, model_spec, register_adapter
@@ -46,6 +46,8 @@ def child_spec(run: TrainingRun) -> dict:
 
 def refuse_leaks(run: TrainingRun, tasks: list[Task]) -> None:
     """The last door before anything trains: hold-outs may have been frozen since the dataset was. Raises HoldoutLeak."""
+    if refused := groups.refusal(run.project, tasks):
+        raise HoldoutLeak(f"Nothing was trained. {refused}")
     demonstrations = [(task.key, {"prompt": task.messages, "completion": task.demonstration}) for task in tasks]
     taught = demonstrations if run.method == Method.SFT else []
     for leak in leaks.of_rows(run.project, [*leaks.rows_of(tasks), *taught, *leaks.few_shot(run.environment)]):

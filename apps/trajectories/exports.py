@@ -135,11 +135,11 @@ class LeftOut(Exception):
     """A trajectory that is no example to learn from; the message is the reason."""
 
 
-# What floors above forbid to teach: (project, lines of the export) to the indexes of those that may not leave.
-Guard = Callable[[Project, Sequence[dict]], Collection[int]]
+# What floors above forbid to teach: (project, runs, their lines of the export) to the indexes of those that may not leave.
+Guard = Callable[[Project, Sequence[Trajectory], Sequence[dict]], Collection[int]]
 GUARDS: list[Guard] = []
 GUARDED_AT_ONCE = 100
-HELD_OUT = "held out, or nearly the same as what is"
+HELD_OUT = "held out, of a held-out group, or nearly the same as what is"
 NOT_GOOD = "neither a success nor corrected"
 REFUSED = "rejected or aborted by a person"
 NO_TURN = "no assistant turn after a user's"
@@ -156,34 +156,31 @@ class SftExport:
     examples of the prompt) have OpenAI's `weight` 0: they are read and not learnt.
 
     Left out, counted in `left_out` by reason as the iteration goes on (`written` counts the others):
-    `HELD_OUT`: its id is among `excluded_ids` (ids or clients' ids), or one of `GUARDS` forbids it; `NOT_GOOD`; `REFUSED`: a
-    person rejected or aborted it and gave no correction; `NO_TURN`: nothing to learn from;
+    `HELD_OUT`: one of `GUARDS` forbids it; `NOT_GOOD`; `REFUSED`: a person rejected or aborted it and gave no correction; `NO_TURN`: nothing to learn from;
     `BROKEN_CALLS`: OpenAI refuses a file with a tool call that has no reply, or a reply that has no call;
     `BAD_CORRECTION`.
     """
 
-    def __init__(self, rows: QuerySet[Trajectory], *, project: Project, excluded_ids: Collection[Any] = ()) -> None:
+    def __init__(self, rows: QuerySet[Trajectory], *, project: Project) -> None:
         self._rows, self._project = rows, project
-        self._excluded = {str(one) for one in excluded_ids}
         self.written = 0
         self.left_out: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[bytes]:
         examples = self._examples()
         while some := list(islice(examples, GUARDED_AT_ONCE)):
-            forbidden = {index for guard in GUARDS for index in guard(self._project, some)}
+            runs, lines = [run for run, _ in some], [line for _, line in some]
+            forbidden = {index for guard in GUARDS for index in guard(self._project, runs, lines)}
             self.left_out += Counter({HELD_OUT: len(forbidden)})
-            for index, line in enumerate(some):
+            for index, line in enumerate(lines):
                 if index not in forbidden:
                     self.written += 1
                     yield msgspec.json.encode(line) + b"\n"
 
-    def _examples(self) -> Iterator[dict[str, Any]]:
+    def _examples(self) -> Iterator[tuple[Trajectory, dict[str, Any]]]:
         for trajectory in _loaded(self._rows):
             try:
-                if {str(trajectory.pk), trajectory.external_id} & self._excluded:
-                    raise LeftOut(HELD_OUT)
-                yield example(as_json(trajectory))
+                yield trajectory, example(as_json(trajectory))
             except LeftOut as reason:
                 self.left_out[str(reason)] += 1
 

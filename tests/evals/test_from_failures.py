@@ -19,12 +19,11 @@ from apps.evals.from_failures import (
     TRUTH,
     default_cut,
     demonstration_of,
-    groups_of,
     prompt_at,
     steps_of,
     suggestions,
-    template_of,
 )  # fmt: skip
+from apps.evals.holdout.groups import groups_of, template_of
 from apps.evals.models import EvalSet, Origin, Split, Task
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure, FailureCluster, FailureState

@@ -101,14 +101,16 @@ def test_sft_keeps_what_is_good_and_counts_what_is_not(project: Project) -> None
     assert all(line["messages"][-1]["role"] == "assistant" and line["tools"] for line in found)
 
 
-def test_nothing_held_out_leaves(project: Project) -> None:
-    kept = make_trajectory(project, name="kept", outcome={"status": "success"}, request="Keep 1.")
-    by_pk = make_trajectory(project, name="held", outcome={"status": "success"}, request="Hold 2.")
-    by_name = make_trajectory(project, name="named", outcome={"status": "success"}, request="Hold 3.")
-    export = SftExport(rows_of(project), project=project, excluded_ids={by_pk.pk, by_name.external_id})
+def test_nothing_that_a_floor_above_forbids_leaves(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, request in (("kept", "Keep 1."), ("held", "Hold 2."), ("last", "Hold 3.")):
+        make_trajectory(project, name=name, outcome={"status": "success"}, request=request)
+    by_run = lambda project, runs, lines: {at for at, run in enumerate(runs) if run.external_id == "held"}  # noqa: E731
+    by_line = lambda project, runs, lines: {at for at, line in enumerate(lines) if "3." in str(line)}  # noqa: E731
+    monkeypatch.setattr(exports, "GUARDS", [by_run, by_line])
+    export = SftExport(rows_of(project), project=project)
     data = b"".join(export)
     assert b"Keep 1." in data and b"Hold" not in data
-    assert (export.written, export.left_out) == (1, {HELD_OUT: 2}) and kept.pk
+    assert (export.written, export.left_out) == (1, {HELD_OUT: 2})
 
 
 def test_an_sft_export_names_what_is_held_out() -> None:

@@ -52,6 +52,7 @@ class Migration(migrations.Migration):
                 ("digest", models.CharField(editable=False, max_length=64, unique=True)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 ("last_used_at", models.DateTimeField(null=True)),
+                ("may_see_holdout", models.BooleanField(default=False)),
                 ("revoked_at", models.DateTimeField(null=True)),
                 (
                     "created_by",

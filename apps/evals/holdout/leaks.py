@@ -34,6 +34,7 @@ class Leak:
     theirs: str
     theirs_set: str
     similarity: float
+    theirs_hash: str = ""  # the other's canonical hash: looks are counted by it
 
     def __str__(self) -> str:
         return (
@@ -59,7 +60,7 @@ def of_task(task: Task) -> Text:
 def same(task: Task, other: Task) -> Leak:
     """The two of one request (similarity 1) or of one group (0)."""
     alike = 1.0 if other.canonical_hash == task.canonical_hash else 0.0
-    return Leak(task.key, of_task(task).words, of_task(other).words, _place(other), alike)
+    return Leak(task.key, of_task(task).words, of_task(other).words, _place(other), alike, other.canonical_hash)
 
 
 def _place(task: Task) -> str:
@@ -90,7 +91,7 @@ def _among(texts: Sequence[Text], tasks: Sequence[Task]) -> Iterator[Leak]:
     ours = [(number, text.document) for number, text in enumerate(texts)]
     for left, right, score in compare.pairs(ours, theirs, most=1):
         text, task = texts[left], tasks[right]
-        yield Leak(text.key, text.words, of_task(task).words, _place(task), score)
+        yield Leak(text.key, text.words, of_task(task).words, _place(task), score, task.canonical_hash)
 
 
 def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:

@@ -1,29 +1,74 @@
-"""Every view of a hold-out is recorded: a hold-out wears out by being seen."""
+"""Every look at held-out tasks is recorded, by what the tasks say: a hold-out wears out by being seen.
+
+A look shows a person or an API key the request, the answer, outputs, scores or the membership of held-out tasks. Looks
+are counted over all versions and sets of a project in which one of the tasks is held out (`views_of`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from apps.core.forms import whole
-from apps.core.models import Project
+from django.db.models import Count, Max, QuerySet
+
+from apps.core.models import ApiKey, Project
+from apps.evals.canonical import content_key
 from apps.evals.holdout.leaks import Leak
-from apps.evals.models import EvalRun, EvalSet, HoldoutView, Split
+from apps.evals.models import EvalRun, EvalSet, HoldoutView, Sample, Split, Task
+
+WORN_OUT = 30  # looks after which the set's page asks for fresh tasks
 
 
 def record_view(
-    *, eval_set: EvalSet, by: Any, detail: str = "", kind: HoldoutView.Kind = HoldoutView.Kind.VIEW
+    *,
+    eval_set: EvalSet,
+    by: Any,
+    detail: str = "",
+    kind: HoldoutView.Kind = HoldoutView.Kind.VIEW,
 ) -> HoldoutView:
-    return HoldoutView.objects.create(eval_set=eval_set, kind=kind, by=by, detail=detail[:200])
+    """A look at the whole hold-out of a set, however often. `by`: a user, an API key, or None for the command line."""
+    tasks = sorted(_keys_of(eval_set.tasks.holdout()))
+    return HoldoutView.objects.create(
+        project_id=eval_set.project_id, eval_set=eval_set, kind=kind, tasks=tasks, detail=detail[:200], **_who(by)
+    )
+
+
+def record_seen(
+    project: Project,
+    tasks: QuerySet[Task],
+    *,
+    by: Any,
+    detail: str,
+    kind: HoldoutView.Kind = HoldoutView.Kind.VIEW,
+    each_time: bool = False,
+) -> HoldoutView | None:
+    """A look at those of these tasks that are held out: each once for a person (or key) and `detail`, unless `each_time`.
+
+    What somebody sees a second time in the same place tells them nothing new; a second score does.
+    """
+    found = list(
+        tasks.holdout().filter(project=project).order_by("-created_at").values_list("canonical_hash", "eval_set")
+    )
+    seen = {content_key(canonical) for canonical, _ in found}
+    rows: dict[str, Any] = {"project": project, "kind": kind, "detail": detail[:200], **_who(by)}
+    if seen and not each_time:
+        earlier = HoldoutView.objects.filter(**rows, tasks__overlap=list(seen)).values_list("tasks", flat=True)
+        seen -= {key for tasks in earlier for key in tasks}
+    if not seen:
+        return None
+    return HoldoutView.objects.create(eval_set_id=found[0][1], tasks=sorted(seen), **rows)
 
 
 def record_leak_views(project: Project, leaks: Iterable[Leak], *, by: Any) -> None:
-    """One view of each set whose held-out requests these leaks show."""
-    for name in {leak.theirs_set.partition(",")[0] for leak in leaks}:
-        slug, _, version = name.rpartition("@")
-        found = EvalSet.objects.filter(project=project, slug=slug, version=whole(version))
-        for eval_set in found:
-            record_view(eval_set=eval_set, by=by, detail="a leak, side by side")
+    """The held-out requests that these leaks show, side by side with what is like them."""
+    hashes = [leak.theirs_hash for leak in leaks]
+    record_seen(project, Task.objects.filter(canonical_hash__in=hashes), by=by, detail="a leak, side by side")
+
+
+def record_membership(project: Project, hashes: Iterable[str], *, by: Any, detail: str) -> None:
+    """Somebody was told that what they gave is, or is like, these held-out tasks: to be told so is to know what is held out."""
+    tasks = Task.objects.filter(canonical_hash__in=list(hashes))
+    record_seen(project, tasks, by=by, detail=detail, kind=HoldoutView.Kind.MEMBERSHIP)
 
 
 def record_output_view(run: EvalRun, *, by: Any) -> bool:
@@ -33,7 +78,38 @@ def record_output_view(run: EvalRun, *, by: Any) -> bool:
     """
     if run.split != Split.HOLDOUT:
         return False
-    detail = f"outputs of {run.name} ({run.pk})"[:200]
-    if not run.eval_set.holdout_views.filter(kind=HoldoutView.Kind.VIEW, by=by, detail=detail).exists():
-        record_view(eval_set=run.eval_set, by=by, detail=detail)
+    record_seen(run.project, run.eval_set.tasks.all(), by=by, detail=f"outputs of {run.name} ({run.pk})")
     return True
+
+
+def record_sample_views(project: Project, samples: Iterable[Sample], *, by: Any, detail: str) -> bool:
+    """The held-out tasks among those of these samples, whose outputs or scores are shown. Returns whether there are any."""
+    tasks = Task.objects.filter(pk__in={sample.task_id for sample in samples})
+    record_seen(project, tasks, by=by, detail=detail)
+    return tasks.holdout().exists()
+
+
+def views_of(eval_set: EvalSet) -> QuerySet[HoldoutView]:
+    """The looks at any task of a set's hold-out, by what it asks: also those at other versions and sets that hold it out."""
+    held = _keys_of(eval_set.tasks.holdout())
+    return HoldoutView.objects.filter(project=eval_set.project_id, tasks__overlap=list(held))
+
+
+def viewers_of(eval_set: EvalSet) -> list[dict[str, Any]]:
+    """[{who, n, last}] of a hold-out's looks, who looked most often first."""
+    rows = views_of(eval_set).order_by().values("by__username", "api_key__name")
+    found = rows.annotate(n=Count("pk"), last=Max("at")).order_by("-n", "-last")
+    return [{"who": _name(row), "n": row["n"], "last": row["last"]} for row in found]
+
+
+def _name(row: dict[str, Any]) -> str:
+    key = row["api_key__name"]
+    return row["by__username"] or (f"API key “{key}”" if key else "command line, or someone deleted")
+
+
+def _keys_of(tasks: QuerySet[Task]) -> set[int]:
+    return {content_key(canonical) for canonical in tasks.order_by().values_list("canonical_hash", flat=True)}
+
+
+def _who(by: Any) -> dict[str, Any]:
+    return {"by": None, "api_key": by} if isinstance(by, ApiKey) else {"by": by, "api_key": None}

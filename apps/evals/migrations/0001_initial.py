@@ -357,9 +357,35 @@ class Migration(migrations.Migration):
             name="HoldoutView",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("kind", models.CharField(choices=[("evaluation", "Evaluation"), ("view", "View")], max_length=10)),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("evaluation", "Evaluation"),
+                            ("view", "View"),
+                            ("score", "Score by API"),
+                            ("membership", "Membership told"),
+                        ],
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "tasks",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.BigIntegerField(), default=list, size=None
+                    ),
+                ),
                 ("detail", models.CharField(blank=True, max_length=200)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "api_key",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="core.apikey",
+                    ),
+                ),
                 (
                     "by",
                     models.ForeignKey(
@@ -372,12 +398,25 @@ class Migration(migrations.Migration):
                 (
                     "eval_set",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="holdout_views", to="evals.evalset"
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="holdout_views",
+                        to="evals.evalset",
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="holdout_views", to="core.project"
                     ),
                 ),
             ],
             options={
                 "ordering": ("-at", "-id"),
+                "indexes": [
+                    django.contrib.postgres.indexes.GinIndex(fields=["tasks"], name="holdout_view_by_task"),
+                    models.Index(fields=["project", "kind", "at"], name="holdout_view_by_kind"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -410,6 +449,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("group", models.CharField(max_length=200)),
+                (
+                    "groups",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=200),
+                        default=list,
+                        help_text="Of its run: session, user, day…",
+                        size=None,
+                    ),
+                ),
                 ("canonical_hash", models.CharField(max_length=64)),
                 (
                     "bands",
@@ -582,6 +630,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="task",
             index=django.contrib.postgres.indexes.GinIndex(fields=["bands"], name="task_by_band"),
+        ),
+        migrations.AddIndex(
+            model_name="task",
+            index=django.contrib.postgres.indexes.GinIndex(fields=["groups"], name="task_by_groups"),
         ),
         migrations.AddConstraint(
             model_name="task",
@@ -785,8 +837,27 @@ class Migration(migrations.Migration):
             CREATE TRIGGER evals_evalset_frozen BEFORE UPDATE ON evals_evalset
                 FOR EACH ROW EXECUTE FUNCTION evals_evalset_frozen();
             CREATE UNIQUE INDEX evals_task_id_split ON evals_task (id, split);
+            CREATE INDEX evals_task_held_group ON evals_task (project_id, "group") WHERE guarded = 1;
+            CREATE FUNCTION evals_task_groups() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                IF (CASE WHEN NEW.split = 'holdout'
+                    THEN EXISTS (SELECT 1 FROM evals_task WHERE project_id = NEW.project_id AND guarded = 0
+                        AND groups @> ARRAY[NEW."group"]::varchar(200)[])
+                    ELSE EXISTS (SELECT 1 FROM evals_task WHERE project_id = NEW.project_id AND guarded = 1
+                        AND "group" = ANY (NEW.groups))
+                    END) THEN
+                    RAISE EXCEPTION 'holdout_groups_never_trains: the task is of a group that is held out, or holds one out that trains'
+                        USING ERRCODE = 'integrity_constraint_violation';
+                END IF;
+                RETURN NULL;
+            END $$;
+            CREATE CONSTRAINT TRIGGER holdout_groups_never_trains AFTER INSERT OR UPDATE OF split, "group", groups ON evals_task
+                DEFERRABLE INITIALLY IMMEDIATE FOR EACH ROW EXECUTE FUNCTION evals_task_groups();
             """,
             """
+            DROP TRIGGER holdout_groups_never_trains ON evals_task;
+            DROP FUNCTION evals_task_groups;
+            DROP INDEX evals_task_held_group;
             DROP INDEX evals_task_id_split;
             DROP TRIGGER evals_evalset_frozen ON evals_evalset;
             DROP FUNCTION evals_evalset_frozen;

@@ -7,7 +7,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.db import transaction
-from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 
@@ -17,9 +16,10 @@ from apps.core.models import Project, Role
 from apps.evals import actions, from_failures
 from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
 from apps.evals.from_failures import demonstration_of
+from apps.evals.holdout import groups
 from apps.evals.holdout.leaks import Leak, of_task, same
 from apps.evals.holdout.view_log import record_leak_views
-from apps.evals.models import EvalSet, Split, Task
+from apps.evals.models import EvalSet, Split
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.models import Failure, FailureState
 from apps.trajectories.filters import SINCE, apply_filters
@@ -40,9 +40,9 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
         messages.error(request, "The agent took no step in this run, so no task can be created.")
         return redirect("failures:case", project.slug, pk)
     suggested = from_failures.suggestions(failure.trajectory, cut)
-    groups = from_failures.groups_of(failure.trajectory)
+    offered = groups.groups_of(failure.trajectory)
     form = FailureTaskForm(
-        project, groups, request.POST or None, initial=_initial(request, project, failure, suggested)
+        project, offered, request.POST or None, initial=_initial(request, project, failure, suggested)
     )
     leak = None
     if request.method == "POST" and form.is_valid():
@@ -113,15 +113,12 @@ def _leak(request: HttpRequest, failure: Failure, cut: int, given: dict, made: a
 
 
 def exact_leak(failure: Failure, cut: int, given: dict) -> Leak:
-    """The task on the other side with the same request or group."""
+    """The task on the other side with the same request or a group of it."""
     task = from_failures.task_of(failure.trajectory, given["eval_set"], cut, given["expected"])
-    shared = Q(canonical_hash=task.canonical_hash) | Q(group=given["group"])
-    others = Task.objects.filter(shared, project=failure.project).select_related("eval_set")
-    held = given["split"] == Split.HOLDOUT
-    other = (others.exclude(split=Split.HOLDOUT) if held else others.holdout()).first()
-    if other is None:  # gone meanwhile
-        return Leak(task.key, of_task(task).words, "", "", 1.0)
-    return same(task, other)
+    task.split, task.group = given["split"], given["group"]
+    for _, other in groups.conflicts(failure.project, [task]):
+        return same(task, other)
+    return Leak(task.key, of_task(task).words, "", "", 1.0)  # gone meanwhile
 
 
 @project_view(Role.MEMBER)
@@ -165,5 +162,9 @@ def tell(request: HttpRequest, made: actions.TasksMade) -> None:
     parts += (
         [f"for {made.without_expected:,} nobody has said what would have been right"] if made.without_expected else []
     )
-    parts += [f"{near:,} were left out: they are too near to the other side of a hold-out"] if near else []
+    parts += (
+        [f"{near:,} were left out: they are too near to the other side of a hold-out, or of one group with it"]
+        if near
+        else []
+    )
     messages.success(request, "; ".join(parts) + ".")

@@ -18,6 +18,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.evals import actions, exporting, importing
 from apps.evals.forms import ImportChoiceForm, ImportForm
+from apps.evals.holdout.view_log import views_of
 from apps.evals.importing import Choice, ImportProblem, Preview
 from apps.evals.models import EvalSet, Split, TaskImport
 
@@ -129,7 +130,7 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
         return _file(request, eval_set, Split(split), format)
     counts = {split: exporting.tasks_of(eval_set, split).count() for split in Split}
     context = {
-        "eval_set": eval_set, "formats": exporting.FORMATS.items(), "holdout_views": eval_set.holdout_views.count(),
+        "eval_set": eval_set, "formats": exporting.FORMATS.items(), "looks": views_of(eval_set).count(),
         "rows": [(split, counts[split]) for split in Split if split != Split.HOLDOUT and counts[split]],
         "held": counts[Split.HOLDOUT],
     }  # fmt: skip

@@ -15,7 +15,7 @@ from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
 from apps.evals import actions
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
-from apps.evals.holdout.view_log import record_output_view, record_view
+from apps.evals.holdout.view_log import WORN_OUT, record_output_view, record_view, viewers_of, views_of
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
 from apps.evals.pages.failures import tell
@@ -89,8 +89,10 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "looked": looked,
             "splits": Split.choices,
             "counts": dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split")),
-            "holdout_views": eval_set.holdout_views.count(),
-            "recent_views": eval_set.holdout_views.select_related("by")[:10],
+            "looks": views_of(eval_set).count(),
+            "worn_out": WORN_OUT,
+            "viewers": viewers_of(eval_set),
+            "recent_views": views_of(eval_set).select_related("by", "api_key", "eval_set")[:10],
             "runs": eval_set.runs.select_related("model_version")[:10],
             "waiting": batches.waiting_in(eval_set).count(),
             "task_form": TaskForm(),
@@ -201,7 +203,7 @@ def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         "eval_set": eval_set,
         "form": form,
         "missing": form.missing(),
-        "holdout_views": eval_set.holdout_views.count(),
+        "looks": views_of(eval_set).count(),
     }
     return render(request, "evals/new_run.html", context)
 

@@ -151,6 +151,7 @@ def task_of(seed: Task, made: Seed, batch: str, taken: set[str], source: dict[st
         key=key,
         split=Split.TRAIN,
         group=seed.group,
+        groups=seed.groups,
         canonical_hash=canonical_hash(made.messages),
         messages=made.messages,
         tools=made.tools,

@@ -137,8 +137,7 @@ def export(request: HttpRequest, project: Project) -> HttpResponse:
     else:
         rows = apply_filters(project.trajectories.all(), request.GET).order_by("pk")
     if kind == "sft":
-        held_out = project.trajectories.filter(tasks__split="holdout").values_list("pk", flat=True)
-        lines = iter(exports.SftExport(rows, project=project, excluded_ids=set(held_out)))
+        lines = iter(exports.SftExport(rows, project=project))
     else:
         lines = getattr(exports, kind)(rows)
     name = f"{project.slug}-{kind}.{'parquet' if kind == 'parquet' else 'jsonl'}"
