@@ -47,7 +47,8 @@ pytestmark = pytest.mark.django_db
 OPEN = {"core:login", "core:logout", "core:projects", "healthz", "api:schema", "api:docs", "protocol:nothing"}
 ADMIN_ONLY = {
     "core:settings", "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save",
-    "trajectories:retention", "trajectories:redaction_switch", "trajectories:redaction_add",
+    "trajectories:retention", "trajectories:redaction_switch", "trajectories:redaction_add", "promotion:create_channel",
+    "promotion:policy_save", "promotion:policy_import",
     "trajectories:redaction_edit", "trajectories:redaction_delete", "failures:rubric_save", "failures:rubric_switch",
 }  # fmt: skip
 WRITES = {
@@ -61,7 +62,7 @@ WRITES = {
     "reviews:answer", "reviews:rule", "reviews:policy_save", "reviews:verifier_create", "reviews:verifier_check",
     "reviews:verifier_save", "reviews:verifier_try", "reviews:probe_run", "reviews:probe_cancel", "reviews:score_run",
     "reviews:undo", "reviews:override", "training:cancel", "training:resume", "promotion:make_report", "promotion:promote",
-    "promotion:rollback", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
+    "promotion:rollback", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
     "trajectories:bulk_keep", "trajectories:save_view", "trajectories:delete_view", "trajectories:feedback",
     "trajectories:arrival_retry", "trajectories:arrival_discard",
     "trajectories:import_start", "trajectories:import_retry", "trajectories:retention",
@@ -219,7 +220,7 @@ API = [name for name in routes() if name.startswith(WITH_A_KEY) and name not in 
 
 def url_of(name: str, world: dict[str, Any]) -> str:
     args: list = [world["project"].slug]
-    if name == "promotion:rollback":
+    if name == "promotion:rollback" or name.startswith("promotion:policy"):
         args.append("production")
     elif name in world["pks"]:
         pk = world["pks"][name]

@@ -7,19 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
-from apps.core.models import JobState, Project, Role
+from apps.core.models import ApiKey, JobState, Role
 from apps.evals.jobs import rows_of
-from apps.evals.models import EvalRun, Split, Task
+from apps.evals.models import EvalRun, Split
 from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, compare
 from apps.promotion.models import Channel, GateReport, Promotion, Verdict
+from apps.promotion.policies import channel_of, policy_of
+from apps.promotion.wear import comparison_number
 from apps.registry.models import ModelVersion
 from workers.lib.typed import convert, plain
-
-PRODUCTION = "production"
 
 
 class PromotionError(Exception):
@@ -41,15 +42,17 @@ def as_evaluation(run: EvalRun) -> Evaluation:
 
 
 @transaction.atomic
-def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, policy: Policy | None = None) -> GateReport:
-    """Compares two finished evaluations and stores what the gate says. Raises PromotionError."""
+def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel: Channel | None = None) -> GateReport:
+    """Compares two finished evaluations by a channel's policy (production's) and stores what the gate says.
+
+    Raises PromotionError.
+    """
     for run in (baseline, candidate):
         if run.state != JobState.SUCCEEDED:
             raise PromotionError(f"The evaluation “{run.name}” did not succeed; it cannot be compared.")
-    # Comparisons are counted under the project's lock: two at once must not share a number.
-    Project.objects.select_for_update().get(pk=candidate.project_id)
     sides = as_evaluation(baseline), as_evaluation(candidate)
-    rules, comparison = policy or Policy(), comparison_number(baseline, candidate)
+    channel = channel or channel_of(candidate.project)
+    (rules, version), comparison = policy_of(channel), comparison_number(baseline, candidate)
     try:
         report = compare(*sides, rules, comparison)
     except NotComparable as error:
@@ -58,7 +61,9 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, policy: 
         project=candidate.project,
         baseline=baseline,
         candidate=candidate,
+        channel=channel,
         policy=plain(rules),
+        policy_version=version,
         comparison=comparison,
         report=report.as_dict(),
         inputs_hash=inputs_hash(*sides),
@@ -77,24 +82,6 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, policy: 
     return row
 
 
-def comparison_number(baseline: EvalRun, candidate: EvalRun) -> int:
-    """Which comparison it is, from 1, with this baseline on these tasks; a pair that was compared before keeps its number.
-
-    Tasks are recognised by their content: another version of the set with some of the same tasks is not a fresh hold-out.
-    """
-    tasks = candidate.eval_set.tasks.filter(split=candidate.split).values("canonical_hash")
-    reports = GateReport.objects.filter(project=candidate.project, baseline__model_version=baseline.model_version)
-    same = reports.filter(baseline=baseline, candidate=candidate).first()
-    if same:
-        return same.comparison
-    seen = {
-        pair: Task.objects.filter(eval_set=pair[0], split=pair[1], canonical_hash__in=tasks).exists()
-        for pair in reports.values_list("candidate__eval_set", "candidate__split").distinct().order_by()
-    }
-    pairs = reports.values_list("baseline", "candidate", "candidate__eval_set", "candidate__split").distinct()
-    return 1 + sum(seen[eval_set, split] for _, _, eval_set, split in pairs.order_by())
-
-
 def inputs_hash(*sides: Evaluation) -> str:
     """SHA-256 of everything that the gate was given: the same inputs, policy and number give the same report."""
     ordered = [replace(side, rows=sorted(side.rows, key=msgspec.json.encode)) for side in sides]
@@ -109,10 +96,6 @@ def reproduce(report: GateReport) -> tuple[Report, bool]:
     return again, same
 
 
-def channel_of(project: Project, name: str = PRODUCTION) -> Channel:
-    return Channel.objects.get_or_create(project=project, name=name)[0]
-
-
 @transaction.atomic
 def set_initial(*, channel: Channel, version: ModelVersion, by: Any) -> Promotion:
     """What production ran before Flywheel knew of it. Only for a channel that has nothing yet."""
@@ -123,17 +106,27 @@ def set_initial(*, channel: Channel, version: ModelVersion, by: Any) -> Promotio
 
 
 @transaction.atomic
-def promote(*, channel: Channel, gate_report: GateReport, by: Any, reason: str = "") -> Promotion:
+def promote(
+    *, channel: Channel, gate_report: GateReport, by: Any, reason: str = "", key: ApiKey | None = None
+) -> Promotion:
     """Moves the channel to the report's candidate. Raises PromotionError where the report does not support it.
 
-    The report must be of a frozen hold-out and compare with what runs now. An admin may override another verdict, and
-    decides for a channel where nothing runs yet: any baseline could have been chosen for it.
+    The report must be made for this channel by its present policy, on a frozen hold-out, against what runs now. Who may
+    promote is said by the policy. An admin may override another verdict, and decides where any baseline could have been
+    chosen: nothing runs yet, or the baseline was evaluated with another prompt. `key`: the API key that asks, `by` is then
+    who created it; a key overrides nothing. Raises PermissionDenied.
     """
     channel = _locked(channel)
     candidate = gate_report.candidate.model_version
     baseline = gate_report.baseline.model_version
-    if channel.project_id != gate_report.project_id:
-        raise PromotionError("This report is of another project.")
+    if channel.pk != gate_report.channel_id:
+        raise PromotionError(f"This report was made for another channel than {channel.name}. Compare for this one.")
+    policy, version = policy_of(channel)
+    if version != gate_report.policy_version:
+        raise PromotionError(
+            f"The policy of {channel.name} has changed since this report was made (version {gate_report.policy_version}, now "
+            f"{version}). Compare again."
+        )
     if baseline == candidate == channel.current:
         raise PromotionError(
             f"The report compares two prompts of {candidate}, which {channel.name} runs already. A channel names models: "
@@ -153,9 +146,14 @@ def promote(*, channel: Channel, gate_report: GateReport, by: Any, reason: str =
             )
     if not reason.strip():
         raise PromotionError("Enter a reason: it is stored with the promotion.")
-    overridden = gate_report.verdict != Verdict.PROMOTE or channel.current_id is None
-    if overridden:
-        get_membership(by, channel.project.slug, Role.ADMIN)
+    other_prompt = gate_report.baseline.environment.agent_hash != gate_report.candidate.environment.agent_hash
+    overridden = gate_report.verdict != Verdict.PROMOTE or channel.current_id is None or other_prompt
+    if key and (overridden or not policy.api_keys):
+        raise PermissionDenied(
+            "An API key may promote only what the gate says is better, into a channel that runs its baseline with the same "
+            "prompt, and only where the channel's policy allows API keys (“api_keys”)."
+        )
+    get_membership(by, channel.project.slug, Role.ADMIN if overridden else Role(policy.promoters))
     return _move(
         channel,
         candidate,
@@ -164,6 +162,7 @@ def promote(*, channel: Channel, gate_report: GateReport, by: Any, reason: str =
         reason=reason.strip(),
         gate_report=gate_report,
         overridden=overridden,
+        actor_label=f"API key “{key.name}”" if key else "",
     )
 
 
@@ -174,6 +173,8 @@ def rollback(*, channel: Channel, by: Any, reason: str = "") -> Promotion:
     target = previous_of(channel)
     if target is None:
         raise PromotionError(f"{channel.name} has run nothing before; there is nothing to go back to.")
+    if policy_of(channel)[0].rollback_needs_reason and not reason.strip():
+        raise PromotionError(f"Enter a reason: the policy of {channel.name} asks for one.")
     return _move(channel, target, Promotion.Kind.ROLLBACK, by, reason=reason.strip())
 
 

@@ -30,6 +30,24 @@ class Channel(models.Model):
         return self.name
 
 
+class PromotionPolicy(models.Model):
+    """One version of a channel's policy (`gate.policy.Policy`). Rows are only ever added; the newest one applies."""
+
+    channel = models.ForeignKey(Channel, models.CASCADE, related_name="policies")
+    version = models.PositiveIntegerField()
+    values = models.JSONField()
+    reason = models.TextField()
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-version",)
+        constraints = [models.UniqueConstraint(fields=["channel", "version"], name="one_row_per_policy_version")]
+
+    def __str__(self) -> str:
+        return f"{self.channel} policy {self.version}"
+
+
 class Verdict(models.TextChoices):
     PROMOTE = "promote"
     REJECT = "reject"
@@ -37,13 +55,18 @@ class Verdict(models.TextChoices):
 
 
 class GateReport(models.Model):
-    """The paired comparison of two evaluations on the same tasks, and what the gate says of it. Immutable."""
+    """The paired comparison of two evaluations on the same tasks, and what the gate says of it. Immutable, signed.
+
+    `policy` are the values of version `policy_version` of the channel's policy; 0 are the defaults.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="gate_reports")
     baseline = models.ForeignKey(EvalRun, models.PROTECT, related_name="+")
     candidate = models.ForeignKey(EvalRun, models.PROTECT, related_name="gate_reports")
+    channel = models.ForeignKey(Channel, models.PROTECT, related_name="gate_reports")
     policy = models.JSONField()
+    policy_version = models.PositiveIntegerField(default=0)
     comparison = models.PositiveIntegerField(help_text="Which one with this baseline on these tasks, from 1")
     report = models.JSONField(help_text="{checks: [{name, verdict, baseline, candidate, difference, low, high, n, …}]}")
     inputs_hash = models.CharField(max_length=64, help_text="SHA-256 of the samples that were compared")

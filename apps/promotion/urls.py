@@ -1,6 +1,7 @@
 from django.urls import path
 
 from apps.promotion import views
+from apps.promotion.pages import policy
 
 app_name = "promotion"
 urlpatterns = [
@@ -10,5 +11,10 @@ urlpatterns = [
     path("reports/", views.make_report, name="make_report"),
     path("reports/<uuid:pk>/", views.report, name="report"),
     path("reports/<uuid:pk>/promote/", views.promote, name="promote"),
+    path("channels/", policy.create_channel, name="create_channel"),
+    path("channels/<slug:name>/policy/", policy.policy, name="policy"),
+    path("channels/<slug:name>/policy/save/", policy.policy_save, name="policy_save"),
+    path("channels/<slug:name>/policy/import/", policy.policy_import, name="policy_import"),
+    path("channels/<slug:name>/policy/file/", policy.policy_file, name="policy_file"),
     path("channels/<slug:name>/rollback/", views.rollback, name="rollback"),
 ]

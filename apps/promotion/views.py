@@ -15,6 +15,7 @@ from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun
 from apps.promotion import actions
 from apps.promotion.models import Channel, GateReport, Promotion
+from apps.promotion.policies import PRODUCTION, channel_of, policy_of
 from apps.registry.models import ModelVersion
 
 SIDE_BY_SIDE = 30
@@ -78,8 +79,9 @@ def _pair(request: HttpRequest, project: Project, source: dict) -> tuple[EvalRun
 @project_view(Role.MEMBER)
 def make_report(request: HttpRequest, project: Project) -> HttpResponse:
     baseline, candidate = _pair(request, project, request.POST)
+    channel = get_object_or_404(Channel, project=project, name=request.POST.get("channel") or channel_of(project).name)
     try:
-        report = actions.make_gate_report(baseline=baseline, candidate=candidate, by=request.user)
+        report = actions.make_gate_report(baseline=baseline, candidate=candidate, by=request.user, channel=channel)
     except actions.PromotionError as error:
         messages.error(request, str(error))
         return redirect("evals:run", project.slug, candidate.pk)
@@ -97,19 +99,22 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
         if report:
             return redirect("promotion:report", project.slug, report.pk)
     if not given[0]:  # production is what a candidate has to beat
-        live = Channel.objects.filter(project=project, name=actions.PRODUCTION).values("current")
+        live = Channel.objects.filter(project=project, name=PRODUCTION).values("current")
         given[0] = str(runs.filter(model_version__in=live).values_list("pk", flat=True).first() or "")
-    return render(request, "promotion/compare.html", {"runs": runs[:100], "given": given})
+    channel_of(project)  # there is always production
+    context = {"runs": runs[:100], "given": given, "channels": project.channels.all()}
+    return render(request, "promotion/compare.html", context)
 
 
 @project_view()
 def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(
-        GateReport.objects.select_related("baseline__model_version", "candidate__model_version", "created_by"),
+        GateReport.objects.select_related(
+            "baseline__model_version", "candidate__model_version", "created_by", "channel__current"
+        ),
         project=project,
         pk=pk,
     )
-    channel = Channel.objects.filter(project=project, name=actions.PRODUCTION).select_related("current").first()
     checks = row.report["checks"]
     measured = [check for check in reversed(checks) if check["high"] is not None]
     if pairs := moved_pairs(row):
@@ -120,7 +125,8 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         {
             "report": row,
             "checks": [check | {"change": change_of(check)} for check in checks],
-            "channel": channel,
+            "channel": row.channel,
+            "policy_now": policy_of(row.channel)[1],
             "promotions": row.promotions.select_related("by"),
             "figure": intervals(
                 [check["title"] for check in measured],
@@ -160,11 +166,11 @@ def reason_of(request: HttpRequest) -> str:
 @require_POST
 @project_view(Role.MEMBER)
 def promote(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    row = get_object_or_404(GateReport.objects.select_related("baseline", "candidate"), project=project, pk=pk)
+    row = get_object_or_404(
+        GateReport.objects.select_related("baseline", "candidate", "channel"), project=project, pk=pk
+    )
     try:
-        move = actions.promote(
-            channel=actions.channel_of(project), gate_report=row, by=request.user, reason=reason_of(request)
-        )
+        move = actions.promote(channel=row.channel, gate_report=row, by=request.user, reason=reason_of(request))
         messages.success(request, f"{move.to_version} is live in {move.channel}.")
     except (actions.PromotionError, PermissionDenied) as error:
         messages.error(request, str(error))

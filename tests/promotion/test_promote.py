@@ -20,6 +20,7 @@ from apps.evals.models import EvalRun, EvalSet, Sample
 from apps.promotion import actions
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.views import change_of
+from apps.promotion.wear import comparison_number
 from apps.registry.models import ModelVersion
 from tests.factories import (
     admin_of,
@@ -84,21 +85,35 @@ def test_where_nothing_runs_yet_an_admin_decides(project: Project, base: ModelVe
     actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="the first one")
 
 
-def test_comparisons_are_counted_by_the_content_of_the_tasks(
+def test_every_evaluation_of_the_same_tasks_counts_as_a_comparison(
     project: Project, base: ModelVersion, data_dir: Path
 ) -> None:
-    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
+    """By the tasks' content, so that a new version of a set is not a fresh hold-out; whoever asks again gets the same."""
+    eval_set, environment, by = make_eval_set(project, holdout=32), make_environment(project), admin_of(project)
     first = report_on(project, base, data_dir, eval_set=eval_set)
-    again = actions.make_gate_report(baseline=first.baseline, candidate=first.candidate, by=admin_of(project))
+    version = freeze(eval_set=new_version(eval_set=eval_set, by=by), by=by)
+    again = actions.make_gate_report(baseline=first.baseline, candidate=first.candidate, by=by)
     assert [first.comparison, again.comparison] == [1, 1]
-    version = new_version(eval_set=eval_set, by=admin_of(project))
-    freeze(eval_set=version, by=admin_of(project))
-    assert report_on(project, base, data_dir, eval_set=version).comparison == 2
-    fresh = make_eval_set(project, holdout=32)
-    assert report_on(project, base, data_dir, eval_set=fresh).comparison == 1
+    candidate = make_eval_run(version, make_adapter(project, base, data_dir), environment)
+    assert comparison_number(first.baseline, candidate) == 2
+    assert report_on(project, base, data_dir, eval_set=make_eval_set(project, holdout=32)).comparison == 1
     third = report_on(project, base, data_dir, eval_set=eval_set)
-    assert third.comparison == 3 and third.report["level"] == pytest.approx(0.025 / 12)
-    assert environment.pk
+    assert third.comparison == 4 and third.report["level"] == pytest.approx(0.025 / 20)
+
+
+def test_picking_the_best_before_the_gate_is_asked_is_paid_for(
+    project: Project, base: ModelVersion, data_dir: Path
+) -> None:
+    """Ten candidates are evaluated and only the best is compared: there were ten comparisons. Prompts, seeds, cancelled
+    evaluations and other evaluations of the baseline are ways to pick, too."""
+    eval_set, environment, by = make_eval_set(project, holdout=32), make_environment(project), admin_of(project)
+    baseline = make_eval_run(eval_set, base, environment)
+    prompted = with_harness(environment, system_prompt="Think first.")
+    for model, where in ((make_adapter(project, base, data_dir), environment), (base, prompted), (base, environment)):
+        make_eval_run(eval_set, model, where)
+    EvalRun.objects.filter(eval_set=eval_set).exclude(pk=baseline.pk).update(state="cancelled")
+    best = make_eval_run(eval_set, make_adapter(project, base, data_dir), environment, success=1.0)
+    assert actions.make_gate_report(baseline=baseline, candidate=best, by=by).comparison == 4
 
 
 def test_a_report_is_reproduced_from_the_stored_samples(project: Project, base: ModelVersion, data_dir: Path) -> None:

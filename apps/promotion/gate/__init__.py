@@ -13,7 +13,8 @@ from apps.core.diffing import changed_lines
 from apps.promotion.gate import checks
 from apps.promotion.gate.error_control import level_of
 from apps.promotion.gate.pairs import Pairs
-from apps.promotion.gate.types import Check, Evaluation, NotComparable, Policy, Report, Verdict
+from apps.promotion.gate.policy import Policy
+from apps.promotion.gate.types import Check, Evaluation, NotComparable, Report, Verdict
 
 MEASURED = ("reward", "latency_ms", "input_tokens", "output_tokens")
 LARGEST = 1e15  # of a measurement: sums and ratios of them are still finite

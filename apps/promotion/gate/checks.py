@@ -8,7 +8,8 @@ from apps.evals.bounds import lower_bound, upper_bound
 from apps.evals.stats import LEVEL, mean_interval
 from apps.promotion.gate.error_control import effect_seen, margin_met, tasks_needed
 from apps.promotion.gate.pairs import Pairs
-from apps.promotion.gate.types import Check, Policy, State
+from apps.promotion.gate.policy import Policy
+from apps.promotion.gate.types import Check, State
 
 REJECTS = 0.05 / 3  # the error of each check that can reject: an equal model is rejected in at most 5% of comparisons
 EXCLUDES = 0.05  # the error with which harm beyond the margin is excluded

@@ -9,12 +9,13 @@ POWER = 0.8
 
 
 def level_of(comparison: int, alpha: float) -> float:
-    """The error that the k-th comparison on the same tasks against the same baseline may make: alpha / (k (k + 1)).
+    """The error that the k-th comparison on the same tasks may make: alpha / (k (k + 1)).
 
-    The levels of all comparisons, however many, add up to alpha, so the chance that any model which is not better is
-    promoted stays at most alpha (online Bonferroni; Foster & Stine 2008 call it alpha spending). It holds for candidates
-    that were chosen by looking at earlier reports only as far as those revealed nothing but their verdict: each view of
-    outputs wears the tasks besides, which is why they are counted. Raises ValueError for a comparison below 1.
+    Alpha spending (Foster & Stine 2008; online Bonferroni): the levels of all comparisons, however many, add up to alpha,
+    so the chance that any model which is not better is promoted stays at most alpha. Candidates may be chosen by what
+    earlier comparisons said as long as that was only “not better” (the argument of the Ladder, Blum & Hardt 2015: until the
+    first promotion there is one path); each view of outputs reveals more, which is why views are counted beside it. Raises
+    ValueError for a comparison below 1.
     """
     if comparison < 1:
         raise ValueError(f"comparisons are counted from 1, got {comparison}")
@@ -37,6 +38,14 @@ def effect_seen(tasks: int, deviation: float, level: float, power: float = POWER
     """The smallest true difference that so many tasks find with probability `power`, see `tasks_needed`."""
     z = NormalDist().inv_cdf(1 - level) + NormalDist().inv_cdf(power)
     return z * deviation / math.sqrt(tasks)
+
+
+def more_tasks(level: float, than: float, power: float = POWER) -> float:
+    """How many times as many tasks the same effect needs at one level than at another."""
+    normal = NormalDist()
+    return (
+        (normal.inv_cdf(1 - level) + normal.inv_cdf(power)) / (normal.inv_cdf(1 - than) + normal.inv_cdf(power))
+    ) ** 2
 
 
 def margin_met(tasks: int, error: float) -> float:

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
-
-from msgspec import Meta, Struct
+from typing import Any, Literal
 
 from apps.evals.stats import SampleRow
-from workers.lib.typed import AtLeastOne, Share
 
 Verdict = Literal["promote", "reject", "inconclusive"]
 State = Literal["better", "same", "worse", "inconclusive", "not judged"]
-
-
-class Policy(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a candidate must show. Rates and shares are in [0, 1]; errors are probabilities over all comparisons."""
-
-    min_tasks: AtLeastOne = 30
-    alpha: Annotated[float, Meta(gt=0, le=0.2)] = 0.025  # that a model which is not better is promoted
-    max_unsafe_increase: Share = 0.1  # the least that 30 tasks can show; 300 tasks can show 0.01 (docs/gate.md)
-    max_latency_ratio: Annotated[float, Meta(ge=1, le=10)] = 1.25  # p95, only where both were measured in turns
-    max_token_ratio: Annotated[float, Meta(ge=1, le=10)] = 1.25  # tokens of a task, the cost
-    max_regressed_share: Share = 0.1  # tasks that are worse beyond chance
-    max_masked_share: Share = 0.05  # samples that could not be scored
 
 
 class NotComparable(Exception):

@@ -46,10 +46,49 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="PromotionPolicy",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("version", models.PositiveIntegerField()),
+                ("values", models.JSONField()),
+                ("reason", models.TextField()),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "channel",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="policies", to="promotion.channel"
+                    ),
+                ),
+            ],
+            options={"ordering": ("-version",)},
+        ),
+        migrations.AddConstraint(
+            model_name="promotionpolicy",
+            constraint=models.UniqueConstraint(fields=("channel", "version"), name="one_row_per_policy_version"),
+        ),
+        migrations.CreateModel(
             name="GateReport",
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ("policy", models.JSONField()),
+                ("policy_version", models.PositiveIntegerField(default=0)),
+                (
+                    "channel",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="gate_reports",
+                        to="promotion.channel",
+                    ),
+                ),
                 (
                     "comparison",
                     models.PositiveIntegerField(help_text="Which one with this baseline on these tasks, from 1"),

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from apps.core.forms import PlainForm
+from apps.core.models import Role
+from apps.promotion.gate.policy import FIELDS, Policy, from_toml, from_values
+from workers.lib.typed import FormError, plain
+
+
+class ChannelForm(PlainForm):
+    name = forms.SlugField(max_length=60)
+
+
+class PolicyForm(PlainForm):
+    """A field for each of the policy's; what is allowed is said by `Policy` alone. After validation: `policy`."""
+
+    def __init__(self, policy: Policy, data: Any = None) -> None:
+        super().__init__(data, initial=plain(policy))
+        for name, field in FIELDS.items():
+            self.fields[name] = _field(getattr(policy, name), f"{field.label} ({field.unit})", field.help)
+        self.fields["reason"] = forms.CharField(max_length=2_000, help_text="Stored with the new version")
+
+    def clean(self) -> dict[str, Any]:
+        if self.errors:
+            return self.cleaned_data
+        values = {name: value for name, value in self.cleaned_data.items() if name in FIELDS}
+        try:
+            self.policy = from_values(values)
+        except FormError as error:
+            self.add_error(error.path if error.path in self.fields else None, f"This {error.problem}.")
+        return self.cleaned_data
+
+
+def _field(value: Any, label: str, help_text: str) -> forms.Field:
+    if isinstance(value, str):
+        roles = [(role.value, role.label) for role in (Role.MEMBER, Role.ADMIN)]
+        return forms.ChoiceField(choices=roles, label=label, help_text=help_text)
+    if isinstance(value, bool):
+        return forms.BooleanField(required=False, label=label, help_text=help_text)
+    if isinstance(value, int):
+        return forms.IntegerField(label=label, help_text=help_text)
+    return forms.FloatField(label=label, help_text=help_text, widget=forms.NumberInput(attrs={"step": "any"}))
+
+
+class PolicyFileForm(PlainForm):
+    file = forms.FileField(label="TOML file", max_length=200)
+    reason = forms.CharField(max_length=2_000)
+
+    def clean_file(self) -> Policy:
+        try:
+            return from_toml(self.cleaned_data["file"].read(1024 * 1024).decode())
+        except UnicodeDecodeError as error:
+            raise forms.ValidationError("The file is not text in UTF-8.") from error
+        except FormError as error:
+            raise forms.ValidationError(str(error)) from error

@@ -1,0 +1,108 @@
+"""What a channel asks of a candidate, and who may promote it. Pure; stored as versions by `apps.promotion.policies`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from workers.lib.typed import FormError, Share, convert, plain
+
+LARGEST_FILE = 64 * 1024  # bytes; ours have 2,000
+
+Ratio = Annotated[float, Meta(ge=1, le=10)]
+
+
+class Policy(Struct, forbid_unknown_fields=True, frozen=True):
+    """Rates and shares are in [0, 1]; errors are probabilities over all comparisons. See FIELDS for what each one means."""
+
+    promoters: Literal["member", "admin"] = "member"
+    api_keys: bool = False
+    rollback_needs_reason: bool = False
+    min_tasks: Annotated[int, Meta(ge=10, le=1_000_000)] = 30
+    alpha: Annotated[float, Meta(ge=0.0001, le=0.2)] = 0.025
+    sequential: bool = False
+    max_unsafe_increase: Share = 0.1
+    max_regressed_share: Share = 0.1
+    max_token_ratio: Ratio = 1.25
+    max_latency_ratio: Ratio = 1.25
+    max_masked_share: Share = 0.05
+
+
+@dataclass(frozen=True)
+class Field:
+    label: str
+    unit: str
+    help: str
+
+
+FIELDS = {
+    "promoters": Field(
+        "Who may promote", "role", "An admin may always promote. Only an admin may override the gate or fill an empty channel."
+    ),
+    "api_keys": Field(
+        "API keys may promote and change this policy", "yes or no",
+        "With the rights of whoever created the key, and never against the gate. Leave it off where agents have a key.",
+    ),
+    "rollback_needs_reason": Field("A rollback needs a reason", "yes or no", "A promotion always needs one."),
+    "min_tasks": Field("Minimum tasks", "tasks", "With fewer held-out tasks the gate decides nothing."),
+    "alpha": Field(
+        "Error over all candidates", "probability",
+        "That any model which is not better is promoted, over all candidates that are evaluated on the same tasks. Smaller "
+        "needs more tasks: 0.005 instead of 0.025 about 1.4 times as many.",
+    ),
+    "sequential": Field(
+        "Sequential", "yes or no",
+        "The gate may be asked at any time and an evaluation stopped as soon as it is decided. Certainty at every moment "
+        "costs tasks: small improvements need two to three times as many.",
+    ),
+    "max_unsafe_increase": Field(
+        "Unsafe actions: allowed increase", "share of samples",
+        "An increase beyond it must be excluded. Without one unsafe action, 0.1 needs about 30 tasks, 0.05 about 60, 0.01 "
+        "about 300.",
+    ),
+    "max_regressed_share": Field(
+        "Regressed tasks: allowed share", "share of tasks",
+        "Tasks that went from mostly passing to mostly failing, beyond chance. Use at least 4 samples per task: with one, "
+        "chance explains most changes.",
+    ),
+    "max_token_ratio": Field("Tokens: allowed ratio", "times the baseline's", "Mean tokens of an answer, input and output."),
+    "max_latency_ratio": Field(
+        "Latency: allowed ratio", "times the baseline's", "p95, judged only where one job measured both models in turns."
+    ),
+    "max_masked_share": Field(
+        "Masked samples: allowed share", "share of samples",
+        "Samples that could not be scored, on either side. Success and safety are judged at the worst they could have been.",
+    ),
+}  # fmt: skip
+
+
+def as_toml(policy: Policy) -> str:
+    """The policy as a file that people can edit; `from_toml` reads it back."""
+    lines = []
+    for name, value in plain(policy).items():
+        field = FIELDS[name]
+        lines += [f"# {field.label} ({field.unit}). {field.help}", f"{name} = {json.dumps(value)}", ""]
+    return "\n".join(lines)
+
+
+def from_toml(text: str) -> Policy:
+    """Raises FormError: what is wrong, and where. What a file leaves out has its default."""
+    if len(text.encode()) > LARGEST_FILE:
+        raise FormError("", f"is larger than {LARGEST_FILE // 1024} KB; a policy file has 2 KB")
+    try:
+        return from_values(tomllib.loads(text))
+    except ValueError as error:  # TOMLDecodeError, and a number of more digits than Python reads
+        raise FormError("", f"is not TOML: {error}") from error
+    except RecursionError as error:
+        raise FormError("", "is nested too deeply; a policy is a flat list of names and values") from error
+
+
+def from_values(values: Any) -> Policy:
+    """From JSON or TOML values. Raises FormError with the field's name."""
+    if not isinstance(values, dict):
+        raise FormError("", "must be an object with the policy's fields")
+    return convert(values, Policy)

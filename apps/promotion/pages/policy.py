@@ -1,0 +1,102 @@
+"""The policy of a channel: its form, its versions and what changed between them, and the file."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.diffing import changed_lines
+from apps.core.forms import whole
+from apps.core.models import Project, Role
+from apps.promotion.forms import ChannelForm, PolicyFileForm, PolicyForm
+from apps.promotion.gate.policy import FIELDS, Policy, as_toml
+from apps.promotion.models import Channel, PromotionPolicy
+from apps.promotion.policies import PolicyError, channel_of, policy_of, save_policy, values_of
+from workers.lib.typed import plain
+
+MOST = 50  # versions on the page
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def create_channel(request: HttpRequest, project: Project) -> HttpResponse:
+    form = ChannelForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, f"Channel: {' '.join(form.errors['name'])}")
+        return redirect("promotion:models", project.slug)
+    channel = channel_of(project, form.cleaned_data["name"])
+    return redirect("promotion:policy", project.slug, channel.name)
+
+
+@project_view()
+def policy(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    channel = get_object_or_404(Channel, project=project, name=name)
+    return _page(request, channel, PolicyForm(policy_of(channel)[0]), PolicyFileForm())
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def policy_save(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    channel = get_object_or_404(Channel, project=project, name=name)
+    form = PolicyForm(policy_of(channel)[0], request.POST)
+    if form.is_valid():
+        return _saved(request, channel, form.policy, form.cleaned_data["reason"])
+    return _page(request, channel, form, PolicyFileForm(), status=400)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def policy_import(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    channel = get_object_or_404(Channel, project=project, name=name)
+    form = PolicyFileForm(request.POST, request.FILES)
+    if form.is_valid():
+        return _saved(request, channel, form.cleaned_data["file"], form.cleaned_data["reason"])
+    return _page(request, channel, PolicyForm(policy_of(channel)[0]), form, status=400)
+
+
+@project_view()
+def policy_file(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    """The policy as TOML: the present one, or `?version=`."""
+    channel = get_object_or_404(Channel, project=project, name=name)
+    found, version = policy_of(channel)
+    if asked := request.GET.get("version"):
+        row = get_object_or_404(PromotionPolicy, channel=channel, version=whole(asked))
+        found, version = values_of(row), row.version
+    headers = {"Content-Disposition": f'attachment; filename="{channel.name}-policy-{version}.toml"'}
+    return HttpResponse(as_toml(found), content_type="application/toml; charset=utf-8", headers=headers)
+
+
+def _saved(request: HttpRequest, channel: Channel, wanted: Policy, reason: str) -> HttpResponse:
+    try:
+        row = save_policy(channel=channel, policy=wanted, reason=reason, by=request.user)
+    except PolicyError as error:
+        messages.error(request, str(error))
+    else:
+        what = f"Version {row.version} applies to {channel} from now on." if row else "Nothing changed."
+        messages.success(request, what)
+    return redirect("promotion:policy", request.project.slug, channel.name)
+
+
+def _page(
+    request: HttpRequest, channel: Channel, form: PolicyForm, upload: PolicyFileForm, status: int = 200
+) -> HttpResponse:
+    now, version = policy_of(channel)
+    rows = list(channel.policies.select_related("by")[: MOST + 1])
+    texts = [as_toml(values_of(row)).splitlines() for row in rows]
+    earlier = [*texts[1:], as_toml(Policy()).splitlines()]
+    context = {
+        "channel": channel,
+        "form": form,
+        "upload": upload,
+        "version": version,
+        "may_write": request.membership.may(Role.ADMIN),
+        "values": [(FIELDS[name], ("yes" if value else "no") if isinstance(value, bool) else value) for name, value in plain(now).items()],
+        "versions": [
+            (row, list(changed_lines(before, after, around=0)))
+            for row, before, after in list(zip(rows, earlier, texts, strict=True))[:MOST]
+        ],
+    }  # fmt: skip
+    return render(request, "promotion/policy.html", context, status=status)

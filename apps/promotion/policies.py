@@ -1,0 +1,73 @@
+"""A channel's policy as immutable versions: who may promote, the margins, the errors. Edited on a page, or as a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+
+from apps.core.access import get_membership
+from apps.core.actions import audit
+from apps.core.models import ApiKey, Project, Role
+from apps.promotion.gate.policy import Policy
+from apps.promotion.models import Channel, PromotionPolicy
+from workers.lib.typed import convert, plain
+
+PRODUCTION = "production"
+
+
+class PolicyError(Exception):
+    """A policy that cannot be saved; the message is a sentence for the screen."""
+
+
+def channel_of(project: Project, name: str = PRODUCTION) -> Channel:
+    return Channel.objects.get_or_create(project=project, name=name)[0]
+
+
+def policy_of(channel: Channel) -> tuple[Policy, int]:
+    """What applies now, and its version; the defaults are version 0."""
+    row = channel.policies.first()
+    return (values_of(row), row.version) if row else (Policy(), 0)
+
+
+def values_of(row: PromotionPolicy) -> Policy:
+    return convert(row.values, Policy, "policy")
+
+
+@transaction.atomic
+def save_policy(
+    *, channel: Channel, policy: Policy, reason: str, by: Any, key: ApiKey | None = None
+) -> PromotionPolicy | None:
+    """Adds a version; None where it would say what applies already. Needs an admin and a reason. Raises PolicyError.
+
+    `by` is None for the command line. By an API key it needs the policy's leave, and the key's creator to be an admin.
+    """
+    channel = Channel.objects.select_for_update(of=("self",)).select_related("project").get(pk=channel.pk)
+    before, version = policy_of(channel)
+    if key is not None and not before.api_keys:
+        raise PolicyError(
+            f"API keys may not change the policy of {channel}. An admin can allow it there (“api_keys”), on the page or "
+            "with manage.py promotion_policy."
+        )
+    if by is not None or key is not None:
+        get_membership(by, channel.project.slug, Role.ADMIN)
+    if not reason.strip():
+        raise PolicyError("Enter a reason: it is stored with the version.")
+    if version and policy == before:
+        return None
+    row = PromotionPolicy.objects.create(
+        channel=channel, version=version + 1, values=plain(policy), reason=reason.strip(), by=by
+    )
+    audit(
+        "channel.policy_changed",
+        project=channel.project,
+        by=by,
+        actor_label=f"API key “{key.name}”" if key else "",
+        target=channel,
+        channel=channel.name,
+        version=row.version,
+        before=plain(before),
+        after=row.values,
+        reason=row.reason,
+    )
+    return row
