@@ -225,6 +225,9 @@ FLYWHEEL_PROXIES = int(os.environ.get("FLYWHEEL_PROXIES") or HTTPS)
 # A session of an environment that nobody has called for so long (seconds) is forgotten.
 FLYWHEEL_ENVIRONMENT_SESSION_S = int(os.environ.get("FLYWHEEL_ENVIRONMENT_SESSION_S", "3600"))
 
+# Answers to held-out tasks that a project's keys may have scored by API in 24 hours: who scores at will climbs the hold-out.
+FLYWHEEL_HOLDOUT_SCORES_A_DAY = int(os.environ.get("FLYWHEEL_HOLDOUT_SCORES_A_DAY", "1000"))
+
 # Addresses that people type in (a judge's server) may be inside this network: usual on one machine, not on a shared one.
 FLYWHEEL_ALLOW_PRIVATE_URLS = env_bool("FLYWHEEL_ALLOW_PRIVATE_URLS", not os.environ.get("DATABASE_URL"))
 # Which environment variables may be sent to another server as a key (a judge's, a remote environment's), and to which

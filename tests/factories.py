@@ -50,8 +50,9 @@ def make_member(project: Project, role: Role = Role.MEMBER) -> Any:
     return user
 
 
-def make_key(project: Project) -> str:
-    return core.create_api_key(project=project, name="test", by=admin_of(project))[1]
+def make_key(project: Project, may_see_holdout: bool = False) -> str:
+    by = admin_of(project)
+    return core.create_api_key(project=project, name="test", by=by, may_see_holdout=may_see_holdout)[1]
 
 
 def row(name: str = "", request: str = "Close ticket 1234.", call: dict | None = None, **changes: Any) -> dict:

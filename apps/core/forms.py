@@ -64,6 +64,7 @@ class ProjectForm(PlainLabels, forms.ModelForm):
 
 class KeyForm(PlainForm):
     name = forms.CharField(max_length=80, help_text="Which agent or machine will use it")
+    may_see_holdout = forms.BooleanField(required=False, help_text="May read hold-outs and have answers to them scored")
 
 
 class MemberForm(PlainForm):

@@ -68,9 +68,7 @@ def create_key(request: HttpRequest, project: Project) -> HttpResponse:
     if not form.is_valid():
         messages.error(request, "Give the key a name.")
     else:
-        _, request.session["new_key"] = actions.create_api_key(
-            project=project, name=form.cleaned_data["name"], by=request.user
-        )
+        _, request.session["new_key"] = actions.create_api_key(project=project, by=request.user, **form.cleaned_data)
     return redirect("core:settings", project.slug)
 
 

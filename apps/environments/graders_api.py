@@ -10,10 +10,12 @@ from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.models import Project
+from apps.core.models import ApiKey, Project
 from apps.environments.api import JSON
 from apps.environments.clients import NO_JUDGE, completer, judge_of
+from apps.environments.protocol import guards
 from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
+from apps.environments.protocol.guards import Use
 from apps.trajectories.openapi import reference
 from workers.lib.graders import run, sample_of, validate
 from workers.lib.graders.validation import Grader
@@ -77,18 +79,23 @@ class Wrong(Exception):
 
 
 def _told(good: dict) -> dict[Any, Any]:
-    told = {(200, JSON): good} | {(status, JSON): ERROR for status in (400, 413, 503)}
+    told = {(200, JSON): good} | {(status, JSON): ERROR for status in (400, 403, 413, 429, 503)}
     return told | {(401, JSON): reference("Error")}
 
 
-def _run(project: Project, body: dict) -> dict:
+def _run(key: ApiKey, body: dict) -> dict:
     """Raises Wrong."""
+    project = key.project
     grader, item, sample = _grader(body), body.get("item", {}), body.get("model_sample")
     if not isinstance(sample, str):
         raise Wrong("“model_sample” must be the model's answer, a text.", "model_sample")
     if not isinstance(item, dict):
         raise Wrong("“item” must be an object.", "item")
     ask = _ask(project, grader)
+    try:
+        guards.check(key, item, Use.SCORE)
+    except Refusal as refusal:
+        raise Wrong(refusal.sentence, "item", refusal.status, "held_out") from refusal
     try:
         with visiting(f"project:{project.pk}"):
             result = dict(run(grader, item, sample_of(sample), ask=ask))
@@ -98,19 +105,19 @@ def _run(project: Project, body: dict) -> dict:
     return result
 
 
-def _validate(project: Project, body: dict) -> dict:
+def _validate(key: ApiKey, body: dict) -> dict:
     """Raises Wrong."""
     return {"grader": _grader(body)}
 
 
-def _endpoint(operation: str, asked: dict, given: dict, answer: Callable[[Project, dict], dict], text: str) -> Callable:
+def _endpoint(operation: str, asked: dict, given: dict, answer: Callable[[ApiKey, dict], dict], text: str) -> Callable:
     """A view of its own for each path, since OpenAPI wants one operation id for each."""
 
     @extend_schema(operation_id=operation, request={JSON: asked}, responses=_told(given), description=text)
     @api_view(["POST"])
     def view(request: Request) -> Response:
         try:
-            return Response(answer(request.auth.project, _body(request)))
+            return Response(answer(request.auth, _body(request)))
         except Wrong as wrong:
             headers = {"Retry-After": str(RETRY_AFTER_S)} if wrong.status == 503 else None
             return Response(wrong.body, status=wrong.status, headers=headers)

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import Count
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -20,6 +20,7 @@ from apps.evals.models import EvalSet, EvalSetState, Split
 from apps.trajectories.api import number_of, parts_of
 from apps.trajectories.openapi import responses
 
+NO_RIGHT = "This key may not see hold-outs. An admin makes one that may under Settings → API keys."
 JSON, LINES = "application/json", "application/x-ndjson"
 PAGE, MAX_PAGE, MAX_ROWS = 100, 1000, 5000
 ROW = {
@@ -92,9 +93,9 @@ def collection(request: Request) -> Response:
 
 @extend_schema(
     operation_id="v1_eval_sets_read",
-    responses=_responses({200: WITH_TASKS}, 400, 404),
-    description="A set with its tasks, in Flywheel's own form. For a held-out task only key and split are returned, unless "
-    "`holdout=1` asks for them: each such response counts as a view of the hold-out.",
+    responses=_responses({200: WITH_TASKS}, 400, 403, 404),
+    description="A set with its tasks, in Flywheel's own form. Of a held-out task only its place and split are returned, unless "
+    "`holdout=1` asks for more: that needs a key that may see hold-outs, and each such response counts as a view.",
     parameters=[
         OpenApiParameter("split", enum=Split.values),
         OpenApiParameter("holdout", enum=["1"], description="Show the hold-out's tasks. Counted."),
@@ -114,11 +115,13 @@ def item(request: Request, pk: UUID) -> Response:
     page = list(tasks[offset : offset + limit + 1])
     shown, more = page[:limit], len(page) > limit
     open_ = request.query_params.get("holdout") == "1"
+    if open_ and not request.auth.may_see_holdout:
+        raise PermissionDenied(NO_RIGHT)
     if open_ and any(task.split == Split.HOLDOUT for task in shown):
         record_view(eval_set=eval_set, by=request.auth, detail="tasks by API")
     told = [
-        _task(task) if open_ or task.split != Split.HOLDOUT else {"key": task.key, "split": task.split}
-        for task in shown
+        _task(task) if open_ or task.split != Split.HOLDOUT else {"key": f"held-out-{number}", "split": task.split}
+        for number, task in enumerate(shown, offset + 1)
     ]
     found = as_json(eval_set)
     return Response(found | {"tasks": told, "next": offset + limit if more else None})

@@ -6,7 +6,9 @@ class EvalsConfig(AppConfig):
     label = "evals"
 
     def ready(self) -> None:
-        from apps.evals.holdout import guards
+        from apps.environments.protocol.guards import GUARDS
+        from apps.evals.holdout import guards, scoring
         from apps.trajectories import exports
 
+        GUARDS.append(scoring.guard)
         exports.GUARDS.append(guards.untrainable)

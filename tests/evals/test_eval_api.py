@@ -49,6 +49,11 @@ def test_a_holdout_is_masked_until_it_is_asked_for(draft: EvalSet, key: dict) ->
     masked = get("set", key, draft.pk)
     assert secret not in masked.content.decode() and draft.holdout_views.count() == 0
     assert [set(task) for task in masked.json()["tasks"] if task["split"] == "holdout"] == [{"key", "split"}] * 3
+    refused = get("set", key, draft.pk, holdout="1")
+    assert (
+        refused.status_code == 403 and secret not in refused.content.decode() and "Settings" in refused.json()["detail"]
+    )
+    key = {"HTTP_AUTHORIZATION": f"Bearer {make_key(draft.project, may_see_holdout=True)}"}
     told = get("set", key, draft.pk, holdout="1")
     assert secret in told.content.decode() and draft.holdout_views.count() == 1
     assert get("set", key, draft.pk, holdout="1", split="train").status_code == 200 and draft.holdout_views.count() == 1

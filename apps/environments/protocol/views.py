@@ -14,7 +14,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from apps.core.api import TooManyRefused, key_of
 from apps.environments.clients import load_for
 from apps.environments.models import Environment
-from apps.environments.protocol import sessions
+from apps.environments.protocol import guards, sessions
 from apps.environments.protocol.aggregate import aggregate
 from apps.environments.protocol.bodies import (
     MAX_METRICS,
@@ -28,6 +28,7 @@ from apps.environments.protocol.bodies import (
     read,
     value_of,
 )
+from apps.environments.protocol.guards import Use
 from apps.environments.protocol.rows import ASKED, said_in, task_of
 from apps.environments.protocol.scoring import as_members, call, score
 from workers.lib.environments.responses import to_items
@@ -52,6 +53,7 @@ def served(method: str) -> Callable:
                 key = key_of(request)
                 if key is None:
                     return _unknown_caller(NO_KEY)
+                request.auth = key  # type: ignore[attr-defined]
                 environment = sessions.of_project(key.project, slug, version)
                 if request.method != method:
                     raise Refusal(405, f"This route takes {method}.")
@@ -115,6 +117,7 @@ def seed_session(request: HttpRequest, environment: Environment) -> HttpResponse
     if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME):
         raise Refusal(422, f"“{NAMED}” must be text of 1 to {MAX_NAME} characters.")
     task = task_of(_data(row))
+    guards.check(request.auth, task, Use.OPEN)  # type: ignore[attr-defined]
     load_for(environment).open(task)  # what it cannot open is told now
     token = sessions.start(environment, task, name or "")
     response = answer({NAMED: name} if name else {})
@@ -152,6 +155,7 @@ def verify(request: HttpRequest, environment: Environment) -> HttpResponse:
     token = sessions.token_of(request)
     session = sessions.found(environment, token)
     task = session.task if session else task_of(row)
+    guards.check(request.auth, task, Use.SCORE)  # type: ignore[attr-defined]
     found = score(load_for(environment), task, said, session.state if session and session.calls else None)
     sessions.close(environment, token)
     if found.masked:

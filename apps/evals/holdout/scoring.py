@@ -1,0 +1,92 @@
+"""Answers to held-out tasks that are scored by API: by keys that may, so many a day, and each of them is a look."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from apps.core import locks
+from apps.core.locks import ProjectLock
+from apps.core.models import ApiKey, Project
+from apps.environments.protocol.bodies import Refusal
+from apps.environments.protocol.guards import Use
+from apps.evals.canonical import canonical_hash
+from apps.evals.holdout import leaks
+from apps.evals.holdout.view_log import record_membership, record_seen
+from apps.evals.models import HoldoutView, Task
+
+DAY = timedelta(days=1)
+MOST_TEXTS = 200
+NEEDS_THE_RIGHT = (
+    "This is a held-out task, or nearly one. Use an API key that may see hold-outs: an admin makes one under Settings → "
+    "API keys. Or use tasks of the validation split."
+)
+
+
+def guard(key: ApiKey, task: dict, use: Use) -> None:
+    """For `guards.GUARDS`. Raises Refusal: 403 where the key may see no hold-out, 429 where the day's scores are used up."""
+    held = held_out_like(key.project, task)
+    if not held:
+        return
+    if not key.may_see_holdout:
+        record_membership(key.project, held, by=key, detail="a task sent to an environment or grader")
+        raise Refusal(403, NEEDS_THE_RIGHT)
+    tasks = Task.objects.filter(canonical_hash__in=held)
+    if use is Use.OPEN:
+        record_seen(key.project, tasks, by=key, detail="opened in an environment")
+        return
+    with transaction.atomic():
+        locks.acquire_in(key.project_id, ProjectLock.HOLDOUT_SCORES)  # two at once must not both be the last one
+        if scores_today(key.project) >= settings.FLYWHEEL_HOLDOUT_SCORES_A_DAY:
+            raise Refusal(
+                429,
+                f"{settings.FLYWHEEL_HOLDOUT_SCORES_A_DAY} answers to held-out tasks of this project were scored by API in the "
+                "last 24 hours, which is the limit (FLYWHEEL_HOLDOUT_SCORES_A_DAY). Score tasks of another split, evaluate in "
+                "Flywheel, or wait.",
+            )
+        record_seen(key.project, tasks, by=key, detail="scored by API", kind=HoldoutView.Kind.SCORE, each_time=True)
+
+
+def scores_today(project: Project) -> int:
+    since = timezone.now() - DAY
+    return HoldoutView.objects.filter(project=project, kind=HoldoutView.Kind.SCORE, at__gt=since).count()
+
+
+def held_out_like(project: Project, row: dict) -> set[str]:
+    """The canonical hashes of the held-out tasks that a row is, or is like: as a whole, or by one of its texts where it has
+    no messages. A row without text is like none."""
+    held = Task.objects.holdout().filter(project=project)
+    if not held.exists():
+        return set()
+    rows = [row, *({"messages": [{"role": "user", "content": text}]} for text in _texts(row))]
+    hashes = [canonical_hash(one["messages"]) for one in rows if is_chat(one.get("messages"))]
+    if same := set(held.filter(canonical_hash__in=hashes).values_list("canonical_hash", flat=True)):
+        return same
+    try:
+        return {leak.theirs_hash for leak in leaks.of_rows(project, [("row", one) for one in rows])}
+    except ValueError:
+        return set()
+
+
+def is_chat(messages: Any) -> bool:
+    return isinstance(messages, list) and all(isinstance(message, dict) for message in messages)
+
+
+def _texts(row: dict) -> list[str]:
+    """The longest texts of a row in no known form: one of them may be the request."""
+    if is_chat(row.get("messages")):
+        return []
+    found: list[str] = []
+    level: list[Any] = [row]
+    while level:
+        found += [item for item in level if isinstance(item, str) and item.strip()]
+        level = [inner for item in level if isinstance(item, dict | list) for inner in _inside(item)]
+    return sorted(set(found), key=len, reverse=True)[:MOST_TEXTS]
+
+
+def _inside(item: dict | list) -> Any:
+    return item.values() if isinstance(item, dict) else item

@@ -1,0 +1,240 @@
+"""Looks at a hold-out: counted by request over versions and sets; by API only with the right, and so many a day."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.models import ApiKey
+from apps.environments.models import Environment
+from apps.environments.protocol import guards
+from apps.evals import actions
+from apps.evals.exporting import row_of
+from apps.evals.formats import write
+from apps.evals.holdout import scoring
+from apps.evals.holdout.view_log import record_seen, record_view, viewers_of, views_of
+from apps.evals.models import EvalSet, HoldoutView, Split, Task
+from tests.environments.gym import called
+from tests.factories import admin_of, make_environment, make_eval_set, make_key, make_member, make_project
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def held() -> EvalSet:
+    return make_eval_set(make_project(), train=2, holdout=3)
+
+
+def headers(held: EvalSet, may: bool = True) -> dict[str, str]:
+    return {"HTTP_AUTHORIZATION": f"Bearer {make_key(held.project, may_see_holdout=may)}"}
+
+
+# What is counted
+
+
+def test_a_new_version_begins_with_the_looks_of_its_tasks(held: EvalSet) -> None:
+    by = admin_of(held.project)
+    for _ in range(4):
+        record_view(eval_set=held, by=by)
+    newer = actions.new_version(eval_set=held, by=by)
+    assert views_of(newer).count() == views_of(held).count() == 4
+    record_view(eval_set=actions.freeze(eval_set=newer, by=by), by=by)
+    assert views_of(held).count() == 5
+
+
+@pytest.mark.parametrize("change", ["expected", "key", "case", "system", "group"])
+def test_no_change_beside_the_request_makes_a_task_fresh(held: EvalSet, change: str) -> None:
+    """The same request in another set, with another answer, key, spelling, harness or group: it has been seen."""
+    by = admin_of(held.project)
+    record_view(eval_set=held, by=by)
+    task = held.tasks.holdout().first()
+    other = actions.create_eval_set(project=held.project, slug="other", by=by)
+    request, messages = task.messages[0]["content"], list(task.messages)
+    if change == "system":
+        messages = [{"role": "system", "content": "Be brief."}, *messages]
+    if change == "case":
+        messages = [{"role": "user", "content": f"  {request.upper()} "}]
+    Task.objects.create(
+        project=held.project, eval_set=other, split=Split.HOLDOUT, messages=messages,
+        key="new" if change == "key" else task.key, group="new" if change == "group" else task.group,
+        expected={"answer": "new"} if change == "expected" else task.expected,
+        canonical_hash=actions.canonical_hash(messages),
+    )  # fmt: skip
+    assert views_of(other).count() == 1
+
+
+def test_fresh_tasks_begin_with_none_and_one_old_task_brings_its_looks(held: EvalSet) -> None:
+    by = admin_of(held.project)
+    record_seen(held.project, held.tasks.all(), by=by, detail="a")
+    fresh = make_eval_set(held.project)
+    assert (
+        views_of(held).count() == 1 and views_of(fresh).count() == 0 == views_of(make_eval_set(make_project())).count()
+    )
+    assert (
+        held.tasks.first().split == Split.TRAIN
+        and record_seen(held.project, held.tasks.trainable(), by=by, detail="b") is None
+    )
+
+
+def test_the_looks_outlive_their_set(held: EvalSet) -> None:
+    by = admin_of(held.project)
+    draft = actions.new_version(eval_set=held, by=by)
+    record_view(eval_set=draft, by=by)
+    draft.delete()
+    assert views_of(held).count() == 1
+
+
+def test_what_is_seen_again_in_the_same_place_is_one_look(held: EvalSet) -> None:
+    by, other = admin_of(held.project), make_member(held.project)
+    first, *rest = held.tasks.holdout()
+    for _ in range(3):
+        record_seen(held.project, held.tasks.filter(pk=first.pk), by=by, detail="list")
+    assert views_of(held).count() == 1
+    record_seen(held.project, held.tasks.all(), by=by, detail="list")  # the others are new
+    assert views_of(held).count() == 2 and len(views_of(held).first().tasks) == len(rest)
+    record_seen(held.project, held.tasks.all(), by=other, detail="list")
+    record_seen(held.project, held.tasks.all(), by=by, detail="another place")
+    assert views_of(held).count() == 4
+    assert [(row["who"], row["n"]) for row in viewers_of(held)] == [(by.username, 3), (other.username, 1)]
+
+
+def test_the_page_of_a_set_says_how_often_and_by_whom(held: EvalSet) -> None:
+    client, member = Client(), make_member(held.project)
+    client.force_login(member)
+    for _ in range(31):
+        record_view(eval_set=held, by=member, detail="tasks on the page")
+    newer = actions.new_version(eval_set=held, by=member)
+    page = client.get(reverse("evals:detail", args=[held.project.slug, newer.pk])).content.decode()
+    assert "<b>31</b><span>hold-out views" in page and f"<b>{member.username}</b>" in page
+    assert "has been viewed 31 times" in page and str(held) in page
+    api = Client().get(reverse("evals_api:sets"), **headers(held)).json()["results"]
+    assert {one["holdout_views"] for one in api} == {31}
+
+
+# Scores by API
+
+
+@pytest.fixture
+def environment(held: EvalSet) -> Environment:
+    return make_environment(held.project)
+
+
+def rows(task: Task) -> dict[str, dict]:
+    """The same held-out task, as callers may send it."""
+    nemo = json.loads(next(iter(write("nemo-gym", [row_of(task)]))))
+    bare = {"responses_create_params": {"input": task.messages}, "ground_truth": [
+        {"name": task.expected["tool"], "arguments": json.dumps(task.expected["args"])}]}  # fmt: skip
+    text = bare | {"responses_create_params": {"input": task.messages[0]["content"]}}
+    prompted = bare | {"responses_create_params": {"input": task.messages, "instructions": "You are an agent."}}
+    polite = bare | {"responses_create_params": {"input": f"Please, {task.messages[0]['content'].lower()} Thanks!"}}
+    return {"exported": nemo, "bare": bare, "text": text, "prompted": prompted, "polite": polite}
+
+
+ANSWER = called({"name": "tickets.close", "args": {"id": 1}})
+FORMS = ["exported", "bare", "text", "prompted", "polite"]
+
+
+def verify(environment: Environment, row: dict, sent: dict[str, str], **more: Any) -> Any:
+    body = json.dumps(row | {"response": ANSWER})
+    return Client().post(f"/env/{environment}/verify", body, content_type="application/json", **sent, **more)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_score_of_a_held_out_task_is_a_look(held: EvalSet, environment: Environment, form: str) -> None:
+    sent, row = headers(held), rows(held.tasks.holdout().first())[form]
+    assert [verify(environment, row, sent).status_code for _ in range(5)] == [200] * 5
+    assert views_of(held).filter(kind=HoldoutView.Kind.SCORE, api_key__name="test").count() == 5
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_key_without_the_right_gets_no_score_and_what_it_learnt_is_a_look(
+    held: EvalSet, environment: Environment, form: str
+) -> None:
+    sent, row = headers(held, may=False), rows(held.tasks.holdout().first())[form]
+    for _ in range(3):
+        refused = verify(environment, row, sent)
+        assert refused.status_code == 403 and "Settings" in refused.json()["detail"] and "reward" not in refused.json()
+        seeded = Client().post(
+            f"/env/{environment}/seed_session", json.dumps(row), content_type="application/json", **sent
+        )
+        assert seeded.status_code == 403
+    assert [view.kind for view in views_of(held)] == [HoldoutView.Kind.MEMBERSHIP]
+    train = rows(held.tasks.trainable().first())[form]
+    assert verify(environment, train, sent).status_code == 200 and views_of(held).count() == 1
+
+
+def test_a_session_that_was_opened_before_the_task_was_held_out_is_not_scored(environment: Environment) -> None:
+    project = environment.project
+    sent = {"HTTP_AUTHORIZATION": f"Bearer {make_key(project)}"}
+    row = {"responses_create_params": {"input": "Close ticket 77."}, "ground_truth": [{"name": "x", "arguments": {}}]}
+    client = Client()
+    assert (
+        client.post(
+            f"/env/{environment}/seed_session", json.dumps(row), content_type="application/json", **sent
+        ).status_code
+        == 200
+    )
+    draft = make_eval_set(project, frozen=False)
+    actions.add_task(
+        eval_set=draft,
+        key="k",
+        request="Close ticket 77.",
+        expected={"tool": "x", "args": {}},
+        split=Split.HOLDOUT,
+        by=None,
+    )
+    innocent = row | {"responses_create_params": {"input": "Something else."}, "response": ANSWER}
+    found = client.post(f"/env/{environment}/verify", json.dumps(innocent), content_type="application/json", **sent)
+    assert found.status_code == 403
+
+
+def test_so_many_scores_a_day_and_no_more(held: EvalSet, environment: Environment, settings: Any) -> None:
+    settings.FLYWHEEL_HOLDOUT_SCORES_A_DAY = 3
+    sent, row = headers(held), rows(held.tasks.holdout().first())["bare"]
+    assert [verify(environment, row, sent).status_code for _ in range(5)] == [200] * 3 + [429] * 2
+    assert "FLYWHEEL_HOLDOUT_SCORES_A_DAY" in verify(environment, row, headers(held)).json()["detail"]  # another key
+    train = rows(held.tasks.trainable().first())["bare"]
+    assert verify(environment, train, sent).status_code == 200
+    HoldoutView.objects.update(at=timezone.now() - scoring.DAY)
+    assert verify(environment, row, sent).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/api/v1/graders/run", "/v1/fine_tuning/alpha/graders/run"])
+def test_a_grader_run_on_a_held_out_row_is_a_score(held: EvalSet, path: str) -> None:
+    task = held.tasks.holdout().first()
+    grader = {
+        "type": "string_check",
+        "name": "a",
+        "operation": "eq",
+        "input": "{{sample.output_text}}",
+        "reference": "x",
+    }
+    for item in ({"messages": task.messages}, {"question": task.messages[0]["content"], "id": 7}):
+        body = json.dumps({"grader": grader, "model_sample": "x", "item": item})
+        refused = Client().post(path, body, content_type="application/json", **headers(held, may=False))
+        assert refused.status_code == 403 and refused.json()["error"]["code"] == "held_out"
+        before = views_of(held).filter(kind=HoldoutView.Kind.SCORE).count()
+        assert Client().post(path, body, content_type="application/json", **headers(held)).status_code == 200
+        assert views_of(held).filter(kind=HoldoutView.Kind.SCORE).count() == before + 1
+
+
+def test_a_key_sees_only_the_hold_outs_of_its_own_project(held: EvalSet) -> None:
+    other = ApiKey.objects.create(project=make_project(), name="o", prefix="fw_", digest="d")
+    guards.check(other, {"messages": held.tasks.holdout().first().messages, "expected": {}}, guards.Use.SCORE)
+    assert not HoldoutView.objects.exists()
+
+
+def test_only_an_admin_gives_the_right(held: EvalSet) -> None:
+    client, url = Client(), reverse("core:create_key", args=[held.project.slug])
+    client.force_login(make_member(held.project))
+    assert client.post(url, {"name": "a", "may_see_holdout": "on"}).status_code == 403
+    client.force_login(admin_of(held.project))
+    client.post(url, {"name": "plain"})
+    client.post(url, {"name": "sees", "may_see_holdout": "on"})
+    assert dict(held.project.api_keys.values_list("name", "may_see_holdout")) == {"plain": False, "sees": True}
+    assert "sees hold-outs" in client.get(reverse("core:settings", args=[held.project.slug])).content.decode()
