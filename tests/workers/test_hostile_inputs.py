@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.workers.cpu import processor_time
+from tests.workers.hostile import TEXTS, N
 from workers.lib.environments.customer_service.user import ScriptedUser
 from workers.lib.errors import SpecError
 from workers.lib.graders import run, sample_of, validate
@@ -17,79 +18,9 @@ from workers.lib.messages import unfenced
 from workers.lib.patterns import MAX_PATTERN, PatternError, compiled
 from workers.lib.verifiers import Rollout, build
 
-N = 200_000
-TEXTS = {
-    "letters": "a" * N,
-    "words": "a " * (N // 2),
-    "distinct words": " ".join(map(str, range(N // 7))),
-    "spaces": "x" + " " * N + "x",
-    "line ends": "x" + "\n" * N + "x",
-    "full stops": "." * N + "x",
-    "quotes": "." + '"' * N + "x",
-    "title": "<<" + "a" * N + ">",
-    "blank title": "<<" + " " * N + ">",
-    "titles": "<<" * (N // 2),
-    "stars": "*" * N + "x",
-    "dashes": "-" * (N // 2) + " " * (N // 2) + "x",
-    "brackets": "[" * N,
-    "braces": "{" * N,
-    "fence": "```\n" + "\n" * N + "x",
-    "closed fence": "```\n" + " \n" * (N // 2) + "x```",
-    "fences": "```\n" * (N // 4),
-    "answers": "<answer>" * (N // 8),
-    "boxes": "\\boxed{" * (N // 7),
-    "sections": "Section " * (N // 8),
-    "digits": "9" * N,
-    "numbers": "1,111" * (N // 5),
-    "json": json.dumps([{"tool": "x", "args": {}}] * (N // 40)),
-    "deep json": '{"a":' * 50 + json.dumps(["a" * 1000] * 100) + "}" * 50,
-    "calls": '{"tool": "close", "args": {"id": 1}}\n' * (N // 40),
-    "tags": "<tool_call>" * (N // 11),
-    "accents": "é" * N,
-}
-ANSWER = {"answer": ["a", "1", "b" * 1000]}
-CONSTRAINTS = [
-    {"type": "number_sentences", "num_sentences": 3}, {"type": "title"}, {"type": "number_words", "num_words": 3},
-    {"type": "number_paragraphs", "num_paragraphs": 3}, {"type": "number_highlighted_sections", "num_highlights": 1},
-    {"type": "multiple_sections", "num_sections": 1}, {"type": "multiple_sections", "num_sections": 1, "section_spliter": "-"},
-    {"type": "multiple_sections", "num_sections": 1, "section_spliter": " "}, {"type": "postscript"},
-    {"type": "postscript", "postscript_marker": " "}, {"type": "existence", "keywords": ["a" * 200, "-" * 200]},
-    {"type": "number_placeholders", "num_placeholders": 1}, {"type": "number_bullet_lists", "num_bullets": 1},
-    {"type": "capital_word_frequency", "capital_frequency": 1}, {"type": "json_format"}, {"type": "quotation"},
-    {"type": "letter_frequency", "letter": "a", "let_frequency": 1}, {"type": "two_responses"},
-    {"type": "nth_paragraph_first_word", "nth_paragraph": 1, "first_word": "a"},
-]  # fmt: skip
-SCHEMA = {
-    "type": "array", "uniqueItems": True,
-    "items": {"anyOf": [{"type": "string", "pattern": "^(a+)+$"}, {"enum": [{"a": 1}] * 50}]},
-}  # fmt: skip
-VERIFIERS: list[tuple[dict, dict]] = [
-    *(({"kind": "exact", "answer_in": place, "text": "loose"}, ANSWER) for place in (
-        "text", "last_line", "boxed", "hashes", "tags", "last_number")),
-    ({"kind": "exact"}, {"answer": {"a": [1]}}),
-    ({"kind": "exact", "pattern": "^(a+)+(b|$)"}, ANSWER),
-    ({"kind": "number", "answer_in": "last_number"}, {"answer": 1}), ({"kind": "number"}, {"answer": 1}),
-    ({"kind": "math"}, {"answer": "x^2"}),
-    ({"kind": "regex", "pattern": "^(a+)+$"}, {}), ({"kind": "regex", "pattern": "(a|a)*(.*x){9}[ab]{1,90}c"}, {}),
-    ({"kind": "json", "schema": SCHEMA}, {}), ({"kind": "json"}, {"schema": {"uniqueItems": True}}),
-    ({"kind": "constraints", "constraints": CONSTRAINTS}, {}),
-    ({"kind": "calls"}, {"calls": [{"tool": "close", "args": {"id": 1}}] * 50}),
-    ({"kind": "tool_call"}, {"tool": "close", "args": {"id": 1}}), ({"kind": "no_call"}, {"calls": []}),
-    ({"kind": "expected"}, ANSWER), ({"kind": "expected"}, {"constraint": {"json": [1], "max_words": 3}}),
-]  # fmt: skip
-
 
 def said(text: str, task: dict | None = None) -> Rollout:
     return Rollout(task=task or {}, messages=[{"role": "assistant", "content": text}])
-
-
-@pytest.mark.parametrize(("spec", "expected"), VERIFIERS, ids=lambda value: json.dumps(value)[:40])
-def test_a_verifier_is_bounded_for_every_answer(spec: dict, expected: dict) -> None:
-    verifier = build(spec)
-    for name, text in TEXTS.items():
-        with processor_time():
-            score = verifier.score(said(text, {"expected": expected}))
-        assert score.reward is not None or score.mask_reason, name
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -164,8 +95,9 @@ def test_the_worst_pattern_is_bounded() -> None:
     text = "ab" * (N // 2)
     with processor_time():
         assert build({"kind": "regex", "pattern": pattern}).score(said(text)).reward == 0
-    masked = build({"kind": "regex", "pattern": pattern.replace("300", "900")}).score(said(text))
-    assert masked.reward is None and "too large for a text of 200,000 bytes" in masked.mask_reason
+    for spec in ({}, {"absent": True}):
+        failed = build({"kind": "regex", "pattern": pattern.replace("300", "900")} | spec).score(said(text))
+        assert failed.reward == 0 and "too large for a text of 200,000 bytes" in failed.details[0]
 
 
 def test_a_users_pattern_is_re2() -> None:

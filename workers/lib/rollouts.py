@@ -36,7 +36,7 @@ class Limits:
     seconds: float = 300.0
     turns: int = 50
     tokens: int = 0
-    score_seconds: float = 900.0
+    score_seconds: float = 1800.0
 
 
 NO_LIMITS = Limits(seconds=0, turns=0, score_seconds=0)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from workers.lib.sandbox.pool import Pool, shared
-from workers.lib.sandbox.types import DEFAULT, CodeError, Limits, Ran, SandboxError
+from workers.lib.sandbox.types import DEFAULT, Budget, CodeError, Limits, Ran, SandboxError
 from workers.lib.sandbox.visits import RETRY_AFTER_S, Busy, visiting
 
 __all__ = [
-    "RETRY_AFTER_S", "Busy", "CodeError", "Limits", "Pool", "Ran", "SandboxError", "guards", "run", "shared", "visiting",
+    "RETRY_AFTER_S", "Budget", "Busy", "CodeError", "Limits", "Pool", "Ran", "SandboxError", "guards", "run", "shared", "visiting",
 ]  # fmt: skip
 
 

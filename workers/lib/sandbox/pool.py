@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from workers.lib.sandbox.server import Lost, Server
-from workers.lib.sandbox.types import DEFAULT, CodeError, Limits, Ran, SandboxError
+from workers.lib.sandbox.types import DEFAULT, Budget, CodeError, Limits, Ran, SandboxError
 from workers.lib.sandbox.visits import Refused, Visit, current
 
 MAX_SOURCE = 256 << 10
@@ -94,11 +94,14 @@ class Pool:
             raise CodeError("value", f"grade returned {value!r:.100}, not a finite number")
         return float(value)
 
-    def call(self, code: str, function: str, arguments: list, *, limits: Limits = DEFAULT) -> Any:
+    def call(
+        self, code: str, function: str, arguments: list, *, limits: Limits = DEFAULT, together: Budget | None = None
+    ) -> Any:
         """The JSON value that a function of the code returns. CodeError where the code fails."""
         if len(code.encode()) > MAX_SOURCE:
             raise CodeError("value", f"the source is longer than {MAX_SOURCE} bytes")
-        answer = self._ask({"mode": "call", "source": code, "function": function, "arguments": arguments}, limits)
+        request = {"mode": "call", "source": code, "function": function, "arguments": arguments}
+        answer = self._ask(request, limits, together)
         result = answer["result"]
         if answer["reason"] not in ("ok", "killed") or (answer["reason"] == "killed" and not result):
             raise CodeError(answer["reason"], answer["stderr"])
@@ -109,14 +112,16 @@ class Pool:
         return result["value"]
 
     def run(
-        self, program: str, *, stdin: str = "", files: dict[str, str] | None = None, limits: Limits = DEFAULT
-    ) -> Ran:
-        """Runs a Python program in the scratch folder, with the files in it. ValueError for a path that leads out."""
+        self, program: str, *, stdin: str = "", files: dict[str, str] | None = None, limits: Limits = DEFAULT,
+        together: Budget | None = None,
+    ) -> Ran:  # fmt: skip
+        """Runs a Python program in the scratch folder, with the files in it. ValueError for a path that leads out;
+        CodeError where `together` is used up."""
         for name in files or {}:
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or not path.parts:
                 raise ValueError(f"The file “{name}” would not lie in the scratch folder.")
-        answer = self._ask({"mode": "run", "source": program, "stdin": stdin, "files": files or {}}, limits)
+        answer = self._ask({"mode": "run", "source": program, "stdin": stdin, "files": files or {}}, limits, together)
         return Ran(answer["code"], answer["stdout"], answer["stderr"], answer["seconds"], answer["reason"])
 
     def guards(self) -> dict[str, bool]:
@@ -128,11 +133,13 @@ class Pool:
         for server in list(self._all):
             self._drop(server)
 
-    def _ask(self, request: dict, limits: Limits) -> dict:
+    def _ask(self, request: dict, limits: Limits, together: Budget | None) -> dict:
         visit = current()
         with self._server() as server:
             if visit is not None:
-                limits = _within(limits, visit)
+                limits = _within(limits, visit.seconds, "score it in a job")
+            if together is not None:
+                limits = _within(limits, together.seconds, "the code is too slow")
             started = time.monotonic()
             try:
                 answer = server.ask(request | {"limits": limits.as_dict()})
@@ -140,8 +147,9 @@ class Pool:
                 self._drop(server)
                 raise CodeError("killed", f"the sandbox was lost during the run: {error}") from error
             finally:
-                if visit is not None:
-                    visit.seconds -= time.monotonic() - started
+                for budget in (visit, together):
+                    if budget is not None:
+                        budget.seconds -= time.monotonic() - started
             if answer["last"]:
                 self._drop(server)
         if answer["guard"]:
@@ -175,11 +183,11 @@ class Pool:
             server.close()
 
 
-def _within(limits: Limits, visit: Visit) -> Limits:
-    """Raises CodeError where the visit's runs have taken all the time that they may."""
-    if visit.seconds <= 0:
-        raise CodeError("time", "the runs of this request have taken all the time they may; score it in a job")
-    return replace(limits, seconds=min(limits.seconds, visit.seconds))
+def _within(limits: Limits, left: float, advice: str) -> Limits:
+    """Raises CodeError where the runs have taken all the time that they may together."""
+    if left <= 0:
+        raise CodeError("time", f"the runs of this request have taken all the time they may; {advice}")
+    return replace(limits, seconds=min(limits.seconds, left))
 
 
 _shared: Pool | None = None

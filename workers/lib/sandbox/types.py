@@ -36,6 +36,13 @@ class Limits:
 DEFAULT = Limits()
 
 
+@dataclass
+class Budget:
+    """Seconds that several runs may take together; what each took is subtracted. Waiting for a place does not count."""
+
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Ran:
     """A program's end. `reason` is ok, time, memory, output, processes, killed or error (of the sandbox)."""

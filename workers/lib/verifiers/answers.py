@@ -16,7 +16,7 @@ from workers.lib.json_schema import JsonSchema, TooMuch
 from workers.lib.messages import json_of, unfenced
 from workers.lib.patterns import LONGEST, PatternError, as_bytes, pattern_of
 from workers.lib.typed import NotNegative, Number, Share
-from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options, right_or_wrong
+from workers.lib.verifiers.base import Guarded, Options, SpecError, Unavailable, Unscorable, options, right_or_wrong
 from workers.lib.verifiers.matching import TEXTS
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
@@ -266,11 +266,18 @@ class Json(Guarded):
 
 
 def fits(schema: JsonSchema, value: Any) -> list[str]:
-    """The first problems, each with its place. Raises Unscorable where the schema cannot be held against the value."""
+    """The first problems, each with its place. Raises Unscorable where the schema cannot be held against the value, and
+    Unavailable where that is the schema's fault: it cannot be held against the smallest ones either."""
     try:
         return [f"{json_path(path)[:100]}: {said[:200]}" for path, said in schema.problems(value)]
-    except (TooMuch, SpecError) as error:
+    except TooMuch as error:
+        if value in (None, {}):
+            raise Unavailable(str(error)) from error
+        for smallest in (None, {}):
+            fits(schema, smallest)
         raise Unscorable(str(error)) from error
+    except SpecError as error:
+        raise Unavailable(str(error)) from error
 
 
 def json_path(path: tuple[str | int, ...]) -> str:

@@ -7,28 +7,51 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from workers.lib.sandbox import SandboxError
 from workers.lib.typed import FormError, convert, unknown
 from workers.lib.typed import SpecError as SpecError
+from workers.lib.verifiers.blame import MAX_ANSWER, controls, is_too_large
 from workers.lib.verifiers.types import Rollout, Score, masked
 
 
 class Unscorable(Exception):
-    """The sample cannot be judged, through no fault of the agent; the message is the reason it is masked for."""
+    """This answer cannot be judged; the message says why. Whether it is masked or fails, `Guarded` finds out."""
+
+
+class Unavailable(Unscorable):
+    """What the verifier needs from elsewhere is not there, be the answer what it may: masked."""
 
 
 class Guarded:
-    """A verifier by its `judge(rollout)`: what goes wrong in there masks the sample and says why."""
+    """A verifier by its `judge(rollout)`: what goes wrong in there masks the sample and says why, unless another answer to
+    the same task can be judged (`controls`); then it is the answer's own doing, which fails."""
 
     def judge(self, rollout: Rollout) -> Score:
         raise NotImplementedError
 
     def score(self, rollout: Rollout) -> Score:
         try:
+            if is_too_large(rollout.messages):
+                raise Unscorable(f"The answer has more than {MAX_ANSWER:,} characters and parts.")
             return self.judge(rollout)
-        except Unscorable as error:
+        except (Unavailable, SandboxError) as error:
             return masked(str(error))
-        except Exception as error:  # a fault of the verifier is no evidence about the model
-            return masked(f"The verifier failed: {type(error).__name__}: {error}")
+        except Unscorable as error:
+            return self.blamed(rollout, str(error))
+        except Exception as error:
+            return self.blamed(rollout, f"The verifier failed: {type(error).__name__}: {error}")
+
+    def blamed(self, rollout: Rollout, reason: str) -> Score:
+        """What an answer gets that could not be judged for this reason."""
+        for control in controls(rollout):
+            try:
+                found = self.judge(control)
+            except Exception:  # then this answer is no evidence either
+                continue
+            if found.reward is not None:
+                details = [f"could not be judged: {reason[:500]}"]
+                return Score(reward=min(0.0, found.reward), unsafe=found.unsafe, details=details)
+        return masked(reason)
 
     def score_group(self, rollouts: list[Rollout]) -> list[Score]:
         """The scores of answers to one task, in order; one by one unless the kind compares or batches them."""

@@ -14,13 +14,14 @@ from workers.lib.graders import run as run_grader
 from workers.lib.graders import sample_of
 from workers.lib.graders import validate as validate_grader
 from workers.lib.messages import last_answer
-from workers.lib.sandbox import CodeError, Limits, Pool, shared
+from workers.lib.sandbox import Budget, CodeError, Limits, shared
 from workers.lib.typed import Number
-from workers.lib.verifiers.base import Guarded, Options, Unscorable, options
+from workers.lib.verifiers.base import Guarded, Options, Unavailable, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
 
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 MAX_TESTS = 200
+TESTS_AT_FULL_TIME, MAX_SECONDS = 20, 300.0  # all tests of an answer together: times the seconds of one, and at most
 TESTS = "must be a list of statements, {call, expected} or {stdin, stdout}"
 
 
@@ -100,7 +101,8 @@ def _is_text(test: dict, form: set[str]) -> bool:
 
 
 class UnitTests(Guarded):
-    """Share of the tests that the answer's code passes; each test in a process of its own."""
+    """Share of the tests that the answer's code passes; each test in a process of its own. What would run after all of them
+    have taken their time together has failed."""
 
     def __init__(self, tests: list | None, setup: str, credit: str, limits: Limits) -> None:
         self.tests, self.setup, self.credit, self.limits = tests, setup, credit, limits
@@ -112,7 +114,8 @@ class UnitTests(Guarded):
             compile(code, "solution.py", "exec", dont_inherit=True)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             return Score(reward=0.0, components={"passed": 0.0}, details=[f"The code does not compile: {error}"])
-        faults = [fault for test in tests if (fault := self._fault(code, test))]
+        together = Budget(max(self.limits.seconds, min(TESTS_AT_FULL_TIME * self.limits.seconds, MAX_SECONDS)))
+        faults = [fault for test in tests if (fault := self._fault(code, test, together))]
         share = 1 - len(faults) / len(tests)
         reward = share if self.credit == "partial" else float(not faults)
         return Score(reward=reward, components={"passed": share}, success=not faults, valid=True, details=faults[:20])
@@ -125,21 +128,26 @@ class UnitTests(Guarded):
         except SpecError as error:
             raise Unscorable(str(error)) from error
 
-    def _fault(self, code: str, test: Any) -> str:
+    def _fault(self, code: str, test: Any, together: Budget) -> str:
         """ "" where the test passes, else what was wrong. What the sandbox itself gets wrong is raised."""
         try:
             if isinstance(test, str):
-                passed = shared().call(HARNESS, "statement", [self.setup, code, test], limits=self.limits) == "passed"
+                passed = self._call("statement", code, test, together) == "passed"
                 return "" if passed else f"{test[:80]}: failed"
             if "call" in test:
-                value = shared().call(HARNESS, "call", [self.setup, code, test["call"]], limits=self.limits)
+                value = self._call("call", code, test["call"], together)
                 return "" if same(value, test["expected"]) else f"{test['call'][:80]} gave {value!r:.100}"
+            return self._wrong_output(code, test, together)
         except CodeError as error:
-            return f"{(test if isinstance(test, str) else test['call'])[:80]}: {error}"
-        return self._wrong_output(shared(), code, test)
+            name = test if isinstance(test, str) else test.get("call") or f"stdin {test['stdin'][:40]!r}"
+            return f"{name[:80]}: {error}"
 
-    def _wrong_output(self, pool: Pool, code: str, test: dict) -> str:
-        ran = pool.run(f"{self.setup}\n{code}", stdin=test["stdin"], limits=self.limits)
+    def _call(self, function: str, code: str, test: str, together: Budget) -> Any:
+        return shared().call(HARNESS, function, [self.setup, code, test], limits=self.limits, together=together)
+
+    def _wrong_output(self, code: str, test: dict, together: Budget) -> str:
+        program = f"{self.setup}\n{code}"
+        ran = shared().run(program, stdin=test["stdin"], limits=self.limits, together=together)
         if not ran.ok:
             return f"stdin {test['stdin'][:40]!r}: {ran.reason if ran.reason != 'ok' else 'exit ' + str(ran.exit_code)}"
         right = [line.rstrip() for line in ran.stdout.rstrip().splitlines()] == [
@@ -220,7 +228,10 @@ def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
             return 0.0, result["metadata"]["scores"]
         if any(errors.values()):
             flags = ", ".join(name for name, value in errors.items() if value is True)
-            raise Unscorable(f"The grader failed ({flags}): {result.get('details', '')}")
+            details = result.get("details", "")
+            # A server that fails, and a task that lacks what the grader looks up, are no doing of the answer's.
+            elsewhere = "server_error" in flags or details.startswith("There is no “item")
+            raise (Unavailable if elsewhere else Unscorable)(f"The grader failed ({flags}): {details}")
         return result["reward"], result["metadata"]["scores"]
 
     return Graded(grade, threshold)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from workers.lib.typed import Number
-from workers.lib.verifiers.base import Guarded, Options, Unscorable, options
+from workers.lib.verifiers.base import Guarded, Options, Unavailable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 
@@ -31,7 +31,7 @@ class Human(Guarded):
     def judge(self, rollout: Rollout) -> Score:
         label = self.find(label_key(rollout.task, rollout.messages))
         if label is None:
-            raise Unscorable("No person has judged this output yet.")
+            raise Unavailable("No person has judged this output yet.")
         given = label if isinstance(label, dict) else {"reward": float(label)}
         reward = given.get("reward")
         if isinstance(reward, bool | int | float) and abs(reward) < 1e300:
@@ -40,14 +40,14 @@ class Human(Guarded):
             return Score(
                 reward=float(reward), components={"label": float(reward)}, success=success, valid=True, details=details
             )
-        raise Unscorable("The stored label has no number as its reward.")
+        raise Unavailable("The stored label has no number as its reward.")
 
     def find(self, key: str) -> Any:
         if isinstance(self.labels, Mapping):
             return self.labels.get(key)
         if isinstance(self.labels, Callable):
             return self.labels(key)
-        raise Unscorable("There are no labels to look in.")
+        raise Unavailable("There are no labels to look in.")
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> Human:

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from workers.lib.messages import json_of, text_of
 from workers.lib.typed import Number
-from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options
+from workers.lib.verifiers.base import Guarded, Options, SpecError, Unavailable, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score, masked
 
 Ask = Callable[..., str]
@@ -125,8 +125,11 @@ class Judge(Guarded):
     def answer(self, messages: list[dict], turn: int) -> dict | None:
         """The judge's JSON object in the vote `turn` (from 0); None where it answered anything else."""
         if self.ask is None:
-            raise Unscorable("There is no judge model to ask.")
-        said = self.ask(messages, sample=turn + 1) if self.draws else self.ask(messages)
+            raise Unavailable("There is no judge model to ask.")
+        try:
+            said = self.ask(messages, sample=turn + 1) if self.draws else self.ask(messages)
+        except Exception as error:
+            raise Unavailable(f"The judge gave no answer: {type(error).__name__}: {error}") from error
         value = json_of(said.strip()) if isinstance(said, str) else None
         return value if isinstance(value, dict) else None
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, check_url, client
-from workers.lib.typed import Number
-from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options
+from workers.lib.outgoing import Bounds, RefusedAddress, check_url, client
+from workers.lib.typed import LARGEST, Number
+from workers.lib.verifiers.base import Guarded, Options, SpecError, Unavailable, Unscorable, options
 from workers.lib.verifiers.judges import transcript
-from workers.lib.verifiers.types import Clients, Rollout, Score, masked
+from workers.lib.verifiers.types import Clients, Rollout, Score
 
 LARGEST_ANSWER = 10 * 2**20
 
@@ -42,34 +42,45 @@ class RewardModel(Guarded):
         self.allow_private = allow_private
 
     def judge(self, rollout: Rollout) -> Score:
-        return self.scores([rollout])[0]
+        return self.of_value(self.values([rollout])[0])
 
     def score_group(self, rollouts: list[Rollout]) -> list[Score]:
         found: list[Score] = []
         for start in range(0, len(rollouts), self.o.batch):
             part = rollouts[start : start + self.o.batch]
             try:
-                found += self.scores(part)
-            except Unscorable as error:
-                found += [masked(str(error)) for _ in part]
-            except Exception as error:  # a fault of the server is no evidence about the model
-                found += [masked(f"The reward model failed: {type(error).__name__}: {error}") for _ in part]
+                values = self.values(part)
+            except Exception:  # by one bad answer, or because the server failed: each for itself will show
+                found += [self.score(rollout) for rollout in part]
+            else:
+                found += [self.valued(*pair) for pair in zip(part, values, strict=True)]
         return found
 
-    def scores(self, rollouts: list[Rollout]) -> list[Score]:
-        """Raises Unscorable for an answer that is not one number for each."""
+    def valued(self, rollout: Rollout, value: Any) -> Score:
+        try:
+            return self.of_value(value)
+        except Unscorable as error:
+            return self.blamed(rollout, str(error))
+
+    def values(self, rollouts: list[Rollout]) -> list[Any]:
+        """What the model says of each. Raises Unavailable."""
+        queries = query_of(rollouts)
         if self.call is None:
-            raise Unscorable("There is no reward model to ask: give “url”.")
-        answer = self.call(query_of(rollouts))
+            raise Unavailable("There is no reward model to ask: give “url”.")
+        try:
+            answer = self.call(queries)
+        except Exception as error:  # a fault of the server is no evidence about the model
+            raise Unavailable(f"The reward model failed: {type(error).__name__}: {error}") from error
         found = answer.get("rewards", answer.get("scores")) if isinstance(answer, dict) else answer
         if not isinstance(found, list) or len(found) != len(rollouts):
-            raise Unscorable(f"The reward model did not answer with {len(rollouts)} rewards.")
-        return [self.of_value(value) for value in found]
+            raise Unavailable(f"The reward model did not answer with {len(rollouts)} rewards.")
+        return found
 
     def of_value(self, value: Any) -> Score:
+        """Raises Unscorable for what is no number."""
         value = value[0] if isinstance(value, list) and len(value) == 1 else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            return masked("The reward model's answer is not a number.")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= LARGEST:
+            raise Unscorable("The reward model's answer is not a number.")
         reward = self.scaled(float(value))
         components = {"reward_model": reward, "raw": float(value)}
         return Score(reward=reward, components=components, success=reward >= self.o.threshold, valid=True)
@@ -83,13 +94,8 @@ class RewardModel(Guarded):
 
     def post(self, query: dict) -> Any:
         bounds = Bounds(LARGEST_ANSWER, self.o.timeout_s)
-        try:
-            with client(allow_private=self.allow_private, bounds=bounds, timeout=self.o.timeout_s) as asked:
-                return asked.post(self.o.url, json=query).raise_for_status().json()
-        except TooMuch as error:
-            raise Unscorable(f"The reward model sent {error}.") from error
-        except RefusedAddress as error:
-            raise Unscorable(f"The reward model may not be asked: {error}") from error
+        with client(allow_private=self.allow_private, bounds=bounds, timeout=self.o.timeout_s) as asked:
+            return asked.post(self.o.url, json=query).raise_for_status().json()
 
 
 def query_of(rollouts: list[Rollout]) -> dict:
