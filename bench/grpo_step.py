@@ -124,7 +124,7 @@ def conversations(folder: Path, out: str) -> list[list[dict]]:
 
 def equality_of(folder: Path, out: str) -> dict[str, Any]:
     """Of a small step, for which both have memory enough in one process."""
-    small = {"prompts_per_step": 2, "generations": 4}
+    small = {"prompts_per_step": 2, "generations": 2}
     ours = our_trainer(folder, out, **small)
     return equality(ours, their_trainer(folder, out, **small), ours.rollout(0))
 

@@ -18,10 +18,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from workers.lib.chat_policy import ChatPolicy
 from workers.lib.engines import Sampling
 from workers.lib.environments import gold_calls, load
 from workers.lib.environments.workplace_assistant import own_tasks
-from workers.lib.rollouts import ChatPolicy, Finished, Limits, stream
+from workers.lib.rollouts import Finished, Limits, stream
 from workers.lib.specs import Server
 
 OUT = Path("var/bench/rollouts.json")

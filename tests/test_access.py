@@ -26,7 +26,7 @@ from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
 from apps.trajectories.actions.people import save_view
 from apps.trajectories.actions.redaction import add as add_rule
-from apps.trajectories.models import Arrival, Upload
+from apps.trajectories.models import Arrival, Trace, Upload
 from tests.factories import (
     admin_of,
     make_adapter,
@@ -64,7 +64,8 @@ WRITES = {
     "reviews:undo", "reviews:override", "training:cancel", "training:resume", "promotion:make_report", "promotion:promote",
     "promotion:rollback", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
     "trajectories:bulk_keep", "trajectories:save_view", "trajectories:delete_view", "trajectories:feedback",
-    "trajectories:arrival_retry", "trajectories:arrival_discard",
+    "trajectories:arrival_retry", "trajectories:arrival_discard", "trajectories:trace_retry", "trajectories:trace_discard",
+    "trajectories:import_cancel", "evals:import_cancel",
     "trajectories:import_start", "trajectories:import_retry", "trajectories:retention",
     "trajectories:redaction_switch", "trajectories:redaction_add", "trajectories:redaction_edit",
     "trajectories:redaction_delete", "failures:rubric_save", "failures:rubric_switch", "failures:rubric_try",
@@ -129,7 +130,8 @@ def world(data_dir: Path) -> dict[str, Any]:
             "trajectories:revision": (trajectory.pk, trajectory.revisions.first().pk),
             "trajectories:delete_view": save_view(project=project, name="v", query="", shared=True, by=by).pk,
             **dict.fromkeys(("trajectories:import_detail", "trajectories:import_status"), upload.pk),
-            "trajectories:import_retry": upload.pk,
+            **dict.fromkeys(("trajectories:import_retry", "trajectories:import_cancel"), upload.pk),
+            **{f"trajectories:trace_{name}": trace_set_aside(project, name) for name in ("retry", "discard")},
             **{
                 f"trajectories:arrival_{name}": Arrival.objects.create(project=project, problem="TypeError: a").pk
                 for name in ("retry", "discard")
@@ -165,7 +167,7 @@ def world(data_dir: Path) -> dict[str, Any]:
             **dict.fromkeys(("evals:variants", "evals:make_variants", "evals:end_batch"), draft.pk),
             **dict.fromkeys([f"evals:variant_job_{what}" for what in ("start", "status", "stop")], draft.pk),
             **dict.fromkeys(("evals:confirm_task", "evals:judge_variant"), draft.tasks.trainable().last().pk),
-            "evals:import_status": (draft.pk, task_import(draft, by)),
+            **dict.fromkeys(("evals:import_status", "evals:import_cancel"), (draft.pk, task_import(draft, by))),
             **dict.fromkeys(("evals:run", "evals:run_status", "evals:learnability", "evals:cancel"), before.pk),
             "environments:detail": environment.pk,
             **dict.fromkeys(
@@ -189,6 +191,12 @@ def world(data_dir: Path) -> dict[str, Any]:
             "automation:run": schedule.pk,
         },
     }
+
+
+def trace_set_aside(project: Any, name: str) -> str:
+    now = timezone.now()
+    trace = Trace.objects.create(project=project, trace_id=name, first_at=now, touched_at=now, problem="TypeError: a")
+    return trace.trace_id
 
 
 def task_import(draft: EvalSet, by: Any) -> str:

@@ -19,6 +19,7 @@ urlpatterns = [
     path("<uuid:pk>/import/", files.import_file, name="import"),
     path("<uuid:pk>/import/start/", files.import_start, name="import_start"),
     path("<uuid:pk>/import/<uuid:identity>/", files.import_status, name="import_status"),
+    path("<uuid:pk>/import/<uuid:identity>/cancel/", files.import_cancel, name="import_cancel"),
     path("<uuid:pk>/export/", files.export, name="export"),
     path("<uuid:pk>/export/holdout/", files.export_holdout, name="export_holdout"),
     path("<uuid:pk>/versions/", versions.versions, name="versions"),

@@ -65,7 +65,7 @@ def _assemble_all(project: Project, traces: list[Trace]) -> None:
                 _assemble_all(project, [trace])
             return
         log.exception("Trace %s of project %s is set aside", traces[0], project)
-        Trace.objects.filter(project=project, trace_id=traces[0].trace_id).update(due_at=None)
+        Trace.objects.filter(project=project, trace_id=traces[0].trace_id).put_aside(error, due_at=None)
 
 
 def _assemble(project: Project, traces: list[Trace]) -> None:
@@ -228,7 +228,8 @@ def _save(project: Project, traces: Iterable[Trace], runs: list[Run], lasting: I
         trace.links = sorted(links | {f"run:{name}" for name in trace.runs})
     with connection.cursor() as cursor:
         cursor.executemany(
-            "UPDATE trajectories_trace SET due_at = NULL, touched_at = now(), runs = %s, links = %s, forgotten = false "
+            "UPDATE trajectories_trace SET due_at = NULL, touched_at = now(), runs = %s, links = %s, "
+            "forgotten = false, problem = '' "
             "WHERE project_id = %s AND trace_id = %s",
             [[trace.runs, trace.links, project.pk, trace.trace_id] for trace in traces],
         )
@@ -249,7 +250,7 @@ def forget_old(now: datetime | None = None) -> int:
 
 @transaction.atomic
 def _forget_some(before: datetime) -> int:
-    old = Trace.objects.filter(forgotten=False, due_at=None, touched_at__lt=before).order_by("touched_at")
+    old = Trace.objects.waiting().filter(forgotten=False, due_at=None, touched_at__lt=before).order_by("touched_at")
     by_project: defaultdict[int, list[str]] = defaultdict(list)
     for trace in old.select_for_update(skip_locked=True)[:FORGOTTEN_AT_ONCE]:
         by_project[trace.project_id].append(trace.trace_id)

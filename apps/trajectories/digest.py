@@ -29,7 +29,6 @@ TEXT_LIMIT = 200_000  # characters of one trajectory that are indexed
 SHORT_TEXT = 20_000  # and of one whose words PostgreSQL has no room for
 FACETS_LIMIT = 2_000  # values of a kind in a project
 TASK, EXPIRES_S = "trajectories.digest", 30
-MAX_PROBLEM = 1_000
 WAKE_EVERY_S = 1.0  # shorter than the task lingers: what arrives between two calls is seen
 
 # Floors above that count or note what was stored, changed or removed: called for each project with what was added to the
@@ -97,8 +96,7 @@ def _digest_or_set_aside(arrival: Arrival) -> None:
         if is_transient(error):
             raise
         log.exception("Arrival %s of project %s is set aside", arrival.pk, arrival.project_id)
-        arrival.problem = f"{type(error).__name__}: {error}"[:MAX_PROBLEM]
-        arrival.save(update_fields=["problem"])
+        Arrival.objects.filter(pk=arrival.pk).put_aside(error)
 
 
 def _digest(arrivals: list[Arrival]) -> None:

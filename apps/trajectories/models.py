@@ -21,6 +21,9 @@ from django.utils import timezone
 
 from apps.core.models import Job, Project
 from apps.trajectories import contents
+from workers.lib.messages import clean
+
+MAX_PROBLEM = 1_000
 
 
 class Outcome(models.TextChoices):
@@ -250,12 +253,17 @@ class TrajectoryRevision(models.Model):
         return f"{self.trajectory_id} until {self.replaced_at:%F %T}"
 
 
-class ArrivalQuerySet(models.QuerySet["Arrival"]):
+class SetAsideQuerySet(models.QuerySet[Any]):
+    """Of what can be set aside with a `problem` until a person decides."""
+
     def waiting(self) -> Self:
         return self.filter(problem="")
 
     def set_aside(self) -> Self:
         return self.exclude(problem="")
+
+    def put_aside(self, error: Exception, **changes: Any) -> int:
+        return self.update(problem=clean(f"{type(error).__name__}: {error}")[:MAX_PROBLEM], **changes)
 
 
 class Arrival(models.Model):
@@ -270,7 +278,7 @@ class Arrival(models.Model):
     at = models.DateTimeField(default=timezone.now)
     problem = models.TextField(blank=True, db_default="")
 
-    objects = ArrivalQuerySet.as_manager()
+    objects = SetAsideQuerySet.as_manager()
 
     class Meta:
         ordering = ("id",)
@@ -395,7 +403,8 @@ class SavedView(models.Model):
 class Trace(models.Model):
     """What has come of one OTLP trace, and the trajectories `runs` that its spans were assembled into.
 
-    One whose spans are gone is remembered, so that what comes late is known for a part of these.
+    One whose spans are gone is remembered, so that what comes late is known for a part of these. One that cannot be
+    assembled is set aside: `problem` says why, and its spans are kept until more of them come or a person decides.
     """
 
     pk = models.CompositePrimaryKey("project_id", "trace_id")
@@ -407,9 +416,13 @@ class Trace(models.Model):
     runs = ArrayField(models.CharField(max_length=200), default=list)
     links = ArrayField(models.TextField(), default=list, help_text="What other traces of the same run would share")
     forgotten = models.BooleanField(default=False, help_text="Its spans were removed")
+    problem = models.TextField(blank=True, db_default="")
+
+    objects = SetAsideQuerySet.as_manager()
 
     class Meta:
         indexes = [
+            models.Index(fields=["project"], name="trace_set_aside", condition=~models.Q(problem="")),
             models.Index(fields=["due_at"], name="trace_due", condition=models.Q(due_at__isnull=False)),
             models.Index(fields=["touched_at"], name="trace_by_age"),
             GinIndex(fields=["links"], name="trace_by_link"),

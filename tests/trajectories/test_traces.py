@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 from google.protobuf.json_format import ParseDict
 from hypothesis import HealthCheck, given, settings
@@ -20,11 +21,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from apps.core.models import Project
+from apps.core.models import AuditEvent, Project, Role
 from apps.trajectories import assembly, traces
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import SpanBatch, Trace
-from tests.factories import make_key, make_project
+from tests.factories import make_key, make_member, make_project
 
 pytestmark = pytest.mark.django_db
 TRACES, LOGS = "/v1/traces", "/v1/logs"
@@ -267,6 +268,70 @@ def test_old_spans_of_no_run_go_with_their_trace(agent: Client) -> None:
     assembled()
     assert assembly.forget_old(timezone.now() + assembly.KEPT + timedelta(hours=1)) == 1
     assert not Trace.objects.exists()
+
+
+def broken_for(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    real = assembly._assemble
+
+    def assemble(project: Project, found: list[Trace]) -> None:
+        if trace_id(number) in [trace.trace_id for trace in found]:
+            raise ValueError("no such \x00 thing")
+        real(project, found)
+
+    monkeypatch.setattr(assembly, "_assemble", assemble)
+
+
+def test_a_trace_that_cannot_be_assembled_waits_for_a_person(
+    agent: Client, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(agent, chat(1, 1, [text("user", "Hi")], "Hello"), chat(2, 2, [text("user", "Ho")], "Hello"))
+    with monkeypatch.context() as patch:
+        broken_for(patch, 1)
+        assert assembled() == 2
+    assert list(contents(project)) == [trace_id(2)] and not traces.is_waiting()
+    long_after = timezone.now() + assembly.KEPT + timedelta(hours=1)
+    assembly.forget_old(long_after)
+    assert SpanBatch.objects.get().trace_id == trace_id(1), "the spans of the good one go, those set aside stay"
+
+    viewer, member, stranger = (client_of(project, role) for role in (Role.VIEWER, Role.MEMBER, None))
+    page = viewer.get(reverse("trajectories:arrivals", args=[project.slug])).content.decode()
+    assert "ValueError: no such \ufffd thing" in page and trace_id(1) in page and "<button>Retry" not in page
+    assert b"1 batch or trace" in viewer.get(reverse("trajectories:list", args=[project.slug])).content
+    again = reverse("trajectories:trace_retry", args=[project.slug, trace_id(1)])
+    assert viewer.post(again).status_code == 403 and stranger.post(again).status_code == 404
+    assert member.post(again).status_code == 302 and assembled() == 1
+    assert set(contents(project)) == {trace_id(1), trace_id(2)} and not Trace.objects.set_aside().exists()
+    assert AuditEvent.objects.filter(action="trace.retried").exists() and member.post(again).status_code == 404
+
+
+def test_a_trace_set_aside_is_discarded_with_its_spans(
+    agent: Client, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(agent, chat(1, 1, [text("user", "Hi")], "Hello"))
+    broken_for(monkeypatch, 1)
+    assembled()
+    url = reverse("trajectories:trace_discard", args=[project.slug, trace_id(1)])
+    assert client_of(project, Role.MEMBER).post(url).status_code == 302
+    assert not SpanBatch.objects.exists() and not Trace.objects.set_aside().exists()
+    assert AuditEvent.objects.filter(action="trace.discarded").exists()
+
+
+def test_more_spans_bring_back_what_was_set_aside(
+    agent: Client, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(agent, chat(1, 1, [text("user", "Hi")], "Hello"))
+    with monkeypatch.context() as patch:
+        broken_for(patch, 1)
+        assembled()
+    send(agent, chat(1, 2, [text("user", "Hi"), text("assistant", "Hello"), text("user", "And?")], "So.", at=50))
+    assert assembled() == 1 and len(contents(project)[trace_id(1)]) == 4
+    assert not Trace.objects.set_aside().exists()
+
+
+def client_of(project: Project, role: Role | None) -> Client:
+    client = Client()
+    client.force_login(make_member(project, role) if role else make_member(make_project()))
+    return client
 
 
 def test_a_trace_whose_root_has_not_come_is_waited_for(agent: Client, project: Project) -> None:

@@ -206,6 +206,27 @@ def test_an_import_whose_worker_died_goes_on_where_it_stopped(
     assert runs(made) == "succeeded" and counts(made) == (5, 0) and made.summary["duplicates"] == 0
 
 
+def test_an_import_can_be_stopped_and_keeps_what_it_stored(
+    project: Project, member: Client, sent: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "ROWS", 2)
+    made = submitted(member, project, sent, rows=5)
+    real, pressed = uploads.ingest, []
+
+    def ingest(*, project: Project, rows: list) -> Any:
+        pressed.append(member.post(url("import_cancel", project, made.pk)).status_code)
+        return real(project=project, rows=rows)
+
+    assert b">Cancel</button>" in member.get(url("import_status", project, made.pk)).content
+    monkeypatch.setattr(uploads, "ingest", ingest)
+    assert runs(made) == "cancelled" and pressed == [302] and project.trajectories.count() == 2
+    assert b"Cancel" not in member.get(url("import_status", project, made.pk)).content
+    assert b"already ended" in member.post(url("import_cancel", project, made.pk), follow=True).content
+    stranger = Client()
+    stranger.force_login(make_user())
+    assert stranger.post(url("import_cancel", project, made.pk)).status_code == 404
+
+
 def test_an_import_that_always_kills_its_worker_ends(
     project: Project, member: Client, sent: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:

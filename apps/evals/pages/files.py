@@ -14,6 +14,7 @@ from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBas
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
+from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.evals import actions, exporting, importing
@@ -112,6 +113,17 @@ def import_status(request: HttpRequest, project: Project, pk: str, identity: str
     job = get_object_or_404(TaskImport, eval_set=eval_set, pk=identity)
     context = {"eval_set": eval_set, "job": job, "name": job.name, "done": job.result}
     return render(request, "evals/_import_status.html" if request.htmx else "evals/import.html", context)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def import_cancel(request: HttpRequest, project: Project, pk: str, identity: str) -> HttpResponse:
+    job = get_object_or_404(TaskImport, eval_set__project=project, eval_set=pk, pk=identity)
+    if jobs.cancel(job, by=request.user):
+        messages.success(request, "Cancelled. Nothing of the file is stored unless its tasks were just being stored.")
+    else:
+        messages.error(request, "This import has already ended.")
+    return redirect("evals:import_status", project.slug, pk, identity)
 
 
 def _page(request: HttpRequest, eval_set: EvalSet, status: int = 200, **context: Any) -> HttpResponse:

@@ -547,6 +547,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("forgotten", models.BooleanField(default=False, help_text="Its spans were removed")),
+                ("problem", models.TextField(blank=True, db_default="")),
                 (
                     "project",
                     models.ForeignKey(
@@ -560,6 +561,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [
+                    models.Index(
+                        condition=models.Q(("problem", ""), _negated=True), fields=["project"], name="trace_set_aside"
+                    ),
                     models.Index(condition=models.Q(("due_at__isnull", False)), fields=["due_at"], name="trace_due"),
                     models.Index(fields=["touched_at"], name="trace_by_age"),
                     django.contrib.postgres.indexes.GinIndex(fields=["links"], name="trace_by_link"),

@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
+from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.models import JobState, Project, Role
 from apps.trajectories import uploads
@@ -83,6 +84,16 @@ def retry(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         messages.error(request, "The file is no longer available. Upload it again.")
     elif not uploads.resubmit(upload=found, by=request.user):
         messages.error(request, "This import is not one that failed.")
+    return redirect("trajectories:import_detail", project.slug, pk)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    if jobs.cancel(get_object_or_404(Upload, project=project, pk=pk), by=request.user):
+        messages.success(request, "The import stops after the batch it is storing. Rows stored so far are kept.")
+    else:
+        messages.error(request, "This import has already ended.")
     return redirect("trajectories:import_detail", project.slug, pk)
 
 

@@ -19,7 +19,7 @@ from apps.trajectories import exports
 from apps.trajectories.actions.bulk import LIMIT
 from apps.trajectories.api import page_of
 from apps.trajectories.filters import EXPOSED, LABELS, SINCE, active, apply_filters, dimensions, normal, without
-from apps.trajectories.models import Arrival, BulkChange, Facet, Outcome, SavedView, Trajectory
+from apps.trajectories.models import Arrival, BulkChange, Facet, Outcome, SavedView, Trace, Trajectory
 from apps.trajectories.pages import totals
 from apps.trajectories.pages.columns import COLUMNS, DEFAULT, chosen
 
@@ -56,7 +56,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "views": saved_views(project, request.user, given),
             "may": {"write": request.membership.may(Role.MEMBER), "delete": request.membership.may(Role.ADMIN)},
             "undo": undo_of(request, project),
-            "not_indexed": Arrival.objects.set_aside().filter(project=project).count(),
+            "not_indexed": sum(kind.objects.set_aside().filter(project=project).count() for kind in (Arrival, Trace)),
             "limit": LIMIT,
         },
     )

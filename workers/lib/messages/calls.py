@@ -87,8 +87,13 @@ def _parts(item: Any) -> tuple[Any, Any, str]:
     """(name, arguments as given, id) of {function: {name, arguments}}, {name, arguments}, {tool, args}, …"""
     if not isinstance(item, dict):
         return None, None, ""
-    body = item["function"] if isinstance(item.get("function"), dict) else item
-    return _first(body, NAMES), _first(body, TOOL_USE if body.get("type") == "tool_use" else ARGUMENTS), _id_of(item)
+    function = item.get("function")
+    body = function if isinstance(function, dict) else item
+    if (name := body.get("name")) is None:
+        name = _first(body, NAMES)
+    if (given := body.get("arguments")) is None:
+        given = _first(body, TOOL_USE if body.get("type") == "tool_use" else ARGUMENTS)
+    return name, given, _id_of(item)
 
 
 def _first(body: dict, keys: tuple[str, ...]) -> Any:

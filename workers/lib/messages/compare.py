@@ -8,27 +8,24 @@ double cannot tell apart are different.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable
 from typing import Any
 
 from workers.lib.messages.calls import ToolCall
 
-_SPACE = re.compile(r"\s+")
-
 
 def normalise(value: Any) -> Hashable:
     """Equal for JSON values that mean the same; written as JSON, too, the two are the same text."""
     if isinstance(value, str):
-        return ("text", _SPACE.sub(" ", value).strip().casefold())
+        return ("text", " ".join(value.split()).casefold())
     if isinstance(value, bool) or value is None:
         return ("constant", value)
     if isinstance(value, int | float):
         return ("number", int(value) if isinstance(value, float) and value.is_integer() else value)
     if isinstance(value, list):
-        return ("list", tuple(normalise(item) for item in value))
+        return ("list", tuple([normalise(item) for item in value]))
     if isinstance(value, dict):
-        return ("object", tuple(sorted((key, normalise(item)) for key, item in value.items())))
+        return ("object", tuple(sorted([(key, normalise(item)) for key, item in value.items()])))
     return ("other", repr(value))
 
 

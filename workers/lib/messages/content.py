@@ -26,9 +26,9 @@ def text_of(message: Message) -> str:
     between citations) and are joined as they are.
     """
     content = message.get("content")
-    if isinstance(content, str) and content:
+    if content and isinstance(content, str):
         return content
-    found = content_text(content, "" if message.get("role") == "assistant" else "\n")
+    found = content_text(content, "" if message.get("role") == "assistant" else "\n") if content else ""
     refusal = message.get("refusal")
     return found or (refusal if isinstance(refusal, str) else "")
 

@@ -16,7 +16,11 @@ def read_json(text: str) -> Any:
     Raises ValueError for what is not JSON, NaN, numbers beyond a double's range and nesting deeper than MAX_DEPTH.
     """
     try:
-        value = _DECODER.decode(text)
+        value, end = _scan(text, 0)
+        if end != len(text):
+            raise StopIteration
+    except StopIteration:  # space around it, or no JSON: the decoder says which
+        value = _decode(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     if text.count("{") + text.count("[") > MAX_DEPTH and not is_json(value):
@@ -42,6 +46,14 @@ def _finite(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)  # made once: json.loads makes one each time
+_scan = _DECODER.scan_once
+
+
+def _decode(text: str) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 def is_json(value: Any) -> bool:

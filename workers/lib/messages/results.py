@@ -40,6 +40,11 @@ class OpenCalls(Generic[C]):
         wanted, name = result.get("tool_call_id"), result.get("name")
         if not self._calls:
             return None
+        if len(self._calls) == 1:  # as in most turns: then there is nothing to choose from
+            only = self._calls[0]
+            return (
+                None if isinstance(wanted, str) and wanted and only.id not in (wanted, "", None) else self._calls.pop()
+            )
         if isinstance(wanted, str) and wanted:
             if ("ids", "") not in self._queues:
                 self._index_ids()
