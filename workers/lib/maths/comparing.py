@@ -1,0 +1,177 @@
+"""Whether two answers that were read are the same. Needs sympy and math-verify's LaTeX parser: runs in `workers.maths` alone.
+
+Expressions are compared by value, with 50 digits, at fixed pseudo-random points: two that agree at all of them are
+equal with near certainty (Schwartz 1980, Zippel 1979 for polynomials).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+import sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+
+from workers.lib.maths.reading import Node, Unreadable
+
+DIGITS, POINTS, NEEDED = 50, 6, 4
+_SMALL, _HUGE = sympy.Integer(10) ** 15, sympy.Integer(10) ** 1000
+_CONFIG = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
+
+
+@lru_cache(maxsize=256)
+def parsed(text: str) -> Any:
+    """The expression. Raises Unreadable."""
+    try:
+        found = latex2sympy(text, is_real=None, convert_degrees=False, normalization_config=None, conversion_config=_CONFIG)
+    except MemoryError:
+        raise
+    except Exception as error:  # the parser raises whatever comes
+        raise Unreadable(f"not an expression: {text[:60]!r}") from error
+    if not isinstance(found, sympy.Expr) or found.atoms(sympy.core.function.AppliedUndef):
+        raise Unreadable(f"not an expression: {text[:60]!r}")
+    return found.xreplace({symbol: sympy.I for symbol in found.free_symbols if symbol.name == "i"})
+
+
+def check(node: Node) -> None:
+    """Raises Unreadable where an expression in it is none."""
+    for part in node.parts:
+        check(part)
+    if node.kind == "value":
+        parsed(node.text)
+
+
+class Comparison:
+    """One answer held against one gold answer. `positive`: variables are positive numbers."""
+
+    def __init__(self, positive: bool = False) -> None:
+        self.low = 0.1 if positive else -4.0
+
+    def same(self, gold: Node, given: Node) -> bool:
+        if given.sides and not self._consistent(given):
+            return False
+        if gold.name and given.name and gold.name != given.name:
+            return self._same_equation(gold, given)
+        if gold.kind == "relation" or (given.kind == "relation" and not self._constant(gold)):
+            return self._same_relation(gold, given)
+        if gold.kind != given.kind:
+            return False
+        if gold.kind == "value":
+            return self._same_value(gold, given)
+        if gold.kind == "words":
+            return gold.text == given.text
+        if gold.kind == "series":
+            return gold.text == given.text and self._in_order(gold.parts, given.parts)
+        return self._same_list(gold, given)
+
+    def _same_list(self, gold: Node, given: Node) -> bool:
+        names = [part.name for part in gold.parts]
+        if len(set(names)) > 1 and not any(part.name for part in given.parts):
+            return self._in_order(gold.parts, given.parts)
+        if len(gold.parts) != len(given.parts):
+            return False
+        left = list(gold.parts)
+        for part in given.parts:
+            match = next((at for at, other in enumerate(left) if self.same(other, part)), None)
+            if match is None:
+                return False
+            del left[match]
+        return True
+
+    def _in_order(self, gold: Iterable[Node], given: Iterable[Node]) -> bool:
+        gold, given = tuple(gold), tuple(given)
+        return len(gold) == len(given) and all(self.same(one, other) for one, other in zip(gold, given, strict=True))
+
+    # Values
+
+    def _same_value(self, gold: Node, given: Node) -> bool:
+        one, other = parsed(gold.text), parsed(given.text)
+        if gold.unit and given.unit:
+            if gold.unit.measures != given.unit.measures:
+                return False
+            return self.equal(one * parsed(gold.unit.size), other * parsed(given.unit.size))
+        if gold.unit and gold.unit.is_angle or given.unit and given.unit.is_angle:
+            sizes = [parsed(unit.size) if unit else 1 for unit in (gold.unit, given.unit)]
+            return self.equal(one, other) or self.equal(one * sizes[0], other * sizes[1])
+        return self.equal(one, other)
+
+    def equal(self, one: Any, other: Any) -> bool:
+        return self._at_points([one, other], lambda a, b: _close(a, b, 1))
+
+    def _at_points(self, expressions: list, agree: Callable[..., bool]) -> bool:
+        """Whether the values agree at all points where each has one, and at NEEDED at least."""
+        if all(expression in (sympy.oo, -sympy.oo) for expression in expressions):
+            return expressions[0] == expressions[1]
+        symbols = sorted(set().union(*(expression.free_symbols for expression in expressions)), key=str)
+        chance, agreed = random.Random(20), 0
+        for _ in range(POINTS if symbols else 1):
+            point = {symbol: sympy.Rational(round(chance.uniform(self.low, 4.0) * 10**9), 10**9) for symbol in symbols}
+            values = [value_of(expression, point) for expression in expressions]
+            if any(value is None for value in values):
+                if any(value is not None for value in values):
+                    return False
+                continue
+            if not agree(*values):
+                return False
+            agreed += 1
+        return agreed >= (NEEDED if symbols else 1)
+
+    # Equations
+
+    def _consistent(self, given: Node) -> bool:
+        """x = 2 = 3 says two things: numbers in a chain must be equal."""
+        if given.kind != "value":
+            return False
+        sides = [parsed(side) for side in given.sides]
+        numbers = [side for side in sides if not side.free_symbols]
+        return (bool(given.name) or len(numbers) == len(sides)) and all(self.equal(side, parsed(given.text)) for side in numbers)
+
+    def _constant(self, node: Node) -> bool:
+        """A number, or a variable that is said to be one: no other equation will do for it."""
+        return node.kind != "value" or not parsed(node.text).free_symbols
+
+    def _same_equation(self, gold: Node, given: Node) -> bool:
+        is_equation = [bool(node.parts) and node.kind == "value" for node in (gold, given)]
+        return all(is_equation) and not self._constant(gold) and self._same_relation(gold.parts[0], given.parts[0])
+
+    def _same_relation(self, gold: Node, given: Node) -> bool:
+        """The same up to a factor, which is positive for an inequality."""
+        gold, given = (node.parts[0] if node.kind == "value" and node.parts else node for node in (gold, given))
+        if gold.kind != "relation" or given.kind != "relation" or gold.text != given.text:
+            return False
+        one, other = ((parsed(node.parts[0].text) - parsed(node.parts[1].text)) for node in (gold, given))
+        ratios: list = []
+
+        def proportional(a: Any, b: Any) -> bool:
+            if not a or not b:
+                return False
+            ratios.append(b / a)
+            same = _close(ratios[0], ratios[-1], 0)
+            return same and (gold.text in ("=", "\\ne") or (ratios[0].is_positive is True))
+
+        return self._at_points([one, other], proportional)
+
+
+def value_of(expression: Any, point: dict) -> Any:
+    """The number, real or complex, to DIGITS digits; None where there is none."""
+    found = expression.doit() if expression.atoms(sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative) else expression
+    try:
+        number = found.evalf(DIGITS, subs=point)
+        if _is_number(number) and not point and _SMALL < abs(number) < _HUGE:
+            number = found.evalf(DIGITS + round(sympy.log(abs(number), 10).evalf()))  # a whole number to its last digit
+    except (ValueError, TypeError, ArithmeticError):
+        return None
+    return number if _is_number(number) else None
+
+
+def _is_number(found: Any) -> bool:
+    parts = found.as_real_imag() if found.is_number and found.is_finite else ()
+    return bool(parts) and all(part.is_Float or part.is_Rational for part in parts)
+
+
+def _close(one: Any, other: Any, least: int) -> bool:
+    """Equal to 30 digits, and large numbers to the last before the point."""
+    size = max(least, abs(one), abs(other))
+    return bool(abs(one - other) <= sympy.Float(10) ** -30 * (1 if _SMALL < size < _HUGE else size))
