@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from workers.lib.verifiers import KINDS, Execution, Rollout, Score, SpecError, build
 from workers.lib.verifiers.human import label_key
-from workers.lib.verifiers.mathematics import same_answer
 
 
 def rollout(output: str, expected: dict | None = None, **rest: Any) -> Rollout:
@@ -89,39 +88,6 @@ def test_json_of_another_shape_may_have_a_part_of_the_reward() -> None:
     found = score({"kind": "json", "partial": 0.3, "schema": {"type": "array"}}, '{"a": 1}')
     assert (found.reward, found.valid, found.components) == (0.3, True, {"valid": 1.0, "schema": 0.0})
     assert found.details == ["$: {'a': 1} is not of type 'array'"]
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("1/2", "0.5"), ("\\frac{1}{2}", ".5"), ("\\dfrac12", "1/2"), ("x^2-1", "(x-1)(x+1)"), ("2\\sqrt{3}", "sqrt(12)"),
-        ("\\sin^2 x + \\cos^2 x", "1"), ("x = 5", "5"), ("\\left(1,\\frac{3}{2}\\right)", "(1, 1.5)"), ("\\{1,2\\}", "{2,1}"),
-        ("1,234", "1234"), ("50\\%", "1/2"), ("90^\\circ", "pi/2"), ("2xy", "2yx"), ("\\sqrt[3]{8}", "2"), ("|x|", "abs(x)"),
-        ("5!", "120"), ("x^2+y^2=1", "x^2+y^2-1=0"), ("[0,1)", "[0, 1)"), ("e^{x}", "exp(x)"), ("\\ln 4", "2\\ln 2"),
-        ("10^{-3}", "0.001"), ("3^{2^2}", "81"), ("-2^2", "-4"), ("$7$", "7"), ("\\text{even}", "even"), ("2, 1", "1, 2"),
-    ],
-)  # fmt: skip
-def test_the_same_mathematics(one: str, other: str) -> None:
-    assert same_answer(one, other) and same_answer(other, one)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("x", "y"), ("1", "2"), ("(1,2)", "(2,1)"), ("[0,1)", "[0,1]"), ("sqrt(x^2)", "x"), ("", "1"), ("1, 1", "1, 2"),
-        ("0.333", "1/3"), ("exp(pi*sqrt(163))", "262537412640768744"), ("1/0", "1/0 + 1"), ("x=5", "6"), ("1", "(1"),
-        ("__import__('os').system('true')", "0"), ("().__class__", "1"), ("lambda: 1", "1"), ("9**9**9**9**9", "1"),
-        ("exp(exp(exp(exp(100))))", "1"), ("sin(10^1000000)", "0"), ("99999!", "1"), ("((9!)!)!", "1"), ("(" * 200, "1"),
-        ("9" * 599, "1"), ("9" * 100_000, "1"), ("|" * 200, "1"), ("-" * 500 + "1", "2"), ("^".join("9" * 100), "1"),
-        ("\\frac" * 100, "1"), ("{" * 300 + "1" + "}" * 300, "1"), ("1e999", "2"),
-    ],
-)  # fmt: skip
-def test_not_the_same_mathematics_and_nothing_is_run(one: str, other: str) -> None:
-    assert not same_answer(one, other) and not same_answer(other, one)
-
-
-def test_only_for_positive_numbers_is_the_root_of_a_square_the_number() -> None:
-    assert same_answer("sqrt(x^2)", "x", "positive")
 
 
 # Constraints

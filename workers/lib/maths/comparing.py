@@ -25,7 +25,9 @@ _CONFIG = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols
 def parsed(text: str) -> Any:
     """The expression. Raises Unreadable."""
     try:
-        found = latex2sympy(text, is_real=None, convert_degrees=False, normalization_config=None, conversion_config=_CONFIG)
+        found = latex2sympy(
+            text, is_real=None, convert_degrees=False, normalization_config=None, conversion_config=_CONFIG
+        )
     except MemoryError:
         raise
     except Exception as error:  # the parser raises whatever comes
@@ -67,8 +69,7 @@ class Comparison:
         return self._same_list(gold, given)
 
     def _same_list(self, gold: Node, given: Node) -> bool:
-        names = [part.name for part in gold.parts]
-        if len(set(names)) > 1 and not any(part.name for part in given.parts):
+        if len({part.name for part in gold.parts if part.name}) > 1 and not any(part.name for part in given.parts):
             return self._in_order(gold.parts, given.parts)
         if len(gold.parts) != len(given.parts):
             return False
@@ -92,7 +93,7 @@ class Comparison:
             if gold.unit.measures != given.unit.measures:
                 return False
             return self.equal(one * parsed(gold.unit.size), other * parsed(given.unit.size))
-        if gold.unit and gold.unit.is_angle or given.unit and given.unit.is_angle:
+        if any(unit and unit.is_angle for unit in (gold.unit, given.unit)):
             sizes = [parsed(unit.size) if unit else 1 for unit in (gold.unit, given.unit)]
             return self.equal(one, other) or self.equal(one * sizes[0], other * sizes[1])
         return self.equal(one, other)
@@ -126,7 +127,9 @@ class Comparison:
             return False
         sides = [parsed(side) for side in given.sides]
         numbers = [side for side in sides if not side.free_symbols]
-        return (bool(given.name) or len(numbers) == len(sides)) and all(self.equal(side, parsed(given.text)) for side in numbers)
+        return (bool(given.name) or len(numbers) == len(sides)) and all(
+            self.equal(side, parsed(given.text)) for side in numbers
+        )
 
     def _constant(self, node: Node) -> bool:
         """A number, or a variable that is said to be one: no other equation will do for it."""
@@ -156,7 +159,11 @@ class Comparison:
 
 def value_of(expression: Any, point: dict) -> Any:
     """The number, real or complex, to DIGITS digits; None where there is none."""
-    found = expression.doit() if expression.atoms(sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative) else expression
+    found = (
+        expression.doit()
+        if expression.atoms(sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
+        else expression
+    )
     try:
         number = found.evalf(DIGITS, subs=point)
         if _is_number(number) and not point and _SMALL < abs(number) < _HUGE:

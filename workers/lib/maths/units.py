@@ -23,7 +23,10 @@ SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 1
 _ALIKE = {"kph": "km/h", "kmh": "km/h", "mph": "mi/h", "sq": "square", "cu": "cubic", "%": "percent"}
 _PART = re.compile(r"(?:(square|cubic)\s+)?([A-Za-z°$¢€£]+)\s*(?:\^\s*\{?(\d)\}?)?")
 # A noun that counts things is no unit of measure; these change the number instead.
-_NO_NOUN = re.compile(r".*(?:ths|rds|lves)$|.*(?:dozen|quarter|score|time|power|thousand|million|billion|percent|plus|minus|les)s?$")
+_NO_NOUN = re.compile(
+    r".*(?:ths|rds|lves|ed|ly)$|.*(?:dozen|quarter|half|score|time|power|thousand|million|billion|percent|plus|minus|les|factorial"
+    r"|more|less|fewer|root|not|and|but|nan)s?$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,9 @@ class Unit:
         return len(self.measures) == 1 and self.measures[0][0].startswith("count of ")
 
 
-def unit_of(text: str) -> Unit | None:
-    """cm, km/h, square meters, m^2, dollars per hour, apples. None where the words are no unit."""
+def unit_of(text: str, *, named: bool = True) -> Unit | None:
+    """cm, km/h, square meters, m^2, dollars per hour, apples. None where the words are no unit; of things that are not
+    `named` as text, only plurals are."""
     words = " ".join(_ALIKE.get(word.strip("."), word.strip(".")) for word in text.split())
     measures: dict[str, int] = {}
     sizes: list[str] = []
@@ -54,7 +58,7 @@ def unit_of(text: str) -> Unit | None:
             found = _PART.match(rest)
             known = None if found is None else _known(found[2])
             if found is None or known is None:
-                return _noun(text) if at == 0 and rest == words else None
+                return _noun(text, named) if at == 0 and rest == words else None
             power = int(found[3] or {"square": 2, "cubic": 3}.get(found[1] or "", 1)) * (1 if at == 0 else -1)
             measures[known[0]] = measures.get(known[0], 0) + power
             sizes.append(f"({known[1]})^{{{power}}}")
@@ -70,7 +74,7 @@ def _known(word: str) -> tuple[str, str] | None:
     return None
 
 
-def _noun(text: str) -> Unit | None:
+def _noun(text: str, named: bool) -> Unit | None:
     word = text.strip().lower()
-    is_plural = re.fullmatch(r"[a-z]{3,}s", word) is not None and _NO_NOUN.fullmatch(word) is None
-    return Unit(((f"count of {word}", 1),)) if is_plural else None
+    is_noun = re.fullmatch(r"[a-z]{3,}" if named else r"[a-z]{3,}s", word) and not _NO_NOUN.fullmatch(word)
+    return Unit(((f"count of {word}", 1),)) if is_noun else None

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from workers.lib.sandbox.server import Lost, Server
+from workers.lib.framed import Lost
+from workers.lib.sandbox.server import Server
 from workers.lib.sandbox.types import DEFAULT, Budget, CodeError, Limits, Ran, SandboxError
 from workers.lib.sandbox.visits import Refused, Visit, current
 

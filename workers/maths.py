@@ -1,0 +1,67 @@
+"""Compares answers in mathematics for `workers.lib.maths`, one request at a time, within limits. Evaluates no text as code.
+
+The kernel ends the process when a request takes more than its seconds of processor time: inside of the arithmetic of
+huge numbers no Python runs that could.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from typing import Any, BinaryIO
+
+from workers.lib.maths import CPU_SECONDS, MEMORY
+from workers.lib.maths.comparing import Comparison, check
+from workers.lib.maths.reading import Unreadable, read
+
+
+def answer(request: dict) -> dict:
+    """{"same"} for {"gold", "given", "positive"}, {} for a gold answer alone; {"gold" or "given": what cannot be read}."""
+    try:
+        gold = read(request["gold"])
+        check(gold)
+    except (Unreadable, RecursionError) as error:
+        return {"gold": str(error)}
+    if "given" not in request:
+        return {}
+    try:
+        given = read(request["given"])
+        check(given)
+    except (Unreadable, RecursionError) as error:
+        return {"given": str(error)}
+    try:
+        return {"same": Comparison(request["positive"]).same(gold, given)}
+    except (Unreadable, RecursionError) as error:
+        return {"given": str(error)}
+
+
+def serve(source: BinaryIO, sink: BinaryIO) -> None:
+    seconds = float(os.environ.get("FLYWHEEL_MATHS_CPU_SECONDS", CPU_SECONDS))
+    while head := source.read(4):
+        request = json.loads(source.read(struct.unpack(">I", head)[0]))
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            found: dict[str, Any] = answer(request)
+        except MemoryError:
+            return
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        body = json.dumps(found).encode()
+        sink.write(struct.pack(">I", len(body)) + body)
+        sink.flush()
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    answer({"gold": "\\frac{1}{2}", "given": "x", "positive": False})  # builds the parser's tables
+    serve(sys.stdin.buffer, sink)
+
+
+if __name__ == "__main__":
+    main()
