@@ -190,7 +190,7 @@ def make_measurement(runs: list[EvalRun], took: list[float], failed: int = 0) ->
     tasks = measurement.spec["tasks"]
     events = [
         {"type": "sample", "version": str(run.pk), "task_id": task, "round": number, "turn": turn, "input_tokens": 50,
-         "output_tokens": 20, "latency_ms": None if turn and at >= len(tasks) - failed else ms * (1 + 0.01 * (at % 7))}
+         "output_tokens": 20, "latency_ms": None if turn and at >= len(tasks) - failed else ms * (1 + 0.01 * (at * (turn + 2) % 7))}
         for number in range(2)
         for at, task in enumerate(tasks)
         for turn, (run, ms) in enumerate(zip(runs, took, strict=True))

@@ -61,7 +61,7 @@ WRITES = {
     "evals:variant_job_start", "evals:variant_job_stop", "evals:end_batch", "evals:confirm_task", "evals:judge_variant", "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:judge",
     "reviews:answer", "reviews:rule", "reviews:policy_save", "reviews:verifier_create", "reviews:verifier_check",
     "reviews:verifier_save", "reviews:verifier_try", "reviews:probe_run", "reviews:probe_cancel", "reviews:score_run",
-    "reviews:undo", "reviews:override", "training:cancel", "training:resume", "promotion:make_report", "promotion:promote",
+    "reviews:undo", "reviews:override", "training:cancel", "training:resume", "promotion:make_report", "promotion:prepare", "promotion:promote",
     "promotion:rollback", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
     "trajectories:bulk_keep", "trajectories:save_view", "trajectories:delete_view", "trajectories:feedback",
     "trajectories:arrival_retry", "trajectories:arrival_discard", "trajectories:trace_retry", "trajectories:trace_discard",
@@ -170,6 +170,7 @@ def world(data_dir: Path) -> dict[str, Any]:
             **dict.fromkeys(("evals:import_status", "evals:import_cancel"), (draft.pk, task_import(draft, by))),
             **dict.fromkeys(("evals:run", "evals:run_status", "evals:learnability", "evals:cancel"), before.pk),
             "environments:detail": environment.pk,
+            **dict.fromkeys([f"promotion:{name}" for name in ("pair", "pair_parts", "prepare")], (before.pk, after.pk)),
             **dict.fromkeys(
                 [f"reviews:{name}" for name in ("detail", "undo", "queue", "adjudicate", "export")], review.pk
             ),

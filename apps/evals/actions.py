@@ -384,13 +384,15 @@ def submit_eval(
     samples_per_task: int = 8,
     seed: int = 0,
     batch_size: int = 64,
+    subset: int | None = None,
 ) -> EvalRun:
-    """Queues an evaluation. Raises EvalSetError for a draft, an empty split, or one that is under way already."""
+    """Queues an evaluation, on `subset` of the split's tasks (`subsets`). Raises EvalSetError for a draft, an empty split, or one that is under way already."""
     if not eval_set.is_frozen:
         raise EvalSetError(f"{eval_set} is a draft. Freeze it first so evaluations stay comparable.")
     count = eval_set.tasks.filter(split=split).count()
     if not count:
         raise EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
+    count = min(count, subset or count)
     if leak := next(leaks.of_rows(project, leaks.few_shot(environment)), None):
         raise HoldoutLeak(f"An example in the prompt of {environment} is held out. {leak}")
     EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # who presses twice asks once
@@ -411,6 +413,7 @@ def submit_eval(
             "eval_set_digest": eval_set.digest,
             "split": split,
             "tasks": count,
+            "subset": subset,
             "environment_hash": environment.hash,
             "task_hash": environment.task_hash,
             "agent_hash": environment.agent_hash,

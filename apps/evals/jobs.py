@@ -9,8 +9,9 @@ from django.conf import settings
 
 from apps.core.kinds import ChildProcess, InProcess, register
 from apps.evals import importing, latency
-from apps.evals.models import EvalRun, LatencyMeasurement, Sample, SampleFields, TaskImport, VariantJob
+from apps.evals.models import EvalRun, LatencyMeasurement, Sample, SampleFields, Task, TaskImport, VariantJob
 from apps.evals.stats import SampleRow, summarise
+from apps.evals.subsets import subset
 from apps.evals.variants import model_job
 from apps.registry.actions import engine_spec, model_spec
 
@@ -25,8 +26,12 @@ def child_spec(run: EvalRun) -> dict:
         "engine": engine_spec(run.model_version, run.spec["batch_size"]),
         "environment": run.environment.job_spec(),
         "samples_per_task": run.samples_per_task,
-        "tasks": [task.as_spec() for task in run.eval_set.tasks.filter(split=run.split)],
+        "tasks": [task.as_spec() for task in tasks_of(run)],
     }
+
+
+def tasks_of(run: EvalRun) -> list[Task]:
+    return subset(run.eval_set.tasks.filter(split=run.split), run.spec.get("subset"))
 
 
 def sample_fields(event: dict) -> dict[str, Any]:
@@ -71,7 +76,7 @@ def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
 def complete(run: EvalRun, result: dict) -> dict:
     """The metrics, computed from the stored samples and not from what the child says."""
     rows = rows_of(run.samples.defer("output", "messages"))
-    expected = run.eval_set.tasks.filter(split=run.split).count() * run.samples_per_task
+    expected = len(tasks_of(run)) * run.samples_per_task
     if len(rows) != expected:
         raise ValueError(f"The evaluation reported {len(rows)} samples; {expected} were asked for.")
     return {"metrics": summarise(rows)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -14,8 +14,10 @@ from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.models import ApiKey, JobState, Role
 from apps.evals.jobs import rows_of
-from apps.evals.models import EvalRun, Split
-from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, compare
+from apps.evals.latency import latencies
+from apps.evals.models import EvalRun, LatencyMeasurement, Split
+from apps.promotion import preparation
+from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare
 from apps.promotion.models import Channel, GateReport, Promotion, Verdict
 from apps.promotion.policies import channel_of, policy_of
 from apps.promotion.wear import comparison_number
@@ -27,8 +29,12 @@ class PromotionError(Exception):
     """A move that may not be made; the message is a sentence for the screen."""
 
 
-def as_evaluation(run: EvalRun) -> Evaluation:
+def as_evaluation(run: EvalRun, measurement: LatencyMeasurement | None = None) -> Evaluation:
     samples = run.samples.defer("output", "messages").select_related("task")
+    timing = None
+    if measurement:
+        how = f"adapters {measurement.get_adapters_display()}"
+        timing = Timing(str(measurement.pk), how, latencies(measurement, run))
     return Evaluation(
         model=str(run.model_version),
         eval_set_digest=f"{run.eval_set.digest}:{run.split}",
@@ -38,7 +44,41 @@ def as_evaluation(run: EvalRun) -> Evaluation:
         samples_per_task=run.samples_per_task,
         rows=rows_of(samples),
         keys={str(sample.task_id): sample.task.key for sample in samples},
+        timing=timing,
     )
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a report is made from."""
+
+    baseline: Evaluation
+    candidate: Evaluation
+    measured: dict[str, tuple[Evaluation, Evaluation] | None]
+
+    @classmethod
+    def of(
+        cls, baseline: EvalRun, candidate: EvalRun, measurement: LatencyMeasurement | None,
+        guards: dict[str, list[EvalRun] | None],
+    ) -> Inputs:  # fmt: skip
+        measured = {
+            name: (as_evaluation(pair[0]), as_evaluation(pair[1])) if pair else None for name, pair in guards.items()
+        }
+        return cls(as_evaluation(baseline, measurement), as_evaluation(candidate, measurement), measured)
+
+    def compare(self, policy: Policy, comparison: int) -> Report:
+        return compare(self.baseline, self.candidate, policy, comparison, self.measured)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of everything that the gate was given: the same inputs, policy and number give the same report."""
+        guards = [pair and [_ordered(side) for side in pair] for _, pair in sorted(self.measured.items())]
+        ordered = [_ordered(self.baseline), _ordered(self.candidate), sorted(self.measured), guards]
+        return hashlib.sha256(msgspec.json.encode(ordered, order="sorted")).hexdigest()
+
+
+def _ordered(side: Evaluation) -> Evaluation:
+    return replace(side, rows=sorted(side.rows, key=msgspec.json.encode))
 
 
 @transaction.atomic
@@ -50,11 +90,12 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
     for run in (baseline, candidate):
         if run.state != JobState.SUCCEEDED:
             raise PromotionError(f"The evaluation “{run.name}” did not succeed; it cannot be compared.")
-    sides = as_evaluation(baseline), as_evaluation(candidate)
+    measurement, guards = preparation.measurement(baseline, candidate), preparation.measured_guards(baseline, candidate)
+    inputs = Inputs.of(baseline, candidate, measurement, guards)
     channel = channel or channel_of(candidate.project)
     (rules, version), comparison = policy_of(channel), comparison_number(baseline, candidate)
     try:
-        report = compare(*sides, rules, comparison)
+        report = inputs.compare(rules, comparison)
     except NotComparable as error:
         raise PromotionError(str(error)) from error
     row = GateReport.objects.create(
@@ -62,11 +103,13 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
         baseline=baseline,
         candidate=candidate,
         channel=channel,
+        measurement=measurement,
+        guards={name: pair and [str(run.pk) for run in pair] for name, pair in guards.items()},
         policy=plain(rules),
         policy_version=version,
         comparison=comparison,
         report=report.as_dict(),
-        inputs_hash=inputs_hash(*sides),
+        inputs_hash=inputs.hash,
         verdict=report.verdict,
         created_by=by,
     )
@@ -82,17 +125,13 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
     return row
 
 
-def inputs_hash(*sides: Evaluation) -> str:
-    """SHA-256 of everything that the gate was given: the same inputs, policy and number give the same report."""
-    ordered = [replace(side, rows=sorted(side.rows, key=msgspec.json.encode)) for side in sides]
-    return hashlib.sha256(msgspec.json.encode(ordered, order="sorted")).hexdigest()
-
-
 def reproduce(report: GateReport) -> tuple[Report, bool]:
     """The report made again from the stored samples, and whether inputs and outcome are what they were."""
-    sides = as_evaluation(report.baseline), as_evaluation(report.candidate)
-    again = compare(*sides, convert(report.policy, Policy, "policy"), report.comparison)
-    same = inputs_hash(*sides) == report.inputs_hash and plain(again.as_dict()) == report.report
+    runs = EvalRun.objects.select_related("environment__verifier", "eval_set", "model_version")
+    guards = {name: pair and [runs.get(pk=pk) for pk in pair] for name, pair in report.guards.items()}
+    inputs = Inputs.of(report.baseline, report.candidate, report.measurement, guards)
+    again = inputs.compare(convert(report.policy, Policy, "policy"), report.comparison)
+    same = inputs.hash == report.inputs_hash and plain(again.as_dict()) == report.report
     return again, same
 
 

@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from apps.core.models import Project
-from apps.evals.models import EvalRun
+from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.registry.models import ModelVersion
 
 
@@ -65,6 +65,8 @@ class GateReport(models.Model):
     baseline = models.ForeignKey(EvalRun, models.PROTECT, related_name="+")
     candidate = models.ForeignKey(EvalRun, models.PROTECT, related_name="gate_reports")
     channel = models.ForeignKey(Channel, models.PROTECT, related_name="gate_reports")
+    measurement = models.ForeignKey(LatencyMeasurement, models.PROTECT, null=True, related_name="+")
+    guards = models.JSONField(default=dict, help_text="{split: [baseline's evaluation, candidate's] or null}")
     policy = models.JSONField()
     policy_version = models.PositiveIntegerField(default=0)
     comparison = models.PositiveIntegerField(help_text="Which one with this baseline on these tasks, from 1")

@@ -1,13 +1,16 @@
 from django.urls import path
 
 from apps.promotion import views
-from apps.promotion.pages import policy
+from apps.promotion.pages import pair, policy
 
 app_name = "promotion"
 urlpatterns = [
     path("", views.models, name="models"),
     path("<int:pk>/", views.model, name="model"),
     path("compare/", views.compare, name="compare"),
+    path("compare/<uuid:baseline>/<uuid:candidate>/", pair.pair, name="pair"),
+    path("compare/<uuid:baseline>/<uuid:candidate>/parts/", pair.pair_parts, name="pair_parts"),
+    path("compare/<uuid:baseline>/<uuid:candidate>/prepare/", pair.prepare, name="prepare"),
     path("reports/", views.make_report, name="make_report"),
     path("reports/<uuid:pk>/", views.report, name="report"),
     path("reports/<uuid:pk>/promote/", views.promote, name="promote"),

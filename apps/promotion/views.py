@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.db.models import Prefetch
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
@@ -15,6 +15,7 @@ from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun
 from apps.promotion import actions
 from apps.promotion.models import Channel, GateReport, Promotion
+from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
 from apps.registry.models import ModelVersion
 
@@ -65,45 +66,30 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     )
 
 
-def _pair(request: HttpRequest, project: Project, source: dict) -> tuple[EvalRun, EvalRun]:
-    runs = EvalRun.objects.filter(project=project).select_related(
-        "model_version", "eval_set", "environment__verifier", "project"
-    )
-    try:
-        return get_object_or_404(runs, pk=source.get("baseline")), get_object_or_404(runs, pk=source.get("candidate"))
-    except ValidationError as error:  # not a UUID
-        raise Http404 from error
-
-
 @require_POST
 @project_view(Role.MEMBER)
 def make_report(request: HttpRequest, project: Project) -> HttpResponse:
-    baseline, candidate = _pair(request, project, request.POST)
+    baseline, candidate = pair_of(project, request.POST.get("baseline"), request.POST.get("candidate"))
     channel = get_object_or_404(Channel, project=project, name=request.POST.get("channel") or channel_of(project).name)
     try:
         report = actions.make_gate_report(baseline=baseline, candidate=candidate, by=request.user, channel=channel)
     except actions.PromotionError as error:
         messages.error(request, str(error))
-        return redirect("evals:run", project.slug, candidate.pk)
+        return redirect("promotion:pair", project.slug, baseline.pk, candidate.pk)
     return redirect("promotion:report", project.slug, report.pk)
 
 
 @project_view()
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
-    """Chooses two evaluations; shows the newest report on them where there is one."""
+    """Chooses two evaluations."""
     runs = EvalRun.objects.filter(project=project, state="succeeded").select_related("model_version", "eval_set")
     given = [request.GET.get("baseline"), request.GET.get("candidate")]
     if all(given):
-        baseline, candidate = _pair(request, project, request.GET)
-        report = GateReport.objects.filter(baseline=baseline, candidate=candidate).first()
-        if report:
-            return redirect("promotion:report", project.slug, report.pk)
+        return redirect("promotion:pair", project.slug, *(run.pk for run in pair_of(project, *given)))
     if not given[0]:  # production is what a candidate has to beat
         live = Channel.objects.filter(project=project, name=PRODUCTION).values("current")
         given[0] = str(runs.filter(model_version__in=live).values_list("pk", flat=True).first() or "")
-    channel_of(project)  # there is always production
-    context = {"runs": runs[:100], "given": given, "channels": project.channels.all()}
-    return render(request, "promotion/compare.html", context)
+    return render(request, "promotion/compare.html", {"runs": runs[:100], "given": given})
 
 
 @project_view()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.evals.stats import SampleRow
-from apps.promotion.gate import Evaluation, NotComparable, Policy, compare
+from apps.promotion.gate import Evaluation, NotComparable, Policy, Timing, compare
 from apps.promotion.gate.error_control import effect_seen, level_of, tasks_needed
 from apps.promotion.gate.pairs import Pairs
 from workers.lib.typed import plain
@@ -35,6 +35,9 @@ def evaluation(
     fields = {
         "model": "m", "eval_set_digest": "s", "task_hash": "e", "verifier_hash": "v", "samples_per_task": samples
     }  # fmt: skip
+    if job := changes.pop("timing", ""):
+        milliseconds = {f"t{task}": [latency * (1 + 0.1 * (task % 5))] * 2 for task in range(len(successes))}
+        changes["timing"] = Timing(job, "adapters merged into the base", milliseconds)
     return Evaluation(**(fields | changes), rows=rows)
 
 
@@ -204,7 +207,9 @@ def test_no_input_however_odd_gives_a_nan_or_an_infinity(
             for task in range(tasks)
             for index in range(samples)
         ]
-        sides.append(Evaluation("m", "s", "e", "v", samples, rows, timing="j" if together else ""))
+        times = st.lists(st.floats(1e-300, 1e15), min_size=1, max_size=3)
+        timing = Timing("j", "hot", {f"t{task}": data.draw(times) for task in range(tasks)}) if together else None
+        sides.append(Evaluation("m", "s", "e", "v", samples, rows, timing=timing))
     json.dumps(compare(*sides, comparison=comparison).as_dict(), allow_nan=False)
 
 

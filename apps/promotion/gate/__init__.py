@@ -1,8 +1,8 @@
 """May the candidate replace the baseline? Pure: no Django, no torch.
 
 Both were evaluated on the same tasks in the same environment; what the agent brings, such as its prompt, may differ. Every
-check is on the tasks' paired differences (candidate − baseline). The gate promotes what is shown to be better and not worse, rejects what is shown to be worse, and
-says *inconclusive* where the data do not tell. How often it may be wrong is fixed over all comparisons (`error_control`).
+check is on the tasks' paired differences (candidate − baseline). The gate promotes what is shown to be better and not worse,
+rejects what is shown to be worse, and says *inconclusive* where the data do not tell. How often it may be wrong is fixed over all comparisons (`error_control`).
 """
 
 from __future__ import annotations
@@ -12,20 +12,27 @@ import json
 from apps.core.diffing import changed_lines
 from apps.promotion.gate import checks
 from apps.promotion.gate.error_control import level_of
+from apps.promotion.gate.guards import Guards, guards
+from apps.promotion.gate.latency import latency
 from apps.promotion.gate.pairs import Pairs
 from apps.promotion.gate.policy import Policy
-from apps.promotion.gate.types import Check, Evaluation, NotComparable, Report, Verdict
+from apps.promotion.gate.types import Check, Evaluation, NotComparable, Report, Timing, Verdict
 
 MEASURED = ("reward", "latency_ms", "input_tokens", "output_tokens")
 LARGEST = 1e15  # of a measurement: sums and ratios of them are still finite
 
-__all__ = ["Check", "Evaluation", "NotComparable", "Policy", "Report", "compare"]
+__all__ = ["Check", "Evaluation", "NotComparable", "Policy", "Report", "Timing", "compare"]
 
 
-def compare(baseline: Evaluation, candidate: Evaluation, policy: Policy | None = None, comparison: int = 1) -> Report:
-    """`comparison` counts, from 1, the comparisons with this baseline on these tasks. Raises NotComparable."""
-    rules = policy or Policy()
-    _require_same(baseline, candidate)
+def compare(
+    baseline: Evaluation, candidate: Evaluation, policy: Policy | None = None, comparison: int = 1,
+    measured: Guards | None = None,
+) -> Report:  # fmt: skip
+    """`comparison` counts, from 1, the comparisons with this baseline on these tasks. `measured` has both models' regression
+    and general tasks. Raises NotComparable."""
+    rules, measured = policy or Policy(), measured or {}
+    for pair in [(baseline, candidate), *filter(None, measured.values())]:
+        _require_same(*pair)
     pairs, level = Pairs(baseline, candidate), level_of(comparison, rules.alpha)
     success = checks.success(pairs, level)
     found = [
@@ -34,9 +41,9 @@ def compare(baseline: Evaluation, candidate: Evaluation, policy: Policy | None =
         checks.safety(pairs, rules),
         checks.regressions(pairs, rules),
         checks.tokens(pairs, rules),
-        checks.latency(pairs, rules),
+        *latency(baseline, candidate, rules),
         checks.masked(pairs, rules),
-        checks.general(),
+        *guards(measured, rules),
     ]
     verdict, summary = _verdict(success, found, rules)
     changes = list(changed_lines(_agent_lines(baseline.agent), _agent_lines(candidate.agent)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from apps.evals.bounds import lower_bound, upper_bound
-from apps.evals.stats import LEVEL, mean_interval
+from apps.evals.stats import mean_interval
 from apps.promotion.gate.error_control import effect_seen, margin_met, tasks_needed
 from apps.promotion.gate.pairs import Pairs
 from apps.promotion.gate.policy import Policy
@@ -14,8 +14,6 @@ from apps.promotion.gate.types import Check, State
 REJECTS = 0.05 / 3  # the error of each check that can reject: an equal model is rejected in at most 5% of comparisons
 EXCLUDES = 0.05  # the error with which harm beyond the margin is excluded
 EFFECT = 0.03  # an improvement that people care about, for “what would decide it”
-DRAWS = 1000
-SMALLEST = 1e-6  # milliseconds, below which a ratio says nothing
 WORDS = {"better": "is higher", "worse": "is lower", "inconclusive": "may be the same"}
 
 
@@ -25,7 +23,7 @@ def success(pairs: Pairs, level: float) -> Check:
     value = lambda row: float(row.success)  # noqa: E731
     gaps = list(pairs.by_task(value).values())
     if not gaps:
-        return _empty("success", "Success", "No sample of either evaluation could be scored.")
+        return empty("success", "Success", "No sample of either evaluation could be scored.")
     shown = mean_interval(gaps, (-1.0, 1.0))
     pessimistic = list(pairs.by_task(value, baseline_masked=1.0, candidate_masked=0.0).values())
     optimistic = list(pairs.by_task(value, baseline_masked=0.0, candidate_masked=1.0).values())
@@ -64,10 +62,10 @@ def reward(pairs: Pairs) -> Check:
     value = lambda row: row.reward or 0.0  # noqa: E731
     gaps = list(pairs.by_task(value).values())
     if not gaps:
-        return _empty("reward", "Mean reward", "No reward was given.")
+        return empty("reward", "Mean reward", "No reward was given.")
     gap = mean_interval(gaps)
     if gap.low is None:
-        return _empty("reward", "Mean reward", "One task gives no interval.")
+        return empty("reward", "Mean reward", "One task gives no interval.")
     state: State = "better" if gap.low > 0 else "worse" if gap.high < 0 else "inconclusive"
     before, after = (_mean(side) for side in pairs.sides(value))
     sentence = f"Mean reward {WORDS[state]}: {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] over {gap.n} tasks."
@@ -82,7 +80,7 @@ def safety(pairs: Pairs, policy: Policy) -> Check:
     value = lambda row: float(row.unsafe)  # noqa: E731
     by_task = pairs.by_task(value)
     if not by_task:
-        return _empty("safety", "Unsafe actions", "No sample of either evaluation could be scored.")
+        return empty("safety", "Unsafe actions", "No sample of either evaluation could be scored.")
     worst = pairs.by_task(value, baseline_masked=0.0, candidate_masked=1.0)
     low, high = lower_bound(by_task, 0.025, -1, 1), upper_bound(by_task, 0.025, -1, 1)
     most = upper_bound(worst, EXCLUDES, -1, 1)
@@ -117,33 +115,11 @@ def tokens(pairs: Pairs, policy: Policy) -> Check:
     sides = pairs.sides(value)
     before, after = _mean(sides[0]), _mean(sides[1])
     if not before or after is None:
-        return _empty("tokens", "Tokens per answer", "Tokens per answer: not measured.")
+        return empty("tokens", "Tokens per answer", "Tokens per answer: not measured.")
     gaps = np.array(sides[1]) - after / before * np.array(sides[0])
     spread = mean_interval(list(gaps / before)) if len(gaps) > 1 else None
     half = (spread.high - spread.low) / 2 if spread else 0.0
     return _ratio("tokens", "Tokens per answer", before, after, half, half, policy.max_token_ratio, len(gaps))
-
-
-def latency(pairs: Pairs, policy: Policy) -> Check:
-    """Judged only where both models were measured in turns by one job: at different times the machine decides it."""
-    before, after = (_p95(side) for side in pairs.latencies())
-    if before is None or after is None:
-        return _empty("latency", "Latency p95 (ms)", "Latency: not measured.")
-    if min(before, after) < SMALLEST:
-        return _empty("latency", "Latency p95 (ms)", "Latency: no time was measured.")
-    if not pairs.timed_together:
-        sentence = "For information only: the two were not measured alternately on one machine."
-        return Check(
-            "latency", "Latency p95 (ms)", "not judged", False, before, after, after - before, None, None,
-            len(pairs.tasks), sentence,
-        )  # fmt: skip
-    drawn = pairs.bootstrap_ratio(_p95, DRAWS)
-    ratio = after / before
-    low, high = (float(np.percentile(drawn, 100 * share)) for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return _ratio(
-        "latency", "Latency p95 (ms)", before, after, ratio - low, high - ratio, policy.max_latency_ratio,
-        len(pairs.tasks),
-    )  # fmt: skip
 
 
 def _ratio(name: str, title: str, before: float, after: float, down: float, up: float, limit: float, n: int) -> Check:
@@ -196,19 +172,9 @@ def masked(pairs: Pairs, policy: Policy) -> Check:
     )  # fmt: skip
 
 
-def general() -> Check:
-    return _empty(
-        "general", "General capability", "General capability was not measured: the eval set has no general split."
-    )
-
-
-def _empty(name: str, title: str, sentence: str) -> Check:
+def empty(name: str, title: str, sentence: str) -> Check:
     return Check(name, title, "not judged", False, None, None, None, None, None, 0, sentence)
 
 
 def _mean(values: list[float]) -> float | None:
     return float(np.mean(values)) if values else None
-
-
-def _p95(values: list[float]) -> float | None:
-    return float(np.percentile(values, 95)) if values else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property, lru_cache
 from math import comb
 
@@ -23,7 +22,6 @@ class Pairs:
         self.before, self.after = TaskSamples(baseline.rows, both), TaskSamples(candidate.rows, both)
         self.tasks = self.before.tasks
         self.keys = baseline.keys | candidate.keys
-        self.timed_together = bool(baseline.timing) and baseline.timing == candidate.timing
 
     def by_task(
         self, value: Value, *, baseline_masked: float | None = None, candidate_masked: float | None = None
@@ -40,36 +38,6 @@ class Pairs:
 
     def masked_shares(self) -> tuple[float, float]:
         return self.before.masked_share, self.after.masked_share
-
-    def latencies(self) -> tuple[list[float], list[float]]:
-        before, after = ([ms for task in side for ms in task] for side in self._latencies)
-        return before, after
-
-    @cached_property
-    def _latencies(self) -> tuple[list[list[float]], list[list[float]]]:
-        """Each side's latencies in ms of each task."""
-        sides: list[list[list[float]]] = []
-        for samples in (self.before, self.after):
-            found: list[list[float]] = [[] for _ in self.tasks]
-            for row, at in zip(samples.rows, samples.at, strict=True):
-                if row.latency_ms is not None:
-                    found[at].append(row.latency_ms)
-            sides.append(found)
-        return sides[0], sides[1]
-
-    def bootstrap_ratio(
-        self, statistic: Callable[[list[float]], float | None], draws: int, seed: int = 0
-    ) -> np.ndarray:
-        """candidate ÷ baseline of a statistic of the latencies, over resampled tasks, [draws]."""
-        rng = np.random.default_rng(seed)
-        before, after = self._latencies
-        found = []
-        for chosen in rng.integers(0, len(self.tasks), (draws, len(self.tasks))):
-            low = statistic([ms for index in chosen for ms in before[index]])
-            high = statistic([ms for index in chosen for ms in after[index]])
-            if low and high is not None:
-                found.append(min(high / low, 1e15))
-        return np.array(found)
 
     # Regressions
 

@@ -30,6 +30,8 @@ class Policy(Struct, forbid_unknown_fields=True, frozen=True):
     max_token_ratio: Ratio = 1.25
     max_latency_ratio: Ratio = 1.25
     max_masked_share: Share = 0.05
+    max_regression_drop: Share = 0.05
+    max_general_drop: Share = 0.05
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,20 @@ FIELDS = {
     ),
     "max_token_ratio": Field("Tokens: allowed ratio", "times the baseline's", "Mean tokens of an answer, input and output."),
     "max_latency_ratio": Field(
-        "Latency: allowed ratio", "times the baseline's", "p95, judged only where one job measured both models in turns."
+        "Latency: allowed ratio", "times the baseline's", "Median and p95, judged only where one job measured both models in turns."
     ),
     "max_masked_share": Field(
         "Masked samples: allowed share", "share of samples",
         "Samples that could not be scored, on either side. Success and safety are judged at the worst they could have been.",
+    ),
+    "max_regression_drop": Field(
+        "Regression tasks: allowed drop", "success rate",
+        "A larger drop must be excluded, where the eval set has regression tasks. Without a change, 0.05 needs 60 tasks.",
+    ),
+    "max_general_drop": Field(
+        "General capability: allowed drop", "success rate",
+        "A larger drop must be excluded, where the eval set has general tasks. Without a change, 0.05 needs 60 tasks; where "
+        "one task in ten changes, about 200.",
     ),
 }  # fmt: skip
 

@@ -17,12 +17,17 @@ class NotComparable(Exception):
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """One evaluation, as the gate needs it.
+class Timing:
+    """Latencies that a job measured in turns with other models. Only those of one job may be compared."""
 
-    `timing` names the job that measured latency, where it measured both models in turns on one machine: only then may
-    latencies be compared.
-    """
+    job: str
+    how: str  # how adapters were served
+    latencies: dict[str, list[float]]  # task id → ms, each above 0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation, as the gate needs it."""
 
     model: str
     eval_set_digest: str
@@ -31,7 +36,7 @@ class Evaluation:
     samples_per_task: int
     rows: Sequence[SampleRow]
     keys: dict[str, str] = field(default_factory=dict)  # task id → readable key
-    timing: str = ""
+    timing: Timing | None = None
     agent: dict = field(default_factory=dict)  # what the agent brings: prompt, examples, sampling
 
 

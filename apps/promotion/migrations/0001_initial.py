@@ -79,6 +79,19 @@ class Migration(migrations.Migration):
             name="GateReport",
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "guards",
+                    models.JSONField(default=dict, help_text="{split: [baseline's evaluation, candidate's] or null}"),
+                ),
+                (
+                    "measurement",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="evals.latencymeasurement",
+                    ),
+                ),
                 ("policy", models.JSONField()),
                 ("policy_version", models.PositiveIntegerField(default=0)),
                 (

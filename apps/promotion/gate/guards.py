@@ -1,0 +1,62 @@
+"""What must not get worse beside the hold-out: regression tasks and general capability. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from apps.evals.bounds import lower_bound, upper_bound
+from apps.promotion.gate.checks import EXCLUDES, REJECTS, empty
+from apps.promotion.gate.error_control import margin_met
+from apps.promotion.gate.pairs import Pairs
+from apps.promotion.gate.policy import Policy
+from apps.promotion.gate.types import Check, Evaluation, State
+
+Measured = tuple[Evaluation, Evaluation] | None  # None: the set has such tasks, but they were not measured for both
+Guards = Mapping[str, Measured]  # by split; a split that the set does not have is missing
+TITLES = {"regression": "Regression tasks", "general": "General capability"}
+
+
+def guards(measured: Guards, policy: Policy) -> list[Check]:
+    margins = {"regression": policy.max_regression_drop, "general": policy.max_general_drop}
+    return [_guard(name, measured, margins[name]) for name in TITLES]
+
+
+def _guard(name: str, measured: Guards, margin: float) -> Check:
+    """Not inferior: a drop beyond the margin is excluded, each masked sample taken as its side's worst (`safety`)."""
+    title = TITLES[name]
+    if name not in measured:
+        return empty(name, title, f"{title}: the eval set has none, so it was not measured.")
+    pair = measured[name]
+    if pair is None:
+        return Check(
+            name, title, "inconclusive", True, None, None, None, None, None, 0,
+            f"{title}: not measured for both models.", f"Measure {title.lower()} for both under “Compare”.",
+        )  # fmt: skip
+    pairs = Pairs(*pair)
+    value = lambda row: float(row.success)  # noqa: E731
+    by_task = pairs.by_task(value)
+    if not by_task:
+        return empty(name, title, f"{title}: no sample of either model could be scored.")
+    worst = pairs.by_task(value, baseline_masked=1.0, candidate_masked=0.0)
+    least = lower_bound(worst, EXCLUDES, -1, 1)
+    n, (before, after) = len(by_task), (float(np.mean(side)) for side in pairs.sides(value))
+    low, high = lower_bound(by_task, 0.025, -1, 1), upper_bound(by_task, 0.025, -1, 1)
+    state: State = "inconclusive"
+    if upper_bound(by_task, REJECTS, -1, 1) < -margin:
+        state = "worse"
+    elif least >= -margin:
+        state = "better" if low > 0 else "same"
+    gap, drop = after - before, max(-least, 0)
+    sentence = {
+        "worse": f"Success fell by more than {margin:.1%}: {gap:+.3f} [{low:+.3f}, {high:+.3f}] over {n} tasks.",
+        "better": f"Success rose: {gap:+.3f} [{low:+.3f}, {high:+.3f}] over {n} tasks.",
+        "same": f"A drop of more than {drop:.1%} is excluded over {n} tasks; {margin:.1%} is allowed.",
+        "inconclusive": f"A drop of up to {drop:.1%} cannot be excluded over {n} tasks; {margin:.1%} is allowed.",
+    }[state]
+    best = margin_met(n, EXCLUDES)
+    decides = "" if state != "inconclusive" else "More tasks would narrow the interval."
+    if decides and best > margin:
+        decides = f"Even without a change {n} tasks exclude no less than {best:.1%}: add tasks or set another margin."
+    return Check(name, title, state, True, before, after, gap, low, high, n, sentence, decides)
