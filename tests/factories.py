@@ -22,6 +22,7 @@ from apps.failures.models import Failure, FailureCluster
 from apps.registry.actions import register_adapter, register_base
 from apps.registry.artifacts import store_folder
 from apps.registry.models import ModelVersion
+from apps.reviews.actions import override_lock
 from apps.trajectories.actions import feedback
 from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.models import Trajectory
@@ -120,6 +121,11 @@ def make_environment(project: Project) -> Environment:
     return save_environment(
         project=project, slug="workplace", builtin="workplace", harness=HARNESS, verifier=verifier, by=by
     )
+
+
+def override(environment: Environment, reason: str = "test") -> None:
+    """Opens the lock by a second admin, so that whoever wrote the verifier may start the training."""
+    override_lock(verifier=environment.verifier, reason=reason, by=make_member(environment.project, Role.ADMIN))
 
 
 def make_base_folder(folder: Path) -> Path:

@@ -19,7 +19,7 @@ from apps.evals.models import EvalSet
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.reclassify import start as start_reclassification
 from apps.promotion import actions as promotion
-from apps.reviews.actions import open_review, override_lock
+from apps.reviews.actions import open_review
 from apps.reviews.policy import DEFAULTS
 from apps.reviews.rescoring import submit_probe, submit_rescore
 from apps.training.actions import freeze_dataset, submit_training
@@ -40,6 +40,7 @@ from tests.factories import (
     make_member,
     make_project,
     make_user,
+    override,
 )
 
 pytestmark = pytest.mark.django_db
@@ -92,7 +93,7 @@ def world(data_dir: Path) -> dict[str, Any]:
     before = make_eval_run(eval_set, base, environment, success=0.25)
     after = make_eval_run(eval_set, adapter, environment, success=1.0)
     review = open_review(runs=[before], by=by)
-    override_lock(verifier=environment.verifier, reason="test", by=by)
+    override(environment)
     probe = submit_probe(environment=environment, eval_set=eval_set, by=by)
     rescore = submit_rescore(
         verifier=environment.verifier,
@@ -117,7 +118,7 @@ def world(data_dir: Path) -> dict[str, Any]:
         "project": project,
         "bodies": {
             "failures:split": {"mode": "bad_planning"},
-            "reviews:policy_save": DEFAULTS,
+            "reviews:policy_save": DEFAULTS | {"reason": "test"},
             "reviews:verifier_create": {"name": "new", "spec": '{"kind": "calls"}'},
             "reviews:verifier_save": {"spec": '{"kind": "calls"}'},
             "promotion:make_report": {"baseline": before.pk, "candidate": after.pk},

@@ -33,6 +33,7 @@ from apps.promotion.models import GateReport, Verdict
 from apps.registry.actions import engine_spec, model_spec, register_base
 from apps.registry.models import ModelVersion
 from apps.reviews.actions import override_lock
+from apps.reviews.policy import set_policy
 from apps.reviews.rescoring import submit_probe
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.advisor import Evidence, advise
@@ -41,6 +42,7 @@ from apps.trajectories.models import Trajectory, with_content
 from workers.lib.environments.requests import make_requests
 
 OVERRIDE_REASON = "The demo runs unattended: it overrides the reward review, which a person would normally do."
+ALONE_REASON = "The demo has one user, who does everything."
 ROWS = (
     ("Valid JSON", "valid_json"),
     ("Correct tool", "correct_tool"),
@@ -244,6 +246,7 @@ class Demo:
 
     def train(self, method: Method, parent: ModelVersion, config: dict, title: str) -> ModelVersion:
         if method == Method.SFT:
+            set_policy(project=self.project, by=self.user, four_eyes=False, reason=ALONE_REASON)
             override_lock(verifier=self.environment.verifier, reason=OVERRIDE_REASON, by=self.user)
             self.found("5 · Review", OVERRIDE_REASON + " The audit log shows it.")
         with self.timed(title):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+from django.conf import settings
 
 from apps.core import outgoing_keys
-from apps.environments.models import EnvironmentKind
+from apps.environments.models import Environment, EnvironmentKind
 from workers.lib.keys import RefusedKey, bearer
 from workers.lib.mcp import McpClient, McpError
 from workers.lib.outgoing import Bounds, RefusedAddress, check_url, client
 
 TIMEOUT_S = 10.0
+UNKNOWN = "unknown"
 SHOWN = 20  # names of tools
 MAX_BYTES = 256 * 1024
 QUESTION = {"verify_responses": []}
@@ -58,6 +61,40 @@ def test(
         return Found(False, f"No answer within {TIMEOUT_S:g} s. Is the server running, and may this machine reach it?")
     except (httpx2.HTTPError, UnicodeError) as error:
         return Found(False, f"No connection: {str(error) or type(error).__name__}.")
+
+
+def reported_by(environment: Environment) -> str:
+    """What its server says of its own version, and a hash of its tools or routes. “unknown” where it says nothing, and where
+    it does not answer: then two askings cannot be told apart. Never raises for what is there."""
+    config, allow_private = environment.config, settings.FLYWHEEL_ALLOW_PRIVATE_URLS
+    try:
+        if environment.kind == EnvironmentKind.MCP:
+            return asyncio.run(_mcp_version(config, allow_private))
+        base = check_url(config["url"], allow_private=allow_private)
+        key = outgoing_keys.key_of(config.get("api_key_env", ""), base.host)
+        bounds = Bounds(MAX_BYTES, TIMEOUT_S)
+        with client(allow_private=allow_private, bounds=bounds, headers=bearer(key), timeout=TIMEOUT_S) as asked:
+            response = asked.get(f"{str(base).rstrip('/')}/openapi.json")
+            about = _json(response.content) if response.status_code == 200 else None
+        return _version(about.get("info"), about.get("paths")) if isinstance(about, dict) else UNKNOWN
+    except (RefusedKey, RefusedAddress, McpError, httpx2.HTTPError, TimeoutError, UnicodeError, OSError):
+        return UNKNOWN
+
+
+async def _mcp_version(config: dict, allow_private: bool) -> str:
+    server = McpClient(config | {"timeout_s": TIMEOUT_S}, allow_private=allow_private)
+    try:
+        tools = await server.tools()
+        return _version(server.about, tools)
+    finally:
+        await server.end()
+
+
+def _version(about: Any, interface: Any) -> str:
+    said = about if isinstance(about, dict) else {}
+    name = " ".join(str(said[part])[:40] for part in ("name", "title", "version") if said.get(part))
+    digest = hashlib.sha256(json.dumps(interface, sort_keys=True).encode()).hexdigest()[:12]
+    return f"{name} ({digest})".strip()
 
 
 async def _tools(config: dict, allow_private: bool) -> list[dict]:

@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 
 from apps.core.kinds import ChildProcess, InProcess, register
+from apps.environments.scorer import record_scorer
 from apps.evals import importing, latency
 from apps.evals.models import EvalRun, LatencyMeasurement, Sample, SampleFields, Task, TaskImport, VariantJob
 from apps.evals.stats import SampleRow, summarise
@@ -19,6 +20,7 @@ SAMPLE_FIELDS = tuple(field.name for field in SampleFields._meta.get_fields() if
 
 
 def child_spec(run: EvalRun) -> dict:
+    record_scorer(run, run.environment)
     return {
         "kind": "evaluate",
         "seed": run.spec["seed"],

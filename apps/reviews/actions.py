@@ -12,18 +12,20 @@ from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.models import Role
 from apps.environments.models import Verifier
+from apps.environments.scorer import scorer_of
 from apps.evals.holdout.view_log import record_view
 from apps.evals.models import EvalRun, Split
-from apps.reviews.drawing import draw
-from apps.reviews.lock import Lock, ReviewError, TrainingLocked, lock_state, lock_states, require_unlocked
+from apps.reviews.drawing import draw, scope_of
+from apps.reviews.evidence import environment_locks, lock_of, lock_state, lock_states, require_unlocked
+from apps.reviews.lock import Lock, ReviewError, TrainingLocked
 from apps.reviews.models import Judgement, LockOverride, ReviewItem, RewardReview
 from apps.reviews.policy import policy_of
 from apps.reviews.reservations import holder_of, needed_of
 from apps.reviews.scores import Scored
 
 __all__ = [
-    "Lock", "ReviewError", "TrainingLocked", "answer", "judge", "lock_state", "lock_states", "open_review",
-    "override_lock", "require_unlocked", "rule", "undo",
+    "Lock", "ReviewError", "TrainingLocked", "answer", "environment_locks", "judge", "lock_of", "lock_state", "lock_states",
+    "open_review", "override_lock", "require_unlocked", "rule", "undo",
 ]  # fmt: skip
 
 SIZE = 60
@@ -39,7 +41,7 @@ def open_review(
     verifier = verifier or runs[0].environment.verifier
     review = RewardReview.objects.create(
         project=verifier.project, verifier=verifier, policy=policy_of(verifier.project), seed=seed, created_by=by,
-        thin=drawn.sampling.notes,
+        thin=drawn.sampling.notes, scope=scope_of(runs, verifier),
     )  # fmt: skip
     review.runs.set(runs)
     ReviewItem.objects.bulk_create(_item(review, place, one) for place, one in enumerate(drawn.items))
@@ -148,11 +150,13 @@ def _off_the_screen(item: ReviewItem, by: Any) -> None:
 
 @transaction.atomic
 def override_lock(*, verifier: Verifier, reason: str, by: Any) -> LockOverride:
-    """Lets a verifier train without a passed review. Needs the role admin and a reason; stands in the audit log."""
+    """Lets a verifier train without a passed review, in the environments that use it now. Needs the role admin and a reason;
+    stands in the audit log. Where the policy asks for four eyes, somebody else has to start the training."""
     get_membership(by, verifier.project.slug, Role.ADMIN)
     if not reason.strip():
         raise ReviewError("Enter a reason for training without a passed review.")
-    override = LockOverride.objects.create(verifier=verifier, by=by, reason=reason.strip())
+    scope = [scorer_of(environment) for environment in verifier.environments.select_related("verifier", "project")]
+    override = LockOverride.objects.create(verifier=verifier, by=by, reason=reason.strip(), scope=scope)
     audit(
         "review.lock_overridden",
         project=verifier.project,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from apps.core.models import JobState
 from apps.environments.models import Verifier
-from apps.evals.models import EvalRun
+from apps.evals.models import EvalRun, Task
+from apps.reviews.evidence import traits_of
 from apps.reviews.lock import ReviewError
 from apps.reviews.models import ReviewItem
 from apps.reviews.sampling import LARGEST, SMALLEST, Sampling, choose, content_key
-from apps.reviews.scores import Scored, scores_of
+from apps.reviews.scores import Scored, scorer_then, scores_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,25 @@ def draw(*, runs: Sequence[EvalRun], verifier: Verifier | None, size: int, seed:
     )
     known = {str(one.sample.pk): one for one in scored}
     return Draw([known[pk] for pk in drawn.ids], drawn)
+
+
+def scope_of(runs: Sequence[EvalRun], verifier: Verifier) -> dict[str, Any]:
+    """What a review of these evaluations speaks of: who scored each of them, and the distribution of their tasks, as the
+    digests of the sets, a digest of the tasks' contents, and how many there are of each tool, origin and failure mode."""
+    drawn_from = Task.objects.filter(samples__run__in=runs, samples__masked=False).distinct()
+    found = traits_of(drawn_from)
+    contents = "\n".join(sorted(task.key for task in found))
+    return {
+        "runs": {str(run.pk): scorer_then(run, verifier) for run in runs},
+        "eval_sets": sorted({run.eval_set.digest for run in runs}),
+        "tasks": len(found),
+        "digest": hashlib.sha256(contents.encode()).hexdigest(),
+        "strata": {
+            "tool": Counter(tool for task in found for tool in task.tools),
+            "origin": Counter(task.origin for task in found),
+            "bucket": Counter(task.bucket for task in found if task.bucket),
+        },
+    }
 
 
 def judged_before(verifier: Verifier) -> set[str]:

@@ -10,7 +10,7 @@ from apps.core.models import JobState
 from apps.environments.models import Verifier
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.reviews.actions import SIZE
-from apps.reviews.models import KappaRule, Rescore
+from apps.reviews.models import Rescore
 from apps.reviews.sampling import LARGEST, SMALLEST
 
 RUNS = 100
@@ -81,17 +81,38 @@ class ProbeForm(PlainForm):
 class PolicyForm(PlainForm):
     min_samples = forms.IntegerField(min_value=1, max_value=LARGEST, label="Min judged samples")
     min_kappa = forms.FloatField(
-        min_value=-1, max_value=1, label="Min Cohen's κ", widget=forms.NumberInput(attrs={"step": "0.01"})
+        min_value=-1,
+        max_value=1,
+        label="Min κ and α",
+        help_text="Lower end of the 95% intervals of κ (people and verifier) and of α (reviewers among themselves)",
+        widget=forms.NumberInput(attrs={"step": "0.01"}),
     )
-    kappa_rule = forms.ChoiceField(choices=KappaRule.choices, label="Compare κ by")
+    min_accuracy = forms.FloatField(
+        min_value=0,
+        max_value=1,
+        label="Min accuracy",
+        help_text="Share of samples on which the verifier is right: lower end of Wilson's 95% interval",
+        widget=forms.NumberInput(attrs={"step": "0.01"}),
+    )
     max_false_positive_rate = forms.FloatField(
         min_value=0,
         max_value=1,
         label="Max false-positive rate",
-        help_text="Share of what people fail that the verifier passes: 0.05 is 5%",
+        help_text="Share of what people fail that the verifier passes: upper end of Wilson's 95% interval",
         widget=forms.NumberInput(attrs={"step": "0.01"}),
     )
     reviewers_per_sample = forms.IntegerField(
         min_value=1, max_value=9, label="Reviewers per sample", help_text="Open reviews keep their number"
     )
+    max_unreviewed_share = forms.FloatField(
+        min_value=0,
+        max_value=1,
+        label="Max share of unreviewed tasks",
+        help_text="Training tasks unlike those judged: other tools, origin, failure mode or words",
+        widget=forms.NumberInput(attrs={"step": "0.01"}),
+    )
+    four_eyes = forms.BooleanField(
+        required=False, label="Four eyes: whoever wrote, overrode or alone reviewed it does not start its training"
+    )
     probes_must_pass = forms.BooleanField(required=False, label="Hack probes must pass")
+    reason = forms.CharField(max_length=500, label="Reason for the change")

@@ -32,6 +32,8 @@ class Label:
     success: bool
     ruling: bool | None
     words: tuple[Word, ...] = ()
+    task: str = ""
+    run: str = ""
 
     def second_thoughts(self, word: Word) -> bool:
         """Whether someone's answer on the score goes against the word they had given blind."""
@@ -59,7 +61,7 @@ class Label:
 
     def settled(self, needed: int) -> Judged:
         """What counts: the people's word as one, without whose it is."""
-        return Judged(str(self.item), self.success, self.reward, decided=self.person(needed))
+        return Judged(str(self.item), self.success, self.reward, self.person(needed), self.differs(needed))
 
     def by(self, user: int) -> Word | None:
         return next((word for word in self.words if word.by == user), None)
@@ -74,6 +76,7 @@ def labels_of(reviews: Iterable[int]) -> dict[int, list[Label]]:
         words[item].append(Word(*word))
     found: dict[int, list[Label]] = {pk: [] for pk in wanted}
     items = ReviewItem.objects.filter(review__in=wanted).order_by("position")
-    for review, item, *rest in items.values_list("review", "pk", "stratum", "reward", "success", "ruling"):
-        found[review].append(Label(item, *rest, words=tuple(words[item])))
+    columns = ("review", "pk", "stratum", "reward", "success", "ruling")
+    for review, item, *rest, task, run in items.values_list(*columns, "sample__task", "sample__run"):
+        found[review].append(Label(item, *rest, words=tuple(words[item]), task=str(task), run=str(run)))
     return found

@@ -1,20 +1,16 @@
-"""The lock that every training run asks: a passed review under the project's policy, and passed probes, or an override."""
+"""The lock that every training run asks: a pure decision over facts, which `evidence` reads. No Django.
+
+What is unlocked is a triple: this verifier, in this environment, for tasks like those whose scores people have judged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import Q
-
-from apps.environments.models import Verifier
-from apps.reviews.agreement import Agreement, Verdict, decide
-from apps.reviews.labels import Label, labels_of
-from apps.reviews.models import LockOverride, ProbeRun, RewardReview
-from apps.reviews.policy import policies_of
-
-NOBODY = "Its scores have not been reviewed yet."
+from apps.reviews.agreement import Agreement, Verdict
+from apps.reviews.drift import Drift
 
 
 class ReviewError(Exception):
@@ -26,118 +22,148 @@ class TrainingLocked(ReviewError):
 
 
 @dataclass(frozen=True)
+class Reason:
+    """A condition that is not met, and what to do about it: a sentence each."""
+
+    what: str
+    todo: str
+
+    def __str__(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True)
+class ProbeFacts:
+    """The newest probes that ended: how many findings hold the lock, their names, and what of the scorer changed since."""
+
+    failed: int
+    names: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class OverrideFacts:
+    """The newest override that holds here: whose it was, and in words."""
+
+    by: int | None
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All that the decision goes by. `environment`: what it is asked for, "" for any that uses the verifier.
+
+    `judged`: samples that anybody has judged; `judged_by_others`: those that somebody has who neither wrote the verifier nor
+    starts the run. `starter`: who starts it, None where that is not asked. `drift`: None where no tasks are named.
+    """
+
+    policy: Mapping[str, Any]
+    environment: str = ""
+    verdict: Verdict | None = None
+    review_reasons: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    probe: ProbeFacts | None = None
+    drift: Drift | None = None
+    author: int | None = None
+    starter: int | None = None
+    judged: int = 0
+    judged_by_others: int = 0
+    override: OverrideFacts | None = None
+
+
+@dataclass(frozen=True)
 class Lock:
-    """Whether a verifier version may train. `reasons` are the policy's unmet conditions, which an override outweighs."""
+    """The decision. `reasons` are the unmet conditions; those of `people` are about who starts, which no override outweighs."""
 
     locked: bool
     why: str
-    review: RewardReview | None = None
+    reasons: list[Reason] = field(default_factory=list)
     agreement: Agreement | None = None
-    override: LockOverride | None = None
-    probe: ProbeRun | None = None
-    reasons: list[str] = field(default_factory=list)
+    override: Any = None
+    review: Any = None
+    probe: Any = None
 
     @property
     def state(self) -> str:
         return "locked" if self.locked else "override" if self.override and self.reasons else "unlocked"
 
-
-def verdict(review: RewardReview, labels: list[Label], policy: dict[str, Any]) -> Verdict:
-    """The policy on a review, without the probes. Each reason is a condition that is not met, in words."""
-    needed = policy["reviewers_per_sample"]
-    settled = [label.settled(needed) for label in labels]
-    found = decide(policy | {"kappa_on": policy["kappa_rule"]}, settled)
-    waiting = sum(label.differs(needed) for label in labels)
-    reasons = [*_of_people(review, needed, waiting), *found.reasons]
-    return replace(found, passed=not reasons, reasons=reasons, undecided=waiting)
+    @property
+    def todo(self) -> list[str]:
+        """What opens it, in order, each once."""
+        return list(dict.fromkeys(reason.todo for reason in self.reasons))
 
 
-def _of_people(review: RewardReview, needed: int, waiting: int) -> list[str]:
-    asked = review.policy.get("reviewers_per_sample", 1)
-    if asked < needed:
-        return [f"The policy asks for {needed} people a sample; this review was opened with {asked}. Open a new one."]
-    if waiting:
-        return [f"{waiting} sample{'s wait' if waiting > 1 else ' waits'} for a ruling: the reviewers differ."]
-    return []
+def decide(facts: Facts, **rows: Any) -> Lock:
+    """Whether training may start. `rows` (override, review, probe) are handed on to whoever shows the lock."""
+    unmet = [*_of_review(facts), *_of_probes(facts), *_of_tasks(facts)]
+    people = _of_people(facts)
+    agreement = facts.verdict.agreement if facts.verdict else None
+    found = {"reasons": [*unmet, *people], "agreement": agreement} | rows
+    if not found["reasons"]:
+        assert agreement is not None
+        return Lock(False, f"Passed its review: κ {agreement.kappa:.2f} on {agreement.n} samples.", **found)
+    if facts.override and not people:
+        return Lock(False, facts.override.words, **found)
+    told = people if facts.override else found["reasons"]
+    return Lock(True, " ".join(map(str, told)), **found)
 
 
-def _of_probes(policy: dict[str, Any], probe: ProbeRun | None) -> list[str]:
-    if not policy["probes_must_pass"]:
+def _of_review(facts: Facts) -> list[Reason]:
+    here = f" in {facts.environment}" if facts.environment else ""
+    again = f"Evaluate a model{here} and open a review of its scores."
+    if facts.verdict is None:
+        if facts.elsewhere:
+            told = f"Only its scores in {', '.join(facts.elsewhere)} have been reviewed, none{here}."
+            return [Reason(told, again)]
+        return [Reason("Its scores have not been reviewed yet.", "Open a review of its scores and judge the samples.")]
+    found = [Reason(what, "Finish the review, or open a new one.") for what in facts.review_reasons]
+    found += [
+        Reason(what, "Judge its samples under Reward review, or open a larger review.")
+        for what in facts.verdict.reasons
+    ]
+    return found + [Reason(what, again) for what in facts.changed]
+
+
+def _of_probes(facts: Facts) -> list[Reason]:
+    todo = f"Run the hack probes{' in ' + facts.environment if facts.environment else ''}."
+    probe = facts.probe
+    if not facts.policy["probes_must_pass"]:
         return []
     if probe is None:
-        return ["The hack probes have not been run on this verifier."]
-    if not probe.failed:
+        return [Reason("The hack probes have not been run on this verifier.", todo)]
+    found = [Reason(what, todo) for what in probe.changed]
+    if probe.failed:
+        names = f": {', '.join(name.replace('_', ' ') for name in probe.names)}" if probe.names else ""
+        told = f"Its probes found {probe.failed} hole{'s' if probe.failed > 1 else ''}{names}."
+        found.append(Reason(told, "Change the verifier and probe it again."))
+    return found
+
+
+def _of_tasks(facts: Facts) -> list[Reason]:
+    most = facts.policy["max_unreviewed_share"]
+    if facts.drift is None or facts.verdict is None or facts.drift.share <= most:
         return []
-    names = dict.fromkeys(one["probe"] for one in probe.result.get("failed", []) if one.get("severity") == "high")
-    what = f": {', '.join(name.replace('_', ' ') for name in names)}" if names else ""
-    return [f"Its probes found {probe.failed} hole{'s' if probe.failed > 1 else ''}{what}."]
+    told = f"{facts.drift}. At most {most:.0%} may be."
+    return [Reason(told, "Evaluate a model on such tasks and open a review of those scores, or train on others.")]
 
 
-def lock_states(verifiers: Iterable[Verifier]) -> dict[int, Lock]:
-    """{verifier's pk: its lock}, in six queries for any number of them."""
-    rows = list(verifiers)
-    policies = policies_of(row.project_id for row in rows)
-    reviews = _newest_reviews(rows)
-    labels = labels_of(review.pk for review in reviews.values())
-    probes, overrides = _newest_probes(rows), _newest_overrides(rows)
-    return {
-        row.pk: _lock(
-            policies[row.project_id],
-            reviews.get(row.pk),
-            labels.get(reviews[row.pk].pk, []) if row.pk in reviews else [],
-            probes.get((row.project_id, row.hash)),
-            overrides.get(row.pk),
+def _of_people(facts: Facts) -> list[Reason]:
+    """Four eyes. Nobody to ask about where no person starts it."""
+    if not facts.policy["four_eyes"] or facts.starter is None:
+        return []
+    other = "Ask another member to start it, or an admin to change the policy."
+    if facts.override:
+        if facts.override.by == facts.starter:
+            return [Reason("Whoever overrides the lock cannot start the training as well.", other)]
+        return []
+    found = []
+    if facts.author == facts.starter:
+        found.append(Reason("Whoever wrote the verifier cannot start its training.", other))
+    if facts.judged and 2 * facts.judged_by_others < facts.judged:
+        told = (
+            f"Only {facts.judged_by_others} of {facts.judged} samples were judged by somebody who neither wrote the verifier "
+            "nor starts the training; it must be half of them."
         )
-        for row in rows
-    }
-
-
-def lock_state(verifier: Verifier) -> Lock:
-    return lock_states([verifier])[verifier.pk]
-
-
-def require_unlocked(verifier: Verifier) -> Lock:
-    """Raises TrainingLocked where the verifier may not train."""
-    lock = lock_state(verifier)
-    if lock.locked:
-        raise TrainingLocked(
-            f"Training with {verifier} is locked. {lock.why} Judge its samples under Reward review, "
-            "or let an admin override the lock with a reason."
-        )
-    return lock
-
-
-def _newest_reviews(verifiers: list[Verifier]) -> dict[int, RewardReview]:
-    rows = RewardReview.objects.filter(verifier__in=verifiers).order_by("verifier_id", "-created_at", "-pk")
-    return {row.verifier_id: row for row in rows.distinct("verifier_id")}
-
-
-def _newest_probes(verifiers: list[Verifier]) -> dict[tuple[int, str], ProbeRun]:
-    """The newest that has ended with a report, of each content: a verifier of another name may have the same."""
-    same = Q(project__in={row.project_id for row in verifiers}, verifier__hash__in={row.hash for row in verifiers})
-    rows = ProbeRun.objects.filter(same, failed__isnull=False).select_related("verifier")
-    newest = rows.order_by("project_id", "verifier__hash", "-created_at").distinct("project_id", "verifier__hash")
-    return {(row.project_id, row.verifier.hash): row for row in newest}
-
-
-def _newest_overrides(verifiers: list[Verifier]) -> dict[int, LockOverride]:
-    rows = LockOverride.objects.filter(verifier__in=verifiers).select_related("by")
-    return {row.verifier_id: row for row in rows.order_by("verifier_id", "-at").distinct("verifier_id")}
-
-
-def _lock(
-    policy: dict[str, Any],
-    review: RewardReview | None,
-    labels: list[Label],
-    probe: ProbeRun | None,
-    override: LockOverride | None,
-) -> Lock:
-    found = verdict(review, labels, policy) if review else None
-    reasons = [*(found.reasons if found else [NOBODY]), *_of_probes(policy, probe)]
-    agreement = found.agreement if found else None
-    seen = {"review": review, "agreement": agreement, "override": override, "probe": probe, "reasons": reasons}
-    if not reasons:
-        return Lock(False, f"Passed its review: κ {agreement.kappa:.2f} on {agreement.n} samples.", **seen)
-    if override:
-        return Lock(False, f"Overridden by {override.by or 'somebody who has left'}: {override.reason}", **seen)
-    return Lock(True, " ".join(reasons), **seen)
+        found.append(Reason(told, "Have somebody else review the samples, or start the training."))
+    return found

@@ -12,22 +12,22 @@ from apps.environments.models import Environment, Verifier
 from apps.evals.models import EvalRun, EvalSet, Sample
 
 
-class KappaRule(models.TextChoices):
-    """Which number of κ must reach the minimum."""
-
-    POINT = "point", "the estimate"
-    LOWER = "lower", "the lower bound of its 95% interval"
-
-
 class ReviewPolicy(models.Model):
-    """What a project asks of a verifier before it may train. Without a row the defaults hold."""
+    """What a project asks of a verifier before it may train. Without a row the defaults hold.
+
+    Rates and κ are asked for at the safe end of their 95% intervals.
+    """
 
     project = models.OneToOneField(Project, models.CASCADE, related_name="review_policy")
     min_samples = models.PositiveIntegerField(default=50)
     min_kappa = models.FloatField(default=0.6)
-    kappa_rule = models.CharField(max_length=8, choices=KappaRule, default=KappaRule.POINT)
-    max_false_positive_rate = models.FloatField(default=0.05)
-    reviewers_per_sample = models.PositiveSmallIntegerField(default=1)
+    min_accuracy = models.FloatField(default=0.85)
+    max_false_positive_rate = models.FloatField(default=0.15)
+    reviewers_per_sample = models.PositiveSmallIntegerField(default=2)
+    four_eyes = models.BooleanField(
+        default=True, help_text="Who wrote, overrode or alone reviewed does not start training"
+    )
+    max_unreviewed_share = models.FloatField(default=0.1, help_text="Of training tasks unlike those judged")
     probes_must_pass = models.BooleanField(default=True)
     updated_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     updated_at = models.DateTimeField(auto_now=True)
@@ -38,7 +38,9 @@ class ReviewPolicy(models.Model):
                 name="review_policy_in_range",
                 condition=Q(min_samples__gte=1, reviewers_per_sample__gte=1)
                 & Q(min_kappa__gte=-1, min_kappa__lte=1)
-                & Q(max_false_positive_rate__gte=0, max_false_positive_rate__lte=1),
+                & Q(max_false_positive_rate__gte=0, max_false_positive_rate__lte=1)
+                & Q(min_accuracy__gte=0, min_accuracy__lte=1)
+                & Q(max_unreviewed_share__gte=0, max_unreviewed_share__lte=1),
             )
         ]
 
@@ -53,6 +55,9 @@ class RewardReview(models.Model):
     verifier = models.ForeignKey(Verifier, models.PROTECT, related_name="reviews")
     runs = models.ManyToManyField(EvalRun, related_name="reviews")
     policy = models.JSONField(help_text="The fields of ReviewPolicy, as they were")
+    scope = models.JSONField(
+        help_text="Who scored each evaluation, and what tasks the samples were drawn from (`drawing`)"
+    )
     seed = models.PositiveIntegerField(default=0)
     thin = models.JSONField(default=list, help_text="Strata that had too few samples, in words")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
@@ -128,11 +133,15 @@ class Judgement(models.Model):
 
 
 class LockOverride(models.Model):
-    """Leave to train with a verifier that has not passed its review: who, why, when. Only ever added."""
+    """Leave to train with a verifier that has not passed its review: who, why, when. Only ever added.
+
+    It holds for the environments that used the verifier then, scored as they were then: `scope` (`scorer.scorer_of`).
+    """
 
     verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="overrides")
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     reason = models.TextField()
+    scope = models.JSONField(default=list)
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:

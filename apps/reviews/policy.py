@@ -10,10 +10,11 @@ from django.db import transaction
 from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.models import Project, Role
-from apps.reviews.models import KappaRule, ReviewPolicy
+from apps.reviews.models import ReviewPolicy
 
 FIELDS = (
-    "min_samples", "min_kappa", "kappa_rule", "max_false_positive_rate", "reviewers_per_sample", "probes_must_pass",
+    "min_samples", "min_kappa", "min_accuracy", "max_false_positive_rate", "reviewers_per_sample", "four_eyes",
+    "max_unreviewed_share", "probes_must_pass",
 )  # fmt: skip
 
 
@@ -22,8 +23,7 @@ class PolicyError(Exception):
 
 
 def as_dict(policy: ReviewPolicy) -> dict[str, Any]:
-    values = {name: getattr(policy, name) for name in FIELDS}
-    return values | {"kappa_rule": str(values["kappa_rule"])}
+    return {name: getattr(policy, name) for name in FIELDS}
 
 
 DEFAULTS = as_dict(ReviewPolicy())
@@ -41,15 +41,26 @@ def policy_of(project: Project) -> dict[str, Any]:
 
 
 @transaction.atomic
-def set_policy(*, project: Project, by: Any, **fields: Any) -> ReviewPolicy:
-    """Changes the project's policy; the audit log has it before and after. Needs the role admin. Raises PolicyError."""
+def set_policy(*, project: Project, by: Any, reason: str, **fields: Any) -> ReviewPolicy:
+    """Changes the project's policy; the audit log has it before and after, and why. Needs the role admin. Raises PolicyError,
+    also for a change without a reason."""
     get_membership(by, project.slug, Role.ADMIN)
     before = policy_of(project)
     after = before | fields
     _check(after)
+    if after != before and not reason.strip():
+        raise PolicyError("Enter a reason for the change; the audit log keeps it.")
     policy, _ = ReviewPolicy.objects.update_or_create(project=project, defaults=after | {"updated_by": by})
     if after != before:
-        audit("review.policy_changed", project=project, by=by, target=policy, before=before, after=after)
+        audit(
+            "review.policy_changed",
+            project=project,
+            by=by,
+            target=policy,
+            before=before,
+            after=after,
+            reason=reason.strip(),
+        )
     return policy
 
 
@@ -58,7 +69,6 @@ def _check(fields: dict[str, Any]) -> None:
         raise PolicyError(f"A policy has no “{min(unknown)}”.")
     if fields["min_samples"] < 1 or not 1 <= fields["reviewers_per_sample"] <= 9:
         raise PolicyError("A policy needs at least one sample, and one to nine reviewers for each.")
-    if not -1 <= fields["min_kappa"] <= 1 or not 0 <= fields["max_false_positive_rate"] <= 1:
+    shares = (fields["min_accuracy"], fields["max_false_positive_rate"], fields["max_unreviewed_share"])
+    if not -1 <= fields["min_kappa"] <= 1 or not all(0 <= share <= 1 for share in shares):
         raise PolicyError("κ lies between −1 and 1, a rate between 0 and 100%.")
-    if fields["kappa_rule"] not in KappaRule.values:
-        raise PolicyError("The rule for κ is “point” or “lower”.")

@@ -13,6 +13,7 @@ from django.db.models import Q
 from apps.core import jobs
 from apps.environments.actions import check_verifier, content_hash
 from apps.environments.models import Environment, Verifier
+from apps.environments.scorer import record_scorer
 from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
 from apps.reviews.models import ProbeRun, Rescore
 from workers.lib.errors import SpecError
@@ -62,6 +63,7 @@ def _spread(tasks: Any, count: int) -> list[Task]:
 
 
 def probe_spec(run: ProbeRun) -> dict:
+    record_scorer(run, run.environment)
     return {
         "kind": "probe",
         "seed": 0,
@@ -129,6 +131,7 @@ def spread_of(run: EvalRun, count: int = RESCORED_SAMPLES) -> list[Sample]:
 
 
 def rescore_spec(job: Rescore) -> dict:
+    record_scorer(job, job.environment, job.candidate)
     return {
         "kind": "rescore",
         "seed": 0,

@@ -40,16 +40,6 @@ class Reviewer:
 
 
 @dataclass(frozen=True)
-class Alpha:
-    """Krippendorff's α of the reviewers, with its 95% bootstrap interval, over `n` samples that several judged."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-
-
-@dataclass(frozen=True)
 class Stratum:
     name: str
     n: int
@@ -61,12 +51,6 @@ class Stratum:
 
 def pairs_of(labels: Iterable[Label], needed: int) -> list[tuple[bool, bool]]:
     return agreement.pairs_of([label.settled(needed) for label in labels])
-
-
-def alpha_of(labels: list[Label]) -> Alpha:
-    units = [[word.success for word in label.words] for label in labels if len(label.words) > 1]
-    interval = agreement.alpha_interval(units) or (None, None)
-    return Alpha(agreement.krippendorff_alpha(units), *interval, len(units))
 
 
 def rank_correlation(labels: list[Label], needed: int) -> Correlation:

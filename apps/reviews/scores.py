@@ -7,6 +7,7 @@ from typing import Any
 
 from apps.core.models import JobState
 from apps.environments.models import Verifier
+from apps.environments.scorer import runtime_hash
 from apps.evals.models import EvalRun, Sample
 from apps.reviews.lock import ReviewError
 from apps.reviews.models import Rescore
@@ -62,10 +63,22 @@ def scores_of(run: EvalRun, verifier: Verifier) -> list[Scored]:
 
 
 def rescored(run: EvalRun, verifier: Verifier) -> dict[str, dict[str, Any]]:
-    """{sample: its score} of the newest finished rescoring of the run's samples by this verifier's very content."""
-    jobs = Rescore.objects.filter(samples__run=run, project=run.project_id, candidate_hash=verifier.hash)
-    newest = jobs.filter(state=JobState.SUCCEEDED).order_by("-created_at").first()
+    """{sample: its score} of the newest rescoring; {} without one."""
+    newest = rescoring_of(run, verifier)
     return newest.result.get("scores", {}) if newest else {}
+
+
+def rescoring_of(run: EvalRun, verifier: Verifier) -> Rescore | None:
+    """The newest finished rescoring of the run's samples by this verifier's very content."""
+    jobs = Rescore.objects.filter(samples__run=run, project=run.project_id, candidate_hash=verifier.hash)
+    return jobs.filter(state=JobState.SUCCEEDED).order_by("-created_at").first()
+
+
+def scorer_then(run: EvalRun, verifier: Verifier) -> dict[str, Any]:
+    """Who gave the scores that `scores_of` has, when they were given. What an old job did not keep is None."""
+    job = run if run.environment.verifier.hash == verifier.hash else rescoring_of(run, verifier)
+    known = (job.spec if job else {}).get("scorer") or {"judge": None, "remote": None}
+    return known | {"environment": str(run.environment), "runtime": runtime_hash(run.environment)}
 
 
 def bucket_of(sample: Sample) -> str:

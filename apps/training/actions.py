@@ -95,8 +95,9 @@ def submit_training(
     name: str = "",
     picked_by: EvalRun | None = None,
 ) -> TrainingRun:
-    """Queues a run; `picked_by` is the evaluation that chose its tasks. Raises TrainingLocked where the reward is not reviewed, TrainingError for what cannot train."""
-    require_unlocked(environment.verifier)
+    """Queues a run; `picked_by` is the evaluation that chose its tasks. Raises TrainingLocked where the reward is not reviewed
+    for this environment and these tasks or this person may not start it, TrainingError for what cannot train."""
+    require_unlocked(environment=environment, tasks=dataset.tasks(), by=by)
     try:
         settings = convert(config, CONFIGS[method], "config")
     except FormError as error:
@@ -138,7 +139,7 @@ def resume(*, run: TrainingRun, by: Any) -> int:
 
     Raises TrainingError where there is none or the run goes on, TrainingLocked where the reward may not train any more.
     """
-    require_unlocked(run.environment.verifier)
+    require_unlocked(environment=run.environment, tasks=run.dataset.tasks(), by=by)
     checkpoint = checkpoints.latest(run)
     if checkpoint is None:
         raise TrainingError("This run has no checkpoint to resume from. Start a new run with the same settings.")

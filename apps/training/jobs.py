@@ -9,6 +9,7 @@ from django.db import transaction
 
 from apps.core.kinds import ChildProcess, register
 from apps.environments.clients import load_for
+from apps.environments.scorer import record_scorer
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout import groups, leaks
 from apps.evals.jobs import sample_fields
@@ -16,13 +17,18 @@ from apps.evals.models import Split, Task
 from apps.registry.actions import engine_spec, model_spec, register_adapter
 from apps.registry.artifacts import store_folder
 from apps.registry.models import ModelKind
+from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints
 from apps.training.models import Checkpoint, Method, Metric, Rollout, TrainingRun
 from workers.lib.environments import Environment
 
 
 def child_spec(run: TrainingRun) -> dict:
-    checkpoint = checkpoints.latest(run)
+    """Asks the lock again: a review, the policy, the judge or a remote server may have changed since the run was queued.
+    Raises TrainingLocked, HoldoutLeak."""
+    record_scorer(run, run.environment)
+    checkpoint, tasks = checkpoints.latest(run), run.dataset.tasks()
+    require_unlocked(environment=run.environment, tasks=tasks, by=run.created_by, scorer=run.spec["scorer"])
     spec = {
         "kind": run.method,
         "seed": run.spec["seed"],
@@ -32,7 +38,6 @@ def child_spec(run: TrainingRun) -> dict:
         "config": run.spec["config"],
         "resume_from": checkpoint and checkpoint.path,
     }
-    tasks = [row.task for row in run.dataset.rows.select_related("task")]
     refuse_leaks(run, tasks)
     if run.method == Method.SFT:
         environment = load_for(run.environment)

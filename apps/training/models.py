@@ -33,6 +33,9 @@ class Dataset(models.Model):
     def __str__(self) -> str:
         return f"{self.eval_set} train ({self.size})"
 
+    def tasks(self) -> list[Task]:
+        return [row.task for row in self.rows.select_related("task")]
+
 
 class DatasetRow(models.Model):
     """`split` is the task's, held equal to it by a composite foreign key (see the migration), and must be train."""

@@ -13,7 +13,7 @@ from apps.core.access import project_view
 from apps.core.models import JobLog, JobState, Project, Role
 from apps.core.paging import page_of
 from apps.evals.models import EvalRun
-from apps.reviews.actions import TrainingLocked, lock_states
+from apps.reviews.actions import TrainingLocked, environment_locks
 from apps.training import actions, checkpoints
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.charts import curves
@@ -58,9 +58,9 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
             form.add_error(None, str(error))
         else:
             return redirect("training:detail", project.slug, run.pk)
-    environments = list(project.environments.select_related("verifier"))
-    states = lock_states({environment.verifier_id: environment.verifier for environment in environments}.values())
-    locks = [(environment, states[environment.verifier_id]) for environment in environments]
+    environments = list(project.environments.select_related("verifier", "project"))
+    states = environment_locks(environments, by=request.user)
+    locks = [(environment, states[environment.pk]) for environment in environments]
     context = {"form": form, "advice": advice_for(project), "locks": locks, "missing": missing(form)}
     return render(request, "training/new.html", context)
 

@@ -13,10 +13,9 @@ from django.db import connection
 
 from apps.core import jobs, runner
 from apps.core.models import Job
-from apps.reviews.actions import override_lock
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, TrainingRun
-from tests.factories import admin_of, make_base, make_environment, make_eval_set, make_project
+from tests.factories import admin_of, make_base, make_environment, make_eval_set, make_project, override
 
 CHILD = Path(__file__).parent / "child.py"
 
@@ -34,7 +33,7 @@ def submit(stand_in: None, data_dir: Path) -> Callable[..., TrainingRun]:
     project = make_project()
     by = admin_of(project)
     environment, base, eval_set = make_environment(project), make_base(project, data_dir), make_eval_set(project)
-    override_lock(verifier=environment.verifier, reason="test", by=by)
+    override(environment)
 
     def make(*script: Any) -> TrainingRun:
         run = submit_training(

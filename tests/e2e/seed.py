@@ -27,14 +27,13 @@ from apps.failures.actions.diagnose import classify_project
 from apps.promotion import actions as promotion
 from apps.promotion.models import GateReport
 from apps.registry.models import ModelVersion
-from apps.reviews.actions import override_lock
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, TrainingRun
 from apps.trajectories import digest
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
-from tests.factories import make_base, make_environment, tell
+from tests.factories import make_base, make_environment, override, tell
 from tests.workers.episodes import score_text
 from workers.lib.environments import load, opening
 from workers.lib.environments.requests import make_requests
@@ -68,7 +67,7 @@ def fill(folder: Path, by: Any, trajectories: int = 110, slug: str = "workplace"
     digest.run()
     classify_project(project=project, by=by)
     eval_set = collect(project, by)
-    override_lock(verifier=environment.verifier, reason="The review of these scores is under way.", by=by)
+    override(environment, "The review of these scores is under way.")
     baseline = evaluate(eval_set, base, environment, 0.25, rng, by)
     sft = train(Method.SFT, base, eval_set, environment, folder, rng, by)
     sft_eval = evaluate(eval_set, sft.model_version, environment, 0.6, rng, by)

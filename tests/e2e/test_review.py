@@ -24,7 +24,7 @@ SIZE = 60
 def made(user: Any, data_dir: Path) -> Made:
     """Its admin is `user`, "ada"; each sample must be judged by two people."""
     found = Made(data_dir, make_project(user))
-    set_policy(project=found.project, by=user, reviewers_per_sample=2)
+    set_policy(project=found.project, by=user, reason="test", reviewers_per_sample=2)
     pass_probes(found.environment, eval_set=found.eval_set)
     return found
 

@@ -14,10 +14,9 @@ from apps.evals.jobs import child_spec
 from apps.evals.models import Split
 from apps.registry.actions import ModelError, engine_spec, register_base, register_endpoint
 from apps.registry.models import Engine, ModelKind, ModelVersion
-from apps.reviews.actions import override_lock
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
 from apps.training.models import Method
-from tests.factories import admin_of, make_base_folder, make_environment, make_eval_set, make_project
+from tests.factories import make_base_folder, make_environment, make_eval_set, make_project, override
 from workers.lib.clients import chat_server, key_variables
 from workers.lib.specs import Evaluate
 from workers.lib.typed import convert
@@ -71,7 +70,7 @@ def test_a_key_or_an_address_that_is_no_longer_allowed_is_not_used(settings: Any
 def test_a_served_model_is_not_trained_here() -> None:
     eval_set = make_eval_set(make_project())
     environment = make_environment(eval_set.project)
-    override_lock(verifier=environment.verifier, reason="For the test.", by=admin_of(eval_set.project))
+    override(environment)
     version = register_endpoint(project=eval_set.project, name="m", base_url=URL, served_as="m", by=None)
     dataset = freeze_dataset(eval_set=eval_set, by=None)
     with pytest.raises(TrainingError, match="served elsewhere"):

@@ -10,7 +10,7 @@ from apps.environments.models import Environment
 from apps.evals.models import EvalRun, EvalSet, Sample
 from apps.registry.models import ModelVersion
 from apps.reviews import actions
-from apps.reviews.models import ProbeRun, RewardReview
+from apps.reviews.models import Judgement, ProbeRun, RewardReview
 from apps.reviews.policy import set_policy
 from tests.factories import admin_of, make_base, make_environment, make_eval_run, make_eval_set, make_project
 
@@ -54,11 +54,15 @@ class Made:
         self.run = make_run(self.eval_set, self.base, self.environment)
 
     def review(self, **policy: Any) -> RewardReview:
-        set_policy(project=self.project, by=self.admin, **policy)
+        """One reviewer for each sample and no four eyes, where `policy` says nothing else."""
+        alone = {"reviewers_per_sample": 1, "four_eyes": False}
+        set_policy(project=self.project, by=self.admin, reason="test", **alone | policy)
         return actions.open_review(runs=[self.run], by=self.admin)
 
 
 def judge_all(review: RewardReview, by: Any, wrong: int = 0) -> None:
     """A person who says what the verifier says, but for the first `wrong` samples of the queue."""
-    for number, item in enumerate(review.items.all()):
-        actions.judge(item=item, success=item.success != (number < wrong), by=by)
+    Judgement.objects.bulk_create(
+        Judgement(item=item, by=by, success=item.success != (number < wrong))
+        for number, item in enumerate(review.items.all())
+    )

@@ -15,7 +15,7 @@ from django.urls import reverse
 from apps.core.models import AuditEvent
 from apps.environments.actions import save_verifier
 from apps.reviews import actions
-from apps.reviews.lock import lock_states
+from apps.reviews.evidence import lock_states
 from apps.reviews.models import ProbeRun
 from apps.reviews.policy import set_policy
 from apps.training.actions import freeze_dataset, submit_training
@@ -71,8 +71,8 @@ def test_the_form_refuses_and_says_why(made: Made) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [(2, None), (4, "The verifier passes"), (30, "κ is")],
-    ids=["two of sixty", "four of sixty", "thirty of sixty"],
+    [(1, None), (2, "The verifier passes"), (8, "The verifier is right on"), (30, "κ of people and verifier is")],
+    ids=lambda value: str(value or "unlocked")[:20],
 )
 def test_disagreement_keeps_it_locked(made: Made, wrong: int, says: str | None) -> None:
     review = made.review()
@@ -82,9 +82,10 @@ def test_disagreement_keeps_it_locked(made: Made, wrong: int, says: str | None) 
         actions.judge(item=item, success=item.success and item not in fails, by=made.admin)
     lock = actions.lock_state(made.verifier)
     if says is None:
-        # Two rewarded failures are 6% of what people fail: over the default of 5%.
-        set_policy(project=made.project, by=made.admin, max_false_positive_rate=0.1)
-        assert lock.locked and not actions.lock_state(made.verifier).locked
+        # One rewarded failure is 3% of what people fail, which may be 17%: over the default of 15%.
+        assert lock.locked and "95% interval 1% to 16%" in lock.why
+        set_policy(project=made.project, by=made.admin, reason="test", max_false_positive_rate=0.2)
+        assert not actions.lock_state(made.verifier).locked
     else:
         assert says in lock.why
 
@@ -95,7 +96,7 @@ def test_a_hole_found_by_the_newest_probes_locks(made: Made) -> None:
     assert not actions.lock_state(made.verifier).locked
     pass_probes(made.environment, failed=2)
     assert why(made) == "Its probes found 2 holes: empty answer."
-    set_policy(project=made.project, by=made.admin, probes_must_pass=False)
+    set_policy(project=made.project, by=made.admin, reason="test", probes_must_pass=False)
     assert not actions.lock_state(made.verifier).locked
 
 
@@ -119,9 +120,9 @@ def test_a_changed_verifier_is_locked_again(made: Made) -> None:
 def test_the_policy_of_today_decides_not_that_of_the_opening(made: Made) -> None:
     judge_all(made.review(), made.admin)
     pass_probes(made.environment)
-    set_policy(project=made.project, by=made.admin, min_samples=61)
+    set_policy(project=made.project, by=made.admin, reason="test", min_samples=61)
     assert "60 of at least 61" in why(made)
-    set_policy(project=made.project, by=made.admin, min_samples=50, reviewers_per_sample=2)
+    set_policy(project=made.project, by=made.admin, reason="test", min_samples=50, reviewers_per_sample=2)
     assert "this review was opened with 1. Open a new one." in why(made)
 
 
@@ -138,7 +139,7 @@ def test_what_differs_counts_only_once_it_is_ruled(made: Made) -> None:
     judge_all(review, made.admin)
     assert "0 of at least 50" in why(made)
     judge_all(review, other, wrong=1)
-    assert why(made) == "1 sample waits for a ruling: the reviewers differ."
+    assert why(made).startswith("1 sample waits for a ruling: the reviewers differ. The verifier passes 3.2% of what")
     item = review.items.first()
     actions.rule(item=item, success=item.success, reason="Read the request again.", by=make_member(made.project))
     assert not actions.lock_state(made.verifier).locked

@@ -12,12 +12,11 @@ from django.urls import reverse
 from apps.core.models import AuditEvent
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.models import EvalRun, Split
-from apps.reviews.actions import override_lock
 from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.models import Dataset, TrainingRun
 from apps.training.picks import offers
 from tests.evals.evaluated import evaluated, frozen_set
-from tests.factories import admin_of, make_eval_set, make_member, make_project
+from tests.factories import admin_of, make_eval_set, make_member, make_project, override
 
 PASSED = (2, 0, 4, 1, 4)
 
@@ -28,7 +27,7 @@ def run(db: None, data_dir: Path) -> EvalRun:
 
 
 def unlocked(run: EvalRun) -> EvalRun:
-    override_lock(verifier=run.environment.verifier, reason="test", by=admin_of(run.project))
+    override(run.environment)
     return run
 
 

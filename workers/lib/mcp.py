@@ -36,6 +36,7 @@ class McpClient:
         """Raises RefusedKey."""
         self.url, self.timeout_s = config["url"], float(config.get("timeout_s", 60))
         self.session, self.revision, self.number = session, revision, 0
+        self.about: dict = {}  # the server's name and version, once the session is begun
         self.key = key_in(config.get("api_key_env", ""))
         timeout = httpx2.Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
         headers, bounds = ACCEPTED | bearer(self.key), Bounds(MAX_BYTES, self.timeout_s)
@@ -61,7 +62,8 @@ class McpClient:
         if not self.revision:
             about = {"name": "flywheel", "version": "1"}
             asked = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": about}
-            self.revision = str((await self._ask("initialize", asked)).get("protocolVersion") or REVISION)
+            said = await self._ask("initialize", asked)
+            self.revision, self.about = str(said.get("protocolVersion") or REVISION), said.get("serverInfo") or {}
             await self._send({"method": "notifications/initialized"})
         return await self._ask(method, params)
 

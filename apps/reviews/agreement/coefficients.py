@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Literal
 
 import numpy as np
 
@@ -65,100 +64,53 @@ def percentiles(values: np.ndarray) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-# Coefficients
-
-Value = Hashable
-Weights = Literal["nominal", "linear", "quadratic"]
-Level = Literal["nominal", "ordinal", "interval"]
-
-
-def kappa_standard_error(person: Sequence[bool], verifier: Sequence[bool]) -> float | None:
-    """Large-sample standard error of Cohen's κ (Fleiss, Cohen & Everitt 1969, eq. 13); None where κ is not defined."""
-    kappa, n = cohen_kappa(person, verifier), len(person)
-    if kappa is None:
-        return None
-    table = np.zeros((2, 2))
-    for p, v in zip(person, verifier, strict=True):
-        table[int(p), int(v)] += 1 / n
-    rows, columns = table.sum(axis=1), table.sum(axis=0)
-    chance = float(rows @ columns)
-    on = sum(table[i, i] * (1 - (rows[i] + columns[i]) * (1 - kappa)) ** 2 for i in range(2))
-    off = (1 - kappa) ** 2 * sum(table[i, j] * (columns[i] + rows[j]) ** 2 for i, j in ((0, 1), (1, 0)))
-    variance = (on + off - (kappa - chance * (1 - kappa)) ** 2) / (n * (1 - chance) ** 2)
-    return math.sqrt(max(0.0, float(variance)))
-
-
-def weighted_kappa(
-    first: Sequence[Value], second: Sequence[Value], order: Sequence[Value], weights: Weights = "quadratic"
-) -> float | None:
-    """Cohen's weighted κ = 1 − Σ w·observed / Σ w·chance (Cohen 1968), disagreement weights over ranks in `order`.
-
-    None where no disagreement is possible by chance. Raises ValueError for a value that `order` lacks, or unequal lengths.
-    """
-    rank = {value: index for index, value in enumerate(order)}
-    if unknown := [value for value in (*first, *second) if value not in rank]:
-        raise ValueError(f"{unknown[0]!r} is not among the ordered values")
-    observed = np.zeros((len(order), len(order)))
-    for a, b in zip(first, second, strict=True):
-        observed[rank[a], rank[b]] += 1
-    distance = np.abs(np.subtract.outer(np.arange(len(order)), np.arange(len(order)))).astype(float)
-    cost = {"nominal": (distance > 0).astype(float), "linear": distance, "quadratic": distance**2}[weights]
-    chance = np.outer(observed.sum(axis=1), observed.sum(axis=0)) / max(1, len(first))
-    by_chance = float((cost * chance).sum())
-    return None if by_chance == 0 else 1 - float((cost * observed).sum()) / by_chance
-
-
-def krippendorff_alpha(units: Sequence[Sequence[Any]], level: Level = "nominal") -> float | None:
-    """Krippendorff's α = 1 − D_o / D_e from the coincidence matrix (Krippendorff 2011, “Computing α-Reliability”).
+def krippendorff_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
+    """Krippendorff's nominal α = 1 − D_o / D_e from the coincidence matrix (Krippendorff 2011, “Computing α-Reliability”).
 
     `units`: for each item the reviewers' values, None where one gave none; items with fewer than two do not count.
-    None where nothing can be paired or all values are the same. Ordinal and interval values must be numbers.
+    None where nothing can be paired or all values are the same.
     """
-    known: Callable[[Any], Any] = (lambda value: value) if level == "nominal" else float
-    paired = [[known(value) for value in unit if value is not None] for unit in units]
+    return finite(float(_alphas(_coincidences(units).sum(axis=0))))
+
+
+def alpha_interval(units: Sequence[Sequence[Hashable]], seed: int = 0) -> tuple[float, float] | None:
+    """95% percentile bootstrap interval of α, drawn by item; None where α is not defined. Where nobody ever differs, the
+    lower end is α at the lower end of Wilson's interval of the observed agreement, as in `kappa_interval`."""
+    found = _coincidences(units)
+    alpha = float(_alphas(found.sum(axis=0)))
+    if not math.isfinite(alpha):
+        return None
+    if math.isclose(alpha, 1.0):
+        shares = found.sum(axis=(0, 2)) / found.sum()
+        return 1 - (1 - wilson(len(found), len(found))[0]) / (1 - float((shares**2).sum())), 1.0
+    weights = np.random.default_rng(seed).multinomial(len(found), [1 / len(found)] * len(found), BOOTSTRAP_ROUNDS)
+    return percentiles(_alphas(np.einsum("ru,uij->rij", weights, found)))
+
+
+def _coincidences(units: Sequence[Sequence[Hashable]]) -> np.ndarray:
+    """(items, values, values): each ordered pair of values within an item of m values counts 1/(m − 1)."""
+    paired = [[value for value in unit if value is not None] for unit in units]
     paired = [unit for unit in paired if len(unit) > 1]
-    values = sorted({value for unit in paired for value in unit}, key=lambda value: (str(type(value)), value))
-    if len(values) < 2:
-        return None
-    coincidences = _coincidences(paired, {value: index for index, value in enumerate(values)})
-    totals = coincidences.sum(axis=1)
-    distance = _distances(values, totals, level)
-    n = float(totals.sum())
-    expected = float((np.outer(totals, totals) * distance).sum()) / (n - 1)
-    return 1 - float((coincidences * distance).sum()) / expected
-
-
-def _coincidences(units: Sequence[Sequence[Any]], index: Mapping[Any, int]) -> np.ndarray:
-    """Each ordered pair of values within a unit of m counts 1/(m − 1)."""
-    found = np.zeros((len(index), len(index)))
-    for unit in units:
-        counts = np.zeros(len(index))
+    place = {value: index for index, value in enumerate(dict.fromkeys(value for unit in paired for value in unit))}
+    counts = np.zeros((len(paired), len(place)))
+    for row, unit in enumerate(paired):
         for value in unit:
-            counts[index[value]] += 1
-        found += (np.outer(counts, counts) - np.diag(counts)) / (len(unit) - 1)
-    return found
+            counts[row, place[value]] += 1
+    pairs = counts[:, :, None] * counts[:, None, :] - counts[:, :, None] * np.eye(len(place))
+    return pairs / (counts.sum(axis=1) - 1)[:, None, None]
 
 
-def _distances(values: Sequence[Any], totals: np.ndarray, level: Level) -> np.ndarray:
-    """Squared differences δ² between values: 0/1; of values; of ranks, as cumulated counts from one to the other."""
-    if level == "nominal":
-        return 1 - np.eye(len(values))
-    if level == "interval":
-        return np.subtract.outer(np.asarray(values, dtype=float), np.asarray(values, dtype=float)) ** 2
-    middle = np.cumsum(totals) - totals / 2  # Σ from c to k less half of both ends is a difference of these
-    return np.subtract.outer(middle, middle) ** 2
+def _alphas(coincidences: np.ndarray) -> np.ndarray:
+    """α of each matrix (…, values, values); NaN where it is not defined."""
+    totals = coincidences.sum(axis=-1)
+    n = totals.sum(axis=-1)
+    observed = n - np.trace(coincidences, axis1=-2, axis2=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = (n**2 - (totals**2).sum(axis=-1)) / (n - 1)
+        return np.where(expected > 0, 1 - observed / expected, np.nan)
 
 
-def alpha_interval(
-    units: Sequence[Sequence[Any]], level: Level = "nominal", seed: int = 0, rounds: int = 1000
-) -> tuple[float, float] | None:
-    """95% percentile bootstrap interval of α, drawn by item; None where α is not defined."""
-    if not units or krippendorff_alpha(units, level) is None:
-        return None
-    random = np.random.default_rng(seed)
-    drawn = (random.integers(0, len(units), len(units)) for _ in range(rounds))
-    alphas = [krippendorff_alpha([units[i] for i in index], level) for index in drawn]
-    return percentiles(np.array([math.nan if alpha is None else alpha for alpha in alphas]))
+# Ranks
 
 
 @dataclass(frozen=True)

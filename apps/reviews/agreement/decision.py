@@ -1,41 +1,67 @@
-"""What people said of a review's samples, and whether that lets a verifier train. Pure: no Django, no torch."""
+"""What people said of a review's samples, and whether that lets a verifier train. Pure: no Django, no torch.
+
+A bound decides, never an estimate: the lower end of a 95% interval where much is wanted, the upper end where little is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import combinations
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
 from typing import Any
 
 from apps.core.intervals import wilson
-from apps.reviews.agreement.coefficients import Rate, cohen_kappa, kappa_interval, krippendorff_alpha, rate
+from apps.reviews.agreement.coefficients import (
+    Rate,
+    alpha_interval,
+    cohen_kappa,
+    kappa_interval,
+    krippendorff_alpha,
+    rates,
+)
 
-DEFAULT_POLICY: dict[str, Any] = {
-    "min_samples": 50,
-    "min_kappa": 0.6,
-    "kappa_on": "point",  # or "lower": whether κ itself or its interval's lower end must reach min_kappa
-    "max_false_positive_rate": 0.05,
-    "false_positive_on": "point",  # or "upper"
-}
+MANY = 2000  # more samples than anybody judges
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One sample: what the verifier gave, and what people say of it as one (None while that is open).
+
+    `waiting`: its reviewers differ, and nobody has ruled yet.
+    """
+
+    item: str
+    passed: bool
+    reward: float | None
+    person: bool | None = None
+    waiting: bool = False
+
+
+def pairs_of(judged: Sequence[Judged]) -> list[tuple[bool, bool]]:
+    """(person, verifier) of the samples that people have judged. One that waits for a ruling counts against the verifier:
+    it must not look better for its reviewers being at odds."""
+    return [
+        (not item.passed if item.person is None else item.person, item.passed)
+        for item in judged
+        if item.person is not None or item.waiting
+    ]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a review has shown. Rates are None where there is nothing to divide by.
+    """What a review has shown, with 95% intervals: κ by bootstrap, rates by Wilson.
 
-    A false positive is an output that the verifier passes and the person fails: reward for bad behaviour.
+    A false positive is an output that the verifier passes and the person fails: reward for bad behaviour. Accuracy is the
+    share of samples on which the verifier is right by the people's word.
     """
 
     n: int
     kappa: float | None
     kappa_low: float | None
     kappa_high: float | None
-    false_positives: int
-    false_positive_rate: float | None
-    false_positive_low: float
-    false_positive_high: float
-    false_negatives: int
-    false_negative_rate: float | None
+    accuracy: Rate
+    false_positive: Rate
+    false_negative: Rate
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -44,84 +70,38 @@ class Agreement:
 def assess(pairs: Sequence[tuple[bool, bool]]) -> Agreement:
     """Of (person says success, verifier says success) pairs."""
     person, verifier = [p for p, _ in pairs], [v for _, v in pairs]
-    kappa, interval = cohen_kappa(person, verifier), kappa_interval(person, verifier)
-    person_fails, person_passes = person.count(False), person.count(True)
-    false_positives = sum(v and not p for p, v in pairs)
-    false_negatives = sum(p and not v for p, v in pairs)
-    rate = false_positives / person_fails if person_fails else None
-    low, high = wilson(false_positives, person_fails)
+    found, (low, high) = rates(pairs), kappa_interval(person, verifier) or (None, None)
     return Agreement(
         n=len(pairs),
-        kappa=kappa,
-        kappa_low=interval[0] if interval else None,
-        kappa_high=interval[1] if interval else None,
-        false_positives=false_positives,
-        false_positive_rate=rate,
-        false_positive_low=low,
-        false_positive_high=high,
-        false_negatives=false_negatives,
-        false_negative_rate=false_negatives / person_passes if person_passes else None,
+        kappa=cohen_kappa(person, verifier),
+        kappa_low=low,
+        kappa_high=high,
+        accuracy=found["agreement"],
+        false_positive=found["false_positive"],
+        false_negative=found["false_negative"],
     )
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One sample with what the verifier gave and what each reviewer said; `decided` is the adjudicator's word."""
+class Alpha:
+    """Krippendorff's α of the reviewers, with its 95% bootstrap interval, over `n` samples that several judged."""
 
-    item: str
-    passed: bool
-    reward: float | None
-    words: Mapping[str, bool] = field(default_factory=dict)
-    decided: bool | None = None
-
-    @property
-    def person(self) -> bool | None:
-        """The adjudicated word, else the majority's; None where nobody spoke or the reviewers are split evenly."""
-        if self.decided is not None:
-            return self.decided
-        yes = sum(self.words.values())
-        return None if 2 * yes == len(self.words) else 2 * yes > len(self.words)
-
-    @property
-    def undecided(self) -> bool:
-        return bool(self.words) and self.person is None
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
 
 
-def pairs_of(judgements: Sequence[Judged]) -> list[tuple[bool, bool]]:
-    """(person, verifier) of the samples that have a word."""
-    return [(person, item.passed) for item in judgements if (person := item.person) is not None]
+def alpha_of(words: Sequence[Sequence[bool]]) -> Alpha:
+    """`words`: for each sample what its reviewers said, blind."""
+    units = [unit for unit in words if len(unit) > 1]
+    low, high = alpha_interval(units) or (None, None)
+    return Alpha(krippendorff_alpha(units), low, high, len(units))
 
 
-@dataclass(frozen=True)
-class Between:
-    """Two reviewers on the samples that both judged."""
-
-    first: str
-    second: str
-    agreement: Rate
-    kappa: float | None
-
-
-def between_reviewers(judgements: Sequence[Judged]) -> list[Between]:
-    """Each pair of reviewers that share a sample, by name."""
-    names = sorted({name for item in judgements for name in item.words})
-    found = []
-    for first, second in combinations(names, 2):
-        shared = [(j.words[first], j.words[second]) for j in judgements if first in j.words and second in j.words]
-        if shared:
-            a, b = [x for x, _ in shared], [y for _, y in shared]
-            found.append(Between(first, second, rate(sum(x == y for x, y in shared), len(shared)), cohen_kappa(a, b)))
-    return found
-
-
-def reviewers_alpha(judgements: Sequence[Judged]) -> float | None:
-    """Krippendorff's α (nominal) of all reviewers, whoever judged what."""
-    return krippendorff_alpha([list(item.words.values()) for item in judgements])
-
-
-def disagreements(judgements: Sequence[Judged]) -> list[Judged]:
+def disagreements(judged: Sequence[Judged]) -> list[Judged]:
     """Worst first: failures that the verifier passes, highest reward first; then successes that it fails, lowest first."""
-    against = [item for item in judgements if item.person is not None and item.person != item.passed]
+    against = [item for item in judged if item.person is not None and item.person != item.passed]
     return sorted(against, key=_badness)
 
 
@@ -132,66 +112,80 @@ def _badness(item: Judged) -> tuple[bool, float, str]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether training may open, and in words every condition that is not met."""
+    """Whether the policy is met by what people said, and in words every condition that is not."""
 
     passed: bool
     reasons: list[str]
     agreement: Agreement
-    undecided: int
+    alpha: Alpha
 
 
-def decide(policy: Mapping[str, Any] | None, judgements: Sequence[Judged]) -> Verdict:
-    """The policy (over DEFAULT_POLICY) on a review.
+def decide(policy: Mapping[str, Any], judged: Sequence[Judged], words: Sequence[Sequence[bool]] = ()) -> Verdict:
+    """The policy (min_samples, min_kappa, min_accuracy, max_false_positive_rate, reviewers_per_sample) on a review.
 
-    Raises ValueError for a `kappa_on` or `false_positive_on` there is not.
+    `words`: for each sample what its reviewers said, blind; α is asked for where the policy wants several of them.
     """
-    rules = DEFAULT_POLICY | dict(policy or {})
-    agreement = assess(pairs_of(judgements))
-    undecided = sum(item.undecided for item in judgements)
+    found, alpha = assess(pairs_of(judged)), alpha_of(words)
+    several = policy["reviewers_per_sample"] > 1
     reasons = [
-        *_too_few(agreement, rules), *_too_little(agreement, rules), *_too_lenient(agreement, rules), *_split(undecided),
+        *_too_few(found, policy["min_samples"]),
+        *_of_coefficient("κ of people and verifier", found.kappa, found.kappa_low, found.kappa_high, found.n, policy["min_kappa"]),
+        *(_of_coefficient("α among the reviewers", alpha.value, alpha.low, alpha.high, alpha.n, policy["min_kappa"]) if several else ()),
+        *_too_wrong(found.accuracy, policy["min_accuracy"]),
+        *_too_lenient(found.false_positive, policy["max_false_positive_rate"]),
     ]  # fmt: skip
-    return Verdict(not reasons, reasons, agreement, undecided)
+    return Verdict(not reasons, reasons, found, alpha)
 
 
-def _too_few(found: Agreement, rules: Mapping[str, Any]) -> list[str]:
-    if found.n >= rules["min_samples"]:
+def _too_few(found: Agreement, wanted: int) -> list[str]:
+    return [] if found.n >= wanted else [f"{found.n} of at least {wanted:.0f} samples are judged."]
+
+
+def _of_coefficient(
+    name: str, value: float | None, low: float | None, high: float | None, n: int, wanted: float
+) -> list[str]:
+    if value is None or low is None or high is None:
+        return [f"{name} is not defined yet: the samples must hold both successes and failures."]
+    if low >= wanted:
         return []
-    return [f"{found.n} of at least {rules['min_samples']:.0f} samples are judged."]
-
-
-def _too_little(found: Agreement, rules: Mapping[str, Any]) -> list[str]:
-    if rules["kappa_on"] not in ("lower", "point"):
-        raise ValueError(f"kappa_on is “lower” or “point”, not {rules['kappa_on']!r}")
-    if found.kappa is None or found.kappa_low is None or found.kappa_high is None:
-        return ["κ is not defined yet: the samples must hold both successes and failures."]
-    lower = rules["kappa_on"] == "lower"
-    if (found.kappa_low if lower else found.kappa) >= rules["min_kappa"]:
-        return []
-    which = "the interval's lower end" if lower else "κ itself"
-    interval = f"95% interval {found.kappa_low:.2f} to {found.kappa_high:.2f}"
-    return [f"κ is {found.kappa:.2f} ({interval}); {which} must be at least {rules['min_kappa']:.2f}."]
-
-
-def _too_lenient(found: Agreement, rules: Mapping[str, Any]) -> list[str]:
-    if rules["false_positive_on"] not in ("point", "upper"):
-        raise ValueError(f"false_positive_on is “point” or “upper”, not {rules['false_positive_on']!r}")
-    if found.false_positive_rate is None:
-        return ["The false-positive rate is not known: no judged sample is a failure."]
-    upper = rules["false_positive_on"] == "upper"
-    if (found.false_positive_high if upper else found.false_positive_rate) <= rules["max_false_positive_rate"]:
-        return []
-    which = "the interval's upper end" if upper else "the rate"
-    interval = f"95% interval {found.false_positive_low:.0%} to {found.false_positive_high:.0%}"
+    # The width of the interval shrinks with the root of the number of samples.
+    more = ceil(n * ((value - low) / (value - wanted)) ** 2) - n if value > wanted else None
     return [
-        f"The verifier passes {found.false_positive_rate:.1%} of what people fail ({found.false_positives} "
-        f"{'sample' if found.false_positives == 1 else 'samples'}, "
-        f"{interval}); {which} may be at most {rules['max_false_positive_rate']:.0%}."
+        f"{name} is {value:.2f} (95% interval {low:.2f} to {high:.2f}); its lower end must be at least {wanted:.2f}. "
+        f"{_needed(more)}"
     ]
 
 
-def _split(undecided: int) -> list[str]:
-    if not undecided:
+def _too_wrong(found: Rate, wanted: float) -> list[str]:
+    if not found.n or found.low >= wanted:
         return []
-    word = "sample" if undecided == 1 else "samples"
-    return [f"Reviewers are split on {undecided} {word}; an adjudicator has to decide."]
+    more = _more(found, lambda rate, n: wilson(round(rate * n), n)[0] >= wanted)
+    return [
+        f"The verifier is right on {found.value:.1%} of {found.n} samples (95% interval {found.low:.0%} to {found.high:.0%}); "
+        f"the lower end must be at least {wanted:.0%}. {_needed(more)}"
+    ]
+
+
+def _too_lenient(found: Rate, most: float) -> list[str]:
+    if found.value is None:
+        return ["The false-positive rate is not known: no judged sample is a failure."]
+    if found.high <= most:
+        return []
+    more = _more(found, lambda rate, n: wilson(round(rate * n), n)[1] <= most)
+    return [
+        f"The verifier passes {found.value:.1%} of what people fail ({found.count} of {found.n} samples, "
+        f"95% interval {found.low:.0%} to {found.high:.0%}); the upper end may be at most {most:.0%}. "
+        f"{_needed(more, 'judged failures')}"
+    ]
+
+
+def _more(found: Rate, enough: Callable[[float, int], bool]) -> int | None:
+    """How many more would be enough at the same rate; None where no number of them is."""
+    assert found.value is not None
+    return next((n - found.n for n in range(found.n + 1, MANY) if enough(found.value, n)), None)
+
+
+def _needed(more: int | None, what: str = "samples") -> str:
+    if more is None:
+        return "More samples would not help: the verifier or the rubric has to change."
+    return f"About {max(1, more)} more {what} are needed if they turn out the same."

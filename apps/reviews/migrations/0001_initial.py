@@ -27,6 +27,12 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("policy", models.JSONField(help_text="The fields of ReviewPolicy, as they were")),
+                (
+                    "scope",
+                    models.JSONField(
+                        help_text="Who scored each evaluation, and what tasks the samples were drawn from (`drawing`)"
+                    ),
+                ),
                 ("seed", models.PositiveIntegerField(default=0)),
                 ("thin", models.JSONField(default=list, help_text="Strata that had too few samples, in words")),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
@@ -113,6 +119,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("reason", models.TextField()),
+                ("scope", models.JSONField(default=list)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "by",
@@ -388,16 +395,19 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("min_samples", models.PositiveIntegerField(default=50)),
                 ("min_kappa", models.FloatField(default=0.6)),
+                ("min_accuracy", models.FloatField(default=0.85)),
+                ("max_false_positive_rate", models.FloatField(default=0.15)),
+                ("reviewers_per_sample", models.PositiveSmallIntegerField(default=2)),
                 (
-                    "kappa_rule",
-                    models.CharField(
-                        choices=[("point", "the estimate"), ("lower", "the lower bound of its 95% interval")],
-                        default="point",
-                        max_length=8,
+                    "four_eyes",
+                    models.BooleanField(
+                        default=True, help_text="Who wrote, overrode or alone reviewed does not start training"
                     ),
                 ),
-                ("max_false_positive_rate", models.FloatField(default=0.05)),
-                ("reviewers_per_sample", models.PositiveSmallIntegerField(default=1)),
+                (
+                    "max_unreviewed_share",
+                    models.FloatField(default=0.1, help_text="Of training tasks unlike those judged"),
+                ),
                 ("probes_must_pass", models.BooleanField(default=True)),
                 ("updated_at", models.DateTimeField(auto_now=True)),
                 (
@@ -426,6 +436,10 @@ class Migration(migrations.Migration):
                             ("min_kappa__lte", 1),
                             ("max_false_positive_rate__gte", 0),
                             ("max_false_positive_rate__lte", 1),
+                            ("min_accuracy__gte", 0),
+                            ("min_accuracy__lte", 1),
+                            ("max_unreviewed_share__gte", 0),
+                            ("max_unreviewed_share__lte", 1),
                         ),
                         name="review_policy_in_range",
                     )

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.reviews.forms import PolicyForm
-from apps.reviews.models import KappaRule, ReviewPolicy
+from apps.reviews.models import ReviewPolicy
 from apps.reviews.policy import PolicyError, policy_of, set_policy
 
 
@@ -52,10 +52,10 @@ def changed(detail: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for name, now in detail["after"].items():
         was = detail["before"].get(name)
         if was != now:
-            yield PolicyForm.base_fields[name].label, _shown(name, was), _shown(name, now)
+            yield PolicyForm.base_fields[name].label, _shown(was), _shown(now)
 
 
-def _shown(name: str, value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(dict(KappaRule.choices).get(value, value)) if name == "kappa_rule" else str(value)
+    return str(value)

@@ -19,10 +19,9 @@ from apps.core.actions import audit
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.reviews import actions, results
-from apps.reviews.agreement import rates
 from apps.reviews.case import case_of, shown_of
+from apps.reviews.evidence import of_people, verdict
 from apps.reviews.labels import Label, labels_of
-from apps.reviews.lock import verdict
 from apps.reviews.models import ReviewItem, RewardReview
 from apps.reviews.pages.judging import find
 from apps.reviews.policy import policy_of
@@ -51,6 +50,7 @@ def open_items(request: HttpRequest, review: RewardReview, labels: list[Label]) 
 def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     review = find_review(project, pk)
     labels, policy, needed = labels_of([pk])[pk], policy_of(project), needed_of(review)
+    found, unfinished = verdict(review, labels, policy), of_people(review, labels, policy)
     bins, error, low, high = results.calibration_of(labels, needed)
     may_see, kept = open_items(request, review, labels), results.held_out(review)
     wrong = results.disagreements_of(labels, needed)
@@ -59,11 +59,11 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     context = {
         "review": review,
         "policy": policy,
-        "verdict": verdict(review, labels, policy),
+        "verdict": found,
+        "passed": found.passed and not unfinished,
+        "reasons": [*unfinished, *found.reasons],
         "lock": actions.lock_state(review.verifier),
         "is_newest": review == review.verifier.reviews.first(),
-        "rates": rates(results.pairs_of(labels, needed)),
-        "alpha": results.alpha_of(labels),
         "spearman": results.rank_correlation(labels, needed),
         "calibration_error": error,
         "figure": results.calibration_figure(bins, low, high),

@@ -1,0 +1,62 @@
+"""What gives the scores, as far as it can be named: beside the verifier's spec, what the spec does not hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apps.core.models import Job
+from apps.environments.actions import content_hash
+from apps.environments.clients import judge_of, needs_judge
+from apps.environments.models import Environment
+from apps.environments.remote import UNKNOWN, reported_by
+from workers.lib.environments import AGENT_PART
+from workers.lib.verifiers.judges import SYSTEM
+
+
+def runtime_hash(environment: Environment) -> str:
+    """Of what the episodes happen in: kind, module, config, tools. Not of the verifier, the tasks, or what the agent brings."""
+    harness = {name: value for name, value in environment.harness.items() if name not in AGENT_PART}
+    return content_hash([environment.kind, environment.builtin, environment.config, harness])
+
+
+def scorer_of(environment: Environment, *, verifier: dict | None = None, ask: bool = False) -> dict[str, Any]:
+    """The environment, the judge (server, model and a hash of our own part of its prompt; None where none is asked), and
+    what a remote server reports of its version. `verifier`: a spec in place of the environment's own.
+
+    Only with `ask` is a remote server asked, for seconds where it does not answer; else `remote` is None.
+    """
+    return {
+        "environment": str(environment),
+        "runtime": runtime_hash(environment),
+        "judge": _judge(environment, verifier or environment.verifier.spec),
+        "remote": reported_by(environment) if ask and environment.is_remote else None,
+    }
+
+
+def record_scorer(job: Job, environment: Environment, verifier: dict | None = None) -> None:
+    """Keeps in a starting job's spec who scores: what is reviewed later must say whose scores they are."""
+    job.spec["scorer"] = scorer_of(environment, verifier=verifier, ask=True)
+    type(job)._default_manager.filter(pk=job.pk).update(spec=job.spec)
+
+
+def _judge(environment: Environment, verifier: dict) -> str | None:
+    """Who is asked, in one line; None where nobody is."""
+    if not needs_judge([verifier, environment.config, environment.harness]):
+        return None
+    server = judge_of(environment.project)
+    return f"{server.model} at {server.base_url} (prompt {content_hash(SYSTEM)[:8]})" if server else "none"
+
+
+def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What of the scorer has changed, a sentence each; the environments themselves are compared elsewhere.
+
+    A version that nobody asked for (None) is not compared.
+    """
+    compared = [("judge", then.get("judge"), now.get("judge"))]
+    if now.get("remote") is not None:
+        compared.append(("remote server's version", then.get("remote"), now["remote"]))
+    return [
+        f"The {what} was {was or UNKNOWN} when the samples were scored; it is {is_now or UNKNOWN} now."
+        for what, was, is_now in compared
+        if was != is_now
+    ]
