@@ -1,0 +1,94 @@
+"""How many planted holes the probes find, and how many sound verifiers they accuse. `python -m bench.probes` (bench/README.md).
+
+Every verifier of `bench.probe_suite` is probed with a few generated tasks. A hole counts as found by at least one finding of
+an attack, a measure or the search; a sound verifier is accused by any finding at all. Judges are the product's own, with a
+stand-in of the model behind HTTP. Work is counted in calls of the verifier and in CPU time, not in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bench.probe_suite import PLANTED, SOUND, Entry, held_out
+from bench.probe_suite.judges import serving
+from bench.probe_suite.tasks import tasks_of
+from workers.lib.clients import clients_of
+from workers.lib.probes import Finding, Options, Report, Scorer, attack, promises_of
+from workers.lib.probes.types import ALWAYS_PROMISED
+
+RIGHT_FORMS = "perturbation"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    entry: Entry
+    report: Report
+    calls: int
+    cpu_s: float
+
+    @property
+    def found(self) -> list[Finding]:
+        """Findings about wrong outputs."""
+        kinds = {row.name: row.kind for row in self.report.probes}
+        return [item for item in self.report.failed if kinds.get(item.probe) != RIGHT_FORMS]
+
+
+def counted(score: Scorer) -> tuple[Scorer, list[int]]:
+    calls = [0]
+
+    def counting(task: dict, messages: list[dict]):  # noqa: ANN202
+        calls[0] += 1
+        return score(task, messages)
+
+    return counting, calls
+
+
+def probe(entry: Entry, seed: int, url: str, search: bool) -> Outcome:
+    clients = clients_of({"judge": {"base_url": url, "model": entry.model, "allow_private": True}}) if entry.model else {}
+    score, calls = counted(entry.make(clients))
+    options = Options(promises=promises_of(entry.spec) if entry.spec else ALWAYS_PROMISED)
+    del search
+    began = time.process_time()
+    report = attack(score, tasks_of(entry.tasks, seed), options=options)
+    print(entry.kind, entry.name, calls[0], file=sys.stderr, flush=True)
+    return Outcome(entry, report, calls[0], time.process_time() - began)
+
+
+def chosen(entries: list[Entry], part: str, only: str) -> list[Entry]:
+    apart = held_out(entries)
+    kept = [entry for entry in entries if part == "all" or (entry.name in apart) == (part == "held-out")]
+    return [entry for entry in kept if not only or entry.name in only.split(",")]
+
+
+def shown(outcomes: Iterable[Outcome], accused: bool) -> None:
+    for one in outcomes:
+        findings = one.report.failed if accused else one.found
+        if bool(findings) == accused:
+            print(f"  {one.entry.kind}/{one.entry.name}: {one.calls} calls, {one.cpu_s:.1f} s CPU")
+            for item in findings[:6]:
+                print(f"      {item.severity} {item.probe} {item.reward} of {item.gold_reward}: {item.reason[:110]} | {item.shown[:70]!r}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", choices=("all", "tuning", "held-out"), default="all")
+    parser.add_argument("--only", default="", help="names, with commas")
+    parser.add_argument("--search", action="store_true")
+    given = parser.parse_args()
+    with serving() as url:
+        for name, entries, accused in (("planted", PLANTED, False), ("sound", SOUND, True)):
+            part = given.part if name == "planted" else "all"
+            outcomes = [probe(entry, given.seed, url, given.search) for entry in chosen(entries, part, given.only)]
+            hits = sum(bool(one.report.failed if accused else one.found) for one in outcomes)
+            calls, cpu = sum(one.calls for one in outcomes), sum(one.cpu_s for one in outcomes)
+            print(f"{name}: {hits} of {len(outcomes)} {'accused' if accused else 'found'}, {calls:,} calls, {cpu:.0f} s CPU")
+            shown(outcomes, accused)
+
+
+if __name__ == "__main__":
+    main()
