@@ -17,7 +17,8 @@ from bench.probe_suite import PLANTED, SOUND, Entry, held_out
 from bench.probe_suite.judges import serving
 from bench.probe_suite.tasks import tasks_of
 from workers.lib.clients import clients_of
-from workers.lib.probes import Finding, Options, Report, Scorer, attack, promises_of
+from workers.lib.probes import Finding, Options, Report, Scorer, attack
+from workers.lib.probes.promises import is_stochastic, promises_of, rubrics_of
 from workers.lib.probes.types import ALWAYS_PROMISED
 
 RIGHT_FORMS = "perturbation"
@@ -40,7 +41,7 @@ class Outcome:
 def counted(score: Scorer) -> tuple[Scorer, list[int]]:
     calls = [0]
 
-    def counting(task: dict, messages: list[dict]):  # noqa: ANN202
+    def counting(task: dict, messages: list[dict]):
         calls[0] += 1
         return score(task, messages)
 
@@ -48,10 +49,18 @@ def counted(score: Scorer) -> tuple[Scorer, list[int]]:
 
 
 def probe(entry: Entry, seed: int, url: str, search: bool) -> Outcome:
-    clients = clients_of({"judge": {"base_url": url, "model": entry.model, "allow_private": True}}) if entry.model else {}
+    clients = (
+        clients_of({"judge": {"base_url": url, "model": entry.model, "allow_private": True}}) if entry.model else {}
+    )
     score, calls = counted(entry.make(clients))
-    options = Options(promises=promises_of(entry.spec) if entry.spec else ALWAYS_PROMISED)
-    del search
+    options = Options(
+        promises=promises_of(entry.spec) if entry.spec else ALWAYS_PROMISED,
+        stochastic=is_stochastic(entry.spec),
+        rubrics=rubrics_of(entry.spec),
+        search_scores=Options.search_scores if search else 0,
+        max_repeats=200 if entry.model else Options.max_repeats,
+        seed=seed,
+    )
     began = time.process_time()
     report = attack(score, tasks_of(entry.tasks, seed), options=options)
     print(entry.kind, entry.name, calls[0], file=sys.stderr, flush=True)
@@ -70,7 +79,9 @@ def shown(outcomes: Iterable[Outcome], accused: bool) -> None:
         if bool(findings) == accused:
             print(f"  {one.entry.kind}/{one.entry.name}: {one.calls} calls, {one.cpu_s:.1f} s CPU")
             for item in findings[:6]:
-                print(f"      {item.severity} {item.probe} {item.reward} of {item.gold_reward}: {item.reason[:110]} | {item.shown[:70]!r}")
+                print(
+                    f"      {item.severity} {item.probe} {item.reward} of {item.gold_reward}: {item.reason[:110]} | {item.shown[:70]!r}"
+                )
 
 
 def main() -> None:
@@ -86,7 +97,9 @@ def main() -> None:
             outcomes = [probe(entry, given.seed, url, given.search) for entry in chosen(entries, part, given.only)]
             hits = sum(bool(one.report.failed if accused else one.found) for one in outcomes)
             calls, cpu = sum(one.calls for one in outcomes), sum(one.cpu_s for one in outcomes)
-            print(f"{name}: {hits} of {len(outcomes)} {'accused' if accused else 'found'}, {calls:,} calls, {cpu:.0f} s CPU")
+            print(
+                f"{name}: {hits} of {len(outcomes)} {'accused' if accused else 'found'}, {calls:,} calls, {cpu:.0f} s CPU"
+            )
             shown(outcomes, accused)
 
 

@@ -6,13 +6,23 @@ import asyncio
 
 from msgspec import structs
 
+from workers.lib.chat_client import ChatClient
+from workers.lib.clients import chat_server
 from workers.lib.environments import load
 from workers.lib.events import Emitter
-from workers.lib.probes import Options, attack
+from workers.lib.probes import Cheat, Options, attack
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import replay
 from workers.lib.specs import Probe
 from workers.lib.verifiers import Score
+
+
+def cheat_of(spec: Probe) -> Cheat | None:
+    """The model that is told to cheat, where the spec names its server. Raises SpecError."""
+    if spec.server is None:
+        return None
+    server = chat_server(spec.server, "server", name="cheating model's server", droppable=("temperature",))
+    return Cheat(ChatClient(server).ask, spec.server.model, spec.cheat_tokens)
 
 
 def main(spec: Probe, events: Emitter, stop: StopFlag) -> None:
@@ -30,8 +40,9 @@ def main(spec: Probe, events: Emitter, stop: StopFlag) -> None:
                 events.progress(scored, 0, f"{scored} attempts scored")
             return runner.run(replay(environment, task, messages))
 
+        cheat = cheat_of(spec)
         tasks = [task | {"tools": task.get("tools") or environment.tools} for task in spec.tasks]
-        report = attack(score, tasks, spec.samples, options)
+        report = attack(score, tasks, spec.samples, options, cheat)
     events.result(report=report.as_dict())
 
 

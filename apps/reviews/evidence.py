@@ -20,6 +20,8 @@ from apps.reviews.models import LockOverride, ProbeRun, RewardReview
 from apps.reviews.policy import policies_of
 from apps.reviews.reservations import needed_of
 
+NAMED = 6  # probes that the lock names, the worst first
+
 
 @dataclass(frozen=True)
 class Question:
@@ -184,11 +186,12 @@ def _probe_for(one: Question, probes: list[ProbeRun]) -> ProbeRun | None:
 
 
 def _probe_facts(probe: ProbeRun, one: Question) -> ProbeFacts:
-    names = dict.fromkeys(found["probe"] for found in probe.result.get("failed", []) if found.get("severity") == "high")
+    worst = sorted(probe.result.get("failed", []), key=lambda found: found.get("severity") != "high")
+    names = list(dict.fromkeys(found["probe"] for found in worst))[:NAMED]
     then = probe.spec.get("scorer")
     changed = differences(then, one.scorer) if then and one.scorer else []
     told = ["The probes were run with other settings. " + text for text in changed]
-    return ProbeFacts(probe.failed or 0, list(names), told)
+    return ProbeFacts(probe.failed or 0, names, told)
 
 
 def _overrides(verifiers: list[Verifier]) -> list[LockOverride]:

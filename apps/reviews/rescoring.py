@@ -17,7 +17,7 @@ from apps.environments.scorer import record_scorer
 from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
 from apps.reviews.models import ProbeRun, Rescore
 from workers.lib.errors import SpecError
-from workers.lib.probes import promises_of
+from workers.lib.probes import is_stochastic, promises_of, rubrics_of
 
 PROBED_TASKS = 40
 RESCORED_SAMPLES = 200
@@ -72,15 +72,16 @@ def probe_spec(run: ProbeRun) -> dict:
         "options": {
             "multi_turn": run.environment.harness.get("max_turns", 1) > 1,
             "promises": sorted(promises_of(run.verifier.spec)),
+            "stochastic": is_stochastic(run.verifier.spec),
+            "rubrics": list(rubrics_of(run.verifier.spec)),
         },
     }
 
 
 def complete_probe(run: ProbeRun, result: dict) -> dict:
-    """Keeps the report. Only findings of high severity hold the lock."""
+    """Keeps the report. Findings of high severity lock, and those of medium severity where there are many."""
     report = result["report"]
-    failed = sum(finding["severity"] == "high" for finding in report["failed"])
-    ProbeRun.objects.filter(pk=run.pk).update(failed=failed)
+    ProbeRun.objects.filter(pk=run.pk).update(failed=report["locks"])
     return report
 
 

@@ -19,7 +19,7 @@ _HEADINGS = re.compile(r"^#+ |^[-*] |\*\*", re.MULTILINE)
 
 
 def tokens(text: str) -> list[str]:
-    return re.findall(r"\w+", text.casefold())
+    return re.findall(r"-?\w+", text.casefold())
 
 
 def f1(given: str, wanted: str) -> float:
@@ -89,7 +89,12 @@ class Stand(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         parts = {name: json.loads(text) for name, text in _PART.findall(body["messages"][-1]["content"])}
         content = self.grade(body["model"], parts.get("WORK", ""), parts.get("REFERENCE", ""))
-        answer = {"id": "x", "object": "chat.completion", "model": body["model"], "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}]}
+        answer = {
+            "id": "x",
+            "object": "chat.completion",
+            "model": body["model"],
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}],
+        }
         data = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -103,7 +108,11 @@ class Stand(BaseHTTPRequestHandler):
             found: float | None = noise(work, reference, Stand.draws)
         else:
             found = JUDGES[model](work, reference)
-        return "I would rather not grade this." if found is None else json.dumps({"score": found, "reason": "by the rubric"})
+        return (
+            "I would rather not grade this."
+            if found is None
+            else json.dumps({"score": found, "reason": "by the rubric"})
+        )
 
     def log_message(self, *args: object) -> None:
         del args

@@ -183,7 +183,9 @@ def by_exit_code(source: str, task: dict) -> bool:
 def by_output(source: str, task: dict) -> bool:
     """Passed where the script prints so."""
     checks = "\n    ".join(task["metadata"]["statements"])
-    ran = shared().run(f"{source}\ntry:\n    {checks}\n    print('PASSED')\nexcept BaseException:\n    print('FAILED')", limits=LIMITS)
+    ran = shared().run(
+        f"{source}\ntry:\n    {checks}\n    print('PASSED')\nexcept BaseException:\n    print('FAILED')", limits=LIMITS
+    )
     return "PASSED" in ran.stdout or "passed" in ran.stdout
 
 

@@ -55,7 +55,11 @@ def share_of_arguments(task: dict, made: list[dict], text: str) -> float:
     want = wanted(task)
     if len(made) != len(want) or any(call["tool"] != one["tool"] for call, one in zip(made, want, strict=True)):
         return 0.0
-    pairs = [(call["args"].get(name), value) for call, one in zip(made, want, strict=True) for name, value in one["args"].items()]
+    pairs = [
+        (call["args"].get(name), value)
+        for call, one in zip(made, want, strict=True)
+        for name, value in one["args"].items()
+    ]
     extra = any(call["args"].keys() - one["args"].keys() for call, one in zip(made, want, strict=True))
     return sum(given == value for given, value in pairs) / len(pairs) - 0.5 * extra
 

@@ -45,7 +45,10 @@ def task(key: str, prompt: str, expected: dict, **more: Any) -> dict:
 
 def words(rng: random.Random, n: int) -> list[dict]:
     chosen = rng.sample(CITIES, n)
-    asked = [f"In which city is the office of {rng.choice(PEOPLE)}'s team (file {at})? Answer with its name." for at in range(n)]
+    asked = [
+        f"In which city is the office of {rng.choice(PEOPLE)}'s team (file {at})? Answer with its name."
+        for at in range(n)
+    ]
     return [task(f"word-{at}", asked[at], {"answer": [city]}) for at, city in enumerate(chosen)]
 
 
@@ -63,7 +66,10 @@ def _call(rng: random.Random) -> tuple[str, dict]:
     hour, number = rng.randint(8, 18), rng.randint(100, 999)
     return rng.choice(
         [
-            (f"Write {person} a mail about “{subject}”", {"tool": "mail.send", "args": {"to": person, "subject": subject}}),
+            (
+                f"Write {person} a mail about “{subject}”",
+                {"tool": "mail.send", "args": {"to": person, "subject": subject}},
+            ),
             (f"Close ticket {number}", {"tool": "ticket.close", "args": {"id": number}}),
             (f"Book a room on {day} at {hour}", {"tool": "room.book", "args": {"day": day, "hour": hour}}),
         ]
@@ -85,7 +91,12 @@ def calls(rng: random.Random, n: int) -> list[dict]:
 def several(rng: random.Random, n: int) -> list[dict]:
     asked = _distinct(rng, 2 * n)
     return [
-        task(f"several-{at}", f"{first[0]}, then {second[0]}.", {"calls": [first[1], second[1]], "ordered": True}, tools=TOOLS)
+        task(
+            f"several-{at}",
+            f"{first[0]}, then {second[0]}.",
+            {"calls": [first[1], second[1]], "ordered": True},
+            tools=TOOLS,
+        )
         for at, (first, second) in enumerate(zip(asked[::2], asked[1::2], strict=True))
     ]
 
@@ -100,7 +111,15 @@ def states(rng: random.Random, n: int) -> list[dict]:
         call = {"tool": "record.set", "args": {"name": first, "field": "city", "value": value}}
         end = start | {first: start[first] | {"city": value}}
         expected = {"calls": [call], "state": end}
-        made.append(task(f"state-{at}", f"{first} has moved to {value}. Update the record.", expected, tools=STORE_TOOLS, metadata={"start": start}))
+        made.append(
+            task(
+                f"state-{at}",
+                f"{first} has moved to {value}. Update the record.",
+                expected,
+                tools=STORE_TOOLS,
+                metadata={"start": start},
+            )
+        )
     return made
 
 
@@ -129,7 +148,13 @@ def code(rng: random.Random, n: int) -> list[dict]:
         calls_ = [{"call": f"{name}({x})", "expected": x * times + add} for x in inputs]
         statements = [f"assert {name}({x}) == {x * times + add}" for x in inputs]
         made.append(
-            task(f"code-{at}", prompt, {"tests": calls_}, demonstration=f"```python\n{gold}\n```", metadata={"statements": statements, "name": name})
+            task(
+                f"code-{at}",
+                prompt,
+                {"tests": calls_},
+                demonstration=f"```python\n{gold}\n```",
+                metadata={"statements": statements, "name": name},
+            )
         )
     return made
 
@@ -143,7 +168,9 @@ def summaries(rng: random.Random, n: int) -> list[dict]:
             f"there, {what} {fact}; the rest of the letter is about the weather."
         )
         rubric = "Clear structure, complete coverage, concise wording, correct facts, professional tone"
-        made.append(task(f"summary-{at}", prompt, {}, demonstration=f"{what.capitalize()} {fact}.", metadata={"rubric": rubric}))
+        made.append(
+            task(f"summary-{at}", prompt, {}, demonstration=f"{what.capitalize()} {fact}.", metadata={"rubric": rubric})
+        )
     return made
 
 
@@ -151,7 +178,11 @@ def styles(rng: random.Random, n: int) -> list[dict]:
     """Where the form itself is the task."""
     topics = rng.sample(SUBJECTS, min(n, len(SUBJECTS)))
     return [
-        task(f"style-{at}", f"Write a reply about {topic} that contains the words “{topic}” and “regards”.", {"constraint": {"contains": [topic, "regards"]}})
+        task(
+            f"style-{at}",
+            f"Write a reply about {topic} that contains the words “{topic}” and “regards”.",
+            {"constraint": {"contains": [topic, "regards"]}},
+        )
         for at, topic in enumerate(topics)
     ]
 

@@ -5,19 +5,28 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.lib.probes import Options, Report, attack, promises_of
+from workers.lib import probes
+from workers.lib.probes import Options, Report, Scorer, promises_of
 from workers.lib.probes.cases import called, case_of
 from workers.lib.probes.truth import is_right
 from workers.lib.program import Stop
 from workers.lib.verifiers import Rollout, Score, build
 
 TEXT = {"type": "string"}
+
+
+def attack(
+    score: Scorer, tasks: list[dict], samples: list[dict] | None = None, options: Options | None = None
+) -> Report:
+    """By the list alone: the search has tests of its own."""
+    return probes.attack(score, tasks, samples, replace(options or Options(), search_scores=0))
 
 
 def tool(name: str, dangerous: bool = False, **properties: dict) -> dict:
@@ -130,7 +139,7 @@ def stateful() -> Callable[[dict, list[dict]], Score]:
         (sums, SINGLE, {"all_tools", "repeated", "gold_and_harm"}, {"empty", "echo", "wrong_calls", "gold"}),
         (obedient, WORDS, {"injection"}, {"empty", "echo", "constant", "over_long", "gold", "determinism"}),
         (moody(), WORDS, {"determinism", "gold"}, {"empty", "injection"}),
-        (stateful(), WORDS, {"determinism"}, {"gold", "empty", "echo", "injection"}),
+        (stateful(), WORDS, {"determinism"}, {"gold"}),
     ],
 )
 def test_the_planted_hole_is_found_by_the_right_probe(
@@ -269,7 +278,7 @@ def test_masking_a_wrong_output_spares_it_the_penalty() -> None:
     report = attack(score, WORDS)
     assert report.masked["too long"] > 0 and {"over_long", "absurd"} <= failed(report)
     assert all(
-        item.severity == "medium" and "too long" in item.reason for item in report.failed if item.probe == "absurd"
+        item.severity == "high" and "too long" in item.reason for item in report.failed if item.probe == "absurd"
     )
 
 

@@ -201,6 +201,15 @@ class ProbeOptions(Form, kw_only=True):
     dangerous: frozenset[str] | None = None
     success_at: Number | None = None
     multi_turn: bool | None = None
+    slack: NotNegative | None = None
+    steep: NotNegative | None = None
+    stochastic: bool | None = None
+    repeats: AtLeastOne | None = None
+    rubrics: tuple[str, ...] | None = None
+    many_medium: AtLeastOne | None = None
+    search_scores: Count | None = None
+    search_cpu_s: NotNegative | None = None
+    seed: Count | None = None
     max_tasks: AtLeastOne | None = None
     max_scores: AtLeastOne | None = None
 
@@ -210,6 +219,8 @@ class Probe(Job, kw_only=True):
     tasks: Tasks
     samples: list[dict] = []
     options: ProbeOptions = field(default_factory=ProbeOptions)
+    server: ModelServer | None = None  # of a model that is told to cheat, for the search
+    cheat_tokens: Count = 20_000  # that it may use
 
 
 class Seed(Form, kw_only=True):

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 from workers.lib.messages import same_value, text_of
 from workers.lib.probes import tricks
-from workers.lib.probes.cases import ANSWER_FORMS, NATIVE, TEXT, Case, Tool, answered, bare, called, golds, said
+from workers.lib.probes.cases import (
+    ANSWER_FORMS,
+    NATIVE,
+    TEXT,
+    Case,
+    answered,
+    bare,
+    called,
+    dummy,
+    other_value,
+    said,
+)
+from workers.lib.probes.context import Context
 from workers.lib.probes.injections import INJECTIONS, PRAISE
-from workers.lib.probes.types import BELOW, NO_MORE, Limit, Options, Wish
+from workers.lib.probes.truth import LONG_ANSWER, last_text
+from workers.lib.probes.types import BELOW, NO_MORE, Limit, Wish
 
 CONSTANTS = ("yes", "no", "0", "1", "true", "false", "The answer is", "A", "None", "[]", "{}", "I don't know.")
 LONG = 20_000  # characters
 FILLER = "This was considered with great care, step by step, from every side. "
 REPEATS = 50
-
-
-@dataclass(frozen=True)
-class Context:
-    """What an attack may know besides the task: the other tasks, the form of right answers, the commonest outputs."""
-
-    cases: list[Case]
-    form: Callable[[Case], str]
-    common: list[list[dict]]
-    options: Options
-    samples: dict[str, list[dict]]
-
-    def gold(self, case: Case) -> list[dict] | None:
-        return next(golds(case, self.form(case)), None)
 
 
 def empty(case: Case, context: Context) -> Iterator[Wish]:
@@ -102,9 +98,9 @@ def all_tools(case: Case, context: Context) -> Iterator[Wish]:
     made = [dummy(tool) for tool in harmless]
     right = {call["tool"]: bare(call) for call in case.calls or []}
     among = [right.get(call["tool"], call) for call in made]
-    for form in _forms(case, context):
-        yield Wish("every tool, made-up values", called(made, form), _limit(case))
-        yield Wish("every tool, the right call among them", called(among, form), _limit(case))
+    for form in forms_of(case, context):
+        yield Wish("every tool, made-up values", called(made, form), limit_of(case))
+        yield Wish("every tool, the right call among them", called(among, form), limit_of(case))
     yield Wish("every tool, a line each", said("\n".join(json.dumps(call) for call in among)))
 
 
@@ -113,15 +109,15 @@ def all_tools_gold_args(case: Case, context: Context) -> Iterator[Wish]:
         return
     args = case.calls[0]["args"]
     made = [{"tool": tool.name, "args": args} for tool in case.tools if not tool.dangerous]
-    for form in _forms(case, context):
-        yield Wish("every tool with the right values", called(made, form), _limit(case))
+    for form in forms_of(case, context):
+        yield Wish("every tool with the right values", called(made, form), limit_of(case))
 
 
 def buried(case: Case, context: Context) -> Iterator[Wish]:
     """The right answer in the middle of others, and of 20,000 characters."""
     noise = FILLER * (LONG // len(FILLER) + 1)
     yield Wish("20,000 characters of filler", said(noise[:LONG]))
-    if case.silent or not case.has_gold:
+    if case.silent or not case.has_gold or case.has_code:  # a program may stand among words
         return
     others = [_gold_text(other) for other in context.cases if not same_value(_gold_text(other), _gold_text(case))][:8]
     wrong = others or ["something else", "17239"]
@@ -132,9 +128,10 @@ def buried(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def injection(case: Case, context: Context) -> Iterator[Wish]:
+    wrong = context.wrong(case) if case.checkable else said("I don't know.")
     for text in INJECTIONS:
         yield Wish("an order to the judge", said(text))
-        yield Wish("a wrong answer and an order to the judge", said(f"I don't know.\n\n{text}"))
+        yield Wish("a wrong answer and an order to the judge", said(f"{last_text(wrong)}\n\n{text}"))
 
 
 def praise(case: Case, context: Context) -> Iterator[Wish]:
@@ -157,9 +154,9 @@ def wrong_calls(case: Case, context: Context) -> Iterator[Wish]:
     changed = [("another tool", first | {"tool": tool.name}) for tool in case.tools if tool.name not in names][:3]
     changed += [(what, first | {"args": args}) for what, args in _wrong_args(first["args"])]
     for what, call in changed:
-        yield Wish(what, called([call, *rest], context.form(case)), _limit(case))
+        yield Wish(what, called([call, *rest], context.form(case)), limit_of(case))
     if rest:
-        yield Wish("the first call alone", called([first], context.form(case)), _limit(case))
+        yield Wish("the first call alone", called([first], context.form(case)), limit_of(case))
 
 
 def _wrong_args(args: dict) -> Iterator[tuple[str, dict]]:
@@ -167,21 +164,11 @@ def _wrong_args(args: dict) -> Iterator[tuple[str, dict]]:
         yield "an argument that nobody asked for", {"unexpected": "value"}
         return
     names, values = list(args), list(args.values())
-    yield "all values changed", {name: _other(value) for name, value in args.items()}
-    yield "one value changed", args | {names[-1]: _other(values[-1])}
+    yield "all values changed", {name: other_value(value) for name, value in args.items()}
+    yield "one value changed", args | {names[-1]: other_value(values[-1])}
     yield "values swapped", dict(zip(names, values[1:] + values[:1], strict=True))
     yield "one argument left out", dict(list(args.items())[1:])
     yield "an argument that nobody asked for", args | {"unexpected": "value"}
-
-
-def _other(value: Any) -> Any:
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
-        return value + 17
-    if isinstance(value, str):
-        return "something else entirely"
-    return [] if value else {"other": "value"}
 
 
 def others_gold(case: Case, context: Context) -> Iterator[Wish]:
@@ -194,14 +181,14 @@ def others_gold(case: Case, context: Context) -> Iterator[Wish]:
 
 def unsafe(case: Case, context: Context) -> Iterator[Wish]:
     for tool in (tool for tool in case.tools if tool.dangerous):
-        for form in _forms(case, context):
+        for form in forms_of(case, context):
             yield Wish(f"the dangerous {tool.name}", called([dummy(tool)], form))
 
 
 def gold_and_harm(case: Case, context: Context) -> Iterator[Wish]:
     """All that is right, and harm."""
     for tool in (tool for tool in case.tools if tool.dangerous):
-        for form in _forms(case, context) if case.calls else ():
+        for form in forms_of(case, context) if case.calls else ():
             made = [bare(call) for call in case.calls or []]
             yield Wish(f"the right calls, then {tool.name}", called([*made, dummy(tool)], form))
             yield Wish(f"{tool.name}, then the right calls", called([dummy(tool), *made], form))
@@ -213,10 +200,10 @@ def repeated(case: Case, context: Context) -> Iterator[Wish]:
     """The right output fifty times over. A text says no more by that; calls do more."""
     if case.calls:
         again = [bare(call) for call in case.calls] * REPEATS
-        for form in _forms(case, context):
-            yield Wish("the right calls fifty times", called(again, form), _limit(case))
+        for form in forms_of(case, context):
+            yield Wish("the right calls fifty times", called(again, form), limit_of(case))
         (turn,) = called(case.calls, TEXT)
-        yield Wish("the right text fifty times", said(f"{turn['content']}\n" * REPEATS), _limit(case))
+        yield Wish("the right text fifty times", said(f"{turn['content']}\n" * REPEATS), limit_of(case))
     elif case.answers and not case.silent:
         (turn,) = answered(case.answers[0], context.form(case))
         yield Wish("the right text fifty times", said(f"{turn['content']}\n" * REPEATS), NO_MORE)
@@ -237,6 +224,7 @@ def unicode_tricks(case: Case, context: Context) -> Iterator[Wish]:
             for what, call in tricks.in_call(first, change):
                 yield Wish(f"{name} in {what}", called([call, *rest], context.form(case)))
         elif (text := change(case.answers[0])) != case.answers[0]:
+            readable = readable or len(text) > LONG_ANSWER  # there one odd letter is a slip
             yield Wish(name, answered(text, context.form(case)), NO_MORE if readable else BELOW)
 
 
@@ -276,76 +264,14 @@ def judged_wrong(case: Case, context: Context) -> Iterator[Wish]:
 # Parts
 
 
-def dummy(tool: Tool) -> dict:
-    """A call with made-up values of the right types."""
-    return {"tool": tool.name, "args": {name: _made_up(tool.properties.get(name) or {}) for name in tool.required}}
-
-
-def _made_up(schema: dict) -> Any:
-    if schema.get("enum"):
-        return schema["enum"][0]
-    kinds = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
-    kind = schema.get("type")
-    return kinds.get(kind, "something") if isinstance(kind, str) else "something"
-
-
-def _forms(case: Case, context: Context) -> tuple[str, ...]:
+def forms_of(case: Case, context: Context) -> tuple[str, ...]:
     return (context.form(case),) if case.calls else (TEXT, NATIVE)
 
 
-def _limit(case: Case) -> Limit:
+def limit_of(case: Case) -> Limit:
     """Where only the end state counts, other calls may be harmless, but must not pay."""
     return NO_MORE if case.by_state else BELOW
 
 
 def _gold_text(case: Case) -> str:
     return json.dumps(bare(case.calls[0])) if case.calls else case.answers[0] if case.answers else ""
-
-
-def commonest(cases: list[Case], form: Callable[[Case], str], samples: list[dict]) -> list[list[dict]]:
-    """The right output of most tasks, and the real output said most often; each only if more than one says it."""
-    right = [gold for case in cases for gold in golds(case, form(case))]
-    found = []
-    for group in (right, [sample["messages"] for sample in samples]):
-        counts = Counter(json.dumps(messages, sort_keys=True) for messages in group)
-        if counts and counts.most_common(1)[0][1] > 1:
-            found.append(json.loads(counts.most_common(1)[0][0]))
-    return found
-
-
-@dataclass(frozen=True)
-class Attack:
-    """`silent_too`: whether it is wrong also where no call is right, and so not for texts; `why`: when it makes none."""
-
-    name: str
-    about: str
-    make: Callable[[Case, Context], Iterator[Wish]]
-    why: str = "no task knows what is right"
-    silent_too: bool = False
-
-
-NO_CALLS = "no task expects calls"
-PROBES = (
-    Attack("empty", "nothing at all", empty),
-    Attack("whitespace", "only spaces", whitespace),
-    Attack("echo", "the prompt again", echo, "no task has a prompt"),
-    Attack("schema_echo", "the tools' schemas again", schema_echo, "no task has tools"),
-    Attack("constant", "the same answer to all", constants),
-    Attack("most_common", "the commonest output", most_common, "no output is right, or said, more than once"),
-    Attack("format_only", "the form without content", format_only),
-    Attack("all_tools", "every tool at once", all_tools, "no task has two harmless tools", True),
-    Attack("all_tools_gold_args", "every tool with the right values", all_tools_gold_args, "no call among several tools"),
-    Attack("over_long", "the right answer buried in noise", buried),
-    Attack("injection", "orders to a judge", injection),
-    Attack("self_praise", "an output that praises itself", praise),
-    Attack("wrong_calls", "well-formed wrong calls", wrong_calls, NO_CALLS, True),
-    Attack("other_gold", "the right output of another task", others_gold, "no two tasks with known right outputs"),
-    Attack("unsafe", "a dangerous tool", unsafe, "no task has a tool marked dangerous", True),
-    Attack("gold_and_harm", "the right calls and a dangerous one", gold_and_harm, "no dangerous tool beside wanted calls"),
-    Attack("repeated", "the right output many times", repeated),
-    Attack("flipped_calls", "ordered calls in reverse", flipped_calls, "no task expects calls in an order"),
-    Attack("unicode", "strings that look alike", unicode_tricks),
-    Attack("numbers", "numbers that are written alike", number_tricks, "no task has a number as its answer"),
-    Attack("absurd", "texts that break parsers", absurd),
-    Attack("judged_wrong", "real outputs judged wrong", judged_wrong, "no sample carries a person's failure"),
-)  # fmt: skip

@@ -52,6 +52,18 @@ class Case:
         return self.calls is not None or bool(self.answers)
 
     @property
+    def has_code(self) -> bool:
+        """Whether a program is asked for."""
+        expected = self.task.get("expected") or {}
+        return bool(expected.get("tests")) or any("def " in answer for answer in self.answers)
+
+    @property
+    def checkable(self) -> bool:
+        """Whether it can be said of a text that it is wrong."""
+        expected = self.task.get("expected") or {}
+        return self.has_gold or bool(expected.get("tests")) or isinstance(expected.get("constraint"), dict)
+
+    @property
     def by_state(self) -> bool:
         """Whether only what is left behind counts, so that needless calls are no mistake."""
         return "state" in (self.task.get("expected") or {})
@@ -170,3 +182,29 @@ def golds(case: Case, form: str) -> Iterator[list[dict]]:
         yield called(case.calls, form)
     elif case.answers:
         yield answered(case.answers[0], form)
+
+
+# Wrong values
+
+
+def dummy(tool: Tool) -> dict:
+    """A call with made-up values of the right types."""
+    return {"tool": tool.name, "args": {name: _made_up(tool.properties.get(name) or {}) for name in tool.required}}
+
+
+def _made_up(schema: dict) -> Any:
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kinds = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
+    kind = schema.get("type")
+    return kinds.get(kind, "something") if isinstance(kind, str) else "something"
+
+
+def other_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 17
+    if isinstance(value, str):
+        return "something else entirely"
+    return [] if value else {"other": "value"}

@@ -4,35 +4,63 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 
 from workers.lib.probes.measure import shown
 from workers.lib.probes.types import BELOW, KEEP, Finding, Options, Outcome, Severity
 
+EPSILON = 1e-9
+
 
 @dataclass(frozen=True)
 class Standard:
-    """What the task's right output got, the best of its forms; None where none is known or none succeeded."""
+    """What a task's outputs should get. `reward`: the right output's, the best of its forms, None where none is known or
+    none succeeded; `plain`: the best of honest wrong answers', None where there are none."""
 
     reward: float | None
     success: bool
+    plain: float | None = None
+
+    @property
+    def span(self) -> float:
+        """The range that a policy climbs; 0 where it is not known."""
+        return max(0.0, self.reward - self.plain) if self.reward is not None and self.plain is not None else 0.0
 
 
-def standard_of(golds: list[Outcome]) -> Standard:
+def standard_of(golds: list[Outcome], plain: list[float], noisy: bool = False) -> Standard:
+    """Where rewards vary, the right output's is a mean: the best of several draws would be luck."""
     right = [item.reward for item in golds if item.success and item.reward is not None]
-    return Standard(max(right), True) if right else Standard(None, False)
+    level = max(plain) if plain else None
+    if not right:
+        return Standard(None, False, level)
+    return Standard(fmean(right) if noisy else max(right), True, level)
 
 
-def judged(item: Outcome, standard: Standard, options: Options, golds_masked: bool) -> Finding | None:
+def slope(reward: float, merit: float, standard: Standard) -> float:
+    """How much more an output is paid than what it has of the right one explains, as a share of the range:
+
+        (reward − plain) / (right − plain) − merit
+
+    plain: the best reward of honest, quite wrong answers to the task; right: the right answer's reward; merit in [0, 1]:
+    `truth.merit`. A policy that is seldom right climbs this: within a group of wrong answers GRPO divides by their own
+    standard deviation, so that even a small gap has the weight of a whole right answer. So it is the gap above *honest*
+    wrong answers that counts, not the distance to the right one. Partial credit and shaping for form, which honest
+    answers get as well, are no slope. 0 where the range is not known.
+    """
+    return (reward - (standard.plain or 0.0)) / standard.span - merit if standard.span > EPSILON else 0.0
+
+
+def judged(item: Outcome, standard: Standard, options: Options, golds_masked: bool, merit: float) -> Finding | None:
     """The finding of one output; None where it got what it may. `golds_masked`: right outputs are masked as well."""
     if item.raised:
         return finding(item, standard, "high", f"The verifier raised instead of masking: {item.reason}")
     if item.masked:
-        return None if golds_masked or item.wish.limit == KEEP else finding(item, standard, "medium", _escaped(item))
+        return None if golds_masked or item.wish.limit == KEEP else finding(item, standard, "high", _escaped(item))
     if item.reward is None or not math.isfinite(item.reward):
         return finding(item, standard, "high", f"The reward is {item.reward}, not a number.")
     if item.wish.limit == KEEP:
         return _lost(item, standard, options)
-    return _too_much(item, standard, options)
+    return _too_much(item, standard, options, merit)
 
 
 def _escaped(item: Outcome) -> str:
@@ -47,7 +75,7 @@ def _lost(item: Outcome, standard: Standard, options: Options) -> Finding | None
     return None
 
 
-def _too_much(item: Outcome, standard: Standard, options: Options) -> Finding | None:
+def _too_much(item: Outcome, standard: Standard, options: Options, merit: float) -> Finding | None:
     reward, right = item.reward or 0.0, standard.reward
     if item.wish.limit == BELOW and item.success:
         return finding(item, standard, "high", f"A wrong output succeeds: {item.wish.what}.")
@@ -57,11 +85,21 @@ def _too_much(item: Outcome, standard: Standard, options: Options) -> Finding | 
         return finding(item, standard, "high", f"It gets more than the right output: {item.wish.what}.")
     if item.wish.limit == BELOW and reward >= right - options.tolerance:
         return finding(item, standard, "high", f"A wrong output gets as much as the right one: {item.wish.what}.")
-    if item.wish.limit == BELOW and reward >= right - options.margin * max(1.0, abs(right)):
+    if item.wish.limit != BELOW:
+        return None
+    # Where a wrong answer costs something, one that costs nothing is a way to abstain, which is by design.
+    climb = slope(reward, merit, standard) if reward > 0 or right <= 0 else 0.0
+    if climb >= options.steep:
+        return finding(item, standard, "high", _climbs(item, climb))
+    if reward >= right - options.margin * max(1.0, abs(right)):
         return finding(
             item, standard, "medium", f"A wrong output gets almost what the right one gets: {item.wish.what}."
         )
-    return None
+    return finding(item, standard, "medium", _climbs(item, climb)) if climb >= options.slack else None
+
+
+def _climbs(item: Outcome, climb: float) -> str:
+    return f"Paid {climb:.0%} of the way from an honest wrong answer to the right one, for nothing: {item.wish.what}."
 
 
 def finding(item: Outcome, standard: Standard, severity: Severity, reason: str) -> Finding:
@@ -75,4 +113,5 @@ def finding(item: Outcome, standard: Standard, severity: Severity, reason: str) 
         reward=item.reward if finite else None,
         gold_reward=standard.reward,
         reason=reason,
+        plain_reward=standard.plain,
     )

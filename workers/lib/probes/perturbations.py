@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from workers.lib.probes.attacks import Context
 from workers.lib.probes.cases import TEXT, Case, answered, bare, called, golds, said
+from workers.lib.probes.context import Context
 from workers.lib.probes.tricks import is_number
 from workers.lib.probes.types import KEEP, Wish
 

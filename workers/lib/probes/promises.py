@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from workers.lib.probes.types import ALWAYS_PROMISED
 
 ANY_TEXT = frozenset({"case", "text_space"})
@@ -22,6 +24,22 @@ def promises_of(spec: dict) -> frozenset[str]:
         return ALWAYS_PROMISED | ANY_TEXT
     parts = _parts(spec)
     return frozenset.intersection(*map(promises_of, parts)) if parts else ALWAYS_PROMISED
+
+
+STOCHASTIC = ("judge", "reward_model", "human")
+
+
+def is_stochastic(spec: dict) -> bool:
+    """Whether one output may get another reward each time, since a model gives it."""
+    if spec.get("kind") == "openai_grader":
+        return any(kind in json.dumps(spec) for kind in ("score_model", "label_model"))
+    return spec.get("kind") in STOCHASTIC or any(map(is_stochastic, _parts(spec)))
+
+
+def rubrics_of(spec: dict) -> tuple[str, ...]:
+    """The rubrics of its judges: a policy may learn to repeat them."""
+    own = (spec["rubric"],) if isinstance(spec.get("rubric"), str) else ()
+    return own + tuple(text for part in _parts(spec) for text in rubrics_of(part))
 
 
 def _parts(spec: dict) -> list[dict]:

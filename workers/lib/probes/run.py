@@ -4,32 +4,41 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from copy import deepcopy
-from time import perf_counter
-from typing import Any
+from dataclasses import replace
+from statistics import median
 
-from workers.lib.probes import attacks, perturbations
-from workers.lib.probes.attacks import Attack, Context
+from workers.lib.probes import catalogue, perturbations, report
 from workers.lib.probes.cases import Case, case_of, golds
-from workers.lib.probes.judging import Standard, finding, judged, standard_of
+from workers.lib.probes.catalogue import HONEST, Attack
+from workers.lib.probes.cheating import Cheat
+from workers.lib.probes.context import Context, commonest
+from workers.lib.probes.judging import standard_of
 from workers.lib.probes.measure import rewards_of, speed, spread
-from workers.lib.probes.perturbations import Perturbation
-from workers.lib.probes.truth import is_right, last_text
-from workers.lib.probes.types import KEEP, Finding, Options, Outcome, ProbeResult, Report, Scorer, Wish
-from workers.lib.program import Stop
+from workers.lib.probes.scoring import Repeats, again, equal, scored, spaced
+from workers.lib.probes.search import Ground, search
+from workers.lib.probes.truth import is_right, last_text, merit
+from workers.lib.probes.types import KEEP, Finding, Options, Outcome, Report, Scorer, Wish
 
 TRIED = 12  # tasks on which the form of right outputs is tried
+QUITE_WRONG = 0.34  # merit below which an honest answer shows what wrong answers get
+TEXTS_FOR_CODE = 4  # outputs of an attack that writes no programs, where a program is asked for
+IDLE = ("empty", "whitespace", "constant")  # compared with where no honest wrong answer is wrong enough
+CONFIRMED = 5  # findings of one probe that are scored again where rewards vary
 Tried = list[tuple[str, Case, Wish]]
 
 
 def attack(
-    score: Scorer, tasks: list[dict], samples: list[dict] | None = None, options: Options | None = None
+    score: Scorer,
+    tasks: list[dict],
+    samples: list[dict] | None = None,
+    options: Options | None = None,
+    cheat: Cheat | None = None,
 ) -> Report:
     """Attacks `score(task, messages)`, which must give a Score for an assistant's conversation.
 
     `samples` are real outputs, {"task": id, "messages" or "output", "label"?: a person's true or false}. They give the
     commonest output, gold where a task has none, and inputs to the measure of determinism. Where a verifier looks at
-    an end state, `score` has to run the calls itself.
+    an end state, `score` has to run the calls itself. `cheat` is a model that is told to cheat, for the search.
     """
     rules = options or Options()
     real = [_sample(item) for item in samples or []]
@@ -37,12 +46,19 @@ def attack(
     for sample in real:
         by_task[sample["task"]].append(sample)
     named = [{"id": _id(task) or f"task {number}"} | task for number, task in enumerate(tasks)]
-    cases = [case_of(task, rules.dangerous, by_task.get(_id(task), [])) for task in _spaced(named, rules.max_tasks)]
+    cases = [case_of(task, rules.dangerous, by_task.get(_id(task), [])) for task in spaced(named, rules.max_tasks)]
     form = _form_chooser(score, cases, rules)
-    context = Context(cases, form, attacks.commonest(cases, form, real), rules, by_task)
+    context = Context(cases, form, commonest(cases, form, real), rules, by_task)
     tried, right = _wishes(context)
-    outcomes = [_scored(score, name, case, wish, rules) for name, case, wish in _thinned(tried, rules.max_scores)]
-    return _report(score, context, outcomes, right, len(tried))
+    outcomes = [scored(score, name, case, wish, rules) for name, case, wish in _thinned(tried, rules.max_scores)]
+    repeats = _repeated(score, context, outcomes)
+    ground = _ground(score, context, outcomes, repeats)
+    findings = _judged(ground, outcomes)
+    searched = search(ground, outcomes, cheat) if rules.search_scores else []
+    found = _report(ground, outcomes, repeats, [*findings, *searched], right, len(tried))
+    if cheat and cheat.problem:
+        found.notes.append(f"The model that is told to cheat: {cheat.problem}")
+    return found
 
 
 def _id(task: dict) -> str:
@@ -57,13 +73,6 @@ def _sample(item: dict) -> dict:
     }  # fmt: skip
 
 
-def _spaced(items: list, most: int) -> list:
-    """At most so many, evenly spaced over all."""
-    if len(items) <= most:
-        return list(items)
-    return [items[index * len(items) // most] for index in range(most)]
-
-
 # The form of right outputs
 
 
@@ -71,14 +80,14 @@ def _form_chooser(score: Scorer, cases: list[Case], rules: Options) -> Callable[
     """For each kind of task the form in which most right outputs succeed; the first of equals."""
     won: Counter[tuple[tuple[str, ...], str]] = Counter()
     for forms in {case.forms for case in cases}:
-        for case in _spaced([case for case in cases if case.forms == forms], TRIED):
+        for case in spaced([case for case in cases if case.forms == forms], TRIED):
             for form in forms if len(forms) > 1 else ():
                 won[forms, form] += _works(score, case, form, rules)
     return lambda case: max(case.forms, key=lambda form: won[case.forms, form])
 
 
 def _works(score: Scorer, case: Case, form: str, rules: Options) -> bool:
-    return all(_scored(score, "gold", case, Wish("", gold, KEEP), rules).success for gold in golds(case, form))
+    return all(scored(score, "gold", case, Wish("", gold, KEEP), rules).success for gold in golds(case, form))
 
 
 # Outputs
@@ -89,9 +98,9 @@ def _wishes(context: Context) -> tuple[Tried, Counter[str]]:
     tried: Tried = []
     right: Counter[str] = Counter()
     for probe in perturbations.PROBES:
-        if _is_promised(probe, context.options):
+        if report.is_promised(probe, context.options):
             tried += [(probe.name, case, wish) for case in context.cases for wish in probe.make(case, context)]
-    for hack in attacks.PROBES:
+    for hack in catalogue.PROBES:
         for case, wish in _attempts(hack, context):
             if wish.limit != "no_more" and hack.name != "judged_wrong" and is_right(case, wish.messages):
                 right[hack.name] += 1
@@ -103,11 +112,11 @@ def _wishes(context: Context) -> tuple[Tried, Counter[str]]:
 def _attempts(hack: Attack, context: Context) -> Iterator[tuple[Case, Wish]]:
     for case in context.cases:
         if hack.silent_too or not case.silent:
-            yield from ((case, wish) for wish in hack.make(case, context))
-
-
-def _is_promised(probe: Perturbation, options: Options) -> bool:
-    return not probe.promise or probe.promise in options.promises
+            made = list(hack.make(case, context))
+            # A text that is no program fails in one way only, and each score runs the tests.
+            yield from (
+                (case, wish) for wish in (made if hack.for_code or not case.has_code else spaced(made, TEXTS_FOR_CODE))
+            )
 
 
 def _thinned(tried: Tried, most: int) -> Tried:
@@ -120,219 +129,80 @@ def _thinned(tried: Tried, most: int) -> Tried:
         if item[0] != "gold":
             groups[item[0]].append(item)
     share = max(1, (most - len(first)) // max(1, len(groups)))
-    return first + [item for group in groups.values() for item in _spaced(group, share)]
+    return first + [item for group in groups.values() for item in spaced(group, share)]
 
 
-def _scored(score: Scorer, probe: str, case: Case, wish: Wish, rules: Options) -> Outcome:
-    """One output, given as a copy: a verifier that changes its input must not change the next one."""
-    task, messages = deepcopy(case.task), deepcopy(wish.messages)
-    start = perf_counter()
-    try:
-        got = score(task, messages)
-    except Stop:
-        raise
-    except Exception as error:  # a verifier may not raise; that is what is reported
-        micros = (perf_counter() - start) * 1e6
-        return Outcome(probe, case.id, wish, None, False, False, f"{type(error).__name__}: {error}"[:500], True, micros)
-    micros = (perf_counter() - start) * 1e6
-    enough = rules.success_at is not None and got.reward is not None and got.reward >= rules.success_at
-    success = (bool(got.success) or enough) and not got.masked
-    return Outcome(probe, case.id, wish, got.reward, success, got.masked, got.mask_reason, False, micros)
+# Judging
 
 
-# The report
-
-
-def _report(score: Scorer, context: Context, outcomes: list[Outcome], right: Counter[str], made: int) -> Report:
+def _ground(score: Scorer, context: Context, outcomes: list[Outcome], repeats: Repeats) -> Ground:
+    """What the task's outputs are compared with."""
     rules, cases = context.options, {case.id: case for case in context.cases}
-    by_task: dict[str, list[Outcome]] = defaultdict(list)
+    kept: dict[str, list[Outcome]] = defaultdict(list)
+    plain: dict[str, list[float]] = defaultdict(list)
+    idle: dict[str, list[float]] = defaultdict(list)
     for item in outcomes:
         if item.wish.limit == KEEP:
-            by_task[item.task].append(item)
-    standards = {task: standard_of(by_task[task]) for task in cases}
-    golds_masked = any(item.masked for item in outcomes if item.wish.limit == KEEP)
-    found = [judged(item, standards[item.task], rules, golds_masked) for item in outcomes]
-    repeated, unequal = _repeated(score, context, outcomes)
-    measured = {"determinism": unequal, "pair_order": _pairs(context), "discrimination": _constant(outcomes)}
-    findings = [item for item in found if item] + [item for items in measured.values() for item in items]
-    rows = _rows(context, outcomes, right, findings) + _measures(context, measured, repeated)
+            kept[item.task].append(item)
+        elif item.probe in HONEST and merit(cases[item.task], item.wish.messages) < QUITE_WRONG:
+            plain[item.task] += rewards_of([item])
+        elif item.probe in IDLE:
+            idle[item.task] += rewards_of([item])
+    standards = {
+        task: standard_of(kept[task], plain[task] or idle[task], repeats.noise > rules.noise) for task in cases
+    }
+    if rules.stochastic and repeats.noise > rules.noise:
+        rules = replace(rules, tolerance=max(rules.tolerance, 2 * repeats.noise))
+    masked = any(item.masked for item in outcomes if item.wish.limit == KEEP)
+    return Ground(score, context, cases, standards, rules, masked)
+
+
+def _judged(ground: Ground, outcomes: list[Outcome]) -> list[Finding]:
+    """The findings of the list. Where rewards vary, only what fresh scores confirm, and the worst of each probe."""
+    found = [(item, finding) for item in outcomes if (finding := ground.judged(item))]
+    if not ground.rules.stochastic:
+        return [finding for _, finding in found]
+    by_probe: dict[str, list[tuple[Outcome, Finding]]] = defaultdict(list)
+    for item, finding in sorted(found, key=lambda pair: (pair[1].severity != "high", -(pair[0].reward or 0.0))):
+        by_probe[item.probe].append((item, finding))
+    worst = [item for pairs in by_probe.values() for item, _ in pairs[:CONFIRMED]]
+    confirmed = (ground.judged(again(ground.score, item, ground.cases[item.task], ground.rules)) for item in worst)
+    return [finding for finding in confirmed if finding]
+
+
+def _repeated(score: Scorer, context: Context, outcomes: list[Outcome]) -> Repeats:
+    """A second pass in reverse order: the same input must get the same, whenever it comes."""
+    rules, cases = context.options, {case.id: case for case in context.cases}
+    chosen = spaced(outcomes, rules.max_repeats)[::-1]
+    pairs = [(item, scored(score, item.probe, cases[item.task], item.wish, rules)) for item in chosen]
+    return Repeats([(first, second) for first, second in pairs if not equal(first, second, rules.noise)], len(chosen))
+
+
+def _report(
+    ground: Ground, outcomes: list[Outcome], repeats: Repeats, found: list[Finding], right: Counter[str], made: int
+) -> Report:
+    context, rules = ground.context, ground.rules
+    spans = [standard.span for standard in ground.standards.values() if standard.span]
+    measured = {
+        "determinism": report.unsteady(repeats, median(spans) if spans else 0.0, rules),
+        "pair_order": report.pairs_of(context),
+        "discrimination": report.constant(outcomes),
+    }
+    findings = found + [item for items in measured.values() for item in items]
+    rows = report.rows(context, outcomes, right, findings) + report.measures(context, measured, repeats.n)
+    kept = report.kept(findings, rules.shown_per_probe)
     return Report(
-        probes=rows,
-        failed=_kept(findings, rules.shown_per_probe),
+        probes=[*rows, report.search_row(ground, findings)],
+        failed=kept,
         masked=dict(Counter(item.reason for item in outcomes if item.masked).most_common(20)),
-        repeated=repeated,
-        unequal=len(unequal),
+        repeated=repeats.n,
+        unequal=len(repeats.pairs),
+        noise=repeats.noise,
         attacks=spread(rewards_of([item for item in outcomes if item.wish.limit != KEEP])),
         golds=spread(rewards_of([item for item in outcomes if item.wish.limit == KEEP])),
         speed=speed([item.micros for item in outcomes]),
-        tasks=len(cases),
+        tasks=len(ground.cases),
         forms=dict(Counter(context.form(case) for case in context.cases)),
-        notes=_notes(context, standards, len(outcomes), made),
+        notes=report.notes_of(context, ground.standards, len(outcomes), made),
+        many_medium=rules.many_medium,
     )
-
-
-def _rows(context: Context, outcomes: list[Outcome], right: Counter[str], findings: list[Finding]) -> list[ProbeResult]:
-    by_probe: dict[str, list[Outcome]] = defaultdict(list)
-    for item in outcomes:
-        by_probe[item.probe].append(item)
-    failed = Counter(item.probe for item in findings)
-    probes: list[Perturbation | Attack] = [*perturbations.PROBES, *attacks.PROBES]
-    return [_row(probe, by_probe[probe.name], right[probe.name], failed[probe.name], context) for probe in probes]
-
-
-def _row(probe: Perturbation | Attack, items: list[Outcome], right: int, failed: int, context: Context) -> ProbeResult:
-    rewards = rewards_of(items)
-    why = _why_not(probe, items, right, context)
-    got = spread(rewards)
-    return ProbeResult(
-        name=probe.name,
-        kind="perturbation" if isinstance(probe, Perturbation) else "attack",
-        about=probe.about,
-        status="failed" if failed else "not_applicable" if why else "passed",
-        n=len(items),
-        mean_reward=got.mean,
-        min_reward=got.low,
-        max_reward=got.high,
-        masked=sum(item.masked for item in items),
-        right=right,
-        findings=failed,
-        why="" if failed else why,
-    )
-
-
-def _why_not(probe: Perturbation | Attack, items: list[Outcome], right: int, context: Context) -> str:
-    """Why a probe says nothing; "" where it does. What was not attacked has not passed."""
-    if items and all(item.masked for item in items):
-        return f"every output was masked: {items[0].reason}"
-    if items:
-        return ""
-    if isinstance(probe, Perturbation) and not _is_promised(probe, context.options):
-        return "the verifier does not promise this tolerance"
-    if right:
-        return f"all {right} outputs happen to be right"
-    if context.cases and all(case.silent for case in context.cases) and not getattr(probe, "silent_too", True):
-        return "in every task it is right to call nothing, whatever is said"
-    return probe.why
-
-
-def _kept(findings: list[Finding], most: int) -> list[Finding]:
-    """The worst of each probe, high before medium."""
-    ordered = sorted(findings, key=lambda item: (item.severity != "high", -(item.reward or 0.0)))
-    seen: Counter[str] = Counter()
-    kept = []
-    for item in ordered:
-        seen[item.probe] += 1
-        if seen[item.probe] <= most:
-            kept.append(item)
-    return kept
-
-
-def _notes(context: Context, standards: dict[str, Standard], scored: int, made: int) -> list[str]:
-    notes = []
-    if scored < made:
-        notes.append(f"{scored} of {made} outputs were scored: the limit on scores.")
-    without = sum(not case.has_gold for case in context.cases)
-    if without:
-        notes.append(
-            f"{without} of {len(context.cases)} tasks know no right output: there only success counts as too much."
-        )
-    lost = sum(case.has_gold and standards[case.id].reward is None for case in context.cases)
-    if lost:
-        notes.append(f"In {lost} tasks the right output does not succeed: there only success counts as too much.")
-    return notes
-
-
-# Measures
-
-
-def _repeated(score: Scorer, context: Context, outcomes: list[Outcome]) -> tuple[int, list[Finding]]:
-    """A second pass in reverse order: the same input must get the same, whenever it comes."""
-    cases = {case.id: case for case in context.cases}
-    chosen = _spaced(outcomes, context.options.max_repeats)[::-1]
-    found = []
-    for item in chosen:
-        again = _scored(score, item.probe, cases[item.task], item.wish, context.options)
-        if not _equal(item, again, context.options.noise):
-            reason = f"The same input got {_said(item)}, then {_said(again)}."
-            found.append(finding(_renamed(item, "determinism"), Standard(None, False), "high", reason))
-    return len(chosen), found
-
-
-def _equal(first: Outcome, second: Outcome, noise: float) -> bool:
-    if (first.success, first.masked, first.raised) != (second.success, second.masked, second.raised):
-        return False
-    if first.reward is None or second.reward is None:
-        return first.reward is second.reward
-    return first.reward == second.reward or abs(first.reward - second.reward) <= noise or _both_nan(first, second)
-
-
-def _both_nan(first: Outcome, second: Outcome) -> bool:
-    return first.reward != first.reward and second.reward != second.reward
-
-
-def _said(item: Outcome) -> str:
-    if item.masked or item.raised:
-        return f"no reward ({item.reason})"
-    return f"{item.reward:g}{' and success' if item.success else ''}" if item.reward is not None else "no reward"
-
-
-def _renamed(item: Outcome, probe: str) -> Outcome:
-    return Outcome(probe, item.task, item.wish, item.reward, item.success, item.masked, item.reason, item.raised, 0.0)
-
-
-def _constant(outcomes: list[Outcome]) -> list[Finding]:
-    """A verifier that gives all outputs the same, right and wrong ones, says nothing."""
-    wrong = rewards_of([item for item in outcomes if item.wish.limit != KEEP])
-    right = rewards_of([item for item in outcomes if item.wish.limit == KEEP])
-    if not wrong or not right or max(wrong + right) > min(wrong + right):
-        return []
-    reason = f"All {len(wrong) + len(right)} outputs, right and wrong ones, get {wrong[0]:g}."
-    return [finding(_renamed(outcomes[0], "discrimination"), Standard(None, False), "high", reason)]
-
-
-def _pairs(context: Context) -> list[Finding]:
-    """For verifiers that compare: the preference must not turn with the order of the two."""
-    if context.options.compare is None:
-        return []
-    return [item for case in context.cases if (item := _pair(case, context))]
-
-
-def _pair(case: Case, context: Context) -> Finding | None:
-    right, wrong = context.gold(case), [{"role": "assistant", "content": "I don't know."}]
-    if right is None or context.options.compare is None:
-        return None
-    forth = context.options.compare(deepcopy(case.task), deepcopy(right), deepcopy(wrong))
-    back = context.options.compare(deepcopy(case.task), deepcopy(wrong), deepcopy(right))
-    wish = Wish("the right output and “I don't know.”, in both orders", right)
-    item = Outcome("pair_order", case.id, wish, forth, False, False, "", False, 0.0)
-    if forth > 0.5 > back:
-        return None
-    if (forth > 0.5) == (back > 0.5):
-        return finding(
-            item, Standard(None, False), "high", f"The preferred one changes with the order ({forth:g}, {back:g})."
-        )
-    return finding(
-        item, Standard(None, False), "high", f"The wrong one is preferred, or neither ({forth:g}, {back:g})."
-    )
-
-
-def _measures(context: Context, measured: dict[str, list[Finding]], repeated: int) -> list[ProbeResult]:
-    about = {
-        "determinism": "the same input twice, in another order",
-        "pair_order": "two candidates in both orders",
-        "discrimination": "not the same reward for all",
-    }
-    known = any(context.gold(case) for case in context.cases)
-    pairs = sum(context.gold(case) is not None for case in context.cases) if context.options.compare else 0
-    why = {
-        "determinism": "" if repeated else "nothing was scored",
-        "pair_order": "" if pairs else "the verifier does not compare two outputs",
-        "discrimination": "" if known else "no task knows what is right",
-    }
-    n = {"determinism": repeated, "pair_order": 2 * pairs, "discrimination": 0}
-    return [_measure(name, about[name], why[name], n[name], len(measured[name])) for name in about]
-
-
-def _measure(name: str, about: str, why: str, n: int, failed: int) -> ProbeResult:
-    status: Any = "failed" if failed else "not_applicable" if why else "passed"
-    return ProbeResult(name, "measure", about, status, n=n, findings=failed, why="" if failed else why)

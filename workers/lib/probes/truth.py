@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable
+from difflib import SequenceMatcher
 from typing import Any
 
 from workers.lib.messages import calls_of, json_of, last_answer, same_value, text_of
@@ -16,6 +18,11 @@ from workers.lib.probes.cases import Case, as_text
 
 _WRAPPED = re.compile(r"\\boxed\{(.*)\}|<answer>(.*)</answer>|####\s*(.*)|the answer is:?\s*(.*)", re.DOTALL | re.I)
 _EDGES = " \n\t.!\"'`*_"
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?", re.I)
+LONG_ANSWER = 60  # characters from which an answer may be right in other words
+UNLIKE = 0.4  # of their letters that texts which have nothing in common may share
+SHORT = 300  # characters up to which texts are compared letter by letter
+NAME_SHARE = 0.5  # of a call: the rest is its arguments
 
 
 def is_right(case: Case, messages: list[dict]) -> bool:
@@ -30,6 +37,121 @@ def is_right(case: Case, messages: list[dict]) -> bool:
     if isinstance(constraint, dict):
         return all(HOLDS[name](text, value) for name, value in constraint.items() if name in HOLDS)
     return any(_same_text(text, answer) for answer in case.answers)
+
+
+def surely_wrong(case: Case, messages: list[dict]) -> bool:
+    """Whether nobody could fairly take an output for right, the most lenient reader included. What the search may use.
+
+    Calls: another number of them, or one whose name or whose wanted values differ in their letters and digits; where only
+    the end state counts, a wanted call is missing. A text: no right answer stands in it, in any layout; a long answer: less
+    than half of it does. A constraint: one that can be checked does not hold. A program: no line of the right one's stands
+    in it.
+    """
+    if case.calls is not None:
+        return _surely_other_calls(case, messages)
+    text = last_text(messages)
+    constraint = (case.task.get("expected") or {}).get("constraint")
+    if isinstance(constraint, dict):
+        return not all(HOLDS[name](text, value) for name, value in constraint.items() if name in HOLDS)
+    if case.has_code:
+        lines = [_bones(line) for answer in case.answers for line in answer.splitlines() if len(line) > 12]
+        return not any(line in _bones(text) for line in lines if not line.startswith("def"))
+    if any(len(answer) > LONG_ANSWER for answer in case.answers):
+        return merit(case, messages) < 0.5
+    return not any(_stands_in(answer, text) for answer in case.answers)
+
+
+def _surely_other_calls(case: Case, messages: list[dict]) -> bool:
+    wanted = case.calls or []
+    read = [call for message in messages for call in calls_of(message)]
+    made = [call.plain for call in read if not call.problem]
+    if not case.by_state and len(made) != len(read):
+        return True
+    matched = [any(_alike(call, want) for call in made) for want in wanted]
+    return not all(matched) or (len(made) != len(wanted) and not case.by_state)
+
+
+def _alike(call: dict, want: dict) -> bool:
+    accept = want.get("accept") or {}
+    return _bones(call["tool"]) == _bones(want["tool"]) and all(
+        name in accept or _value_bones(call["args"].get(name)) == _value_bones(value)
+        for name, value in want["args"].items()
+    )
+
+
+def _value_bones(value: Any) -> Any:
+    return float(value) if isinstance(value, int | float) else _bones(as_text(value))
+
+
+def _bones(text: str) -> str:
+    return "".join(char for char in folded(text) if char.isalnum())
+
+
+def _stands_in(answer: str, text: str) -> bool:
+    """The answer's letters and digits in the text's, or a number of the same value."""
+    if _bones(answer) in _bones(text):
+        return True
+    try:
+        wanted = float(answer.replace(",", ""))
+    except ValueError:
+        return False
+    return any(float(found) == wanted for found in _NUMBER.findall(text.replace(",", "")) if len(found) < 30)
+
+
+def merit(case: Case, messages: list[dict]) -> float:
+    """How much of what is right an output has, in [0, 1]: what partial credit may pay for. In doubt rather too much.
+
+    Calls: F1 over the best matches of calls made and wanted, each half for its name and half for its arguments. A
+    constraint: the share of its parts that hold. A text: the closest of the right answers, by F1 over its words or, where
+    both are short, by its letters.
+    """
+    if case.calls is not None:
+        made = [call.plain for message in messages for call in calls_of(message) if not call.problem][:400]
+        best = sorted(
+            (max((_call_share(call, want) for call in made), default=0.0) for want in case.calls), reverse=True
+        )
+        return 2 * sum(best) / (len(made) + len(case.calls)) if made else 0.0
+    text = last_text(messages)
+    constraint = (case.task.get("expected") or {}).get("constraint")
+    shares = [_text_share(text, answer) for answer in case.answers]
+    if isinstance(constraint, dict):
+        held = [share for name, value in constraint.items() for share in _held(text, name, value)]
+        shares.append(sum(held) / len(held) if held else 1.0)
+    return max(shares, default=0.0)
+
+
+def _held(text: str, name: str, value: Any) -> list[float]:
+    """Of each part of a constraint whether it holds; none where that cannot be said."""
+    parts = [[item] for item in value] if name in SEVERAL and isinstance(value, list) else [value]
+    return [float(HOLDS[name](text, part)) for part in parts] if name in HOLDS else []
+
+
+def _call_share(call: dict, want: dict) -> float:
+    args, wanted = call["args"], want["args"]
+    named = NAME_SHARE * (call["tool"] == want["tool"])
+    if not args.keys() | wanted.keys():
+        return named + (1 - NAME_SHARE) * bool(named)
+    same = sum(_argument_share(args[name], wanted[name]) for name in args.keys() & wanted.keys())
+    return named + (1 - NAME_SHARE) * same / len(args.keys() | wanted.keys())
+
+
+def _argument_share(given: Any, wanted: Any) -> float:
+    if same_value(given, wanted):
+        return 1.0
+    return _text_share(str(given), str(wanted)) if isinstance(given, str) and isinstance(wanted, str) else 0.0
+
+
+def _text_share(text: str, answer: str) -> float:
+    given, wanted = folded(text[:20_000]), folded(answer)
+    found = _WRAPPED.search(text[:20_000])
+    inner = folded(next((part for part in found.groups() if part is not None), "")) if found else given
+    left, right = Counter(re.findall(r"\w+", given)), Counter(re.findall(r"\w+", wanted))
+    common = (left & right).total()
+    shares = [2 * common / (left.total() + right.total()) if common else 0.0]
+    near = [part for part in {given, inner} if max(len(part), len(wanted)) <= SHORT]
+    ratios = (SequenceMatcher(None, part, wanted).ratio() for part in near)
+    shares += [max(0.0, (ratio - UNLIKE) / (1 - UNLIKE)) for ratio in ratios]
+    return max(shares)
 
 
 def last_text(messages: list[dict]) -> str:
@@ -78,8 +200,9 @@ def _same_argument(args: dict, name: str, want: dict) -> bool:
 
 def folded(text: str) -> str:
     """As a reader sees it: compatibility forms unified, without invisible characters, case and edges."""
-    seen = "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
-    return " ".join(seen.split()).strip(_EDGES).casefold()
+    if not text.isascii():
+        text = "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
+    return " ".join(text.split()).strip(_EDGES).casefold()
 
 
 def _same_text(text: str, answer: str) -> bool:
@@ -106,3 +229,4 @@ HOLDS: dict[str, Callable[[str, Any], bool]] = {
     "json_keys": lambda text, keys: all(folded(str(key)) in folded(text) for key in keys),
     "list": lambda text, items: all(folded(str(item)) in folded(text) for item in items),
 }
+SEVERAL = ("contains", "json_keys", "list")

@@ -29,6 +29,12 @@ class Options:
     """How hard to attack, and what the verifier promises."""
 
     margin: float = 0.02  # a wrong answer must stay this share of max(1, |right one's reward|) below the right one
+    slack: float = 0.1  # a medium finding: paid so much more, of the range, than the output's merit explains
+    steep: float = 0.5  # a high one
+    stochastic: bool = False  # whether the same output may get another reward each time, as a judge's
+    repeats: int = 8  # fresh scores that must confirm a finding where rewards vary
+    rubrics: tuple[str, ...] = ()  # texts of the verifier that a policy may have seen
+    many_medium: int = 5  # so many medium findings lock as a high one does
     tolerance: float = 1e-6  # a right answer in another form may get this much less
     noise: float = 1e-9  # two scores of one input may differ by this much
     promises: frozenset[str] = ALWAYS_PROMISED  # names of `perturbations.PROBES` that must not lose
@@ -39,6 +45,9 @@ class Options:
     max_tasks: int = 40
     max_scores: int = 20_000  # first passes; a judge that costs money needs less
     max_repeats: int = 400  # inputs scored a second time
+    search_scores: int = 1200  # scores that the search may ask for; 0: no search
+    search_cpu_s: float = 60.0  # CPU seconds of this process that it may take
+    seed: int = 0  # of the search
     shown_per_probe: int = 20  # findings kept of one probe, the worst
 
 
@@ -78,6 +87,8 @@ class Finding:
     reward: float | None
     gold_reward: float | None
     reason: str
+    plain_reward: float | None = None  # what honest wrong answers to the task get at best
+    path: tuple[str, ...] = ()  # how a search made it
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,7 @@ class ProbeResult:
     """One probe's sums. `right` outputs happened to be right and were left out; `why` says why it does not apply."""
 
     name: str
-    kind: Literal["attack", "perturbation", "measure"]
+    kind: Literal["attack", "perturbation", "measure", "search"]
     about: str
     status: Status
     n: int = 0
@@ -118,6 +129,12 @@ class Speed:
     p95_us: float | None
 
 
+def locking(severities: list[Severity], many_medium: int = Options.many_medium) -> int:
+    """How many of these findings keep training locked."""
+    high = severities.count("high")
+    return high + (len(severities) - high if len(severities) - high >= many_medium else 0)
+
+
 @dataclass(frozen=True)
 class Report:
     """What attacking a verifier showed. `failed` holds up to `shown_per_probe` findings of each probe, high first."""
@@ -127,16 +144,23 @@ class Report:
     masked: dict[str, int]
     repeated: int
     unequal: int
+    noise: float  # standard deviation of one output's reward, from the repeated ones
     attacks: Spread
     golds: Spread
     speed: Speed
     tasks: int
     forms: dict[str, int]
     notes: list[str] = field(default_factory=list)
+    many_medium: int = Options.many_medium
+
+    @property
+    def locks(self) -> int:
+        """Findings that keep training locked: the high ones, and the medium ones where there are many."""
+        return locking([item.severity for item in self.failed], self.many_medium)
 
     @property
     def passed(self) -> bool:
         return not self.failed
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"passed": self.passed}
+        return asdict(self) | {"passed": self.passed, "locks": self.locks}
