@@ -8,7 +8,8 @@ class EvalsConfig(AppConfig):
     def ready(self) -> None:
         from apps.environments.protocol.guards import GUARDS
         from apps.evals.holdout import guards, scoring
-        from apps.trajectories import exports
+        from apps.trajectories import exports, shown
 
         GUARDS.append(scoring.guard)
+        shown.WATCHERS.append(guards.record_runs_shown)
         exports.GUARDS.append(guards.untrainable)

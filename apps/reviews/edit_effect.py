@@ -17,11 +17,13 @@ from apps.reviews.sampling import content_key
 
 @dataclass(frozen=True)
 class Effect:
-    """`labelled`: outputs that people have judged with any version; `scored`: those that both versions have scored."""
+    """`labelled`: outputs that people have judged with any version; `scored`: those that both versions have scored;
+    `samples`: all that the numbers are of."""
 
     effect: EditEffect
     labelled: int
     scored: int
+    samples: tuple[int, ...]
 
 
 def effect_of(before: Verifier, after: Verifier) -> Effect:
@@ -31,7 +33,7 @@ def effect_of(before: Verifier, after: Verifier) -> Effect:
     keys = _keys(words)
     labels = {keys[str(pk)]: word for pk, word in words.items()}
     first, second = ({keys[pk]: success for pk, success in successes(one, words).items()} for one in (before, after))
-    return Effect(edit_effect(labels, first, second), len(labels), len(first.keys() & second.keys()))
+    return Effect(edit_effect(labels, first, second), len(labels), len(first.keys() & second.keys()), tuple(words))
 
 
 def _words(verifier: Verifier) -> dict[int, bool]:

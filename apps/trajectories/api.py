@@ -28,6 +28,7 @@ from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.openapi import reference, responses
 from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import Feedback, Named, RowError
+from apps.trajectories.shown import runs_shown
 from flywheel.outages import RETRY_AFTER_S
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -230,6 +231,7 @@ def list_page(request: Request) -> Response:
     rows = apply_filters(Trajectory.objects.filter(project=request.auth.project), request.query_params)
     cursor = request.query_params.get("cursor")
     page = page_of(rows, cursor, limit)
+    runs_shown(request.auth.project, [row.pk for row in page["rows"]], to=request.auth, where="API")
     return Response(
         {
             "results": [as_json(trajectory) for trajectory in with_content(page["rows"])],
@@ -286,6 +288,7 @@ def item(request: Request, external_id: str) -> Response:
     if request.method == "DELETE":
         store.delete(trajectory=trajectory, key=request.auth)
         return Response(status=204)
+    runs_shown(request.auth.project, [trajectory.pk], to=request.auth, where="API")
     return Response(as_json(trajectory))
 
 
@@ -306,7 +309,10 @@ def feedback(request: Request, external_id: str) -> Response:
         row = feedback_actions.receive(project=project, external_id=name, news=news)
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
-    return Response(as_json(row)) if row else Response({"id": name, "waiting": True}, status=202)
+    if row is None:
+        return Response({"id": name, "waiting": True}, status=202)
+    runs_shown(project, [row.pk], to=request.auth, where="API")
+    return Response(as_json(row))
 
 
 def _find(request: Request, external_id: str) -> Trajectory:

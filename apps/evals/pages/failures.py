@@ -24,6 +24,7 @@ from apps.failures.actions.decisions import Refused, decide
 from apps.failures.models import Failure, FailureState
 from apps.trajectories.filters import SINCE, apply_filters
 from apps.trajectories.models import Outcome, in_chunks
+from apps.trajectories.shown import runs_shown
 
 MOST_SUCCESSES = 5_000
 SEEN = 12
@@ -49,6 +50,7 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
         leak = _save(request, failure, cut, form)
         if leak is None and not form.errors:
             return redirect("failures:triage", project.slug)
+    runs_shown(project, [failure.trajectory_id], to=request.user, where="run")
     context = {
         "failure": failure, "row": failure.trajectory, "form": form, "steps": steps, "cut": cut, "leak": leak,
         "suggested": list(enumerate(suggested)), "chosen": _chosen(request, suggested),
@@ -141,8 +143,10 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
             tell(request, made)
             return redirect("evals:detail", project.slug, pk)
     found = list(rows[: MOST_SUCCESSES + 1].values_list("pk", flat=True))
+    first = list(rows[:SEEN])
+    runs_shown(project, [row.pk for row in first], to=request.user, where="successes")
     context = {
-        "eval_set": eval_set, "rows": rows[:SEEN], "count": min(len(found), MOST_SUCCESSES), "filters": request.GET,
+        "eval_set": eval_set, "rows": first, "count": min(len(found), MOST_SUCCESSES), "filters": request.GET,
         "more": len(found) > MOST_SUCCESSES, "splits": FROM_FAILURE, "split": Split.REGRESSION,
         "periods": SINCE,
     }  # fmt: skip

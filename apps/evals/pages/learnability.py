@@ -18,6 +18,7 @@ from apps.core.forms import whole
 from apps.core.intervals import LEVEL, wilson
 from apps.core.models import Project
 from apps.core.paging import page_of
+from apps.evals.holdout.view_log import record_output_view
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.learnability.signal import Learnability, TaskView, signal_chance
 from apps.evals.models import EvalRun, Sample
@@ -84,6 +85,8 @@ def learnability(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     options = Options.of(request.GET)
     learning = RunLearnability(run, options.group_size)
     rows = rows_of(learning, options.per_group)
+    if rows:
+        record_output_view(run, by=request.user)
     shown = [row for row in rows if _is(row, options.kind)]
     return render(
         request,

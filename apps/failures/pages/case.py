@@ -24,6 +24,7 @@ from apps.failures.similar.query import SHOWN, similar_to
 from apps.failures.triage_queue import CONFIDENCES, QueuePosition, TriageQueue, uuid_of
 from apps.trajectories.models import Facet
 from apps.trajectories.pages.parts import Reader
+from apps.trajectories.shown import runs_shown
 
 NOTHING_LEFT = "Nothing left to triage."
 OTHERS_HAVE_IT = "The remaining cases are open or assigned to others."
@@ -88,6 +89,7 @@ def similar(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     failure = _of(project, Failure.objects.select_related("mode", "trajectory"), pk)
     may = request.membership.may(Role.MEMBER)
     found = [(other, alike, may and is_free(other, request.user)) for other, alike in similar_to(failure)]
+    runs_shown(project, [other.trajectory_id for other, _, _ in found], to=request.user, where="similar failures")
     context = {"failure": failure, "similar": found, "queue": queue_of(request, project)}
     context["choosable"] = sum(free for _, _, free in found)
     return render(request, "failures/_similar.html", context)
@@ -235,6 +237,7 @@ def show(
         "error": error,
     }
     if not is_there:
+        runs_shown(failure.project, [failure.trajectory_id], to=request.user, where="triage")
         context |= _case(request, queue, failure)
     template = "_case_counts" if is_there else "_case" if request.htmx else "case"
     if template == "case":

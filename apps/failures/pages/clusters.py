@@ -29,6 +29,7 @@ from apps.failures.clusters.life import LEGAL
 from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureState
 from apps.failures.rates import StartOfRun
 from apps.trajectories.ids import floor_of
+from apps.trajectories.shown import runs_shown
 
 State = FailureCluster.State
 WEEK = timedelta(days=7)
@@ -181,14 +182,15 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
     counted([cluster])
     state = request.GET.get("state", "")
     members = Failure.objects.filter(cluster=cluster).select_related("mode", "trajectory", "assigned_to")
-    shown = members.filter(state=state) if state in FailureState.values else members
+    page = page_of(request, members.filter(state=state) if state in FailureState.values else members, 25)
+    runs_shown(project, [row.trajectory_id for row in page], to=request.user, where="failures of a cluster")
     began = store.first_seen(project)
     return render(
         request,
         "failures/cluster.html",
         {
             "cluster": cluster,
-            "page": page_of(request, shown, 25),
+            "page": page,
             "state": state,
             "states": FailureState.choices,
             "moves": [(value, label) for value, label in State.choices if value in LEGAL[cluster.state]],

@@ -28,6 +28,7 @@ from apps.failures.models import Failure, JudgeVerdict, Rubric
 from apps.failures.tasks import judge_project
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import Trajectory
+from apps.trajectories.shown import runs_shown
 from workers.lib.outgoing import RefusedAddress, check_url
 
 MAX_TEXT, MAX_SAMPLES, OFFERED = 20_000, 5, 8
@@ -90,6 +91,8 @@ def _page(request: HttpRequest, project: Project, form: RubricForm, shown: Rubri
     admin, rows = request.membership.may(Role.ADMIN), list(project.rubrics.select_related("created_by")[:50])
     for name in rubrics.SERVER + rubrics.PRICES if not admin else ():
         form.fields[name].disabled = True
+    samples = _samples(project)
+    runs_shown(project, [row.trajectory_id for row in samples], to=request.user, where="the judge's rubric")
     agreed, on = rubrics.agreements(project), next((row for row in rows if row.is_on), None)
     spent = rubrics.spent_by_day(project)
     context = {
@@ -103,7 +106,7 @@ def _page(request: HttpRequest, project: Project, form: RubricForm, shown: Rubri
         "today": spent[-1],
         "month": sum(usd for _, usd, _ in spent),
         "chart": _chart(spent),
-        "samples": _samples(project),
+        "samples": samples,
         "waiting": len(judging.pending(project, on, MANY)) if on else 0,
         "many": MANY,
         "problem": _problem(rows[0]) if rows else "",
@@ -196,7 +199,9 @@ def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
     only = request.GET.get("only", "")
     kinds = {"failures": rows.filter(error="").exclude(mode=""), "fine": rows.filter(error="", mode=""),
              "errors": rows.exclude(error="")}  # fmt: skip
-    context = {"page": page_of(request, kinds.get(only, rows)), "only": only, "any": rows.exists()}
+    page = page_of(request, kinds.get(only, rows))
+    runs_shown(project, [row.trajectory_id for row in page], to=request.user, where="the judge's verdicts")
+    context = {"page": page, "only": only, "any": rows.exists()}
     return render(request, "failures/judge.html", context)
 
 
@@ -211,6 +216,7 @@ def try_it(request: HttpRequest, project: Project) -> HttpResponse:
     rows = [] if problem else _chosen(request, project)
     if not problem and not rows:
         problem = "Choose a run, or give the id of one."
+    runs_shown(project, [row.pk for row in rows], to=request.user, where="the judge's rubric")
     return render(request, "failures/_rubric_tries.html", {"rows": rows, "error": problem, "form": form})
 
 
@@ -222,6 +228,7 @@ def try_one(request: HttpRequest, project: Project) -> HttpResponse:
     rows = [] if problem else _chosen(request, project)
     if not rows:
         return render(request, "failures/_rubric_try.html", {"error": problem or "Run not found."})
+    runs_shown(project, [rows[0].pk], to=request.user, where="the judge's rubric")
     ensure_modes(project)
     rubric = Rubric(project=project, **form.cleaned_data)
     server = rubrics.server_of(rubric, timeout_s=TRY_S, tries=1)

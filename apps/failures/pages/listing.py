@@ -26,6 +26,7 @@ from apps.failures.models import Failure, FailureDecision, FailureQuerySet, Fail
 from apps.failures.pages.case import triagers
 from apps.failures.triage_queue import CONFIDENCES, FILTERS, narrowed, uuid_of
 from apps.trajectories.models import Facet
+from apps.trajectories.shown import runs_shown
 
 CHARTS_MS = 4_000
 DID = {"decided": "decided on", "split": "split", "assigned": "assigned", "marked": "marked"}
@@ -42,6 +43,7 @@ def shown(request_user: object, project: Project, given: QueryDict) -> FailureQu
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     given, may = request.GET, request.membership.may(Role.MEMBER)
     page = page_of(request, shown(request.user, project, given).select_related("mode", "trajectory", "assigned_to"))
+    runs_shown(project, [row.trajectory_id for row in page], to=request.user, where="failures")
     filters = {name: given[name] for name in (*FILTERS, "state") if given.get(name)}
     query = QueryDict(mutable=True)
     query.update(filters)

@@ -16,6 +16,7 @@ from apps.failures.actions.decisions import Refused, mark_failure
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.models import Failure, FailureMode
 from apps.trajectories.models import Trajectory
+from apps.trajectories.shown import runs_shown
 
 
 class MarkForm(PlainForm):
@@ -35,6 +36,7 @@ class MarkForm(PlainForm):
 @project_view(Role.MEMBER)
 def mark(request: HttpRequest, project: Project, trajectory: UUID) -> HttpResponse:
     row = get_object_or_404(Trajectory, project=project, pk=trajectory)
+    runs_shown(project, [trajectory], to=request.user, where="run")
     ensure_modes(project)
     there = Failure.objects.filter(trajectory=row).select_related("mode").first()
     form = MarkForm(request.POST or None, project=project, initial=_initial(request, there))

@@ -16,6 +16,7 @@ from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.failures import reclassify
 from apps.failures.models import Failure, Reclassification, ReclassificationChange
+from apps.trajectories.shown import runs_shown
 
 NONE = "none"  # no failure, in a URL
 SHOWN = 20
@@ -57,12 +58,13 @@ def _diff(request: HttpRequest, project: Project, job: Reclassification) -> dict
     if comparing or job.decision == Reclassification.Decision.DISCARDED:
         return {}
     cells = reclassify.matrix(job)
-    rows = _chosen(request, job)
+    page = page_of(request, _chosen(request, job).order_by("pk"), SHOWN)
+    runs_shown(job.project, [row.trajectory_id for row in page], to=request.user, where="preview of changed rules")
     return {
         "changes": sum(cell["n"] for cell in cells),
         "people": reclassify.of_people(job),
         "table": _table(cells, {mode.slug: mode.name for mode in project.failure_modes.all()}),
-        "page": page_of(request, rows.order_by("pk"), SHOWN),
+        "page": page,
         "names": {"": "no failure"} | {mode.slug: mode.name for mode in project.failure_modes.all()},
         "before": request.GET.get("before", ""),
         "after": request.GET.get("after", ""),

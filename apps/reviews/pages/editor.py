@@ -12,6 +12,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.environments.actions import check_verifier
 from apps.environments.models import Environment, Verifier
+from apps.evals.holdout.view_log import record_sample_views
 from apps.reviews import rescoring, specs
 from apps.reviews.actions import ReviewError
 from apps.reviews.editing import save_edit
@@ -134,8 +135,11 @@ def rescore(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """What the scoring has found so far; the page asks until it has ended."""
     job = get_object_or_404(Rescore.objects.select_related("verifier"), project=project, pk=pk)
     found = rescoring.changes(job)
+    detail = f"{job.name} ({job.pk})"
+    held = record_sample_views(project, [one.sample for one in found], by=request.user, detail=detail)
     context = {
         "job": job,
+        "is_look": held,
         "changes": found,
         "flipped": sum(one.flipped for one in found),
         "moved": sum(bool(one.delta) for one in found),

@@ -15,6 +15,7 @@ from django_htmx.http import HttpResponseClientRedirect
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
+from apps.evals.holdout.view_log import record_sample_views
 from apps.reviews import actions
 from apps.reviews.case import case_of, shown_of
 from apps.reviews.models import Judgement, ReviewItem, RewardReview
@@ -152,6 +153,7 @@ def show(
     mine = here.judgements.filter(by=request.user).first()
     holder = None if mine else _take(request, here, beside)
     is_there = is_there and holder is None and mine is None
+    record_sample_views(here.review.project, [here.sample], by=request.user, detail=f"review {here.review_id}")
     context = _context(request, here, mine) | {"holder": holder, "note": note, "error": error}
     template = "_case_counts" if is_there else "_case" if request.htmx else "case"
     response = render(request, f"reviews/{template}.html", context)

@@ -18,6 +18,8 @@ from apps.core.access import project_view
 from apps.core.actions import audit
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.evals.holdout.view_log import record_sample_views
+from apps.evals.models import Sample
 from apps.reviews import actions, results
 from apps.reviews.case import case_of, shown_of
 from apps.reviews.evidence import of_people, verdict
@@ -87,6 +89,8 @@ def disagreements(pks: list[int], page: HttpRequest) -> Any:
     found = page_of(page, pks, 20)
     rows = with_words(ReviewItem.objects.filter(pk__in=list(found.object_list))).in_bulk()
     found.object_list = [rows[pk] for pk in found.object_list]
+    samples = [item.sample for item in found.object_list]
+    record_sample_views(page.project, samples, by=page.user, detail="disagreements of a review")
     return found
 
 
@@ -108,6 +112,7 @@ def adjudicate(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "review__verifier", "sample__task", "sample__run__environment__verifier", "sample__run__model_version", "ruled_by"
     )  # fmt: skip
     found = rows.in_bulk()
+    record_sample_views(project, [item.sample for item in found.values()], by=request.user, detail=f"review {pk}")
     kept = results.held_out(review)
     page.object_list = [_ruled(request, found[item]) | {"held_out": item in kept} for item in page.object_list]
     waiting, ruled = sum(one.differs(needed) for one in labels), sum(one.ruling is not None for one in labels)
@@ -156,6 +161,8 @@ def export(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     pks = open_items(request, review, labels) - (set() if everything else kept)
     if everything:
         audit("review.held_out_exported", project=project, by=request.user, target=review, n=len(pks & kept))
+    samples = Sample.objects.filter(review_items__in=pks)
+    record_sample_views(project, samples, by=request.user, detail=f"labels of review {pk}")
     persons = {label.item: label.person(needed_of(review)) for label in labels}
     rows = rows_of(review, pks, persons, kept)
     as_csv = request.GET.get("format") != "jsonl"

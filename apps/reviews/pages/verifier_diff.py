@@ -8,6 +8,8 @@ from django.shortcuts import get_object_or_404, render
 from apps.core.access import project_view
 from apps.core.models import Project
 from apps.environments.models import Verifier
+from apps.evals.holdout.view_log import record_sample_views
+from apps.evals.models import Sample
 from apps.reviews.agreement import Change
 from apps.reviews.edit_effect import effect_of
 
@@ -27,6 +29,8 @@ def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     found = effect_of(before, after) if before else None
     context = {"before": before, "after": after, "others": others, "found": found}
     if found:
+        samples = Sample.objects.filter(pk__in=found.samples).only("task")
+        record_sample_views(project, samples, by=request.user, detail=f"effect of {before} to {after}")
         context["parts"] = [
             ("open to the editor", named(found.effect.fitted)),
             ("held out", named(found.effect.held_out)),

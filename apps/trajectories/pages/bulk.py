@@ -16,6 +16,7 @@ from apps.trajectories.actions.bulk import BulkError
 from apps.trajectories.filters import without
 from apps.trajectories.models import BulkChange
 from apps.trajectories.pages.listing import UNDO, selection, undo_of
+from apps.trajectories.shown import runs_shown
 
 
 @require_POST
@@ -54,6 +55,7 @@ def _delete(request: HttpRequest, project: Project, ids: list, back: HttpRespons
     if not request.membership.may(Role.ADMIN):
         raise PermissionDenied("Only project admins can delete trajectories.")
     if request.POST.get("confirm") != str(len(ids)):
+        runs_shown(project, ids[:5], to=request.user, where="deletion")
         context = {
             "n": len(ids),
             "ids": ",".join(map(str, ids)),

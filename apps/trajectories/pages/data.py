@@ -32,6 +32,7 @@ from apps.trajectories.redaction import (
     strings,
 )
 from apps.trajectories.retention import LONGEST, set_retention
+from apps.trajectories.shown import runs_shown
 
 MAX_TEXT, MAX_SHOWN = 200_000, 50
 PRESIDIO = ("Names and places (Presidio)", "by a language model: English, slow", presidio_installed)
@@ -190,13 +191,13 @@ def test(request: HttpRequest, project: Project) -> HttpResponse:
         context["error"] = " ".join(error for errors in form.errors.values() for error in errors)
     elif form.is_bound:
         try:
-            context |= _tried(project, **form.cleaned_data)
+            context |= _tried(request, project, **form.cleaned_data)
         except RuleError as error:
             context["error"] = str(error)
     return render(request, "trajectories/_redaction_test.html", context)
 
 
-def _tried(project: Project, *, text: str, trajectory: str, pattern: str, all: bool) -> dict:
+def _tried(request: HttpRequest, project: Project, *, text: str, trajectory: str, pattern: str, all: bool) -> dict:
     """Raises RuleError for a pattern that cannot be used and for a trajectory that is not there."""
     rules = list(redaction.rules_of(project))
     if all:
@@ -205,7 +206,11 @@ def _tried(project: Project, *, text: str, trajectory: str, pattern: str, all: b
     if pattern:
         rules = [Rule("this pattern", "regex", pattern), *rules]
     redactor = Redactor(rules, key=redaction.secret_of(project))
-    texts = strings(as_json(_trajectory(project, trajectory))) if trajectory else [text]
+    texts = [text]
+    if trajectory:
+        row = _trajectory(project, trajectory)
+        runs_shown(project, [row.pk], to=request.user, where="test of redaction")
+        texts = strings(as_json(row))
     hits = ((one, redactor.hits(one)) for one in texts)
     found = list(islice(((one, some) for one, some in hits if some or not trajectory), MAX_SHOWN + 1))
     return {

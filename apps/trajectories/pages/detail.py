@@ -27,6 +27,7 @@ from apps.trajectories.models import Outcome, Trajectory
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.pages.waterfall import waterfall
 from apps.trajectories.schema import Feedback, RowError
+from apps.trajectories.shown import runs_shown
 from workers.lib.messages import functions_of
 
 NEIGHBOURS_MS = 500
@@ -47,6 +48,7 @@ def blamed_of(row: Trajectory) -> int | None:
 @project_view()
 def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = find(project, pk)
+    runs_shown(project, [pk], to=request.user, where="run")
     reader, blamed = Reader(row), blamed_of(row)
     turns = reader.turns(0, blamed) if reader.firsts else []
     told = opening_of(reader.head["messages"], blamed)
@@ -96,6 +98,7 @@ def part(request: HttpRequest, project: Project, pk: UUID, first: int) -> HttpRe
     reader, blamed = Reader(row), blamed_of(row)
     if first not in reader.firsts:
         raise Http404
+    runs_shown(project, [pk], to=request.user, where="run")
     turns = reader.turns(reader.firsts.index(first), blamed)
     return render(request, "trajectories/_part.html", {"turns": turns, "blamed": blamed, "first": first})
 
@@ -104,6 +107,7 @@ def part(request: HttpRequest, project: Project, pk: UUID, first: int) -> HttpRe
 def raw(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """The trajectory as JSON, as it can be sent again; with `?message=` one message."""
     row = get_object_or_404(Trajectory, project=project, pk=pk)
+    runs_shown(project, [pk], to=request.user, where="run")
     reader = Reader(row)
     if (index := whole(request.GET.get("message"))) is not None:
         message = reader.message(index)
@@ -118,6 +122,7 @@ def raw(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 def revision(request: HttpRequest, project: Project, pk: UUID, number: int) -> HttpResponse:
     row = get_object_or_404(Trajectory, project=project, pk=pk)
     found = get_object_or_404(row.revisions, pk=number)
+    runs_shown(project, [pk], to=request.user, where="run")
     text = json.dumps(found.content, indent=2, ensure_ascii=False)
     context = {"text": text[:SHOWN_REVISION], "cut": max(0, len(text) - SHOWN_REVISION)}
     return render(request, "trajectories/_revision.html", context)

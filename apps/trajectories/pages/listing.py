@@ -22,6 +22,7 @@ from apps.trajectories.filters import EXPOSED, LABELS, SINCE, active, apply_filt
 from apps.trajectories.models import Arrival, BulkChange, Facet, Outcome, SavedView, Trace, Trajectory
 from apps.trajectories.pages import totals
 from apps.trajectories.pages.columns import COLUMNS, DEFAULT, chosen
+from apps.trajectories.shown import runs_shown
 
 PAGE, CHOICES = 50, 100
 LIST_MS = 10_000
@@ -34,6 +35,7 @@ MEDIA = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.par
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.GET
     page, too_long = read_page(apply_filters(project.trajectories.all(), given), given.get("cursor"))
+    runs_shown(project, [row.pk for row in page["rows"]], to=request.user, where="list")
     columns, chips = chosen(given.get("cols", "")), active(given)
     return render(
         request,
@@ -136,6 +138,7 @@ def export(request: HttpRequest, project: Project) -> HttpResponse:
         rows = project.trajectories.filter(pk__in=selection(request.POST, project)).order_by("pk")
     else:
         rows = apply_filters(project.trajectories.all(), request.GET).order_by("pk")
+    runs_shown(project, rows, to=request.user, where=f"export as {kind}")
     if kind == "sft":
         lines = iter(exports.SftExport(rows, project=project))
     else:

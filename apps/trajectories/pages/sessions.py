@@ -24,6 +24,7 @@ from apps.trajectories.pages.columns import duration, money
 from apps.trajectories.pages.comparison import align
 from apps.trajectories.pages.listing import LIST_MS
 from apps.trajectories.pages.parts import Reader
+from apps.trajectories.shown import runs_shown
 
 WINDOW, PAGE = 5_000, 50  # runs that are looked at for a page, and sessions of it
 RUNS = 200  # of a session's page
@@ -71,6 +72,7 @@ def sessions(request: HttpRequest, project: Project) -> HttpResponse:
     except TooLong:
         looked = []
     found, last = group(looked)
+    runs_shown(project, [run[0] for run in looked], to=request.user, where="sessions")
     context = {
         "sessions": found,
         "looked": len(looked),
@@ -108,21 +110,22 @@ def session(request: HttpRequest, project: Project) -> HttpResponse:
     if not name:
         return redirect("trajectories:sessions", project.slug)
     rows = apply_filters(project.trajectories.all(), {"session": name}).order_by("pk").prefetch_related("failure__mode")
-    runs = list(rows[: RUNS + 1])
-    shown = runs[:RUNS]
-    for before, run in pairwise(shown):
+    found = list(rows[: RUNS + 1])
+    runs = found[:RUNS]
+    runs_shown(project, [run.pk for run in runs], to=request.user, where="session")
+    for before, run in pairwise(runs):
         run.before = before.pk
     return render(
         request,
         "trajectories/session.html",
         {
             "name": name,
-            "runs": shown,
-            "more": len(runs) > RUNS,
-            "outcomes": Counter(run.outcome_status for run in shown).items(),
-            "cost": sum(run.cost_usd or 0 for run in shown),
-            "tokens": sum((run.input_tokens or 0) + (run.output_tokens or 0) for run in shown),
-            "latency": sum(run.latency_ms or 0 for run in shown),
+            "runs": runs,
+            "more": len(found) > RUNS,
+            "outcomes": Counter(run.outcome_status for run in runs).items(),
+            "cost": sum(run.cost_usd or 0 for run in runs),
+            "tokens": sum((run.input_tokens or 0) + (run.output_tokens or 0) for run in runs),
+            "latency": sum(run.latency_ms or 0 for run in runs),
         },
     )
 
@@ -130,6 +133,7 @@ def session(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view()
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     a, b = (_run(request, project, side) for side in "ab")
+    runs_shown(project, [run.pk for run in (a, b) if run], to=request.user, where="two runs side by side")
     context: dict[str, Any] = {"a": a, "b": b, "asked": {side: request.GET.get(side, "") for side in "ab"}}
     if a and b:
         readers = Reader(a), Reader(b)

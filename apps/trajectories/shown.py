@@ -1,0 +1,23 @@
+"""Every page and answer that shows what runs said calls `runs_shown`; floors above may want to know who has seen which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from apps.core.models import Project
+from apps.trajectories.models import Trajectory
+
+Runs = Collection[UUID] | QuerySet[Trajectory]
+# (project, runs, the user or API key that they are shown to, where)
+Watcher = Callable[[Project, Runs, Any, str], None]
+WATCHERS: list[Watcher] = []
+
+
+def runs_shown(project: Project, runs: Runs, *, to: Any, where: str) -> None:
+    """`runs`: ids, or a query where the answer is a file of all of it; `to`: a user or an API key."""
+    for watcher in WATCHERS:
+        watcher(project, runs, to, where)
