@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,12 +14,12 @@ from django.utils import timezone
 from apps.core import jobs, locks
 from apps.core.actions import audit
 from apps.core.locks import ProjectLock
-from apps.core.models import Project
+from apps.core.models import ApiKey, Project
 from apps.environments.models import Environment
 from apps.evals.canonical import canonical_hash, set_digest
 from apps.evals.holdout import groups, leaks
 from apps.evals.holdout.splits import choose_holdout
-from apps.evals.holdout.view_log import record_view
+from apps.evals.holdout.view_log import record_membership, record_view
 from apps.evals.models import WAITING, EvalRun, EvalSet, EvalSetState, HoldoutView, Origin, Split, Task
 from apps.evals.near_duplicates import compare
 from apps.failures.actions.clusters import in_evals
@@ -38,9 +38,11 @@ class EvalSetError(Exception):
 class HoldoutLeak(EvalSetError):
     """The same prompt, nearly the same, or the same group would stand in a hold-out and outside it: `pair`, where known."""
 
-    def __init__(self, sentence: str, pair: leaks.Leak | None = None) -> None:
+    def __init__(self, sentence: str, pair: leaks.Leak | None = None, held: Collection[str] = ()) -> None:
+        """`held`: canonical hashes of the held-out tasks that the sentence says something about."""
         super().__init__(sentence)
         self.pair = pair
+        self.held = held or ([pair.theirs_hash] if pair else [])
 
 
 @transaction.atomic
@@ -154,8 +156,11 @@ def tasks_from_trajectories(
 
 
 @transaction.atomic
-def store_tasks(*, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str) -> TasksMade:
+def store_tasks(
+    *, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str, viewer: ApiKey | None = None
+) -> TasksMade:
     """Adds unsaved tasks to a draft: `what` says where they come from. Every way to add tasks leads through here.
+    Who is told that something was left out (`by`, or the key `viewer`) has learnt what is held out: that is a look.
 
     Left out and counted: a prompt or key that the set has already, and what stands, itself, nearly or by a group, on the
     other side of a hold-out of the project (`groups.conflicts`). Raises EvalSetError for a frozen set.
@@ -170,9 +175,11 @@ def store_tasks(*, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str)
             keys.add(task.key)
             new.append(task)
     duplicates = len(given) - len(new)
-    refused = {task.key for task, _ in groups.conflicts(eval_set.project, new)}
+    refused = {task.key: other for task, other in groups.conflicts(eval_set.project, new)}
     allowed = [task for task in new if task.key not in refused]
     guarded, found = len(refused), _leaks(eval_set.project, allowed)
+    held = {other.canonical_hash for other in refused.values()} | {leak.theirs_hash for leak in found}
+    record_membership(eval_set.project, held, by=viewer or by, detail=f"left out of {eval_set}")
     leaking = {leak.key for leak in found}
     good = [task for task in allowed if task.key not in leaking]
     _insert(good)
@@ -248,7 +255,8 @@ def add_task(
 @transaction.atomic
 def remove_task(*, task: Task, by: Any) -> None:
     locked_draft(task.eval_set)  # whoever freezes the set meanwhile reads its tasks under the same lock
-    audit("task.removed", project=task.project, by=by, target=task, set=str(task.eval_set), key=task.key)
+    key = task.key if task.split != Split.HOLDOUT else "held out"
+    audit("task.removed", project=task.project, by=by, target=task, set=str(task.eval_set), key=key)
     task.delete()
 
 
@@ -394,7 +402,7 @@ def submit_eval(
         raise EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
     count = min(count, subset or count)
     if leak := next(leaks.of_rows(project, leaks.few_shot(environment)), None):
-        raise HoldoutLeak(f"An example in the prompt of {environment} is held out. {leak}")
+        raise HoldoutLeak(f"An example in the prompt of {environment} is held out. {leak}", leak)
     EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # who presses twice asks once
     same = {"split": split, "environment": environment, "model_version": model_version, "spec__seed": seed}
     if EvalRun.objects.active().filter(eval_set=eval_set, samples_per_task=samples_per_task, **same).exists():
@@ -464,8 +472,4 @@ def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
 
 def _leak_of(task: Task, other: Task) -> HoldoutLeak:
     pair = leaks.same(task, other)
-    return HoldoutLeak(
-        f"“{pair.ours[: leaks.SHOWN]}” and “{pair.theirs[: leaks.SHOWN]}” ({pair.theirs_set}) are the same task or of one "
-        "group; a hold-out shares nothing with what may train.",
-        pair,
-    )
+    return HoldoutLeak(str(pair), pair)

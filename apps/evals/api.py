@@ -15,7 +15,7 @@ from rest_framework.response import Response
 
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
-from apps.evals.holdout.view_log import record_view, views_of
+from apps.evals.holdout.view_log import record_refusal, record_view, views_of
 from apps.evals.models import EvalSet, EvalSetState, Split
 from apps.trajectories.api import number_of, parts_of
 from apps.trajectories.openapi import responses
@@ -142,9 +142,10 @@ def tasks(request: Request, pk: UUID) -> Response:
     name = f"API key “{request.auth.name}”"
     try:
         done = importing.store_rows(
-            eval_set=eval_set, rows=rows, name=name, choice=importing.Choice("flywheel"), by=None
+            eval_set=eval_set, rows=rows, name=name, choice=importing.Choice("flywheel"), by=None, viewer=request.auth
         )
     except actions.EvalSetError as error:
+        record_refusal(eval_set.project, error, by=request.auth)
         return Response({"detail": str(error)}, status=409)
     rejected += [{"line": None, "field": "split", "error": problem} for problem in done.problems]
     left_out = done.guarded + done.leaking

@@ -65,7 +65,7 @@ def export(*, eval_set: EvalSet, format: str, split: Split, by: Any) -> Export:
     if not tasks.exists():
         raise actions.EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
     if split == Split.TRAIN and (refused := groups.refusal(eval_set.project, tasks)):
-        raise actions.EvalSetError(refused)
+        raise actions.HoldoutLeak(refused.sentence, held=refused.held)
     if split == Split.HOLDOUT:
         record_view(eval_set=eval_set, by=by, detail=f"export as {FORMATS[format]}")
     name = f"{eval_set.slug}-v{eval_set.version}-{split}"

@@ -21,6 +21,7 @@ from django.db import transaction
 
 from apps.core import jobs
 from apps.core.kinds import Progress
+from apps.core.models import ApiKey
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash
 from apps.evals.exporting import FLYWHEEL
@@ -157,8 +158,9 @@ def _tell(done: Imported, problem: str) -> None:
 
 
 def store_rows(
-    *, eval_set: EvalSet, rows: Iterable[TaskRow], name: str, choice: Choice, by: Any, done: Imported | None = None
-) -> Imported:
+    *, eval_set: EvalSet, rows: Iterable[TaskRow], name: str, choice: Choice, by: Any, done: Imported | None = None,
+    viewer: ApiKey | None = None,
+) -> Imported:  # fmt: skip
     """Stores rows as tasks of a draft. Raises EvalSetError."""
     done = done or Imported()
     taken = set(eval_set.tasks.values_list("key", flat=True))
@@ -173,7 +175,7 @@ def store_rows(
             task.key = free_key(eval_set, task.key, taken)
             taken.add(task.key)
         tasks.append(task)
-    made = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what=f"file {name}"[:200])
+    made = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what=f"file {name}"[:200], viewer=viewer)
     done.made, done.duplicates, done.guarded = made.made, made.duplicates, made.guarded
     done.leaking, done.leaks = len(made.leaks), [asdict(leak) for leak in made.leaks[:SHOWN]]
     return done

@@ -24,7 +24,14 @@ from workers.lib.typed import FormError, convert, plain
 
 
 class TrainingError(Exception):
-    """A run that may not be started; the message is a sentence for the screen."""
+    """A run that may not be started; the message is a sentence for the screen.
+
+    `held`: canonical hashes of the held-out tasks that it says something about.
+    """
+
+    def __init__(self, sentence: str, held: Collection[str] = ()) -> None:
+        super().__init__(sentence)
+        self.held = held
 
 
 @transaction.atomic
@@ -45,9 +52,9 @@ def freeze_dataset(
         raise TrainingError(f"“{picked_by}” did not evaluate the train split of {eval_set}.")
     tasks = every if keys is None else _chosen(eval_set, every, keys)
     if refused := groups.refusal(eval_set.project, tasks):
-        raise TrainingError(refused)
+        raise TrainingError(refused.sentence, refused.held)
     if leak := next(leaks.of_rows(eval_set.project, leaks.rows_of(tasks)), None):
-        raise TrainingError(str(leak))
+        raise TrainingError(str(leak), [leak.theirs_hash])
     digest = digest_of([eval_set.digest, [[task.key, task.canonical_hash] for task in tasks]])
     dataset, made = Dataset.objects.get_or_create(
         project=eval_set.project,
@@ -109,7 +116,7 @@ def submit_training(
     if method == Method.SFT and not dataset.rows.exclude(task__demonstration="").exists():
         raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
     if leak := next(leaks.of_rows(project, leaks.few_shot(environment)), None):
-        raise TrainingError(f"An example in the prompt of {environment} is held out. {leak}")
+        raise TrainingError(f"An example in the prompt of {environment} is held out. {leak}", [leak.theirs_hash])
     run = TrainingRun(
         project=project,
         method=method,

@@ -12,6 +12,7 @@ from apps.environments.clients import load_for
 from apps.environments.scorer import record_scorer
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout import groups, leaks
+from apps.evals.holdout.view_log import record_membership
 from apps.evals.jobs import sample_fields
 from apps.evals.models import Split, Task
 from apps.registry.actions import engine_spec, model_spec, register_adapter
@@ -52,10 +53,12 @@ def child_spec(run: TrainingRun) -> dict:
 def refuse_leaks(run: TrainingRun, tasks: list[Task]) -> None:
     """The last door before anything trains: hold-outs may have been frozen since the dataset was. Raises HoldoutLeak."""
     if refused := groups.refusal(run.project, tasks):
-        raise HoldoutLeak(f"Nothing was trained. {refused}")
+        record_membership(run.project, refused.held, by=run.created_by, detail=f"a refusal to train: {run}")
+        raise HoldoutLeak(f"Nothing was trained. {refused.sentence}")
     demonstrations = [(task.key, {"prompt": task.messages, "completion": task.demonstration}) for task in tasks]
     taught = demonstrations if run.method == Method.SFT else []
     for leak in leaks.of_rows(run.project, [*leaks.rows_of(tasks), *taught, *leaks.few_shot(run.environment)]):
+        record_membership(run.project, [leak.theirs_hash], by=run.created_by, detail=f"a refusal to train: {run}")
         raise HoldoutLeak(f"Nothing was trained. {leak}")
 
 

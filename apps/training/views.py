@@ -12,6 +12,7 @@ from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.models import JobLog, JobState, Project, Role
 from apps.core.paging import page_of
+from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalRun
 from apps.reviews.actions import TrainingLocked, environment_locks
 from apps.training import actions, checkpoints
@@ -55,6 +56,7 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
                 by=request.user,
             )
         except (actions.TrainingError, TrainingLocked) as error:
+            record_refusal(project, error, by=request.user)
             form.add_error(None, str(error))
         else:
             return redirect("training:detail", project.slug, run.pk)

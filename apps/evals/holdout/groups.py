@@ -8,6 +8,7 @@ keeps the names of its run (`Task.groups`), so that it is recognised when the ru
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -119,21 +120,30 @@ def conflicts(project: Project, tasks: Iterable[Task]) -> Iterator[tuple[Task, T
         yield from _conflicts(project, [task for task in some if task.split != Split.HOLDOUT], held=False)
 
 
-def refusal(project: Project, tasks: Iterable[Task]) -> str:
-    """Why tasks may not train although they are of a train split: a sentence, empty where nothing is in the way.
+@dataclass(frozen=True)
+class Refusal:
+    """A sentence, and the canonical hashes of the held-out tasks that it says something about."""
+
+    sentence: str
+    held: list[str]
+
+
+def refusal(project: Project, tasks: Iterable[Task]) -> Refusal | None:
+    """Why tasks may not train although they are of a train split; None where nothing is in the way.
 
     Hold-outs may have been frozen since these tasks were stored. Shows nothing of what is held out.
     """
     found = [(task, other) for task, other in conflicts(project, tasks) if task.split != Split.HOLDOUT]
     if not found:
-        return ""
+        return None
     task, other = found[0]
     shared = next((name for name in _names(task, False) if name == other.group), "the same request")
     more = f" So are {len(found) - 1:,} more of these tasks." if len(found) > 1 else ""
-    return (
+    sentence = (
         f"“{task.key}” is held out by {other.eval_set}: both are of the group “{shared}”.{more} What belongs to a held-out "
         "group never trains: remove it in a new version of the set, or divide that set by another group."
     )
+    return Refusal(sentence, [other.canonical_hash for _, other in found])
 
 
 def _conflicts(project: Project, tasks: Sequence[Task], *, held: bool) -> Iterator[tuple[Task, Task]]:

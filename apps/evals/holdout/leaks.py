@@ -37,10 +37,20 @@ class Leak:
     theirs_hash: str = ""  # the other's canonical hash: looks are counted by it
 
     def __str__(self) -> str:
-        return (
-            f"“{self.ours[:SHOWN]}” and “{self.theirs[:SHOWN]}” ({self.theirs_set}) are nearly the same task "
-            f"({self.similarity:.0%}); a hold-out must not share tasks with training data."
+        """Without the request that is held out: sentences are stored and shown where nobody counts a look."""
+        one = self.ours if self.theirs_is_held else self.theirs
+        other = (
+            self.theirs_set if self.theirs_is_held else f"the hold-out ({self.key}; the other is in {self.theirs_set})"
         )
+        near = "nearly the same task" if self.similarity else "of one group"
+        return (
+            f"“{one[:SHOWN]}” and a task of {other} are {near} ({self.similarity:.0%}); a hold-out must not share tasks with "
+            "training data."
+        )
+
+    @property
+    def theirs_is_held(self) -> bool:
+        return self.theirs_set.endswith(Split.HOLDOUT.label)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,11 @@ def record_membership(project: Project, hashes: Iterable[str], *, by: Any, detai
     record_seen(project, tasks, by=by, detail=detail, kind=HoldoutView.Kind.MEMBERSHIP)
 
 
+def record_refusal(project: Project, error: Exception, *, by: Any) -> None:
+    """What a refusal's sentence says of held-out tasks (its `held`), to whom it is shown."""
+    record_membership(project, getattr(error, "held", ()), by=by, detail="a refusal")
+
+
 def record_output_view(run: EvalRun, *, by: Any) -> bool:
     """A page with outputs on held-out tasks is a view: one for each person and evaluation, however often.
 

@@ -10,8 +10,8 @@ from django.shortcuts import redirect, render
 
 from apps.evals.actions import EvalSetError, HoldoutLeak
 from apps.evals.holdout.leaks import Leak
-from apps.evals.holdout.view_log import record_leak_views, record_view
-from apps.evals.models import EvalSet, Split
+from apps.evals.holdout.view_log import record_leak_views, record_seen
+from apps.evals.models import EvalSet
 
 
 def attempt(request: HttpRequest, eval_set: EvalSet, act: Callable[[], object], page: str = "detail") -> HttpResponse:
@@ -26,8 +26,9 @@ def attempt(request: HttpRequest, eval_set: EvalSet, act: Callable[[], object], 
 
 def _side_by_side(request: HttpRequest, eval_set: EvalSet, pair: Leak) -> HttpResponse:
     """Both requests; whoever sees the one that is held out has looked at it."""
-    if pair.theirs_set.endswith(Split.HOLDOUT.label):
+    if pair.theirs_is_held:
         record_leak_views(eval_set.project, [pair], by=request.user)
-    elif eval_set.tasks.holdout().filter(key=pair.key).exists():
-        record_view(eval_set=eval_set, by=request.user, detail="a leak, side by side")
+    else:
+        tasks = eval_set.tasks.filter(key=pair.key)
+        record_seen(eval_set.project, tasks, by=request.user, detail="a leak, side by side")
     return render(request, "evals/leak.html", {"eval_set": eval_set, "leak": pair}, status=400)

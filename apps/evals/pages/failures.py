@@ -18,7 +18,7 @@ from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
 from apps.evals.from_failures import demonstration_of
 from apps.evals.holdout import groups
 from apps.evals.holdout.leaks import Leak, of_task, same
-from apps.evals.holdout.view_log import record_leak_views
+from apps.evals.holdout.view_log import record_leak_views, record_refusal
 from apps.evals.models import EvalSet, Split
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.models import Failure, FailureState
@@ -94,6 +94,7 @@ def _save(request: HttpRequest, failure: Failure, cut: int, form: FailureTaskFor
             if made.made and failure.state == FailureState.OPEN:
                 decide(failure=failure, by=request.user)
     except (actions.EvalSetError, Refused) as error:
+        record_refusal(failure.project, error, by=request.user)
         form.add_error(None, str(error))
         return None
     if made.made:
@@ -138,6 +139,7 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
                 eval_set=eval_set, trajectories=_each(rows), by=request.user, split=split
             )
         except actions.EvalSetError as error:
+            record_refusal(project, error, by=request.user)
             messages.error(request, str(error))
         else:
             tell(request, made)

@@ -19,7 +19,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.evals import actions, exporting, importing
 from apps.evals.forms import ImportChoiceForm, ImportForm
-from apps.evals.holdout.view_log import views_of
+from apps.evals.holdout.view_log import record_refusal, views_of
 from apps.evals.importing import Choice, ImportProblem, Preview
 from apps.evals.models import EvalSet, Split, TaskImport
 
@@ -91,6 +91,7 @@ def import_start(request: HttpRequest, project: Project, pk: str) -> HttpRespons
             eval_set=eval_set, path=path, name=token["name"], choice=choice, by=request.user, answers=answers
         )
     except (ImportProblem, actions.EvalSetError) as problem:
+        record_refusal(project, problem, by=request.user)
         messages.error(request, str(problem))
         return redirect("evals:import", project.slug, pk)
     importing.forget(token["id"])
@@ -164,6 +165,7 @@ def _file(request: HttpRequest, eval_set: EvalSet, split: Split, format: str) ->
     try:
         made = exporting.export(eval_set=eval_set, format=format, split=split, by=request.user)
     except actions.EvalSetError as error:
+        record_refusal(eval_set.project, error, by=request.user)
         messages.error(request, str(error))
         return redirect("evals:export", eval_set.project.slug, eval_set.pk)
     if made.kind == "application/zip":

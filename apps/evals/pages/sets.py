@@ -15,7 +15,7 @@ from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
 from apps.evals import actions
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
-from apps.evals.holdout.view_log import WORN_OUT, record_output_view, record_view, viewers_of, views_of
+from apps.evals.holdout.view_log import WORN_OUT, record_output_view, record_refusal, record_view, viewers_of, views_of
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
 from apps.evals.pages.failures import tell
@@ -196,6 +196,7 @@ def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         try:
             made = actions.submit_eval(project=project, eval_set=eval_set, by=request.user, **form.cleaned_data)
         except actions.EvalSetError as error:
+            record_refusal(project, error, by=request.user)
             form.add_error(None, str(error))
         else:
             return redirect("evals:run", project.slug, made.pk)

@@ -16,7 +16,7 @@ from apps.evals import actions
 from apps.evals.capability.add import add_general
 from apps.evals.diffing import diff
 from apps.evals.forms import VariantsForm
-from apps.evals.holdout.view_log import record_view
+from apps.evals.holdout.view_log import record_seen
 from apps.evals.models import EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
 from apps.evals.pages.failures import tell
@@ -33,8 +33,6 @@ def versions(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view(Role.MEMBER)
 def with_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The same with the hold-out's tasks; that is a look."""
-    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    record_view(eval_set=eval_set, by=request.user, detail="differences of versions")
     return _diff(request, project, pk, looked=True)
 
 
@@ -47,9 +45,14 @@ def _diff(request: HttpRequest, project: Project, pk: str, looked: bool) -> Http
     older, newer = sorted((eval_set, other), key=lambda one: one.version) if other else (None, eval_set)
     changes = diff(older.tasks.all(), newer.tasks.all()) if older else []
     kinds = Counter(change.kind for change in changes)
+    page = page_of(request, changes, 50)
+    if looked:
+        seen = [task.pk for change in page for task in (change.before, change.after) if task]
+        tasks = Task.objects.filter(pk__in=seen)
+        record_seen(project, tasks, by=request.user, detail="differences of versions", each_time=True)
     context = {
         "eval_set": eval_set, "other": other, "others": others, "older": older, "newer": newer, "kinds": kinds,
-        "page": page_of(request, changes, 50), "looked": looked, "held": sum(change.is_held_out for change in changes),
+        "page": page, "looked": looked, "held": sum(change.is_held_out for change in changes),
     }  # fmt: skip
     return render(request, "evals/versions.html", context)
 
