@@ -20,7 +20,7 @@ from apps.trajectories import contents
 from apps.trajectories.models import Arrival, Content, Facet, HourlyCount
 from apps.trajectories.rollups import KIND, SUMS, Counts
 from flywheel.outages import is_transient
-from workers.lib.messages import is_example, is_prompt, native_calls
+from workers.lib.messages import is_example, is_prompt, unread_calls
 
 log = logging.getLogger(__name__)
 AT_ONCE = 40  # arrivals of one transaction
@@ -192,9 +192,9 @@ def words_of(messages: Iterable[dict]) -> Iterator[str]:
         if is_prompt(message) or is_example(message):
             continue
         yield from _strings(message.get("content"))
-        for call in native_calls(message):
-            yield call.tool
-            yield from _strings(call.given)
+        for tool, given in unread_calls(message):
+            yield tool
+            yield from _strings(given)
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -17,6 +17,7 @@ from workers.lib.messages.calls import (
     to_native,
     to_text,
     tool_names,
+    unread_calls,
 )
 from workers.lib.messages.compare import argument_share, call_key, normalise, same_call, same_value
 from workers.lib.messages.content import (
@@ -49,5 +50,5 @@ __all__ = [
     "cleaned", "content_text", "exchanges", "flat_tool", "from_items", "function_of", "functions_of", "is_example", "is_prompt", "is_reasoning",
     "is_request", "json_of", "known_call", "last_answer", "last_request", "native_calls", "native_items", "normalise", "part_text", "read_json",
     "reasoning_of", "same_call", "same_value", "schemas_of", "system_prompt", "text_of", "to_native", "to_text", "tool_names",
-    "unfenced", "unpacked",
+    "unfenced", "unpacked", "unread_calls",
 ]  # fmt: skip

@@ -110,10 +110,15 @@ def _id_of(item: dict) -> str:
     return ""
 
 
+def unread_calls(message: Message) -> list[tuple[str, Any]]:
+    """(tool, arguments as they came) of the native calls that have a name: for many messages much quicker than reading them."""
+    parts = (_parts(item) for item in native_items(message))
+    return [(name, given) for name, given, _ in parts if isinstance(name, str)]
+
+
 def tool_names(message: Message) -> list[str]:
-    """The names of the tools that a message calls, without a look at the arguments."""
-    names = (_parts(item)[0] for item in native_items(message))
-    return [name for name in names if isinstance(name, str)]
+    """The names of the tools that a message calls."""
+    return [name for name, _ in unread_calls(message)]
 
 
 def arguments_of(given: Any) -> dict | None:
