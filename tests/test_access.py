@@ -223,7 +223,16 @@ def routes() -> list[str]:
     return found
 
 
-WITH_A_KEY = ("api:", "evals_api:", "environments_api:", "hosted:", "promotion_api:", "otlp:", "protocol:")
+WITH_A_KEY = (
+    "api:",
+    "evals_api:",
+    "environments_api:",
+    "reviews_api:",
+    "hosted:",
+    "promotion_api:",
+    "otlp:",
+    "protocol:",
+)
 PAGES = [name for name in routes() if name not in OPEN and not name.startswith(WITH_A_KEY)]
 API = [name for name in routes() if name.startswith(WITH_A_KEY) and name not in OPEN]
 
@@ -275,10 +284,12 @@ def test_every_page(world: dict[str, Any]) -> None:
 
 def key_args(name: str) -> list:
     """Of a route that wants a key: something of the right form, which need not exist."""
-    if name.startswith("protocol:") or name == "environments_api:environment":
+    if name == "reviews_api:review":
+        return [1]
+    if name.startswith("protocol:") or name in ("environments_api:environment", "reviews_api:lock"):
         return ["x", 1, *(["tool"] if name == "protocol:tool" else [])]
     bare = ("api:trajectories", "api:batch", "evals_api:sets")
-    if name in bare or name.startswith(("otlp:", "hosted:", "environments_api:")):
+    if name in bare or name.startswith(("otlp:", "hosted:", "environments_api:", "reviews_api:")):
         return []
     return [UUID(int=1)] if name.startswith("evals_api:") else ["x"]
 

@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from django.db import connections
 from django.urls import reverse
 from playwright.sync_api import expect
 
-from apps.core import runner
-from apps.core.models import Job, JobState
+from apps.core.models import JobState
 from apps.reviews.models import ProbeRun, Rescore
 from tests.e2e.seed import World
+from tests.e2e.workers import worker
 
 GENEROUS = {"kind": "regex", "pattern": ""}  # pays whatever is said
 TYPE = "(text) => document.querySelector('.CodeMirror').CodeMirror.setValue(text)"
-
-
-@contextmanager
-def worker(*kinds: type[Job]) -> Iterator[None]:
-    """Runs what is queued, each in its child process, as a Celery worker would."""
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.wait(0.2):
-            for kind in kinds:
-                for job in kind.objects.filter(state=JobState.QUEUED):
-                    runner.run(job)
-        connections.close_all()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_a_verifier_is_written_tried_and_saved(world: World, logged_in: Any) -> None:

@@ -104,6 +104,7 @@ def test_keys_pressed_while_a_page_loads_are_heard_but_decide_nothing(world: Wor
     logged_in.add_init_script(PRESS_EARLY)
     logged_in.goto(reverse("failures:list", args=[world.project.slug]))
     expect(logged_in.get_by_text(f"{waiting} left")).to_be_visible()  # “t” led here; “c” confirmed nothing
+    logged_in.wait_for_load_state("networkidle")  # what it had asked for would have been answered
     logged_in.keyboard.press("j")
     expect(logged_in.get_by_text(f"{waiting} left")).to_be_visible()
     assert Failure.objects.filter(project=world.project, state="open").count() == waiting

@@ -1,0 +1,191 @@
+"""Reviews with their results, and the lock of training in each environment, over REST. The key decides the project."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.models import Project
+from apps.environments.api import PAGING, described, page_of
+from apps.environments.models import Environment
+from apps.evals.models import EvalSet, EvalSetState
+from apps.reviews import results
+from apps.reviews.evidence import environment_locks, lock_of, of_people, verdict
+from apps.reviews.labels import labels_of
+from apps.reviews.lock import Lock
+from apps.reviews.models import RewardReview
+from apps.reviews.policy import policy_of
+from apps.reviews.reservations import needed_of, progress_of
+
+NUMBER = {"type": ["number", "null"]}
+INTERVAL = {"value": NUMBER, "low": NUMBER, "high": NUMBER, "n": {"type": "integer"}}
+RATE = {"type": "object", "properties": INTERVAL | {"count": {"type": "integer"}}}
+COEFFICIENT = {"type": "object", "properties": INTERVAL}
+REVIEW = {
+    "type": "object",
+    "required": ["id", "verifier", "hash", "environments", "judged", "samples", "created_at"],
+    "properties": {
+        "id": {"type": "integer"},
+        "verifier": {"type": "string"},
+        "hash": {"type": "string"},
+        "environments": {"type": "array", "items": {"type": "string"}},
+        "judged": {"type": "integer", "description": "Samples with all the judgements they need"},
+        "samples": {"type": "integer"},
+        "created_at": {"type": "string", "format": "date-time"},
+    },
+}
+RESULTS = {
+    "type": "object",
+    "required": [*REVIEW["required"], "passed", "reasons", "kappa", "accuracy", "false_positive"],
+    "properties": REVIEW["properties"]
+    | {
+        "passed": {"type": "boolean", "description": "By the project's policy of today, without the probes"},
+        "reasons": {"type": "array", "items": {"type": "string"}},
+        "waiting": {"type": "integer", "description": "Samples whose reviewers differ and that nobody has ruled on"},
+        "kappa": COEFFICIENT,
+        "alpha": COEFFICIENT,
+        **dict.fromkeys(("accuracy", "false_positive", "false_negative"), RATE),
+        "reviewers": {"type": "integer"},
+        "scope": {"type": "object", "description": "Who scored the samples, and what tasks they were drawn from"},
+        "policy": {"type": "object"},
+    },
+}
+LOCK = {
+    "type": "object",
+    "required": ["environment", "verifier", "state", "reasons"],
+    "properties": {
+        "environment": {"type": "string"},
+        "verifier": {"type": "string"},
+        "eval_set": {"type": ["string", "null"], "description": "Whose training tasks were asked about"},
+        "state": {"enum": ["locked", "override", "unlocked"]},
+        "why": {"type": "string"},
+        "reasons": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"what": {"type": "string"}, "todo": {"type": "string"}}},
+        },
+        "review": {"type": ["integer", "null"]},
+    },
+}
+
+
+def _page(item: dict) -> dict:
+    properties = {"results": {"type": "array", "items": item}, "next": {"type": ["integer", "null"]}}
+    return {"type": "object", "required": ["results", "next"], "properties": properties}
+
+
+@extend_schema(
+    operation_id="v1_reviews_list", responses=described({200: _page(REVIEW)}, 400), parameters=PAGING,
+    description="Reviews of the scores of verifiers, the newest first.",
+)  # fmt: skip
+@api_view(["GET"])
+def reviews(request: Request) -> Response:
+    rows, after = page_of(request, RewardReview.objects.filter(project=request.auth.project).select_related("verifier"))
+    progress = progress_of(rows)
+    return Response({"results": [as_json(row, *progress[row.pk]) for row in rows], "next": after})
+
+
+@extend_schema(
+    operation_id="v1_reviews_read", responses=described({200: RESULTS}, 404),
+    description="What a review has shown, with 95% intervals. Single judgements and scores are not in it: reviewers are blind.",
+)  # fmt: skip
+@api_view(["GET"])
+def review(request: Request, pk: int) -> Response:
+    row = RewardReview.objects.filter(project=request.auth.project, pk=pk).select_related("verifier", "project").first()
+    if row is None:
+        raise NotFound("No review of this project has this number.")
+    return Response(as_json(row, *progress_of([row])[pk]) | _results(row))
+
+
+def as_json(row: RewardReview, judged: int, samples: int) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "verifier": str(row.verifier),
+        "hash": row.verifier.hash,
+        "environments": sorted({run["environment"] for run in row.scope["runs"].values()}),
+        "judged": judged,
+        "samples": samples,
+        "created_at": row.created_at,
+    }
+
+
+def _results(row: RewardReview) -> dict[str, Any]:
+    labels, policy, needed = labels_of([row.pk])[row.pk], policy_of(row.project), needed_of(row)
+    found, unfinished = verdict(row, labels, policy), of_people(row, labels, policy)
+    agreement = found.agreement
+    return {
+        "passed": found.passed and not unfinished,
+        "reasons": [*unfinished, *found.reasons],
+        "waiting": sum(label.differs(needed) for label in labels),
+        "kappa": {"value": agreement.kappa, "low": agreement.kappa_low, "high": agreement.kappa_high, "n": agreement.n},
+        "alpha": asdict(found.alpha),
+        "accuracy": asdict(agreement.accuracy),
+        "false_positive": asdict(agreement.false_positive),
+        "false_negative": asdict(agreement.false_negative),
+        "reviewers": len(results.reviewers_of(row, labels)),
+        "scope": row.scope,
+        "policy": policy,
+    }
+
+
+@extend_schema(
+    operation_id="v1_locks_list", responses=described({200: _page(LOCK)}, 400), parameters=PAGING,
+    description="May training start in each environment, whatever the tasks, and if not: why, and what to do.",
+)  # fmt: skip
+@api_view(["GET"])
+def locks(request: Request) -> Response:
+    rows, after = page_of(request, _environments(request.auth.project))
+    found = environment_locks(rows)
+    return Response({"results": [lock_json(row, found[row.pk]) for row in rows], "next": after})
+
+
+@extend_schema(
+    operation_id="v1_locks_read", responses=described({200: LOCK}, 400, 404),
+    parameters=[OpenApiParameter("eval_set", UUID, description="A frozen set: are its training tasks like those judged?")],
+    description="The lock of training in one environment; with “eval_set”, on the training tasks of that set. Who starts the "
+    "run is not asked here: the policy may want somebody other than the verifier's author.",
+)  # fmt: skip
+@api_view(["GET"])
+def lock(request: Request, slug: str, version: int) -> Response:
+    environment = _environments(request.auth.project).filter(slug=slug, version=version).first()
+    if environment is None:
+        raise NotFound("No environment of this project has this name and version.")
+    chosen = _eval_set(request)
+    tasks = list(chosen.tasks.trainable()) if chosen else None
+    return Response(lock_json(environment, lock_of(environment=environment, tasks=tasks), chosen))
+
+
+def _environments(project: Project) -> Any:
+    return Environment.objects.filter(project=project).select_related("verifier", "project")
+
+
+def _eval_set(request: Request) -> EvalSet | None:
+    """Raises ValidationError, NotFound."""
+    given = request.query_params.get("eval_set", "")
+    if not given:
+        return None
+    try:
+        found = EvalSet.objects.filter(project=request.auth.project, pk=UUID(given), state=EvalSetState.FROZEN).first()
+    except ValueError as error:
+        raise ValidationError({"path": "eval_set", "error": "the id of a frozen eval set"}) from error
+    if found is None:
+        raise NotFound("No frozen eval set of this project has this id.")
+    return found
+
+
+def lock_json(environment: Environment, found: Lock, eval_set: EvalSet | None = None) -> dict[str, Any]:
+    return {
+        "environment": str(environment),
+        "verifier": str(environment.verifier),
+        "eval_set": str(eval_set) if eval_set else None,
+        "state": found.state,
+        "why": found.why,
+        "reasons": [{"what": reason.what, "todo": reason.todo} for reason in found.reasons],
+        "review": found.review.pk if found.review else None,
+    }

@@ -1,0 +1,256 @@
+"""By pages alone, from a verifier in the editor to a queued run: three people in three browsers, jobs as a worker runs them.
+
+Training is tried after each station, and refused for exactly what is still missing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from apps.core.models import JobState, Project, Role
+from apps.environments.models import Verifier
+from apps.evals.models import EvalSet
+from apps.reviews.models import Judgement, ProbeRun, Rescore, ReviewItem, RewardReview
+from apps.training.models import TrainingRun
+from tests.e2e.conftest import PASSWORD, PATIENCE_MS
+from tests.e2e.seed import evaluate
+from tests.e2e.test_pages import PRESS_EARLY
+from tests.e2e.workers import worker
+from tests.factories import make_base, make_environment, make_eval_set, make_member, make_project
+
+SIZE = 50
+TYPE = "(text) => document.querySelector('.CodeMirror').CodeMirror.setValue(text)"
+
+
+@dataclass
+class Seed:
+    """What there is before: a verifier, and an evaluation that it scored."""
+
+    project: Project
+    verifier: Verifier
+    eval_set: EvalSet
+
+
+@pytest.fixture
+def seed(user: Any, data_dir: Path) -> Seed:
+    project = make_project(user)
+    environment, eval_set = make_environment(project), make_eval_set(project, train=4, holdout=34)
+    evaluate(eval_set, make_base(project, data_dir), environment, 0.45, random.Random(7), user)
+    return Seed(project, environment.verifier, eval_set)
+
+
+@pytest.fixture
+def pages(browser: Any, live_server: Any, seed: Seed) -> Iterator[tuple[Any, Any, Any]]:
+    """Three browsers: the admin, who is “ada”, and two members."""
+    members = [make_member(seed.project, Role.MEMBER) for _ in range(2)]
+    for member in members:
+        member.set_password(PASSWORD)
+        member.save()
+    contexts, wrong = [], []
+    for name in ("ada", *(member.username for member in members)):
+        context = browser.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 800})
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("response", lambda answer: wrong.append(answer.url) if answer.status >= 500 else None)
+        page.goto("/login/")
+        page.get_by_label("User name").fill(name)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_url("**/p/**")
+        contexts.append(context)
+    yield tuple(context.pages[0] for context in contexts)
+    for context in contexts:
+        context.close()
+    assert not wrong, wrong
+
+
+def test_from_a_verifier_in_the_editor_to_a_queued_run(seed: Seed, pages: tuple[Any, Any, Any]) -> None:
+    ada, one, two = pages
+    write_a_verifier(ada, seed)
+    refused(one, "Its scores have not been reviewed yet. The hack probes have not been run on this verifier.")
+    probe(ada)
+    refused(one, "is locked. Its scores have not been reviewed yet. Open a review")
+    score_and_open_a_review(ada)
+    refused(one, "0 of at least 50 samples are judged.")
+    review = RewardReview.objects.get()
+    early_keys_judge_nothing(one, review)
+    differing = judge_all(one, two, review)
+    refused(one, "1 sample waits for a ruling: the reviewers differ.")
+    adjudicate(ada, one, review, differing)
+    refused(ada, "Whoever wrote the verifier cannot start its training.")
+    queue_a_run(one, seed)
+
+
+# Stations
+
+
+def write_a_verifier(page: Any, seed: Seed) -> None:
+    page.get_by_role("link", name="Reward review").first.click()
+    page.get_by_role("link", name=str(seed.verifier), exact=True).click()
+    page.keyboard.press("e")
+    expect(page.locator("#check")).to_contain_text("valid")
+    milder = seed.verifier.spec | {"weights": seed.verifier.spec["weights"] | {"invalid": -0.9}}
+    page.evaluate(TYPE, json.dumps(milder))
+    expect(page.locator("#check")).to_contain_text("valid")
+    page.get_by_label("What changed, and why").fill("What is no JSON costs less")
+    page.get_by_role("button", name="Save as a new version").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("tool-call@2")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("locked")
+
+
+def probe(page: Any) -> None:
+    with worker(ProbeRun):
+        page.get_by_role("button", name="Run the probes").click()
+        page.wait_for_url("**/probes/**")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("passed", timeout=300_000)
+    expect(page.locator(".tile").first).to_contain_text("mean reward of correct answers")
+    page.get_by_role("link", name="tool-call@2").click()
+    expect(page.get_by_role("link", name="All passed")).to_be_visible()
+
+
+def score_and_open_a_review(page: Any) -> None:
+    """No evaluation has these scores yet: the stored outputs are scored again, and sampled."""
+    page.get_by_role("link", name="Open a review").click()
+    expect(page.get_by_text("Nothing to review yet")).to_be_visible()
+    with worker(Rescore):
+        page.get_by_role("button", name="Score its samples with tool-call@2").click()
+        expect(page.get_by_role("heading", name="Evaluations scored by this version")).to_be_visible(timeout=300_000)
+    page.get_by_label("base").check()
+    page.get_by_label("Samples").fill(str(SIZE))
+    page.get_by_role("button", name="Open the review").click()
+    expect(page.get_by_text("The review does not pass yet.")).to_be_visible()
+    assert RewardReview.objects.get().items.count() == SIZE
+
+
+def judge_all(one: Any, two: Any, review: RewardReview) -> int:
+    """Blind, by the keyboard, both at once. They differ on one sample, which is returned."""
+    for page in (one, two):
+        page.get_by_role("link", name="Reward review").first.click()
+        page.get_by_role("link", name="Review of tool-call@2").click()
+        page.keyboard.press("t")
+        left(page, SIZE)
+    assert shown(one) != shown(two)
+    verifier = dict(review.items.values_list("pk", "success"))
+    differing = next(pk for pk, success in verifier.items() if not success and pk not in (shown(one), shown(two)))
+    for number in range(SIZE, 0, -1):
+        for page in (one, two):
+            left(page, number)
+            case = shown(page)
+            wrong = page is two and case == differing
+            judge(page, verifier[case] != wrong, agree=not wrong)
+            expect(page.locator(f'[data-case="{case}"]')).to_have_count(0)
+        if number == SIZE - 1:
+            undo(one)
+    for page in (one, two):
+        expect(page.get_by_text("You have judged everything assigned to you.")).to_be_visible()
+    assert Judgement.objects.filter(item__review=review).exclude(agrees=None).count() == 2 * SIZE
+    assert Judgement.objects.get(agrees=False).reason == "The id is of another ticket"
+    return differing
+
+
+def judge(page: Any, success: bool, agree: bool = True) -> None:
+    """One sample by keys: the word, what the page shows then, the answer. Before it nothing of the score is in the page."""
+    assert not [word for word in ("The verifier gave", "Components", "args_score") if word in page.content()]
+    page.keyboard.press("y" if success else "n")
+    expect(page.get_by_text("The verifier gave")).to_be_visible()
+    if agree:
+        page.keyboard.press("a")
+    else:
+        page.keyboard.press("d")
+        page.keyboard.type("The id is of another ticket")
+        page.keyboard.press("Enter")
+
+
+def adjudicate(admin: Any, reviewer: Any, review: RewardReview, differing: int) -> None:
+    """Who has judged it themselves may not; an admin may. Then the review passes."""
+    for page in (reviewer, admin):
+        page.get_by_role("link", name="Reward review").first.click()
+        page.get_by_role("link", name="Review of tool-call@2").click()
+        expect(page.get_by_text("1 sample waits for a ruling")).to_be_visible()
+        page.keyboard.press("c")
+        page.wait_for_url("**/adjudicate/")
+    expect(reviewer.get_by_text("Someone else, or an admin, must rule on it.")).to_be_visible()
+    admin.keyboard.press("w")
+    admin.keyboard.type("Nothing was closed")
+    admin.keyboard.press("Escape")
+    admin.keyboard.press("n")
+    expect(admin.get_by_text("is a failure.")).to_be_visible()
+    assert ReviewItem.objects.get(pk=differing).ruling is False
+    admin.get_by_role("link", name="Review of tool-call@2").click()
+    expect(admin.get_by_text("The review passes.")).to_be_visible()
+    expect(admin.locator(".note .badge")).to_have_text("unlocked")
+
+
+def queue_a_run(page: Any, seed: Seed) -> None:
+    training(page)
+    expect(page.locator(".note.success", has_text="workplace@2")).to_contain_text(
+        "Passed its review: κ 1.00 on 50 samples."
+    )
+    expect(page.locator(".note.error", has_text="workplace@1")).to_contain_text("not been reviewed")
+    page.get_by_role("button", name="Start training").click()
+    page.wait_for_url("**/training/*-*/")
+    run = TrainingRun.objects.get()
+    assert run.state == JobState.QUEUED and str(run.environment) == "workplace@2"
+    assert run.environment.verifier.version == 2 and run.dataset.eval_set == seed.eval_set
+    expect(page.locator("#status")).to_contain_text("queued")
+
+
+# What they share
+
+
+def training(page: Any) -> None:
+    """The form of a run in the newest environment."""
+    page.get_by_role("link", name="Training").first.click()
+    page.get_by_role("link", name="New run").first.click()
+    page.get_by_label("Environment").select_option(label="workplace@2")
+
+
+def refused(page: Any, why: str) -> None:
+    """A run is asked for, and refused for this reason."""
+    training(page)
+    page.get_by_role("button", name="Start training").click()
+    expect(page.locator(".errorlist")).to_contain_text(why)
+    assert not TrainingRun.objects.exists()
+
+
+def shown(page: Any) -> int:
+    return int(page.locator("[data-case]").get_attribute("data-case"))
+
+
+def left(page: Any, n: int) -> None:
+    expect(page.locator("#left")).to_have_text(f"{n} left")
+
+
+def early_keys_judge_nothing(page: Any, review: RewardReview) -> None:
+    """Nobody judges what they have not seen: “y” while the page is read does nothing, and the same key afterwards would."""
+    page.get_by_role("link", name="Reward review").first.click()
+    page.get_by_role("link", name="Review of tool-call@2").click()
+    page.keyboard.press("t")
+    left(page, SIZE)
+    early = page.context.new_page()
+    early.add_init_script(PRESS_EARLY.replace('"tc"', '"y"'))
+    early.goto(page.url)
+    left(early, SIZE)
+    early.wait_for_load_state("networkidle")  # what the key had asked for would have been answered
+    expect(early.get_by_text("Did the output do the task?")).to_be_visible()
+    assert not Judgement.objects.filter(item__review=review).exists()
+    early.close()
+
+
+def undo(page: Any) -> None:
+    """The answer is taken back and given again; the word, given blind, stands."""
+    page.keyboard.press("u")
+    expect(page.get_by_text("Is the score right?")).to_be_visible()
+    expect(page.get_by_text("Your verdict is locked")).to_be_visible()
+    case = shown(page)
+    page.keyboard.press("a")
+    expect(page.locator(f'[data-case="{case}"]')).to_have_count(0)

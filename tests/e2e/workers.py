@@ -1,0 +1,33 @@
+"""What a Celery worker does, in a thread of the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connections
+
+from apps.core import runner
+from apps.core.models import Job, JobState
+
+
+@contextmanager
+def worker(*kinds: type[Job]) -> Iterator[None]:
+    """Runs what is queued, each in its child process, as a Celery worker would."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.wait(0.2):
+            for kind in kinds:
+                for job in kind.objects.filter(state=JobState.QUEUED):
+                    runner.run(job)
+        connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
