@@ -48,7 +48,7 @@ def test_what_is_nearly_right_is_not_paid(gold: str, paid_before: str) -> None:
     ("answer", "reason"),
     [
         ("x" * 600, "wrong answer"), ("x+" * 600 + "x", "1,201 characters; 1,000 are allowed"), ("9" * 100_000, "100,000 characters"),
-        ("{" * 400 + "x" + "}" * 400, "not one clear answer"), ("\\frac" * 100, "not one clear answer"), ("(((9!)!)!)!", "too much"),
+        ("{" * 400 + "x" + "}" * 400, "not one clear answer"), ("\\frac" * 100, "not one clear answer"), ("(((9!)!)!)!", "too large"), ("9^{9^{9^{9}}}", "too large"),
         ("__import__('os').system('true')", "not one clear answer"), ("().__class__", "not one clear answer"), ("\\sqrt{" * 150, "unbalanced"),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ equal with near certainty (Schwartz 1980, Zippel 1979 for polynomials).
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -16,6 +17,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 
 from workers.lib.maths.reading import Node, Unreadable
 
+MOST_DIGITS = 100_000.0
 DIGITS, POINTS, NEEDED = 50, 6, 4
 _SMALL, _HUGE = sympy.Integer(10) ** 15, sympy.Integer(10) ** 1000
 _CONFIG = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
@@ -34,7 +36,29 @@ def parsed(text: str) -> Any:
         raise Unreadable(f"not an expression: {text[:60]!r}") from error
     if not isinstance(found, sympy.Expr) or found.atoms(sympy.core.function.AppliedUndef):
         raise Unreadable(f"not an expression: {text[:60]!r}")
+    _size(found)
     return found.xreplace({symbol: sympy.I for symbol in found.free_symbols if symbol.name == "i"})
+
+
+def _size(expression: Any) -> float:
+    """About how large the number is, so that nobody computes a tower of powers. Raises Unreadable."""
+    sizes = [_size(part) for part in expression.args]
+    try:
+        if isinstance(expression, sympy.Pow):
+            return max(sizes[0], 1.0) ** _within(sizes[1], MOST_DIGITS)
+        if isinstance(expression, sympy.factorial | sympy.gamma):
+            return math.gamma(_within(sizes[0], 10_000) + 1)
+        if expression.is_Number:
+            return abs(float(expression))
+        return math.prod(max(size, 1.0) for size in sizes) if isinstance(expression, sympy.Mul) else sum(sizes) or 4.0
+    except OverflowError:
+        return math.inf
+
+
+def _within(size: float, most: float) -> float:
+    if size > most:
+        raise Unreadable("a number too large to compute")
+    return size
 
 
 def check(node: Node) -> None:

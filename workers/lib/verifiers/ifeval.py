@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from workers.lib.patterns import PatternError, as_bytes, compiled
 from workers.lib.verifiers.base import Unscorable
 
+LONGEST_WORD = 300
 _PLAIN = re.compile(
     r"[\w\s.,;:!'\"&/@#%=<>~-]*"
 )  # as a pattern it takes no step twice; the full stop stands for any character
@@ -107,7 +109,15 @@ def _word_splitter() -> Any:
 
 
 def _in_capitals(text: str) -> int:
-    return sum(word.isupper() for line in text.splitlines() for word in _word_splitter().tokenize(line))
+    """The tokens in capitals. What has no capital is not taken apart, and what is longer than any word counts as one."""
+    parts = Counter(part for part in text.split() if part != part.lower())
+    return sum(count * _capitals_of(part) for part, count in parts.items())
+
+
+def _capitals_of(part: str) -> int:
+    if len(part) > LONGEST_WORD:
+        return int(part.isupper())
+    return sum(word.isupper() for word in _word_splitter().tokenize(part))
 
 
 @lru_cache(maxsize=1)
