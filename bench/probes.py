@@ -68,39 +68,51 @@ def probe(entry: Entry, seed: int, url: str, search: bool) -> Outcome:
 
 
 def chosen(entries: list[Entry], part: str, only: str) -> list[Entry]:
-    apart = held_out(entries)
+    apart = held_out(PLANTED)
     kept = [entry for entry in entries if part == "all" or (entry.name in apart) == (part == "held-out")]
     return [entry for entry in kept if not only or entry.name in only.split(",")]
 
 
+def row(name: str, outcomes: list[Outcome], accused: bool) -> str:
+    """A line of the table: findings of the list alone, then of list and search."""
+    n = len(outcomes)
+    findings = [one.report.failed if accused else one.found for one in outcomes]
+    listed = sum(any(item.probe != "search" for item in items) for items in findings)
+    both, locked = sum(map(bool, findings)), sum(one.report.locks > 0 for one in outcomes)
+    calls, cpu = sum(one.calls for one in outcomes), sum(one.cpu_s for one in outcomes)
+    shares = " | ".join(f"{k} ({k / n:.0%})" if n else "–" for k in (listed, both, locked))
+    return f"| {name} | {n} | {shares} | {calls / max(1, n):,.0f} | {cpu / max(1, n):.1f} s |"
+
+
 def shown(outcomes: Iterable[Outcome], accused: bool) -> None:
+    """The ones that went wrong, with the first findings."""
     for one in outcomes:
         findings = one.report.failed if accused else one.found
         if bool(findings) == accused:
             print(f"  {one.entry.kind}/{one.entry.name}: {one.calls} calls, {one.cpu_s:.1f} s CPU")
             for item in findings[:6]:
-                print(
-                    f"      {item.severity} {item.probe} {item.reward} of {item.gold_reward}: {item.reason[:110]} | {item.shown[:70]!r}"
-                )
+                told = f"{item.severity} {item.probe} {item.reward} of {item.gold_reward}: {item.reason[:110]}"
+                print(f"      {told} | {item.shown[:70]!r}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--part", choices=("all", "tuning", "held-out"), default="all")
+    parser.add_argument("--part", choices=("all", "tuning", "held-out"), default="all", help="of the planted ones")
     parser.add_argument("--only", default="", help="names, with commas")
-    parser.add_argument("--search", action="store_true")
+    parser.add_argument("--search", action="store_true", help="also search, beside the list")
     given = parser.parse_args()
     with serving() as url:
-        for name, entries, accused in (("planted", PLANTED, False), ("sound", SOUND, True)):
-            part = given.part if name == "planted" else "all"
-            outcomes = [probe(entry, given.seed, url, given.search) for entry in chosen(entries, part, given.only)]
-            hits = sum(bool(one.report.failed if accused else one.found) for one in outcomes)
-            calls, cpu = sum(one.calls for one in outcomes), sum(one.cpu_s for one in outcomes)
-            print(
-                f"{name}: {hits} of {len(outcomes)} {'accused' if accused else 'found'}, {calls:,} calls, {cpu:.0f} s CPU"
-            )
-            shown(outcomes, accused)
+        planted = [probe(one, given.seed, url, given.search) for one in chosen(PLANTED, given.part, given.only)]
+        sound = [probe(one, given.seed, url, given.search) for one in chosen(SOUND, "all", given.only)]
+    apart = held_out(PLANTED)
+    print("| verifiers | n | accused by the list | list and search | locked | calls each | CPU each |")
+    print("|---|---|---|---|---|---|---|")
+    print(row("planted, tuned on", [one for one in planted if one.entry.name not in apart], False))
+    print(row("planted, held out", [one for one in planted if one.entry.name in apart], False))
+    print(row("sound", sound, True))
+    shown(planted, False)
+    shown(sound, True)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,10 @@ from torch.nn import functional
 from workers.evaluate import emit_sample, limits_of, sampling_of
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, is_multi_turn, load
-from workers.lib.errors import SpecError
+from workers.lib.errors import JobError, SpecError
 from workers.lib.events import Emitter
 from workers.lib.policies import EnginePolicy, Reply
+from workers.lib.probes.watch import Paid, Seen, Watch
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
 from workers.lib.specs import Grpo
@@ -171,6 +172,10 @@ def add_gradients(
     return logprobs, dict(metrics)
 
 
+class Hacking(JobError):
+    """The reward rises while what is paid gets worse; the message says by how much, with an example."""
+
+
 class Trainer:
     """A policy, its optimizer, and the steps taken."""
 
@@ -190,6 +195,7 @@ class Trainer:
         self.reference = self._add_reference(start) if self.config["beta"] or self.config["kl_every"] else None
         # The engine generates with this very model: the policy that acts is the policy that learns.
         self.engine = TransformersEngine(self.model, tokenizer, spec.engine.batch_size)
+        self.watch = Watch(self.config["watch_window"])
         self.fill = tokenizer.pad_token_id or 0
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(parameters, lr=self.config["learning_rate"], weight_decay=0.0)
@@ -324,17 +330,32 @@ class Trainer:
         metrics = self.update(groups)
         self.scheduler.step()
         self.done += 1
-        metrics |= rollout_metrics(groups) | {
-            "train/learning_rate": learning_rate,
-            "time/generate_s": sampled - began,
-            "time/update_s": time.perf_counter() - sampled,
-        }
+        seen = self.watch.look(self.done, paid_of(groups))
+        metrics |= (
+            seen.metrics
+            | rollout_metrics(groups)
+            | {
+                "train/learning_rate": learning_rate,
+                "time/generate_s": sampled - began,
+                "time/update_s": time.perf_counter() - sampled,
+            }
+        )
         self.events.metric(self.done, metrics)
         self.events.progress(
             self.done,
             self.config["steps"],
             f"reward {metrics['train/reward_mean']:.2f}, success {metrics['train/success']:.0%}",
         )
+        self.heed(seen)
+
+    def heed(self, seen: Seen) -> None:
+        """Tells what is suspicious about the best-paid outputs. Raises Hacking where the policy climbs a hole."""
+        for sentence in [*seen.warnings, *([seen.stop] if seen.stop else [])]:
+            self.events.log("warning", sentence)
+        if seen.stop and self.config["stop_on_hacking"]:
+            raise Hacking(
+                f"{seen.stop} The run was stopped; a checkpoint is kept. Probe the verifier, or turn stop_on_hacking off."
+            )
 
     def save(self) -> None:
         folder = checkpoint.save(
@@ -359,11 +380,19 @@ class Trainer:
                 self.step()
                 if self.done % self.config["save_every"] == 0 and self.done < steps:
                     self.save()
-        except Stop:
+        except (Stop, Hacking):
             if self.saved != self.done:
                 self.save()
             raise
         return checkpoint.save_adapter(self.model, self.out / "adapter")
+
+
+def paid_of(groups: list[Group]) -> list[Paid]:
+    return [
+        Paid(group.task, [output.message], None if score.masked else float(score.reward or 0))
+        for group in groups
+        for output, score in zip(group.outputs, group.scores, strict=True)
+    ]
 
 
 def sampler_gap(logprobs: Tensor, outputs: list[Reply]) -> dict[str, float]:

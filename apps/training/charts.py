@@ -16,6 +16,11 @@ FIGURES = (
         "Groups without spread, truncated answers",
         {"zero spread": "train/zero_std_share", "truncated": "train/truncated_share"},
     ),
+    (
+        "watch",
+        "Best-paid outputs of the step",
+        {"wrong": "watch/best_wrong", "claims": "watch/best_claims", "copied prompt": "watch/best_copied_prompt"},
+    ),
     ("length", "Completion length (tokens)", {"tokens": "train/completion_length"}),
     ("gap", "|Δ log p| sampler to trainer", {"mean": "train/logp_diff_mean", "max": "train/logp_diff_max"}),
     ("time", "Seconds per step", {"generate": "time/generate_s", "update": "time/update_s"}),

@@ -23,6 +23,9 @@ class TrainingForm(PlainForm):
     prompts_per_step = forms.IntegerField(min_value=1, max_value=1024, initial=4, help_text="GRPO: groups per step")
     generations = forms.IntegerField(min_value=2, max_value=128, initial=8, help_text="GRPO: completions per prompt")
     beta = forms.FloatField(min_value=0, initial=0.0, help_text="GRPO: weight of the KL to the start")
+    stop_on_hacking = forms.BooleanField(
+        required=False, initial=True, help_text="GRPO: end the run where the reward rises while what is paid gets worse"
+    )
     seed = forms.IntegerField(initial=0)
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
@@ -51,5 +54,6 @@ class TrainingForm(PlainForm):
             "loss_type": "dapo",
             "eval_every": max(1, data["steps"] // 4),
             "eval_samples": 2,
+            "stop_on_hacking": data["stop_on_hacking"],
             "max_new_tokens": data["environment"].harness.get("max_new_tokens", 64),
         }

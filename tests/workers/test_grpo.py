@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from workers import grpo
 from workers.grpo import Group, add_gradients, advantages, sampler_gap
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.errors import SpecError
+from workers.lib.probes.watch import Seen, Watch
 from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Lora
 from workers.lib.verifiers import Score
@@ -455,6 +457,20 @@ def test_a_stop_anywhere_leaves_a_checkpoint_from_which_all_goes_on(
     main(spec | {"resume_from": saved["path"]}, rest, StopFlag())
     assert rest.rows("result") and max(step for step, _ in metrics_of(rest)) == 3
     assert min(row["step"] for row in rest.rows("metric") if "train/loss" in row["values"]) == saved["step"] + 1
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_run_that_climbs_a_hole_says_so_and_ends_with_a_checkpoint(
+    stops: bool, run_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {2: Seen({"watch/best_wrong": 1.0}, ["Longer."], "The policy climbs a hole.")}
+    monkeypatch.setattr(Watch, "look", lambda watch, step, paid: seen.get(step, Seen({}, [])))
+    spec = run_spec(config=CONFIG | {"save_every": 100, "stop_on_hacking": stops}, validation_tasks=[])
+    with pytest.raises(grpo.Hacking, match="climbs a hole.*checkpoint is kept") if stops else nullcontext():
+        main(spec, events, StopFlag())
+    assert [row["message"] for row in events.rows("log")] == ["Longer.", "The policy climbs a hole."]
+    assert [row["step"] for row in events.rows("checkpoint")] == ([2] if stops else [])
+    assert metrics_of(events)[2, "watch/best_wrong"] == 1.0
 
 
 def test_sigterm_saves_and_exits_with_143(run_spec: Callable[..., dict], tmp_path: Path) -> None:

@@ -147,6 +147,8 @@ class GrpoConfig(Training, kw_only=True):
     eval_every: Count = 0
     eval_samples: AtLeastOne = 1
     save_every: AtLeastOne = 5
+    watch_window: Count = 5  # steps that are compared to see reward hacking (docs/probes.md); 0: it is not watched for
+    stop_on_hacking: bool = True  # whether the run ends where the reward rises while the best-paid outputs get worse
 
 
 class SftRow(Form, kw_only=True):

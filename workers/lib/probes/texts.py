@@ -225,6 +225,8 @@ def shotgun(case: Case, context: Context) -> Iterator[Wish]:
     if case.calls is not None or not case.answers or case.has_code:
         return
     gold, form = case.answers[0], context.form(case)
+    if len(gold) > LONG_ANSWER:
+        return
     wrong = last_text(context.wrong(case))
     bare_wrong = next(
         (as_text(answer) for other in context.cases for answer in other.answers if answer != gold), "17239"

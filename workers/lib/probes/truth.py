@@ -19,7 +19,7 @@ from workers.lib.probes.cases import Case, as_text
 _WRAPPED = re.compile(r"\\boxed\{(.*)\}|<answer>(.*)</answer>|####\s*(.*)|the answer is:?\s*(.*)", re.DOTALL | re.I)
 _EDGES = " \n\t.!\"'`*_"
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?", re.I)
-LONG_ANSWER = 60  # characters from which an answer may be right in other words
+LONG_ANSWER = 40  # characters from which an answer may be right in other words
 UNLIKE = 0.4  # of their letters that texts which have nothing in common may share
 SHORT = 300  # characters up to which texts are compared letter by letter
 NAME_SHARE = 0.5  # of a call: the rest is its arguments
