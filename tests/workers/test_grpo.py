@@ -466,7 +466,7 @@ def test_a_run_that_climbs_a_hole_says_so_and_ends_with_a_checkpoint(
     seen = {2: Seen({"watch/best_wrong": 1.0}, ["Longer."], "The policy climbs a hole.")}
     monkeypatch.setattr(Watch, "look", lambda watch, step, paid: seen.get(step, Seen({}, [])))
     spec = run_spec(config=CONFIG | {"save_every": 100, "stop_on_hacking": stops}, validation_tasks=[])
-    with pytest.raises(grpo.Hacking, match="climbs a hole.*checkpoint is kept") if stops else nullcontext():
+    with pytest.raises(grpo.Hacking, match="The run was stopped; a checkpoint is kept") if stops else nullcontext():
         main(spec, events, StopFlag())
     assert [row["message"] for row in events.rows("log")] == ["Longer.", "The policy climbs a hole."]
     assert [row["step"] for row in events.rows("checkpoint")] == ([2] if stops else [])
