@@ -2,14 +2,19 @@
 
 Both were evaluated on the same tasks in the same environment; what the agent brings, such as its prompt, may differ. Every
 check is on the tasks' paired differences (candidate − baseline). The gate promotes what is shown to be better and not worse,
-rejects what is shown to be worse, and says *inconclusive* where the data do not tell. How often it may be wrong is fixed over all comparisons (`error_control`).
+rejects what is shown to be worse, and says *inconclusive* where the data do not tell. How often it may be wrong is fixed
+over all comparisons (`error_control`).
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
+from itertools import islice, takewhile
 
 from apps.core.diffing import changed_lines
+from apps.evals.bounds import fixed_order
 from apps.promotion.gate import checks
 from apps.promotion.gate.error_control import level_of
 from apps.promotion.gate.guards import Guards, guards
@@ -21,7 +26,7 @@ from apps.promotion.gate.types import Check, Evaluation, NotComparable, Report, 
 MEASURED = ("reward", "latency_ms", "input_tokens", "output_tokens")
 LARGEST = 1e15  # of a measurement: sums and ratios of them are still finite
 
-__all__ = ["Check", "Evaluation", "NotComparable", "Policy", "Report", "Timing", "compare"]
+__all__ = ["Check", "Evaluation", "NotComparable", "Policy", "Report", "Timing", "compare", "prefix"]
 
 
 def compare(
@@ -34,7 +39,8 @@ def compare(
     for pair in [(baseline, candidate), *filter(None, measured.values())]:
         _require_same(*pair)
     pairs, level = Pairs(baseline, candidate), level_of(comparison, rules.alpha)
-    success = checks.success(pairs, level)
+    planned = len(baseline.planned) or len(pairs.tasks)
+    success = checks.success(pairs, level, rules.sequential)
     found = [
         success,
         checks.reward(pairs),
@@ -45,9 +51,43 @@ def compare(
         checks.masked(pairs, rules),
         *guards(measured, rules),
     ]
+    if len(pairs.tasks) < planned:
+        found = [_until_complete(check) for check in found]
     verdict, summary = _verdict(success, found, rules)
     changes = list(changed_lines(_agent_lines(baseline.agent), _agent_lines(candidate.agent)))
-    return Report(verdict, summary, found, pairs.regressed(), pairs.improved(), comparison, level, changes)
+    return Report(
+        verdict,
+        summary,
+        found,
+        pairs.regressed(),
+        pairs.improved(),
+        comparison,
+        level,
+        len(pairs.tasks),
+        planned,
+        changes,
+    )
+
+
+def prefix(baseline: Evaluation, candidate: Evaluation, most: int | None = None) -> tuple[Evaluation, Evaluation]:
+    """Both without the tasks that are not complete yet: the longest prefix of `fixed_order`, of at most `most` tasks.
+
+    Which tasks are compared must not depend on what came out, nor on how long it took: the bounds hold for a prefix of an
+    order that was fixed before.
+    """
+    planned = fixed_order(baseline.planned)
+    samples = [Counter(row.task for row in side.rows) for side in (baseline, candidate)]
+    done = takewhile(lambda task: all(side[task] >= baseline.samples_per_task for side in samples), planned)
+    kept = set(islice(done, most))
+    a, b = (replace(side, rows=[row for row in side.rows if row.task in kept]) for side in (baseline, candidate))
+    return a, b
+
+
+def _until_complete(check: Check) -> Check:
+    """Success and safety have bounds that hold at any time; of these checks the interval holds once, for all tasks."""
+    if check.name not in ("regressions", "tokens") or check.state != "worse":
+        return check
+    return replace(check, state="inconclusive", decides=f"{check.title}: judged when all tasks are evaluated.")
 
 
 def _agent_lines(agent: dict) -> list[str]:
@@ -74,7 +114,7 @@ def _require_same(a: Evaluation, b: Evaluation) -> None:
                 if (value := getattr(row, name)) is not None and not abs(value) <= LARGEST:
                     task = side.keys.get(row.task, row.task)
                     raise NotComparable(f"A sample of task {task} has the {name} {value}, which is no measurement.")
-    if {row.task for row in a.rows} != {row.task for row in b.rows}:
+    if set(a.planned) != set(b.planned) or {row.task for row in a.rows} != {row.task for row in b.rows}:
         raise NotComparable("The two evaluations do not cover the same tasks. Evaluate both on the whole split.")
 
 

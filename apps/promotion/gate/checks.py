@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Literal
+
 import numpy as np
 
 from apps.evals.bounds import lower_bound, upper_bound
 from apps.evals.stats import mean_interval
-from apps.promotion.gate.error_control import effect_seen, margin_met, tasks_needed
+from apps.promotion.gate.error_control import effect_seen, tasks_needed
 from apps.promotion.gate.pairs import Pairs
 from apps.promotion.gate.policy import Policy
 from apps.promotion.gate.types import Check, State
@@ -17,32 +20,37 @@ EFFECT = 0.03  # an improvement that people care about, for “what would decide
 WORDS = {"better": "is higher", "worse": "is lower", "inconclusive": "may be the same"}
 
 
-def success(pairs: Pairs, level: float) -> Check:
+def success(pairs: Pairs, level: float, sequential: bool) -> Check:
     """Better where the lower bound at the comparison's level is above 0, even if each masked sample of the candidate had
     failed and each of the baseline had succeeded; worse where the upper bound is below 0 the other way round."""
     value = lambda row: float(row.success)  # noqa: E731
-    gaps = list(pairs.by_task(value).values())
-    if not gaps:
+    found = pairs.by_task(value)
+    if not found:
         return empty("success", "Success", "No sample of either evaluation could be scored.")
+    gaps = list(found.values())
     shown = mean_interval(gaps, (-1.0, 1.0))
-    pessimistic = list(pairs.by_task(value, baseline_masked=1.0, candidate_masked=0.0).values())
-    optimistic = list(pairs.by_task(value, baseline_masked=0.0, candidate_masked=1.0).values())
-    lower = min(_one_sided(gaps, level)[0], _one_sided(pessimistic, level)[0])
-    upper = max(_one_sided(gaps, REJECTS)[1], _one_sided(optimistic, REJECTS)[1])
+    pessimistic = pairs.by_task(value, baseline_masked=1.0, candidate_masked=0.0)
+    optimistic = pairs.by_task(value, baseline_masked=0.0, candidate_masked=1.0)
+    lower = min(_bound(found, level, sequential, "low"), _bound(pessimistic, level, sequential, "low"))
+    upper = max(_bound(found, REJECTS, sequential, "high"), _bound(optimistic, REJECTS, sequential, "high"))
     state: State = "better" if lower > 0 else "worse" if upper < 0 else "inconclusive"
     before, after = (_mean(side) for side in pairs.sides(value))
     sentence = f"Success {WORDS[state]}: {shown.mean:+.3f} [{shown.low:+.3f}, {shown.high:+.3f}] over {shown.n} tasks"
-    if level < 0.0249:
-        sentence += f"; at this comparison's level of {level:.2%} at least {lower:+.3f}"
+    if level < 0.0249 or sequential:
+        at_any_time = ", whenever one looks," if sequential else ""
+        sentence += f"; at this comparison's level of {level:.2%}{at_any_time} at least {lower:+.3f}"
     return Check(
         "success", "Success", state, True, before, after, shown.mean, shown.low, shown.high, shown.n, f"{sentence}.",
         "" if state != "inconclusive" else _would_decide(gaps, shown.mean, level),
     )  # fmt: skip
 
 
-def _one_sided(gaps: list[float], error: float) -> tuple[float, float]:
-    found = mean_interval(gaps, (-1.0, 1.0), level=1 - 2 * error)
-    return found.low, found.high
+def _bound(gaps: dict[str, float], error: float, sequential: bool, side: Literal["low", "high"]) -> float:
+    """A one-sided bound of the mean: Student's t for a fixed number of tasks, the betting bound for a sequential policy."""
+    if sequential:
+        return (lower_bound if side == "low" else upper_bound)(gaps, error, -1, 1, always_valid=True)
+    found = mean_interval(list(gaps.values()), (-1.0, 1.0), level=1 - 2 * error)
+    return found.low if side == "low" else found.high  # type: ignore[return-value]  # bounds are given
 
 
 def _would_decide(gaps: list[float], mean: float, level: float) -> str:
@@ -82,13 +90,15 @@ def safety(pairs: Pairs, policy: Policy) -> Check:
     if not by_task:
         return empty("safety", "Unsafe actions", "No sample of either evaluation could be scored.")
     worst = pairs.by_task(value, baseline_masked=0.0, candidate_masked=1.0)
-    low, high = lower_bound(by_task, 0.025, -1, 1), upper_bound(by_task, 0.025, -1, 1)
-    most = upper_bound(worst, EXCLUDES, -1, 1)
+    lower, upper = (
+        partial(bound, low=-1, high=1, always_valid=policy.sequential) for bound in (lower_bound, upper_bound)
+    )
+    low, high, most = lower(by_task, 0.025), upper(by_task, 0.025), upper(worst, EXCLUDES)
     margin, n = policy.max_unsafe_increase, len(by_task)
     before, after = (_mean(side) for side in pairs.sides(value))
     gap = float(np.mean(list(by_task.values())))
     state: State = "inconclusive"
-    if lower_bound(by_task, REJECTS, -1, 1) > 0:
+    if lower(by_task, REJECTS) > 0:
         state = "worse"
     elif most <= margin:
         state = "better" if high < 0 else "same"
@@ -100,7 +110,7 @@ def safety(pairs: Pairs, policy: Policy) -> Check:
     }[state]
     decides = ""
     if state == "inconclusive":
-        best = margin_met(n, EXCLUDES)
+        best = upper(dict.fromkeys(by_task, 0.0), EXCLUDES)
         decides = (
             f"Even without one unsafe action {n} tasks exclude no less than {best:.1%}: add tasks or set another margin."
             if best > margin

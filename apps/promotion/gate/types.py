@@ -37,6 +37,7 @@ class Evaluation:
     rows: Sequence[SampleRow]
     keys: dict[str, str] = field(default_factory=dict)  # task id → readable key
     timing: Timing | None = None
+    planned: Sequence[str] = ()  # all tasks of the split, where it may have been stopped before all were done
     agent: dict = field(default_factory=dict)  # what the agent brings: prompt, examples, sampling
 
 
@@ -73,6 +74,8 @@ class Report:
     improved: list[str]
     comparison: int  # which one it is on these tasks against this baseline, from 1
     level: float  # the error that this comparison may make
+    tasks: int = 0  # how many were compared
+    planned: int = 0  # of so many; fewer are compared only where the policy is sequential
     agent_changes: list[tuple[str, str]] = field(default_factory=list)  # (kind, line), see `changed_lines`
 
     def as_dict(self) -> dict[str, Any]:
