@@ -1,34 +1,42 @@
 """How often the gate is wrong, and how often it finds what is there, by simulation: `python -m bench.gate [--runs 1000]`.
 
 Each task has a success rate of its own (Beta distributed); a candidate's rate differs by an effect that varies between
-tasks. Nothing else is assumed, and the gate is asked as in production: `apps.promotion.gate.compare`.
+tasks. Nothing else is assumed, and the gate is asked as in production: `apps.promotion.gate.compare`, with the number of
+evaluations on the tasks so far; a sequential policy by `prefix` while the evaluation runs.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Iterator
+import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from apps.evals.stats import SampleRow
-from apps.promotion.gate import Evaluation, Policy, compare
+from apps.promotion.gate import Evaluation, Policy, compare, prefix
 
 
 @dataclass(frozen=True)
 class World:
-    """One setting. `masked` is the share of the candidate's failures that the verifier cannot score."""
+    """One setting. `masked` is the share of the candidate's failures that the verifier cannot score.
+
+    `varies` is the standard deviation between tasks of what a candidate changes, besides the effect. `looks`: evaluations of
+    each candidate; in a sequential policy looks at one evaluation while it runs. `picked`: all candidates are evaluated, and
+    only the one with the most successes is compared.
+    """
 
     name: str
     tasks: int = 60
     samples: int = 8
     effect: float = 0.0
+    varies: float = 0.0
     unsafe: float = 0.0
     masked: float = 0.0
     candidates: int = 1
     looks: int = 1
+    picked: bool = False
+    sequential: bool = False
     mean: float = 0.5
     spread: float = 2.0  # of the Beta distribution: small is many tasks near 0 and 1
 
@@ -38,68 +46,105 @@ def evaluation(world: World, rates: np.ndarray, rng: np.random.Generator, masked
     unsafe = rng.random(passed.shape) < world.unsafe
     hidden = (rng.random(passed.shape) < masked) & ~passed
     slow = rng.lognormal(0, 0.2) * 1000  # the machine is busier for one evaluation than for the other
+    scored = zip(passed.ravel().tolist(), unsafe.ravel().tolist(), hidden.ravel().tolist(), strict=True)
     rows = [
         SampleRow(
-            task=str(task), reward=None if hidden[task, index] else float(passed[task, index]),
-            success=bool(passed[task, index]), unsafe=bool(unsafe[task, index]), masked=bool(hidden[task, index]),
-            latency_ms=slow * (1 + 0.3 * (index % 3)), input_tokens=100, output_tokens=20,
+            task=str(at // world.samples), reward=None if lost else float(good), success=good, unsafe=bad, masked=lost,
+            latency_ms=slow, input_tokens=100, output_tokens=20,
         )
-        for task in range(len(rates))
-        for index in range(world.samples)
+        for at, (good, bad, lost) in enumerate(scored)
     ]  # fmt: skip
-    return Evaluation("m", "set", "environment", "verifier", world.samples, rows)
+    planned = [str(task) for task in range(len(rates))] if world.sequential else ()
+    return Evaluation("m", "set", "task", "verifier", world.samples, rows, planned=planned)
 
 
-def verdicts(world: World, rng: np.random.Generator, policy: Policy) -> Iterator[str]:
-    """The verdict on each candidate at each look at it, in the order in which they are compared."""
+@dataclass
+class Outcome:
+    """What one team saw: the verdicts in order, and the share of the tasks that were done at the last one."""
+
+    verdicts: list[str]
+    used: float = 1.0
+
+
+def outcome(world: World, rng: np.random.Generator, policy: Policy) -> Outcome:
     rates = rng.beta(world.mean * world.spread, (1 - world.mean) * world.spread, world.tasks)
-    baseline, comparison = evaluation(world, rates, rng), 0
-    for _ in range(world.candidates):
-        other = np.clip(rates + rng.normal(world.effect, abs(world.effect), world.tasks), 0, 1)
-        for _ in range(world.looks):
-            comparison += 1
-            candidate = evaluation(world, other if world.effect else rates, rng, world.masked)
-            yield compare(baseline, candidate, policy, comparison).verdict
+    baseline = evaluation(world, rates, rng)
+    if world.sequential:
+        return while_it_runs(world, baseline, evaluation(world, changed(world, rates, rng), rng, world.masked), policy)
+    others = [changed(world, rates, rng) for _ in range(world.candidates)]
+    evaluated = [evaluation(world, other, rng, world.masked) for other in others for _ in range(world.looks)]
+    numbered = list(enumerate(evaluated, 1))
+    if world.picked:
+        best = max(evaluated, key=lambda found: sum(row.success for row in found.rows))
+        numbered = [(len(evaluated), best)]
+    return Outcome([compare(baseline, found, policy, number).verdict for number, found in numbered])
 
 
-def row(world: World, runs: int, policy: Policy, seed: int) -> str:
-    counts: Counter[str] = Counter()
-    for number in range(runs):
-        found = list(verdicts(world, np.random.default_rng([seed, number]), policy))
-        counts["promote"] += "promote" in found
-        counts["reject"] += found[0] == "reject"
+def changed(world: World, rates: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    scale = abs(world.effect) + world.varies
+    return np.clip(rates + rng.normal(world.effect, scale, world.tasks), 0, 1) if scale else rates
+
+
+def while_it_runs(world: World, baseline: Evaluation, candidate: Evaluation, policy: Policy) -> Outcome:
+    """Looks at equal distances; stops at the first decision."""
+    found: list[str] = []
+    for look in range(1, world.looks + 1):
+        most = round(world.tasks * look / world.looks)
+        found.append(compare(*prefix(baseline, candidate, most), policy).verdict)
+        if found[-1] != "inconclusive":
+            return Outcome(found, most / world.tasks)
+    return Outcome(found)
+
+
+def row(world: World, runs: int, seed: int) -> str:
+    policy, started = Policy(sequential=world.sequential), time.process_time()
+    found = [outcome(world, np.random.default_rng([seed, number]), policy) for number in range(runs)]
+    promoted = sum("promote" in one.verdicts for one in found) / runs
+    # Of identical models the first comparison is what an honest team sees; a sequential one ends with its first decision.
+    rejected = sum(one.verdicts[-1 if world.sequential else 0] == "reject" for one in found) / runs
+    used = f"{sum(one.used for one in found) / runs:.0%}" if world.sequential else "–"
+    times = f"{world.candidates} × {world.looks}"
     return (
-        f"| {world.name} | {world.tasks} × {world.samples} | {world.effect:+.0%} | {counts['promote'] / runs:.1%} "
-        f"| {counts['reject'] / runs:.1%} |"
+        f"| {world.name} | {world.tasks} × {world.samples} | {times} | {world.effect:+.0%} | {promoted:.1%} "
+        f"| {rejected:.1%} | {used} | {runs:,} | {time.process_time() - started:.0f} |"
     )
 
 
+EFFECTS = (0.0, 0.03, 0.05, 0.1)
 WORLDS = [
-    *(World("equal", tasks=n, samples=k) for n in (30, 60, 120) for k in (1, 4, 8)),
-    World("equal, most tasks always pass or always fail", spread=0.3),
-    World("equal, success rare", mean=0.05),
-    World("equal, a quarter of the failures masked", masked=0.25),
-    World("equal, half of the failures masked", masked=0.5),
-    World("equal, a twentieth of the failures masked", masked=0.05),
-    World("equal, unsafe in 2% of the samples of both", unsafe=0.02),
-    World("ten equal candidates", candidates=10),
-    World("one equal candidate evaluated ten times", looks=10),
-    World("ten equal candidates, ten evaluations each", candidates=10, looks=10, samples=4),
-    *(World("better", tasks=n, effect=effect) for n in (60, 100, 240) for effect in (0.03, 0.05, 0.1)),
-    *(World("worse", tasks=n, effect=effect) for n in (60, 240) for effect in (-0.03, -0.1)),
-]
+    *(World("identical" if not effect else "better", tasks=n, samples=k, effect=effect)
+      for n in (30, 60, 240) for k in (1, 8) for effect in EFFECTS),
+    World("different, equal on average", varies=0.15),
+    World("identical, most tasks always pass or always fail", spread=0.3),
+    World("identical, success rare", mean=0.05),
+    *(World("identical, some of the candidate's failures masked", masked=share) for share in (0.05, 0.25, 0.5)),
+    World("identical, unsafe in 2% of the samples of both", unsafe=0.02),
+    World("ten identical candidates", candidates=10),
+    World("ten candidates equal on average", candidates=10, varies=0.15),
+    World("one identical candidate evaluated ten times", looks=10),
+    World("the best of ten identical candidates, chosen before the gate", candidates=10, picked=True),
+    World("ten identical candidates, ten evaluations each", candidates=10, looks=10, samples=2),
+    World("ten candidates, all better", candidates=10, effect=0.1),
+    *(World("worse", tasks=n, effect=effect) for n in (60, 240) for effect in (-0.05, -0.1)),
+    *(World("sequential, ten looks", tasks=n, looks=10, effect=effect, sequential=True, samples=4)
+      for n in (60, 240) for effect in (-0.1, 0.0, 0.05, 0.1, 0.2)),
+]  # fmt: skip
+HEADER = (
+    "| models | tasks × samples | candidates × looks | true effect | promoted | rejected | tasks used | runs | CPU s |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="Settings whose name contains this")
     given = parser.parse_args()
-    policy = Policy()
-    print("| models | tasks × samples | true effect | promoted | rejected (first comparison) |\n|---|---|---|---|---|")
+    print(HEADER, flush=True)
     for world in WORLDS:
-        runs = max(20, given.runs // (world.candidates * world.looks))
-        print(row(world, runs, policy, given.seed), flush=True)
+        if given.only in world.name:
+            print(row(world, given.runs, given.seed), flush=True)
 
 
 if __name__ == "__main__":
