@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -45,17 +46,18 @@ def evaluation(world: World, rates: np.ndarray, rng: np.random.Generator, masked
     passed = rng.random((len(rates), world.samples)) < rates[:, None]
     unsafe = rng.random(passed.shape) < world.unsafe
     hidden = (rng.random(passed.shape) < masked) & ~passed
-    slow = rng.lognormal(0, 0.2) * 1000  # the machine is busier for one evaluation than for the other
     scored = zip(passed.ravel().tolist(), unsafe.ravel().tolist(), hidden.ravel().tolist(), strict=True)
-    rows = [
-        SampleRow(
-            task=str(at // world.samples), reward=None if lost else float(good), success=good, unsafe=bad, masked=lost,
-            latency_ms=slow, input_tokens=100, output_tokens=20,
-        )
-        for at, (good, bad, lost) in enumerate(scored)
-    ]  # fmt: skip
+    rows = [sample(at // world.samples, good, bad, lost) for at, (good, bad, lost) in enumerate(scored)]
     planned = [str(task) for task in range(len(rates))] if world.sequential else ()
     return Evaluation("m", "set", "task", "verifier", world.samples, rows, planned=planned)
+
+
+@cache
+def sample(task: int, good: bool, bad: bool, lost: bool) -> SampleRow:
+    return SampleRow(
+        task=str(task), reward=None if lost else float(good), success=good, unsafe=bad, masked=lost, latency_ms=1000.0,
+        input_tokens=100, output_tokens=20,
+    )  # fmt: skip
 
 
 @dataclass
@@ -123,7 +125,7 @@ WORLDS = [
     World("ten candidates equal on average", candidates=10, varies=0.15),
     World("one identical candidate evaluated ten times", looks=10),
     World("the best of ten identical candidates, chosen before the gate", candidates=10, picked=True),
-    World("ten identical candidates, ten evaluations each", candidates=10, looks=10, samples=2),
+    World("ten identical candidates, ten evaluations each", candidates=10, looks=10, tasks=30, samples=2),
     World("ten candidates, all better", candidates=10, effect=0.1),
     *(World("worse", tasks=n, effect=effect) for n in (60, 240) for effect in (-0.05, -0.1)),
     *(World("sequential, ten looks", tasks=n, looks=10, effect=effect, sequential=True, samples=4)
@@ -144,7 +146,8 @@ def main() -> None:
     print(HEADER, flush=True)
     for world in WORLDS:
         if given.only in world.name:
-            print(row(world, given.runs, given.seed), flush=True)
+            # Rates of error need more runs than power does.
+            print(row(world, given.runs if world.effect == 0 else max(20, given.runs // 5), given.seed), flush=True)
 
 
 if __name__ == "__main__":

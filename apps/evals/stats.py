@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -71,13 +72,18 @@ def mean_interval(
     if error == 0 and bounds == (0.0, 1.0):
         low, high = wilson(round(mean * n), n, level)
         return Estimate(mean, low, high, n)
-    from scipy import stats  # 60 MB, which a web process does without
-
-    half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * error
+    half = _student(0.5 + level / 2, n - 1) * error
     low, high = mean - half, mean + half
     if bounds:
         low, high = max(low, bounds[0]), min(high, bounds[1])
     return Estimate(mean, low, high, n)
+
+
+@lru_cache(4096)
+def _student(share: float, freedom: int) -> float:
+    from scipy import stats  # 60 MB, which a web process does without
+
+    return float(stats.t.ppf(share, freedom))
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -101,10 +107,13 @@ class TaskSamples:
         self.rows = [row for row in given if row.task in number]
         self.at = np.array([number[row.task] for row in self.rows], dtype=int)
         self.masked = np.array([row.masked for row in self.rows], dtype=bool)
+        self._columns: dict[Value, np.ndarray] = {}
 
     def sums(self, value: Value, masked: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Each task's sum and number of samples, [tasks] both; masked ones count as `masked`, or not at all."""
-        found = np.array([value(row) for row in self.rows], dtype=float)
+        if value not in self._columns:
+            self._columns[value] = np.array([value(row) for row in self.rows], dtype=float)
+        found = self._columns[value].copy()
         weights = np.ones(len(found)) if masked is not None else (~self.masked).astype(float)
         found[self.masked] = masked or 0.0
         size = len(self.tasks)

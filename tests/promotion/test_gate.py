@@ -217,6 +217,6 @@ def test_no_input_however_odd_gives_a_nan_or_an_infinity(
 @pytest.mark.parametrize("field", ["reward", "latency_ms", "input_tokens"])
 def test_a_number_that_is_none_is_refused_with_its_task(field: str, value: float) -> None:
     bad = evaluation(LOW)
-    bad = replace(bad, rows=[replace(bad.rows[0], **{field: value}), *bad.rows[1:]])
-    with pytest.raises(NotComparable, match="task t0 has the"):
+    bad = replace(bad, rows=[*bad.rows[:9], replace(bad.rows[9], **{field: value}), *bad.rows[10:]])
+    with pytest.raises(NotComparable, match="task t1 has the"):
         compare(bad, evaluation(HIGH))

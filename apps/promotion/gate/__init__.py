@@ -13,6 +13,8 @@ from collections import Counter
 from dataclasses import replace
 from itertools import islice, takewhile
 
+import numpy as np
+
 from apps.core.diffing import changed_lines
 from apps.evals.bounds import fixed_order
 from apps.promotion.gate import checks
@@ -109,11 +111,14 @@ def _require_same(a: Evaluation, b: Evaluation) -> None:
         if getattr(a, name) != getattr(b, name):
             raise NotComparable(f"The two evaluations differ in their {what}. Evaluate both the same way first.")
     for side in (a, b):
-        for row in side.rows:
-            for name in MEASURED:
-                if (value := getattr(row, name)) is not None and not abs(value) <= LARGEST:
-                    task = side.keys.get(row.task, row.task)
-                    raise NotComparable(f"A sample of task {task} has the {name} {value}, which is no measurement.")
+        for name in MEASURED:
+            given = [(row.task, value) for row in side.rows if (value := getattr(row, name)) is not None]
+            wrong = np.flatnonzero(~(np.abs(np.array([value for _, value in given], dtype=float)) <= LARGEST))
+            if wrong.size:
+                task, value = given[wrong[0]]
+                raise NotComparable(
+                    f"A sample of task {side.keys.get(task, task)} has the {name} {value}: no measurement."
+                )
     if set(a.planned) != set(b.planned) or {row.task for row in a.rows} != {row.task for row in b.rows}:
         raise NotComparable("The two evaluations do not cover the same tasks. Evaluate both on the whole split.")
 

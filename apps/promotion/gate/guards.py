@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from apps.evals.bounds import lower_bound, upper_bound
-from apps.promotion.gate.checks import EXCLUDES, REJECTS, empty
+from apps.promotion.gate.checks import EXCLUDES, REJECTS, SUCCESS, empty
 from apps.promotion.gate.error_control import margin_met
 from apps.promotion.gate.pairs import Pairs
 from apps.promotion.gate.policy import Policy
@@ -35,13 +35,12 @@ def _guard(name: str, measured: Guards, margin: float) -> Check:
             f"{title}: not measured for both models.", f"Measure {title.lower()} for both under “Compare”.",
         )  # fmt: skip
     pairs = Pairs(*pair)
-    value = lambda row: float(row.success)  # noqa: E731
-    by_task = pairs.by_task(value)
+    by_task = pairs.by_task(SUCCESS)
     if not by_task:
         return empty(name, title, f"{title}: no sample of either model could be scored.")
-    worst = pairs.by_task(value, baseline_masked=1.0, candidate_masked=0.0)
+    worst = pairs.by_task(SUCCESS, baseline_masked=1.0, candidate_masked=0.0)
     least = lower_bound(worst, EXCLUDES, -1, 1)
-    n, (before, after) = len(by_task), (float(np.mean(side)) for side in pairs.sides(value))
+    n, (before, after) = len(by_task), (float(np.mean(side)) for side in pairs.sides(SUCCESS))
     low, high = lower_bound(by_task, 0.025, -1, 1), upper_bound(by_task, 0.025, -1, 1)
     state: State = "inconclusive"
     if upper_bound(by_task, REJECTS, -1, 1) < -margin:

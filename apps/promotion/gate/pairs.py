@@ -7,7 +7,7 @@ from math import comb
 
 import numpy as np
 
-from apps.evals.stats import SampleRow, TaskSamples, Value
+from apps.evals.stats import RATES, TaskSamples, Value
 from apps.promotion.gate.types import Evaluation
 
 
@@ -44,7 +44,7 @@ class Pairs:
     @cached_property
     def _counts(self) -> np.ndarray:
         """Successes and scored samples of both sides, c0, n0, c1, n1, of each task, [tasks, 4]."""
-        columns = [*self.before.sums(_success), *self.after.sums(_success)]
+        columns = [*self.before.sums(RATES["success"]), *self.after.sums(RATES["success"])]
         return np.rint(np.stack(columns, axis=1)).astype(int)
 
     def regressed(self) -> list[str]:
@@ -79,10 +79,6 @@ class Pairs:
             if chance > error / (len(chances) - rank):
                 return rank
         return len(chances)
-
-
-def _success(row: SampleRow) -> float:
-    return float(row.success)
 
 
 @lru_cache(4096)

@@ -1,0 +1,70 @@
+"""A gate report as a document that can be checked away from here: its inputs by hash, and a signature over all of it.
+
+HMAC-SHA256 (`django.core.signing`) with FLYWHEEL_SIGNING_KEY, else SECRET_KEY: who has the key can check it. docs/gate.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.signing import Signer
+from django.utils.crypto import constant_time_compare
+
+from apps.evals import bounds, stats
+from apps.promotion import gate
+from apps.promotion.models import GateReport
+
+FORMAT = "flywheel gate report 1"
+
+
+def document_of(row: GateReport) -> dict[str, Any]:
+    """All that the report says and rests on. `inputs`: see `actions.inputs_of`."""
+    return {
+        "format": FORMAT,
+        "id": str(row.pk),
+        "policy": {"version": row.policy_version, "values": row.policy},
+        "comparison": row.comparison,
+        "inputs": row.inputs,
+        "report": row.report,
+    }
+
+
+def sign(document: dict[str, Any]) -> str:
+    return _signer().signature(canonical(document))
+
+
+def is_signed(document: dict[str, Any], signature: str) -> bool:
+    """Whether this installation signed it, with its present key or one of SECRET_KEY_FALLBACKS."""
+    signer = _signer()
+    keys = [signer.key, *signer.fallback_keys]
+    return any(constant_time_compare(signer.signature(canonical(document), key), signature) for key in keys)
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys; whole numbers without a fraction, as PostgreSQL gives them back. Raises ValueError for NaN."""
+    return json.dumps(_whole(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _whole(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def code_hash() -> str:
+    """SHA-256 of the code that decides: the gate, its bounds and its means."""
+    files = [*Path(gate.__file__).parent.glob("*.py"), Path(bounds.__file__), Path(stats.__file__)]
+    digest = hashlib.sha256()
+    for path in sorted(files, key=lambda path: path.name):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _signer() -> Signer:
+    return Signer(key=settings.FLYWHEEL_SIGNING_KEY or None, salt="flywheel.gate_report")
