@@ -189,7 +189,8 @@ def world(data_dir: Path) -> dict[str, Any]:
             "reviews:rescore": rescore.pk,
             **dict.fromkeys(("training:detail", "training:status", "training:cancel", "training:resume"), training.pk),
             "promotion:model": adapter.pk,
-            **dict.fromkeys(("promotion:report", "promotion:promote"), report.pk),
+            **dict.fromkeys(("promotion:report", "promotion:promote", "promotion:report_file"), report.pk),
+            **dict.fromkeys(("promotion:plan", "promotion:wear"), eval_set.pk),
             "automation:run": schedule.pk,
         },
     }

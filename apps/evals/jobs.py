@@ -10,6 +10,7 @@ from django.conf import settings
 from apps.core.kinds import ChildProcess, InProcess, register
 from apps.environments.scorer import record_scorer
 from apps.evals import importing, latency
+from apps.evals.bounds import fixed_order
 from apps.evals.models import EvalRun, LatencyMeasurement, Sample, SampleFields, Task, TaskImport, VariantJob
 from apps.evals.stats import SampleRow, summarise
 from apps.evals.subsets import subset
@@ -33,7 +34,9 @@ def child_spec(run: EvalRun) -> dict:
 
 
 def tasks_of(run: EvalRun) -> list[Task]:
-    return subset(run.eval_set.tasks.filter(split=run.split), run.spec.get("subset"))
+    """In `fixed_order`, so that an evaluation that is stopped has evaluated a prefix of it."""
+    found = {str(task.pk): task for task in subset(run.eval_set.tasks.filter(split=run.split), run.spec.get("subset"))}
+    return [found[pk] for pk in fixed_order(found)]
 
 
 def sample_fields(event: dict) -> dict[str, Any]:

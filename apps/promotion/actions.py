@@ -9,17 +9,19 @@ from typing import Any
 import msgspec
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
+from django.utils import timezone
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.models import ApiKey, JobState, Role
-from apps.evals.jobs import rows_of
+from apps.evals.jobs import rows_of, tasks_of
 from apps.evals.latency import latencies
 from apps.evals.models import EvalRun, LatencyMeasurement, Split
 from apps.promotion import preparation
-from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare
+from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare, prefix
 from apps.promotion.models import Channel, GateReport, Promotion, Verdict
 from apps.promotion.policies import channel_of, policy_of
+from apps.promotion.signing import code_hash, document_of, sign
 from apps.promotion.wear import comparison_number
 from apps.registry.models import ModelVersion
 from workers.lib.typed import convert, plain
@@ -45,6 +47,7 @@ def as_evaluation(run: EvalRun, measurement: LatencyMeasurement | None = None) -
         rows=rows_of(samples),
         keys={str(sample.task_id): sample.task.key for sample in samples},
         timing=timing,
+        planned=[str(task.pk) for task in tasks_of(run)],
     )
 
 
@@ -59,12 +62,14 @@ class Inputs:
     @classmethod
     def of(
         cls, baseline: EvalRun, candidate: EvalRun, measurement: LatencyMeasurement | None,
-        guards: dict[str, list[EvalRun] | None],
+        guards: dict[str, list[EvalRun] | None], *, sequential: bool = False, most: int | None = None,
     ) -> Inputs:  # fmt: skip
+        """`sequential`: only the tasks that both have completed, at most `most`, see `prefix`."""
         measured = {
             name: (as_evaluation(pair[0]), as_evaluation(pair[1])) if pair else None for name, pair in guards.items()
         }
-        return cls(as_evaluation(baseline, measurement), as_evaluation(candidate, measurement), measured)
+        sides = as_evaluation(baseline, measurement), as_evaluation(candidate, measurement)
+        return cls(*(prefix(*sides, most) if sequential else sides), measured)
 
     def compare(self, policy: Policy, comparison: int) -> Report:
         return compare(self.baseline, self.candidate, policy, comparison, self.measured)
@@ -83,22 +88,24 @@ def _ordered(side: Evaluation) -> Evaluation:
 
 @transaction.atomic
 def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel: Channel | None = None) -> GateReport:
-    """Compares two finished evaluations by a channel's policy (production's) and stores what the gate says.
+    """Compares two evaluations by a channel's policy (production's), stores and signs what the gate says.
 
-    Raises PromotionError.
+    They must be finished, unless the policy is sequential: then at any time. Raises PromotionError.
     """
-    for run in (baseline, candidate):
-        if run.state != JobState.SUCCEEDED:
-            raise PromotionError(f"The evaluation “{run.name}” did not succeed; it cannot be compared.")
-    measurement, guards = preparation.measurement(baseline, candidate), preparation.measured_guards(baseline, candidate)
-    inputs = Inputs.of(baseline, candidate, measurement, guards)
     channel = channel or channel_of(candidate.project)
     (rules, version), comparison = policy_of(channel), comparison_number(baseline, candidate)
+    for run in (baseline, candidate):
+        if run.state != JobState.SUCCEEDED and not rules.sequential:
+            raise PromotionError(
+                f"The evaluation “{run.name}” did not succeed; it cannot be compared. With a sequential policy it could be."
+            )
+    measurement, guards = preparation.measurement(baseline, candidate), preparation.measured_guards(baseline, candidate)
+    inputs = Inputs.of(baseline, candidate, measurement, guards, sequential=rules.sequential)
     try:
         report = inputs.compare(rules, comparison)
     except NotComparable as error:
         raise PromotionError(str(error)) from error
-    row = GateReport.objects.create(
+    row = GateReport(
         project=candidate.project,
         baseline=baseline,
         candidate=candidate,
@@ -113,6 +120,9 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
         verdict=report.verdict,
         created_by=by,
     )
+    row.inputs = facts_of(row)
+    row.signature = sign(document_of(row))
+    row.save(force_insert=True)
     audit(
         "gate.reported",
         project=row.project,
@@ -125,12 +135,44 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
     return row
 
 
+def facts_of(row: GateReport) -> dict[str, Any]:
+    """What a report rests on, by name and hash, and who asked for it when, for `signing.document_of`."""
+    return {
+        "project": row.project.slug,
+        "channel": row.channel.name,
+        "by": row.created_by.get_username() if row.created_by else "policy",
+        "at": timezone.now().isoformat(),
+        "baseline": _run_facts(row.baseline),
+        "candidate": _run_facts(row.candidate),
+        "guards": row.guards,
+        "latency_measurement": str(row.measurement_id) if row.measurement_id else None,
+        "samples_sha256": row.inputs_hash,
+        "code_sha256": code_hash(),
+    }
+
+
+def _run_facts(run: EvalRun) -> dict[str, Any]:
+    return {
+        "evaluation": str(run.pk),
+        "model": str(run.model_version),
+        "model_digest": run.model_version.digest,
+        "eval_set": str(run.eval_set),
+        "eval_set_digest": run.eval_set.digest,
+        "split": run.split,
+        "samples_per_task": run.samples_per_task,
+        "task_hash": run.environment.task_hash,
+        "agent_hash": run.environment.agent_hash,
+        "verifier_hash": run.environment.verifier.hash,
+    }
+
+
 def reproduce(report: GateReport) -> tuple[Report, bool]:
     """The report made again from the stored samples, and whether inputs and outcome are what they were."""
     runs = EvalRun.objects.select_related("environment__verifier", "eval_set", "model_version")
     guards = {name: pair and [runs.get(pk=pk) for pk in pair] for name, pair in report.guards.items()}
-    inputs = Inputs.of(report.baseline, report.candidate, report.measurement, guards)
-    again = inputs.compare(convert(report.policy, Policy, "policy"), report.comparison)
+    policy, most = convert(report.policy, Policy, "policy"), report.report["tasks"]
+    sides = report.baseline, report.candidate, report.measurement, guards
+    again = (inputs := Inputs.of(*sides, sequential=policy.sequential, most=most)).compare(policy, report.comparison)
     same = inputs.hash == report.inputs_hash and plain(again.as_dict()) == report.report
     return again, same
 

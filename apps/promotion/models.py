@@ -72,6 +72,8 @@ class GateReport(models.Model):
     comparison = models.PositiveIntegerField(help_text="Which one with this baseline on these tasks, from 1")
     report = models.JSONField(help_text="{checks: [{name, verdict, baseline, candidate, difference, low, high, n, …}]}")
     inputs_hash = models.CharField(max_length=64, help_text="SHA-256 of the samples that were compared")
+    inputs = models.JSONField(default=dict, help_text="What it rests on, by name and hash (`actions.facts_of`)")
+    signature = models.CharField(max_length=100, help_text="Of `signing.document_of`")
     verdict = models.CharField(max_length=12, choices=Verdict)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)

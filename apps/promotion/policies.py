@@ -24,9 +24,13 @@ def channel_of(project: Project, name: str = PRODUCTION) -> Channel:
     return Channel.objects.get_or_create(project=project, name=name)[0]
 
 
-def policy_of(channel: Channel) -> tuple[Policy, int]:
-    """What applies now, and its version; the defaults are version 0."""
-    row = channel.policies.first()
+def find_channel(project: Project, name: str) -> Channel | None:
+    return Channel.objects.filter(project=project, name=name).first()
+
+
+def policy_of(channel: Channel | None) -> tuple[Policy, int]:
+    """What applies now, and its version; the defaults are version 0, also of a channel that nobody has made yet."""
+    row = channel.policies.first() if channel else None
     return (values_of(row), row.version) if row else (Policy(), 0)
 
 

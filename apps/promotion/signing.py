@@ -22,7 +22,7 @@ FORMAT = "flywheel gate report 1"
 
 
 def document_of(row: GateReport) -> dict[str, Any]:
-    """All that the report says and rests on. `inputs`: see `actions.inputs_of`."""
+    """All that the report says and rests on. `inputs`: see `actions.facts_of`."""
     return {
         "format": FORMAT,
         "id": str(row.pk),
@@ -31,6 +31,10 @@ def document_of(row: GateReport) -> dict[str, Any]:
         "inputs": row.inputs,
         "report": row.report,
     }
+
+
+def signed_document(row: GateReport) -> dict[str, Any]:
+    return {"document": document_of(row), "signature": row.signature}
 
 
 def sign(document: dict[str, Any]) -> str:

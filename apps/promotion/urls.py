@@ -1,7 +1,7 @@
 from django.urls import path
 
 from apps.promotion import views
-from apps.promotion.pages import pair, policy
+from apps.promotion.pages import pair, planning, policy
 
 app_name = "promotion"
 urlpatterns = [
@@ -14,6 +14,9 @@ urlpatterns = [
     path("reports/", views.make_report, name="make_report"),
     path("reports/<uuid:pk>/", views.report, name="report"),
     path("reports/<uuid:pk>/promote/", views.promote, name="promote"),
+    path("plan/<uuid:pk>/", planning.plan, name="plan"),
+    path("wear/<uuid:pk>/", planning.wear, name="wear"),
+    path("reports/<uuid:pk>/file/", views.report_file, name="report_file"),
     path("channels/", policy.create_channel, name="create_channel"),
     path("channels/<slug:name>/policy/", policy.policy, name="policy"),
     path("channels/<slug:name>/policy/save/", policy.policy_save, name="policy_save"),

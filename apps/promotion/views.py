@@ -3,7 +3,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Prefetch
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
@@ -17,6 +17,7 @@ from apps.promotion import actions
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
+from apps.promotion.signing import document_of, is_signed, signed_document
 from apps.registry.models import ModelVersion
 
 SIDE_BY_SIDE = 30
@@ -113,6 +114,7 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "checks": [check | {"change": change_of(check)} for check in checks],
             "channel": row.channel,
             "policy_now": policy_of(row.channel)[1],
+            "signed": is_signed(document_of(row), row.signature),
             "promotions": row.promotions.select_related("by"),
             "figure": intervals(
                 [check["title"] for check in measured],
@@ -125,6 +127,14 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "pairs": pairs,
         },
     )
+
+
+@project_view()
+def report_file(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """The signed report as JSON, for `manage.py reproduce_gate_report`."""
+    row = get_object_or_404(GateReport, project=project, pk=pk)
+    headers = {"Content-Disposition": f'attachment; filename="gate-report-{row.pk}.json"'}
+    return JsonResponse(signed_document(row), headers=headers, json_dumps_params={"indent": 1, "allow_nan": False})
 
 
 def change_of(check: dict) -> str:

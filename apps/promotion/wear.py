@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import or_
+from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from apps.evals.models import EvalRun, EvalSet, Split, Task
+from apps.core.models import JobState
+from apps.evals.holdout.view_log import WORN_OUT, views_of
+from apps.evals.jobs import rows_of
+from apps.evals.models import EvalRun, EvalSet, HoldoutView, Split, Task
 from apps.promotion.gate.error_control import level_of, more_tasks
+from apps.promotion.gate.planning import Plan, plan, spread_of
+from apps.promotion.gate.policy import Policy
+
+MODELS = 4  # whose newest evaluations say how much success varies
 
 
 def evaluations_on(eval_set: EvalSet, split: str = Split.HOLDOUT) -> QuerySet[EvalRun]:
@@ -35,17 +43,35 @@ def comparison_number(baseline: EvalRun, candidate: EvalRun) -> int:
 class Wear:
     """`level`: the error that the next comparison may make. `factor`: its tasks for the same power, in those of the first."""
 
+    tasks: int
     evaluations: int
+    views: int
     level: float
     factor: float
 
     @property
     def due(self) -> bool:
-        """Fresh tasks are due where the same improvement needs twice the tasks that it needed at first."""
-        return self.factor >= 2
+        """Fresh tasks are due where an improvement needs twice the tasks that it needed at first, or many have been seen."""
+        return self.factor >= 2 or self.views > WORN_OUT
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"fresh_tasks_due": self.due}
 
 
-def wear_of(eval_set: EvalSet, alpha: float) -> Wear:
+def wear_of(eval_set: EvalSet, policy: Policy) -> Wear:
     count = evaluations_on(eval_set).count()
-    level = level_of(max(1, count), alpha)
-    return Wear(count, level, more_tasks(level, level_of(1, alpha)))
+    level = level_of(max(1, count), policy.alpha)
+    views = views_of(eval_set).exclude(kind=HoldoutView.Kind.EVALUATION).count()
+    factor = more_tasks(level, level_of(1, policy.alpha))
+    return Wear(eval_set.tasks.holdout().count(), count, views, level, factor)
+
+
+def plan_for(eval_set: EvalSet, policy: Policy, samples: int) -> Plan:
+    """What the next comparison on a set's hold-out can show, from the newest evaluation of each model on the same tasks."""
+    runs = evaluations_on(eval_set)
+    finished = (
+        runs.filter(state=JobState.SUCCEEDED).order_by("model_version_id", "-created_at").distinct("model_version_id")
+    )
+    newest = sorted(finished, key=lambda run: run.created_at, reverse=True)[:MODELS]
+    spread = spread_of([rows_of(run.samples.defer("output", "messages")) for run in newest])
+    return plan(eval_set.tasks.holdout().count(), samples, policy, max(1, runs.count()), spread)

@@ -81,7 +81,14 @@ def prefix(baseline: Evaluation, candidate: Evaluation, most: int | None = None)
     samples = [Counter(row.task for row in side.rows) for side in (baseline, candidate)]
     done = takewhile(lambda task: all(side[task] >= baseline.samples_per_task for side in samples), planned)
     kept = set(islice(done, most))
-    a, b = (replace(side, rows=[row for row in side.rows if row.task in kept]) for side in (baseline, candidate))
+    a, b = (
+        replace(
+            side,
+            rows=[row for row in side.rows if row.task in kept],
+            keys={task: key for task, key in side.keys.items() if task in kept},
+        )
+        for side in (baseline, candidate)
+    )
     return a, b
 
 

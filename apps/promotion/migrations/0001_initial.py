@@ -117,6 +117,11 @@ class Migration(migrations.Migration):
                     models.CharField(help_text="SHA-256 of the samples that were compared", max_length=64),
                 ),
                 (
+                    "inputs",
+                    models.JSONField(default=dict, help_text="What it rests on, by name and hash (`actions.facts_of`)"),
+                ),
+                ("signature", models.CharField(help_text="Of `signing.document_of`", max_length=100)),
+                (
                     "verdict",
                     models.CharField(
                         choices=[("promote", "Promote"), ("reject", "Reject"), ("inconclusive", "Inconclusive")],

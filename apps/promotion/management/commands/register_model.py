@@ -9,8 +9,8 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 from django.utils.text import slugify
 
-from apps.core.models import Project
 from apps.promotion.actions import PromotionError, channel_of, set_initial
+from apps.promotion.management.projects import find_project
 from apps.registry.actions import ModelError, register_base, register_endpoint
 
 
@@ -33,7 +33,7 @@ class Command(BaseCommand):
     def handle(self, *, folder: Path | None, base_url: str, model: str, live: bool, **options: Any) -> None:
         if (folder is None) != bool(base_url and model):
             raise CommandError("Give a folder, or both --base-url and --model.")
-        project = _project(options["project"])
+        project = find_project(options["project"])
         name = slugify(options["name"] or (folder.resolve().name if folder else model))[:80]
         if not name:
             raise CommandError("Name the model with --name: letters, digits, hyphens.")
@@ -52,11 +52,3 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         where = folder.resolve() if folder else f"{model} at {base_url}"
         self.stdout.write(f"{project.slug}: {version} from {where}" + (", live in production" if live else ""))
-
-
-def _project(slug: str | None) -> Project:
-    found = list(Project.objects.filter(slug=slug) if slug else Project.objects.all()[:2])
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(Project.objects.order_by("slug").values_list("slug", flat=True)[:20]) or "none"
-    raise CommandError(f"Name a project with --project. There are: {known}.")

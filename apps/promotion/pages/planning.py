@@ -1,0 +1,36 @@
+"""Fragments of eval sets' pages: what the next comparison can show, and how far the hold-out is worn."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+
+from apps.core.access import project_view
+from apps.core.forms import whole
+from apps.core.models import Project
+from apps.evals.models import EvalSet
+from apps.promotion.gate.planning import EFFECTS
+from apps.promotion.policies import PRODUCTION, find_channel, policy_of
+from apps.promotion.wear import plan_for, wear_of
+
+
+@project_view()
+def plan(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    if request.GET.get("split", "holdout") != "holdout":
+        return HttpResponse("")
+    samples = whole(request.GET.get("samples_per_task"), 1, 64) or 8
+    policy = policy_of(find_channel(project, request.GET.get("channel") or PRODUCTION))[0]
+    found = plan_for(eval_set, policy, samples)
+    return render(
+        request,
+        "promotion/_plan.html",
+        {"plan": found, "effects": EFFECTS, "policy": policy, "rows": found.needed.items()},
+    )
+
+
+@project_view()
+def wear(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    policy = policy_of(find_channel(project, PRODUCTION))[0]
+    return render(request, "promotion/_wear.html", {"wear": wear_of(eval_set, policy), "policy": policy})
