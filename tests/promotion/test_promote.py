@@ -120,7 +120,7 @@ def test_a_report_is_reproduced_from_the_stored_samples(project: Project, base: 
     report = report_on(project, base, data_dir)
     said = StringIO()
     call_command("reproduce_gate_report", str(report.pk), stdout=said)
-    assert "Reproduced" in said.getvalue() and said.getvalue().startswith("promote")
+    assert "Reproduced" in said.getvalue() and "promote" in said.getvalue()
     Sample.objects.filter(run=report.candidate).order_by("pk")[:1].get().delete()
     with pytest.raises(CommandError, match="Not reproduced"):
         call_command("reproduce_gate_report", str(report.pk), stdout=said)
