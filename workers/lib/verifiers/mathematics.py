@@ -7,10 +7,10 @@ from collections import deque
 from fractions import Fraction
 from typing import Any, Literal
 
-from workers.lib.maths import compare, problem_of
+from workers.lib.maths import HelperError, compare, problem_of
 from workers.lib.patterns import LONGEST
 from workers.lib.verifiers.answers import Answer, AnswerOptions, find_answer
-from workers.lib.verifiers.base import SpecError, Unscorable, options, right_or_wrong
+from workers.lib.verifiers.base import SpecError, Unavailable, options, right_or_wrong
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 _NUMBER = re.compile(r"([-+−]?(?:\d{1,40}|\d{1,3}(?:,\d{3}){1,12})(?:\.\d{1,40})?)(?:/(\d{1,40}))?")
@@ -120,7 +120,9 @@ class Mathematics(Answer):
         try:
             return compare(gold, found, self.positive)
         except ValueError as error:
-            raise Unscorable(f"The expected answer {gold[:80]!r} cannot be read: {error}") from error
+            raise Unavailable(f"The expected answer {gold[:80]!r} cannot be read: {error}") from error
+        except HelperError as error:
+            raise Unavailable(str(error)) from error
 
 
 def gold_text(value: Any) -> str:
