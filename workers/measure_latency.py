@@ -2,7 +2,7 @@
 
 All are loaded and warm before the first one counts. Then they answer each task one after the other, one request at a time, in
 an order that a seeded coin gives: whatever else slows the machine down slows all of them down. It ends when every two
-versions' ratio of medians is known to `precision`, after `rounds` rounds at the latest. Nothing is scored.
+versions' typical ratio is known to `precision`, after `rounds` rounds at the latest. Nothing is scored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workers.evaluate import limits_of, sampling_of
 from workers.lib.environments import Environment, load
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
-from workers.lib.latency import quantile_ratio
+from workers.lib.latency import typical_ratio
 from workers.lib.policies import Policy, seed_of
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, Limits, rollout
@@ -101,9 +101,7 @@ def _precise(sides: list[Side], precision: float) -> bool:
     if not measured:
         raise JobError("No task was answered by all versions.")
     for one, other in combinations(sides, 2):
-        ratio = quantile_ratio(
-            [one.found[at] for at in measured], [other.found[at] for at in measured], 0.5, error=ERROR
-        )
+        ratio = typical_ratio([one.found[at] for at in measured], [other.found[at] for at in measured], error=ERROR)
         if (ratio.high - ratio.low) / 2 > precision * ratio.value:
             return False
     return True

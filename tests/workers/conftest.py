@@ -36,6 +36,10 @@ def events(tmp_path: Path) -> Iterator[Recorder]:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny-model"))
+
+
+def make_tiny_model(folder: Path, **changes: int) -> Path:
     """The folder of a Llama of 2 layers with random weights (seeded) and a ChatML template."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -43,7 +47,6 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from workers.prepare_demo_model import CHATML
 
-    folder = tmp_path_factory.mktemp("tiny-model")
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *letters]
     bytes_only = Tokenizer(models.BPE(vocab={name: index for index, name in enumerate(names)}, merges=[]))
@@ -58,20 +61,20 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.chat_template = CHATML
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(names),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        eos_token_id=2,
-        initializer_range=0.3,  # embeddings large enough that an adapter can move the logits
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    config = {
+        "vocab_size": len(names),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "eos_token_id": 2,
+        "initializer_range": 0.3,  # embeddings large enough that an adapter can move the logits
+    }
+    LlamaForCausalLM(LlamaConfig(**config | changes)).save_pretrained(folder)
     return folder
 
 

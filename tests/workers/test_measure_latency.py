@@ -14,7 +14,7 @@ from tests.workers.conftest import Recorder, typed
 from workers import measure_latency
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.errors import SpecError
-from workers.lib.latency import quantile_ratio
+from workers.lib.latency import quantile_ratio, typical_ratio
 from workers.lib.policies import EnginePolicy
 from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Lora, Model
@@ -161,12 +161,25 @@ def test_the_interval_of_a_ratio_covers_what_is_true() -> None:
     for _ in range(200):
         length = rng.lognormal(3, 0.5, 40)
         before, after = (length[:, None] * rng.lognormal(0, 0.2, (40, 2)) * by for by in (1.0, 1.3))
-        found = quantile_ratio(list(before), list(after), 0.5, error=0.025, draws=200)
-        missed += not found.low <= 1.3 <= found.high
-    assert missed <= 20
+        for found in (
+            typical_ratio(list(before), list(after), error=0.025, draws=200),
+            quantile_ratio(list(before), list(after), 0.5, error=0.025, draws=200),
+        ):
+            missed += not found.low <= 1.3 <= found.high
+    assert missed <= 40
 
 
 @pytest.mark.parametrize("sides", [([], []), ([[1.0]], [])])
 def test_a_ratio_needs_the_same_tasks(sides: tuple[list, list]) -> None:
     with pytest.raises(ValueError, match="same tasks"):
         quantile_ratio(*sides, 0.5, error=0.025)
+    with pytest.raises(ValueError, match="same tasks"):
+        typical_ratio(*sides, error=0.025)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_machine_that_becomes_ten_times_slower_meanwhile_makes_no_difference(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    slow = np.exp(np.linspace(0, 2.3, 80))[rng.permutation(80)].reshape(40, 2) * rng.lognormal(0, 0.05, (40, 2))
+    found = typical_ratio(list(slow), list(slow * rng.lognormal(0, 0.1, (40, 2))), error=0.01)
+    assert 0.93 < found.low < 1 < found.high < 1.07

@@ -1,4 +1,4 @@
-"""Latencies of two models on the same tasks, measured in turns: the ratio of a quantile, bootstrapped over tasks. Light."""
+"""Latencies of two models on the same tasks, measured in turns: ratios, bootstrapped over tasks. Light."""
 
 from __future__ import annotations
 
@@ -12,16 +12,30 @@ DRAWS = 1000
 
 @dataclass(frozen=True)
 class Ratio:
-    """candidate ÷ baseline of a quantile, with an interval that errs with `error` on each side."""
+    """candidate ÷ baseline, with an interval that errs with `error` on each side; both sides' own quantile to be shown."""
 
     baseline: float
     candidate: float
+    value: float
     low: float
     high: float
 
-    @property
-    def value(self) -> float:
-        return self.candidate / self.baseline
+
+def typical_ratio(
+    baseline: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]], *, error: float, draws: int = DRAWS,
+    seed: int = 0,
+) -> Ratio:  # fmt: skip
+    """The median over tasks of a task's own ratio, the geometric mean of its answers. Answers to one task come right after
+    each other, so what slows the machine down for a while cancels out before the tasks are compared. See `quantile_ratio`."""
+    _check(baseline, candidate)
+    logs = [np.array([np.log(answers).mean() for answers in side]) for side in (baseline, candidate)]
+    ratios = logs[1] - logs[0]
+    chosen = np.random.default_rng(seed).integers(0, len(ratios), (draws, len(ratios)))
+    low, high = np.exp(np.quantile(np.median(ratios[chosen], axis=1), [error, 1 - error]))
+    shown = [
+        float(np.median(np.concatenate([np.asarray(answers) for answers in side]))) for side in (baseline, candidate)
+    ]
+    return Ratio(shown[0], shown[1], float(np.exp(np.median(ratios))), float(low), float(high))
 
 
 def quantile_ratio(
@@ -30,14 +44,23 @@ def quantile_ratio(
 ) -> Ratio:  # fmt: skip
     """`baseline[i]` and `candidate[i]` are the milliseconds of task i, above 0. Percentile bootstrap: whole tasks are drawn,
     both sides of a task together, since answers to one task are alike. Raises ValueError for no task."""
-    if not baseline or len(baseline) != len(candidate):
-        raise ValueError("Both sides must have the same tasks, at least one.")
+    _check(baseline, candidate)
     sides = [_padded(side) for side in (baseline, candidate)]
     chosen = np.random.default_rng(seed).integers(0, len(baseline), (draws, len(baseline)))
-    drawn = [np.nanquantile(side[chosen].reshape(draws, -1), quantile, axis=1) for side in sides]
+    drawn = [_quantiles(side[chosen].reshape(draws, -1), quantile) for side in sides]
     whole = [float(np.nanquantile(side, quantile)) for side in sides]
     low, high = np.quantile(drawn[1] / drawn[0], [error, 1 - error])
-    return Ratio(whole[0], whole[1], float(low), float(high))
+    return Ratio(whole[0], whole[1], whole[1] / whole[0], float(low), float(high))
+
+
+def _check(baseline: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]]) -> None:
+    if not baseline or len(baseline) != len(candidate):
+        raise ValueError("Both sides must have the same tasks, at least one.")
+
+
+def _quantiles(rows: np.ndarray, quantile: float) -> np.ndarray:
+    """Of each row, without its NaN; NumPy takes fifty times as long where it has to look for them."""
+    return (np.nanquantile if np.isnan(rows).any() else np.quantile)(rows, quantile, axis=1)
 
 
 def _padded(side: Sequence[Sequence[float]]) -> np.ndarray:

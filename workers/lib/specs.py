@@ -100,7 +100,7 @@ class MeasureLatency(Job, kw_only=True):
     tasks: Tasks
     rounds: AtLeastOne = 4
     warm_up: Count = 2  # answers of each version that do not count
-    precision: Positive = 0.1  # half the width of the interval of each ratio of medians that is good enough
+    precision: Positive = 0.1  # half the width of each ratio's interval that is good enough, as a share of it
     adapters: Literal["merged", "hot"] = "merged"
 
 

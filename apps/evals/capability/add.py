@@ -16,7 +16,7 @@ def add_general(*, eval_set: EvalSet, by: Any) -> actions.TasksMade:
         Task(
             project=eval_set.project, eval_set=eval_set, key=row.key, split=Split.GENERAL, group=row.group,
             canonical_hash=canonical_hash(row.messages), messages=row.messages, expected=row.expected,
-            origin=Origin.MANUAL, metadata=row.metadata,
+            tools=row.tools, demonstration=row.demonstration, origin=Origin.MANUAL, metadata=row.metadata,
         )
         for row in general_tasks()
     ]  # fmt: skip

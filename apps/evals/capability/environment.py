@@ -7,10 +7,10 @@ from typing import Any
 from apps.core.models import Project
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment, EnvironmentKind
+from apps.evals.capability.generate import VERIFIER
 
 SLUG = "general-capability"
 HARNESS = {"temperature": 0.0, "top_p": 1.0, "max_new_tokens": 512, "max_turns": 1}
-VERIFIER = {"kind": "expected"}
 
 
 def general_environment(*, project: Project, by: Any) -> Environment:

@@ -103,7 +103,7 @@ def _record(row: TaskRow, index: int) -> dict:
     made[ASKED] = {"parallel_tool_calls": several} | {k: v for k, v in params.items() if k != "instructions"} | asked
     if "answer" in row.expected:
         made["expected_answer"] = row.expected["answer"]
-    elif "constraint" not in row.expected:
+    elif not row.expected.keys() & {"constraint", "tests"}:
         made[TRUTH] = [truth(call) for call in row.expected.get("calls", [row.expected])]
     old = before.get("verifier_metadata")
     ours = {name: getattr(row, name) for name in OURS}

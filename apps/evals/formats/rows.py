@@ -14,7 +14,7 @@ KEY_LENGTH, GROUP_LENGTH = 120, 200
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SPLITS = ("train", "validation", "holdout", "regression", "general")
 ALIASES = {"hold-out": "holdout", "held-out": "holdout", "test": "holdout", "val": "validation", "dev": "validation"}
-FORMS = '{"tool", "args"}, {"calls": […]}, {"answer": …} or {"constraint": {…}}'
+FORMS = '{"tool", "args"}, {"calls": […]}, {"answer": …}, {"constraint": {…}} or {"tests": […]}'
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,8 @@ def checked_expected(value: Any, name: str = "expected") -> dict:
         _check_call(value, name)
     elif "constraint" in value:
         _check_constraint(value["constraint"], f"{name}.constraint")
+    elif "tests" in value:
+        _check_tests(value["tests"], f"{name}.tests")
     elif value.get("answer") is None or value["answer"] == []:
         raise Bad(name, f"says neither a call nor an answer. Give {FORMS}.")
     return value
@@ -222,6 +224,12 @@ def _check_constraint(value: Any, name: str) -> None:
     unknown = sorted(value.keys() - CONSTRAINTS.keys())
     if unknown or not value:
         raise Bad(name, f"there is no constraint “{', '.join(unknown)}”. There are {', '.join(CONSTRAINTS)}.")
+
+
+def _check_tests(value: Any, name: str) -> None:
+    for index, test in enumerate(want(value, list, name, "Give a list of tests.")):
+        if not isinstance(test, dict) or test.keys() != {"call", "expected"} or not isinstance(test["call"], str):
+            raise Bad(f"{name}[{index}]", 'Give {"call": "solve([1, 2])", "expected": 3}.')
 
 
 def only(record: dict, known: Iterable[str], advice: str) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from apps.promotion.gate.checks import REJECTS, empty
 from apps.promotion.gate.policy import Policy
 from apps.promotion.gate.types import Check, Evaluation, State
-from workers.lib.latency import Ratio, quantile_ratio
+from workers.lib.latency import Ratio, quantile_ratio, typical_ratio
 
 FEWEST = 20  # tasks, below which a bootstrap of a quantile says too little
 ERROR = REJECTS / 2  # median and p95 may each reject
@@ -16,7 +16,7 @@ MEDIAN, P95 = "Latency, median (ms)", "Latency, p95 (ms)"
 
 
 def latency(baseline: Evaluation, candidate: Evaluation, policy: Policy) -> list[Check]:
-    """The median must be shown not to be worse; the p95, which few answers decide, must not be shown to be worse."""
+    """Half of the tasks must be shown not to be slower; the p95, which few answers decide, must not be shown to be worse."""
     before, after = baseline.timing, candidate.timing
     if before is None or after is None or before.job != after.job:
         return [_shown(baseline, candidate)]
@@ -27,7 +27,7 @@ def latency(baseline: Evaluation, candidate: Evaluation, policy: Policy) -> list
         return [empty("latency", MEDIAN, sentence)]
     how = f"measured in turns on {len(tasks)} tasks, {before.how}"
     limit = policy.max_latency_ratio
-    median, p95 = (quantile_ratio(*sides, quantile, error=ERROR) for quantile in (0.5, 0.95))
+    median, p95 = typical_ratio(*sides, error=ERROR), quantile_ratio(*sides, 0.95, error=ERROR)
     state: State = "inconclusive"
     if median.low > limit:
         state = "worse"
@@ -35,7 +35,7 @@ def latency(baseline: Evaluation, candidate: Evaluation, policy: Policy) -> list
         state = "better" if median.high < 1 else "same"
     decides = "Measure again with more tasks or rounds." if state == "inconclusive" else ""
     return [
-        _check("latency", MEDIAN, state, median, len(tasks), f"{_said(median)}; up to {limit:.2f} is allowed; {how}.", decides),
+        _check("latency", MEDIAN, state, median, len(tasks), f"On half of the tasks {_said(median)}; up to {limit:.2f} is allowed; {how}.", decides),
         _check(
             "latency_p95", P95, "worse" if p95.low > limit else "same", p95, len(tasks),
             f"{_said(p95)}; rejected where it is shown to be above {limit:.2f}; {how}.",
@@ -48,9 +48,9 @@ def _said(ratio: Ratio) -> str:
 
 
 def _check(name: str, title: str, state: State, ratio: Ratio, n: int, sentence: str, decides: str = "") -> Check:
-    before, after = ratio.baseline, ratio.candidate
-    low, high = before * (ratio.low - 1), before * (ratio.high - 1)
-    return Check(name, title, state, True, before, after, after - before, low, high, n, sentence, decides)
+    before = ratio.baseline
+    gap, low, high = (before * (by - 1) for by in (ratio.value, ratio.low, ratio.high))
+    return Check(name, title, state, True, before, ratio.candidate, gap, low, high, n, sentence, decides)
 
 
 def _shown(baseline: Evaluation, candidate: Evaluation) -> Check:

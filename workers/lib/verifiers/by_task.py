@@ -10,7 +10,7 @@ from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
 
 FORMS = (
     ("state", "state"), ("ground_truth", "calls"), ("calls", "calls"), ("tool", "calls"), ("constraint", "constraints"),
-    ("constraints", "constraints"), ("schema", "json"), ("pattern", "regex"), ("answer", "exact"),
+    ("constraints", "constraints"), ("tests", "unit_tests"), ("schema", "json"), ("pattern", "regex"), ("answer", "exact"),
 )  # fmt: skip
 """What stands in `expected` → the kind that judges it; the first that is there."""
 
