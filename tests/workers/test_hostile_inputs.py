@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
 from tests.workers.cpu import processor_time
@@ -13,7 +10,6 @@ from workers.lib.environments.customer_service.user import ScriptedUser
 from workers.lib.errors import SpecError
 from workers.lib.graders import run, sample_of, validate
 from workers.lib.graders.similarity import LONGEST, METRICS
-from workers.lib.json_schema import JsonSchema, TooMuch
 from workers.lib.messages import unfenced
 from workers.lib.patterns import MAX_PATTERN, PatternError, compiled
 from workers.lib.verifiers import Rollout, build
@@ -106,78 +102,3 @@ def test_a_users_pattern_is_re2() -> None:
         user.reply("a" * 4000 + "?")
     with pytest.raises(SpecError, match=r"metadata\.user\.facts\[0\]\.asks.*RE2"):
         ScriptedUser({"facts": [{"asks": "(?=x)", "says": ""}]})
-
-
-# JSON Schema
-
-
-DOUBLING = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(40)} | {"d40": {"type": "null"}}
-
-
-@pytest.mark.parametrize(
-    ("schema", "value"),
-    [
-        ({"$defs": DOUBLING, "$ref": "#/$defs/d0"}, 3),
-        ({"$ref": "#"}, 3),
-        ({"items": {"$ref": "#"}}, json.loads("[" * 400 + "]" * 400)),
-        ({"uniqueItems": True}, [[at] for at in range(N)]),
-        ({"items": {"enum": [{"a": at} for at in range(5000)]}}, list(range(50_000))),
-        ({"anyOf": [{"type": "string"}] * 4000}, list(range(60_000))),
-        ({"patternProperties": {f"a{at}": {} for at in range(200)}}, {f"k{at}": 1 for at in range(5000)}),
-        ({"contains": {"const": ["x" * 90] * 1000}}, [["x" * 90] * 1000] * 200),
-    ],
-    ids=["doubling", "itself", "deep", "unique", "enum", "messages", "patterns", "const"],
-)
-def test_a_schema_that_unfolds_ends_in_a_sentence(schema: dict, value: Any) -> None:
-    with processor_time():
-        try:
-            assert JsonSchema(schema).problems(value) is not None
-        except TooMuch as error:
-            assert "too many steps" in str(error)
-    text = json.dumps(value)[:N]
-    with processor_time():
-        score = build({"kind": "json", "schema": schema}).score(said(text))
-    assert score.mask_reason or score.reward is not None
-
-
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        ({"$ref": "http://127.0.0.1/schema"}, "Only references inside"), ({"type": "strin"}, "not a JSON Schema"),
-        ({"unevaluatedProperties": False}, "not supported"), ({"enum": ["x"] * 30_000}, "100,000 are allowed"),
-        (json.loads('{"not":' * 70 + "{}" + "}" * 70), "deeper than 64"), ([], "must be a JSON Schema"),
-        ({"properties": {"a": {"items": {"$dynamicRef": "#x"}}}}, "not supported"),
-        ({"patternProperties": {f"a{at}": {} for at in range(201)}}, "200 are allowed"),
-    ],
-)  # fmt: skip
-def test_a_schema_that_is_not_run_is_refused_when_it_is_saved(schema: Any, words: str) -> None:
-    with pytest.raises(SpecError, match=words):
-        build({"kind": "json", "schema": schema})
-
-
-@pytest.mark.parametrize(
-    ("schema", "value", "problems"),
-    [
-        ({"uniqueItems": True}, [1, 1.0], ["non-unique"]), ({"uniqueItems": True}, [1, True, "1", [1], {"a": 1}], []),
-        ({"uniqueItems": True}, [{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], ["non-unique"]),
-        ({"additionalProperties": False, "properties": {"a": {}}, "patternProperties": {"^x-": {}}}, {"a": 1, "x-b": 2}, []),
-        ({"additionalProperties": False, "properties": {"a": {}}}, {"b": 1, "c": 2}, ["'b', 'c' were unexpected"]),
-        ({"additionalProperties": {"type": "string"}}, {"b": 1}, ["not of type 'string'"]),
-        ({"patternProperties": {"^n": {"type": "number"}}}, {"n1": "x", "m": "x"}, ["not of type 'number'"]),
-        ({"pattern": r"^\p{L}+$"}, "é", []), ({"pattern": "^a$"}, "ab", ["does not match"]), ({"pattern": "a"}, 3, []),
-        ({"properties": {"pattern": {"type": "string"}, "$ref": {"type": "string"}}}, {"pattern": "(?=", "$ref": "x"}, []),
-        ({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}, {}, []), (False, 1, ["False schema"]),
-        ({"$defs": {"a": {"type": "integer"}}, "items": {"$ref": "#/$defs/a"}}, [1, "x"], ["not of type 'integer'"]),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_value(schema: Any, value: Any, problems: list[str]) -> None:
-    found = JsonSchema(schema).problems(value)
-    assert len(found) == len(problems)
-    assert all(part in words for (_, words), part in zip(found, problems, strict=True))
-
-
-def test_a_schema_that_came_with_data_is_used_as_far_as_it_goes() -> None:
-    schema = {"properties": {"a": {"type": "string", "pattern": "(?=x)"}, "b": {"$ref": "http://x/y"}}}
-    tolerant = JsonSchema(schema, tolerant=True)
-    assert tolerant.problems({"a": "anything"}) == [] and tolerant.problem({"a": 1}).startswith("1 is not of type")
-    assert tolerant.problems({"b": 1}) == []

@@ -1,4 +1,4 @@
-"""JSON Schema 2020-12 for schemas and values that anybody may have written: no work without a bound.
+"""JSON Schema, drafts 4 to 2020-12 by `$schema`, for schemas and values that anybody may have written: no work without a bound.
 
 `jsonschema` does the checking. What it leaves open is closed here: patterns are RE2, references stay inside the schema, and
 every keyword that is looked at costs steps, so that a schema that unfolds (references to references) or a value that
@@ -8,185 +8,24 @@ makes it compare everything with everything ends in TooMuch instead of holding t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-from jsonschema import Draft202012Validator, ValidationError
-from jsonschema.validators import extend
+from jsonschema_specifications import REGISTRY as SPECIFICATIONS
 from referencing import Registry
 from referencing.exceptions import Unresolvable
+from referencing.jsonschema import specification_with
 
 from workers.lib.errors import SpecError
-from workers.lib.patterns import PatternError, as_bytes, compiled
+from workers.lib.json_keywords import DIALECTS, META, NEWEST, Budget, TooMuch, _budget, dialect_of, short
+from workers.lib.patterns import PatternError, compiled
+
+__all__ = ["Budget", "JsonSchema", "TooMuch", "refusal", "short"]
 
 MAX_SCHEMA = 100_000  # characters of its JSON
 MAX_DEPTH = 64
 MAX_PATTERNS = 200
-MAX_STEPS = 200_000  # of one check; some microseconds each
-MAX_WORDS = 300  # characters of a message; the library quotes the whole value in it
-REFERENCE_STEPS = 20  # a reference costs more than another keyword
-UNSUPPORTED = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef")  # the library runs patterns of its own there
-_MANY = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_ONE = ("items", "not", "if", "then", "else", "contains", "additionalProperties", "propertyNames")
-
-
-class TooMuch(Exception):
-    """The check took more than MAX_STEPS; the message is a sentence."""
-
-    def __init__(self) -> None:
-        super().__init__("The value cannot be held against the schema: that takes too many steps. Make either smaller.")
-
-
-@dataclass
-class Budget:
-    """What is left of the steps of one check. `tolerant`: what cannot be checked counts as fitting."""
-
-    left: int = MAX_STEPS
-    tolerant: bool = False
-
-    def spend(self, steps: int) -> None:
-        self.left -= steps
-        if self.left < 0:
-            raise TooMuch
-
-
-_budget: ContextVar[Budget] = ContextVar("budget")
-Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
-
-
-def _size(value: Any) -> int:
-    return len(value) if isinstance(value, list | dict) else 0
-
-
-def weight(value: Any) -> int:
-    """How much there is to compare: its parts, and a step for every 1,000 characters."""
-    found, waiting = 0, [value]
-    while waiting:
-        item = waiting.pop()
-        found += 1 + (len(item) // 1000 if isinstance(item, str) else 0)
-        if isinstance(item, dict):
-            waiting.extend(item.values())
-        elif isinstance(item, list):
-            waiting.extend(item)
-    return found
-
-
-def _counted(keyword: Keyword, cost: Callable[[Any, Any], int]) -> Keyword:
-    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-        budget = _budget.get()
-        budget.spend(1 + cost(value, instance))
-        for error in keyword(validator, value, instance, schema) or ():
-            budget.spend(1 + len(error.message) // 50)  # the library quotes the value in it, however long
-            error.message = short(error.message)
-            yield error
-
-    return check
-
-
-def short(text: str) -> str:
-    return text if len(text) <= MAX_WORDS else f"{text[: MAX_WORDS // 2]} … {text[-MAX_WORDS // 2 :]}"
-
-
-def _matches(pattern: str, text: str) -> bool | None:
-    """Whether RE2 finds the pattern; None where it is none that may be run and the check is tolerant."""
-    budget, raw = _budget.get(), as_bytes(text)
-    try:
-        program = compiled(pattern)
-    except PatternError as error:
-        if budget.tolerant:
-            return None
-        raise SpecError(f"The pattern {pattern[:80]!r} {error}.") from error
-    budget.spend(len(raw) * program.programsize // 1000)
-    return program.search(raw) is not None
-
-
-def _pattern(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(value, str) and validator.is_type(instance, "string") and _matches(value, instance) is False:
-        yield ValidationError(f"{short(repr(instance))} does not match {value!r}")
-
-
-def _pattern_properties(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    for pattern, inner in value.items() if validator.is_type(instance, "object") else ():
-        for name, item in instance.items():
-            if _matches(pattern, name):
-                yield from validator.descend(item, inner, path=name, schema_path=pattern)
-
-
-def _additional(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if not validator.is_type(instance, "object") or value is True:
-        return
-    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-    others = [name for name in instance if name not in known]
-    extra = [name for name in others if not any(_matches(pattern, name) is not False for pattern in patterns)]
-    if value is not False:
-        for name in extra:
-            yield from validator.descend(instance[name], value, path=name)
-    elif extra:
-        named = ", ".join(map(repr, sorted(extra)))
-        verb = "was" if len(extra) == 1 else "were"
-        yield ValidationError(f"Additional properties are not allowed ({named} {verb} unexpected)")
-
-
-def _unique(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """By a canonical text of each item, where the library compares each with each."""
-    if value is True and validator.is_type(instance, "array"):
-        _budget.get().spend(weight(instance))
-        if len({_canonical(item) for item in instance}) < len(instance):
-            yield ValidationError(f"{short(repr(instance))} has non-unique elements")
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(_whole(value), sort_keys=True)
-
-
-def _whole(value: Any) -> Any:
-    """1.0 is 1; true is not."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return {name: _whole(item) for name, item in value.items()} if isinstance(value, dict) else value
-
-
-def _unsupported(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if not _budget.get().tolerant:
-        raise SpecError(f"The schema uses {_listed(UNSUPPORTED)}, which is not supported.")
-    yield from ()
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-OWN: dict[str, Keyword] = {
-    "pattern": _pattern,
-    "patternProperties": _pattern_properties,
-    "additionalProperties": _additional,
-    "uniqueItems": _unique,
-}
-COSTS: dict[str, Callable[[Any, Any], int]] = {
-    "enum": lambda value, instance: weight(value) + weight(instance),
-    "const": lambda value, instance: weight(value) + weight(instance),
-    "patternProperties": lambda value, instance: _size(value) * _size(instance),
-    "additionalProperties": lambda value, instance: _size(instance),
-    "$ref": lambda value, instance: REFERENCE_STEPS,
-    "$dynamicRef": lambda value, instance: REFERENCE_STEPS,
-}
-
-
-def _class(rules: dict[str, Keyword]) -> type:
-    keywords = Draft202012Validator.VALIDATORS | rules
-    usual = lambda value, instance: _size(value) + _size(instance)  # noqa: E731
-    return extend(
-        Draft202012Validator, {name: _counted(rule, COSTS.get(name, usual)) for name, rule in keywords.items()}
-    )
-
-
-_Meta: Any = _class(OWN)  # the schema of schemas needs $dynamicRef, and it is known
-_Bounded: Any = _class(OWN | dict.fromkeys(UNSUPPORTED, _unsupported))
+META_STEPS = 500_000  # of the check of a schema itself, once
 
 
 class JsonSchema:
@@ -200,10 +39,7 @@ class JsonSchema:
         self.where, self.tolerant = where, tolerant
         if not tolerant:
             _refuse(schema, where)
-        plain = (
-            {name: value for name, value in schema.items() if name != "$schema"} if isinstance(schema, dict) else schema
-        )
-        self._validator = _Bounded(plain, registry=Registry())
+        self._validator = DIALECTS[_dialect(schema) or NEWEST](schema, registry=SPECIFICATIONS)
 
     def problems(
         self, value: Any, most: int = 5, budget: Budget | None = None
@@ -248,6 +84,13 @@ def refusal(schema: JsonSchema, arguments: Any) -> str:
         return str(error)
 
 
+def _dialect(schema: Any) -> str | None:
+    """The dialect that a schema names, or the newest; None for one that is not known."""
+    named = schema.get("$schema") if isinstance(schema, dict) else None
+    found = NEWEST if named is None else dialect_of(named) if isinstance(named, str) else ""
+    return found if found in DIALECTS else None
+
+
 def _refuse(schema: Any, where: str) -> None:
     """Raises SpecError for what is no JSON Schema, and for what this module does not run."""
     if not isinstance(schema, dict | bool):
@@ -256,16 +99,20 @@ def _refuse(schema: Any, where: str) -> None:
         raise SpecError(f"“{where}” is nested deeper than {MAX_DEPTH} levels.")
     if (size := len(json.dumps(schema, default=str))) > MAX_SCHEMA:
         raise SpecError(f"“{where}” has {size:,} characters; {MAX_SCHEMA:,} are allowed.")
-    token = _budget.set(Budget())
+    dialect = _dialect(schema)
+    if dialect is None:
+        raise SpecError(f"“{where}.$schema” is not known. Known: {', '.join(DIALECTS)}.")
+    meta = META[dialect]
+    token = _budget.set(Budget(META_STEPS))
     try:
-        error = next(_Meta(Draft202012Validator.META_SCHEMA).iter_errors(schema), None)
+        error = next(meta(meta.META_SCHEMA, registry=SPECIFICATIONS).iter_errors(schema), None)
     except TooMuch as too_much:
         raise SpecError(f"“{where}” is too large to be checked.") from too_much
     finally:
         _budget.reset(token)
     if error is not None:
         raise SpecError(f"“{where}” is not a JSON Schema: {error.message[:200]}.")
-    patterns = [pattern for part in _parts(schema) for pattern in _patterns_of(part, where)]
+    patterns = list(_patterns(schema, dialect, where))
     if len(patterns) > MAX_PATTERNS:
         raise SpecError(f"“{where}” has {len(patterns):,} patterns; {MAX_PATTERNS} are allowed.")
     for pattern in patterns:
@@ -275,17 +122,30 @@ def _refuse(schema: Any, where: str) -> None:
             raise SpecError(f"“{where}”: the pattern {pattern[:80]!r} {error}.") from error
 
 
-def _patterns_of(part: dict, where: str) -> list[str]:
-    """Of one schema in it. Raises SpecError for what this module does not run."""
-    for name in UNSUPPORTED:
-        if name in part:
-            raise SpecError(f"“{where}” uses {name}, which is not supported. Use additionalProperties or items.")
-    reference = part.get("$ref")
-    if reference is not None and not str(reference).startswith("#"):
+def _patterns(schema: Any, dialect: str, where: str) -> Iterator[str]:
+    """Those of all schemas in it, whose references are tried out. Raises SpecError for one that leads out of the schema."""
+    try:
+        whole = specification_with(META[dialect].META_SCHEMA["$schema"]).create_resource(schema)
+        registry: Registry = SPECIFICATIONS.with_resource(whole.id() or "", whole).crawl()
+        waiting = [(whole, registry.resolver_with_root(whole))]
+        while waiting:
+            part, resolver = waiting.pop()
+            if not isinstance(part.contents, dict):
+                continue
+            for name in ("$ref", "$dynamicRef"):
+                if isinstance(reference := part.contents.get(name), str):
+                    resolver.lookup(reference)
+            yield from filter(None, [part.contents.get("pattern")])
+            yield from part.contents.get("patternProperties", {})
+            waiting += [(inner, resolver.in_subresource(inner)) for inner in part.subresources()]
+    except Unresolvable as error:
         raise SpecError(
-            f"“{where}” refers to {str(reference)[:80]!r}. Only references inside it (#/$defs/…) are followed."
-        )
-    return [*filter(None, [part.get("pattern")]), *part.get("patternProperties", {})]
+            f"“{where}” refers to {str(error.ref)[:80]!r}, which is not in it. Only references inside it (#/$defs/…) are followed."
+        ) from error
+    except SpecError:
+        raise
+    except Exception as error:  # a schema of any shape makes the library raise anything
+        raise SpecError(f"“{where}” cannot be used: {type(error).__name__}: {short(str(error))}") from error
 
 
 def _depth(value: Any) -> int:
@@ -302,18 +162,3 @@ def _depth(value: Any) -> int:
             break
         depth += 1
     return depth
-
-
-def _parts(schema: Any) -> Iterator[dict]:
-    """The schema and all schemas in it."""
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if not isinstance(part, dict):
-            continue
-        yield part
-        for name in _MANY:
-            waiting.extend(part[name].values() if isinstance(part.get(name), dict) else ())
-        for name in _LISTS:
-            waiting.extend(part.get(name) or ())
-        waiting.extend(part[name] for name in _ONE if name in part)
