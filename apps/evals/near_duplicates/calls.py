@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from itertools import islice, product
 from typing import Any
 
 from apps.evals.near_duplicates.text import fold, words
@@ -21,14 +22,24 @@ def words_of(message: dict) -> str:
 
 def _part(part: Any) -> str:
     """A text part's text. Anything else, such as a picture, is one word: its digest."""
-    if text := part_text(part):
-        return text
+    return part_text(part) or digest_of_part(part)
+
+
+def digest_of_part(part: Any) -> str:
     found = json.dumps(part, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(found.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def values_of(value: Any) -> str:
     return " ".join(str(leaf) for _, leaf in leaves_of(value))
+
+
+def values_in(expected: dict | None) -> list[str]:
+    """The values of what is expected, as texts: those of the calls' arguments, not the tools' names."""
+    calls = (expected or {}).get("calls")
+    parts = [call.get("args") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [expected]
+    parts = [part.get("args") if isinstance(part, dict) and "tool" in part else part for part in parts]
+    return [str(leaf) for _, leaf in leaves_of(parts)]
 
 
 def expected_leaves(expected: dict | None) -> frozenset[tuple[str, str, str]] | None:
@@ -78,3 +89,49 @@ def expected_calls(answer: Any) -> dict | None:
 def _bare(call: ToolCall) -> dict:
     """{"tool", "args"}; arguments that cannot be read stay text."""
     return {"tool": call.tool, "args": call.arguments if call.args is None else call.args}
+
+
+# The same calls
+
+CallsKey = tuple
+ALTERNATIVES = 64  # of the right calls of one task
+
+
+def keys_of_calls(expected: dict | None) -> list[CallsKey]:
+    """What equals the same of another task if both expect the same calls with the same arguments, in any order; one for each
+    way that `accept` allows, the first ALTERNATIVES of them. Empty where no call is expected."""
+    if not expected or "answer" in expected or "constraint" in expected:
+        return []
+    calls = expected["calls"] if isinstance(expected.get("calls"), list) else [expected]
+    calls = [call for call in calls if isinstance(call, dict) and isinstance(call.get("tool"), str)]
+    if not calls:
+        return []
+    ways = [list(islice(_ways(call), ALTERNATIVES)) for call in calls]
+    return list(dict.fromkeys(tuple(sorted(made)) for made in islice(product(*ways), ALTERNATIVES)))
+
+
+def _ways(call: dict) -> Iterator[tuple]:
+    """The call in one spelling, first as its `args` are, then with every other accepted value."""
+    tool, args = fold(call["tool"]), call.get("args")
+    yield tool, _arguments(args)
+    accept = call.get("accept")
+    if isinstance(args, dict) and isinstance(accept, dict):
+        choices = [[(name, value) for value in values] for name, values in accept.items() if isinstance(values, list)]
+        for chosen in product(*choices):
+            yield tool, _arguments(args | dict(chosen))
+
+
+def _arguments(args: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """(path, words) of all arguments but empty ones; what a list holds stays in its order."""
+    found = [(path, tuple(words(_as_text(leaf)) or [str(leaf)])) for path, leaf in leaves_of(args) if leaf != ""]
+    return tuple(sorted(found, key=lambda item: item[0]))
+
+
+def _as_text(leaf: Any) -> str:
+    return f"{leaf:.15g}" if isinstance(leaf, float) else str(leaf)
+
+
+def weight_of(key: CallsKey) -> int:
+    """How much calls say about their request: a letter of their different values 1, a digit 2."""
+    values = {word for _, args in key for _, value in args for word in value}
+    return sum(2 if char.isdigit() else 1 for word in values for char in word)

@@ -8,9 +8,10 @@ change places, and because n-grams of letters make Monday and Tuesday alike and 
 
 What counts as the same. Requests made from one template share most words and are still different tasks: “book Anna for
 3 May” is not “book Bob for 7 June”. So the expected calls (or the answer) have a say, with similarity c, the Jaccard index
-of their (tool, argument, word) triples; c = 1 where one side has none, so that what is unknown is never an excuse. A pair
-scores t·c; but t alone where t ≥ NEARLY_IDENTICAL, unless values were filled in otherwise and the calls differ with them:
-a held-out request with another answer beside it is still that request. A near-duplicate scores THRESHOLD or more.
+of their (tool, argument, word) triples. A pair scores t·c; but t alone where t ≥ NEARLY_IDENTICAL, unless values were filled
+in otherwise and the calls differ with them: a held-out request with another answer beside it is still that request. Where
+calls cannot be compared (none on one side, calls here and an answer there) the pair scores t, or 0 where values (numbers,
+days, names) were filled in otherwise. A near-duplicate scores THRESHOLD or more.
 
 What it cannot see: a paraphrase in other words (a synonym for each), a translation, a misspelling in a very short request.
 Groups keep those on one side of a split.
@@ -34,7 +35,7 @@ import numpy as np
 from apps.evals.near_duplicates.calls import expected_calls, expected_leaves, words_of
 from apps.evals.near_duplicates.join import Overlap, candidates
 from apps.evals.near_duplicates.minhash import BANDS, PERMUTATIONS, ROWS, VERSION, bands_of, minhashes
-from apps.evals.near_duplicates.text import content, fold, is_slot
+from apps.evals.near_duplicates.text import content, fold, is_slot, names_in
 from apps.evals.near_duplicates.training import Unit, texts_of
 from workers.lib.messages import is_prompt
 
@@ -66,6 +67,7 @@ class Document:
     features: np.ndarray
     words: frozenset[str]
     calls: frozenset[tuple[str, str, str]] | None = None
+    names: frozenset[str] = frozenset()
 
 
 # Documents
@@ -73,11 +75,12 @@ class Document:
 
 def document(messages: Sequence[dict], expected: dict | None = None, demonstration: str = "") -> Document:
     """What of a task is compared. Where `expected` is empty, what the demonstration calls is expected."""
-    found = [word for message in messages if not is_prompt(message) for word in content(words_of(message))]
+    texts = [words_of(message) for message in messages if not is_prompt(message)]
+    found = [word for text in texts for word in content(text)]
     if not found:  # nothing but signs: they themselves are the words
-        found = "".join(fold(words_of(message)) for message in messages if not is_prompt(message)).split()
+        found = "".join(fold(text) for text in texts).split()
     calls = expected_leaves(expected or expected_calls(demonstration))
-    return Document(_features(found), frozenset(found), calls)
+    return Document(_features(found), frozenset(found), calls, frozenset().union(*map(names_in, texts)))
 
 
 def _features(found: Iterable[str]) -> np.ndarray:
@@ -142,16 +145,27 @@ def _jaccard(a: np.ndarray, b: np.ndarray) -> float:
 def _decide(t: float, a: Document, b: Document) -> float:
     """The score of a pair whose texts have similarity t."""
     c = call_similarity(a, b)
+    if c is None:
+        return 0.0 if _filled_otherwise(a, b) else t
     if t >= NEARLY_IDENTICAL and not (c < 1 and _filled_otherwise(a, b)):
         return t
     return t * c
 
 
-def call_similarity(a: Document, b: Document) -> float:
-    """Jaccard index of the expected triples; 1 where one side has none."""
-    if a.calls is None or b.calls is None or a.calls == b.calls:
+def call_similarity(a: Document, b: Document) -> float | None:
+    """Jaccard index of the expected triples; None where one side has none, or one has calls and the other an answer."""
+    if not _kind(a) or _kind(a) != _kind(b):
+        return None
+    if a.calls == b.calls:
         return 1.0
     return len(a.calls & b.calls) / len(a.calls | b.calls)
+
+
+def _kind(document: Document) -> int:
+    """0 where nothing is expected, 1 for an answer or a constraint, 2 for calls (or that none is made)."""
+    if document.calls is None:
+        return 0
+    return 2 if not document.calls or any(tool for tool, _, _ in document.calls) else 1
 
 
 def _filled_otherwise(a: Document, b: Document) -> bool:
@@ -162,7 +176,7 @@ def _filled_otherwise(a: Document, b: Document) -> bool:
 
 def _has_value(some: frozenset[str], document: Document) -> bool:
     named = {word for _, _, word in document.calls or ()}
-    return any(word in named or is_slot(word) for word in some)
+    return any(word in named or word in document.names or is_slot(word) for word in some)
 
 
 # Many against many
@@ -214,11 +228,12 @@ def _scored(a: _Bulk, b: _Bulk, threshold: float, within: bool) -> Iterator[Pair
     """(row of a, row of b, score) of all pairs of different documents that share a band and score enough, each once."""
     texts = Overlap([one.features.tolist() for one in a.documents], [one.features.tolist() for one in b.documents])
     calls = Overlap(a.calls, b.calls)
-    known = [np.array([one.calls is not None for one in bulk.documents], dtype=bool) for bulk in (a, b)]
+    kinds = [np.array([_kind(one) for one in bulk.documents], dtype=np.int8) for bulk in (a, b)]
     for i, j in candidates(a, b, threshold, within):
         t = texts.jaccard(i, j)
         i, j, t = i[t >= threshold], j[t >= threshold], t[t >= threshold]
-        c = np.where(known[0][i] & known[1][j], calls.jaccard(i, j), 1.0)
+        comparable = (kinds[0][i] == kinds[1][j]) & (kinds[0][i] > 0)
+        c = np.where(comparable, calls.jaccard(i, j), 1.0)
         for row in np.flatnonzero((t * c >= threshold) | (t >= NEARLY_IDENTICAL)):
             score = _decide(float(t[row]), a.documents[i[row]], b.documents[j[row]])
             if score >= threshold:

@@ -1,7 +1,8 @@
 """The words of a text that say what is wanted, in one spelling. Pure: no Django, no torch.
 
 Two spellings of one wish give the same words: case, width, accents, invisible characters, letters borrowed from other
-alphabets, punctuation, politeness, inflection, and the many ways to write a date, a time, a number or an identifier.
+alphabets, punctuation, politeness, inflection, the escapes of JSON, HTML and URLs, and the many ways to write a date, a time,
+a number (in digits or in words) or an identifier.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
+
+from apps.evals.near_duplicates.spelling import Neighbours, digits_for_words, unescaped
 
 # Cyrillic, Greek and Latin letters that look like a plain Latin one (after case folding and NFKD).
 _LOOK_ALIKES = dict(
@@ -30,7 +33,6 @@ _LONG = _listed("january february march april may june july august september oct
 _SHORT = _listed("jan feb mar apr may jun jul aug sep oct nov dec")
 MONTHS = {name: number for names in (_LONG, _SHORT) for number, name in enumerate(names, 1)} | {"sept": 9}
 DAYS = {"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday", "today", "tomorrow", "yesterday"}
-_NUMBERS = {name: n for n, name in enumerate(_listed("two three four five six seven eight nine ten eleven twelve"), 2)}
 # Words that carry no wish. Negations and what turns a wish round (not, no, never, without, off, except, before, after)
 # are left out on purpose.
 FILLERS = frozenset(
@@ -46,26 +48,34 @@ FILLERS = frozenset(
     yours
     """)
 )
+_BESIDE_DAY = re.compile(
+    r"(?P<day>\d(?:st|nd|rd|th)?\s+(?:of\s+)?)(?P<after>[a-z]{4,10})\b|\b(?P<before>[a-z]{4,10})(?P<gap>\s+)(?=\d)"
+)
+_MONTH_SLIPS = Neighbours(name for name in _LONG if len(name) >= 4)
+_DAY_SLIPS = Neighbours((name for name in DAYS if name.endswith("day") and len(name) > 5), 6)
 _MONTH = "|".join(sorted(MONTHS, key=len, reverse=True))
+_APART = r"[\s>#*_/.,\u2013\u2014-]{1,8}"  # between the parts of a date: also a quoted line's end
 _TOKEN = re.compile(
     rf"""
     (?P<uuid>\b[0-9a-f]{{8}}-?(?:[0-9a-f]{{4}}-?){{3}}[0-9a-f]{{12}}\b)
   | (?P<iso>\b(?P<iy>\d{{4}})[-/.](?P<im>\d{{1,2}})[-/.](?P<id>\d{{1,2}})(?=\D|$))
-  | (?P<md>\b(?P<mm>{_MONTH})\.?\s+(?:the\s+)?(?P<mday>\d{{1,2}})(?:st|nd|rd|th)?\b(?!:)(?:,?\s+(?P<my>\d{{4}})\b)?)
-  | (?P<dm>\b(?P<dday>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<dmonth>{_MONTH})\b\.?(?:,?\s+(?P<dy>\d{{4}})\b)?)
-  | (?P<ampm>\b(?P<h>\d{{1,2}})(?:[:.](?P<hm>\d{{2}}))?\s*(?P<half>[ap])\.?\s?m\b\.?)
+  | (?P<md>\b(?P<mm>{_MONTH})\.?{_APART}(?:the\s+)?(?P<mday>\d{{1,2}})(?:st|nd|rd|th)?\b(?!:)(?:,?\s+(?P<my>\d{{4}})\b)?)
+  | (?P<dm>\b(?P<dday>\d{{1,2}})(?:st|nd|rd|th)?{_APART}(?:of{_APART})?(?P<dmonth>{_MONTH})\b\.?(?:,?\s+(?P<dy>\d{{4}})\b)?)
+  | (?P<ampm>\b(?P<h>\d{{1,2}})(?:[:.](?P<hm>\d{{2}}))?(?:{_APART})?(?P<half>[ap])\.?\s?m\b\.?)
   | (?P<clock>\b(?P<ch>[01]?\d|2[0-3]):(?P<cm>[0-5]\d)(?::[0-5]\d)?\b)
   | (?P<number>\b\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?\b|\b\d+\.\d+\b)
   | (?P<word>[^\W_]+(?:'[^\W_]+)?)
     """,
     re.VERBOSE,
 )
+_NAME = re.compile(r"(?<=[^.!?\s])\s+[\"“'(]*([^\W\d_a-z][\w'-]*)")  # a capital inside a sentence
 # Scripts written without spaces: their runs are read as pairs of letters.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 
 
 def fold(text: str) -> str:
-    """One spelling of the letters: NFKC, case-folded, no accents, no invisible characters, look-alikes as Latin."""
+    """One spelling of the letters: unescaped, NFKC, case-folded, no accents, no invisible characters, look-alikes as Latin."""
+    text = unescaped(text)
     if not text.isascii():
         text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
         text = "".join(char for char in text if not _is_dressing(char))
@@ -80,7 +90,37 @@ def _is_dressing(char: str) -> bool:
 
 def words(text: str) -> list[str]:
     """All words in order, in canonical form; slots (see `is_slot`) keep their digits. Fillers are still there."""
-    return [word for match in _TOKEN.finditer(fold(text)) for word in _canonical(match)]
+    return [word for _, word in spelt_words(text)]
+
+
+def spelt_words(text: str) -> list[tuple[str, str]]:
+    """(as it is spelt, canonical form) of all words in order; of one that stands for several, each by itself."""
+    found: list[tuple[str, str]] = []
+    for match in _TOKEN.finditer(_with_months(digits_for_words(fold(text)))):
+        canonical = list(_canonical(match))
+        found += [(match[0] if len(canonical) == 1 and match["word"] else word, word) for word in canonical]
+    return found
+
+
+def _with_months(text: str) -> str:
+    """Misspelt months beside a number as they should be; they must be known before a date can be."""
+    return _BESIDE_DAY.sub(_month, text)
+
+
+def _month(match: re.Match[str]) -> str:
+    meant = _meant_month(match["after"] or match["before"])
+    return f"{match['day']}{meant}" if match["after"] else f"{meant}{match['gap']}"
+
+
+@lru_cache(maxsize=50_000)
+def _meant_month(word: str) -> str:
+    near = [] if word in MONTHS else _MONTH_SLIPS.of(word)
+    return near[0] if near else word
+
+
+def names_in(text: str) -> frozenset[str]:
+    """Words that are written like a name: with a capital inside a sentence."""
+    return frozenset(form for match in _NAME.finditer(text) for form in words(match[1]) if form not in FILLERS)
 
 
 def content(text: str) -> list[str]:
@@ -130,9 +170,9 @@ def _plain(word: str) -> list[str]:
     stem, _, ending = word.partition("'")
     if ending == "t" and stem.endswith("n"):
         return ["not"]
-    if word in _NUMBERS:
-        return [str(_NUMBERS[word])]
-    return [stem if stem in FILLERS or is_slot(stem) else _stem(stem)]
+    if stem in FILLERS or is_slot(stem):
+        return [stem]
+    return _DAY_SLIPS.of(stem)[:1] or [_stem(stem)]
 
 
 def _stem(word: str) -> str:

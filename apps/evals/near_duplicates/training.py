@@ -1,4 +1,4 @@
-"""The requests that a training row teaches to answer, whatever its format. Pure."""
+"""The requests that a training row teaches to answer, and all texts in it, whatever its format. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from apps.evals.near_duplicates.calls import expected_calls, values_of, words_of
-from workers.lib.messages import is_prompt
+from apps.evals.near_duplicates.calls import digest_of_part, expected_calls, values_of, words_of
+from workers.lib.messages import is_prompt, json_of, part_text
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,49 @@ class Unit:
     @property
     def text(self) -> str:
         return "\n".join(words_of(message) for message in self.messages if not is_prompt(message))
+
+
+def passages(row: Any) -> list[tuple[str, str]]:
+    """(role, text) of every string in a training row, in order: messages, calls, tools with their schemas, answers.
+
+    The role is that of the message around it, "" outside messages. A string that is a JSON text is its strings; a picture or
+    file is its digest, as in `words_of`. A loop, so that no depth is too much for it.
+    """
+    found: list[tuple[str, str]] = []
+    left: list[tuple[str, Any]] = [("", row)]
+    while left:
+        role, value = left.pop()
+        if isinstance(value, str):
+            inner = _inside(value)
+            if inner is None:
+                found.append((role, value))
+            else:
+                left.append((role, inner))
+        elif isinstance(value, dict):
+            own = value.get("role")
+            role = own if isinstance(own, str) else role
+            left += [(role, item) for key, item in reversed(value.items()) if key != "role"]
+        elif isinstance(value, list):
+            left += [(role, _shown(item)) for item in reversed(value)]
+        elif value is not None:
+            found.append((role, str(value)))
+    return found
+
+
+def _inside(text: str) -> Any:
+    """What a JSON text holds; None for other texts."""
+    if text[:1] not in ("{", "[", '"'):
+        return None
+    found = json_of(text)
+    return found if isinstance(found, dict | list) or (isinstance(found, str) and found != text) else None
+
+
+def _shown(item: Any) -> Any:
+    """A picture or file among the parts of a content as its digest."""
+    is_part = (
+        isinstance(item, dict) and "role" not in item and str(item.get("type")).startswith(("image", "input_", "file"))
+    )
+    return digest_of_part(item) if is_part and not part_text(item) else item
 
 
 def texts_of(row: dict) -> Iterator[Unit]:

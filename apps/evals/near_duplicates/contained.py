@@ -1,0 +1,214 @@
+"""Held-out requests searched inside texts: which text says one of them somewhere, whatever stands around it. Pure.
+
+A text is every string of a training row, in order, and once more what each role says, so that a request that is divided
+over two messages is one stretch. Words are compared in one spelling (`text`), misspelt ones through the known words one
+slip away (`spelling`), and a stretch as `alignment` says.
+
+Only stretches around a rare part of a request are compared: of each request the KEYS rarest words, or pairs or triples of
+neighbouring words where single words are all frequent among the requests (RARE), are looked up in an inverted index. What
+all requests of a template share costs nothing so.
+
+A short request of common words (“cancel my order”) is part of much innocent text. One with fewer than LEAST_WORDS words or
+LEAST_CONTENT that carry a wish, and without an identifier, is found only where it is a whole passage: a message, an example, a
+string of a JSON text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from apps.evals.near_duplicates.alignment import REACH, Pattern, says, word
+from apps.evals.near_duplicates.spelling import Neighbours
+from apps.evals.near_duplicates.text import FILLERS, names_in, spelt_words, words
+
+KEYS = 3
+RARE = 64
+LEAST_WORDS, LEAST_CONTENT = 5, 3
+ANCHORS = 24  # stretches of one text that are compared with one request
+LONG = 400  # words of a request from which on only a few stretches are
+REMEMBERED = 1_000_000  # spellings
+
+Passage = tuple[str, str]  # role, text
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A text in which requests are searched: its passages, and the words of the calls that it teaches."""
+
+    passages: Sequence[Passage]
+    values: frozenset[str] = frozenset()
+
+
+@dataclass
+class _Stream:
+    forms: list[str] = field(default_factory=list)
+    spelt: list[str] = field(default_factory=list)
+
+    def add(self, other: _Stream) -> None:
+        self.forms += other.forms
+        self.spelt += other.spelt
+
+
+def pattern_of(request: str, values: Iterable[str] = ()) -> Pattern:
+    """`values`: texts of what is expected, whose words are values."""
+    of_calls = frozenset(form for value in values for form in words(value) if form not in FILLERS)
+    names = names_in(request)
+    return Pattern(tuple(word(spelt, form, of_calls, names) for spelt, form in spelt_words(request)), of_calls)
+
+
+def is_specific(pattern: Pattern) -> bool:
+    """Whether a text that says this somewhere is about it."""
+    identifier = any(sum(char.isdigit() for char in form) >= 3 for form in pattern.content)
+    if identifier and len(pattern.words) >= 3:
+        return True
+    return len(pattern.words) >= LEAST_WORDS and len(pattern.content) >= LEAST_CONTENT
+
+
+class Requests:
+    """An index of requests. What `within` tells are the positions of the patterns given."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self.patterns = patterns
+        self._known = {one.form for pattern in patterns for one in pattern.words}
+        self._spellings = {one.spelt for pattern in patterns for one in pattern.words}
+        spelt_as: dict[str, set[str]] = defaultdict(set)
+        for pattern in patterns:
+            for one in pattern.words:
+                if not one.filler and one.spelt.isalpha():
+                    spelt_as[one.spelt].add(one.form)
+        self._spelt_as, self._neighbours = spelt_as, Neighbours(spelt_as)
+        self._misspelt: dict[str, tuple[str, ...]] = {}
+        self._whole: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        self._keys: dict[int, dict[Hashable, list[int]]] = {1: {}, 2: {}, 3: {}}
+        self._needed: dict[int, int] = {}
+        self._anchors: dict[int, frozenset[str]] = {}
+        searched = [at for at, pattern in enumerate(patterns) if self._add_whole(at, pattern) and is_specific(pattern)]
+        self._add_keys(searched)
+
+    def _add_whole(self, at: int, pattern: Pattern) -> bool:
+        content = tuple(one.form for one in pattern.words if not one.filler) or tuple(pattern.forms)
+        if content:
+            self._whole[content].append(at)
+        return bool(content)
+
+    def _add_keys(self, searched: list[int]) -> None:
+        frequent: dict[int, Counter] = {n: Counter() for n in self._keys}
+        for at in searched:
+            for n, counts in frequent.items():
+                counts.update(set(_grams(_content(self.patterns[at].forms), n)))
+        for at in searched:
+            n, keys = self._chosen(at, frequent)
+            self._needed[at] = len(keys) - 1 if n == 1 and len(keys) > 2 else 1
+            self._anchors[at] = frozenset(form for key in keys for form in (key if n > 1 else (key,)))
+            for key in keys:
+                self._keys[n].setdefault(key, []).append(at)
+
+    def _chosen(self, at: int, frequent: dict[int, Counter]) -> tuple[int, list]:
+        """The kind of the keys of a request (single words, pairs, triples), and its rarest ones."""
+        content = _content(self.patterns[at].forms)
+        for n in (1, 2, 3):
+            grams = sorted(set(_grams(content, n)), key=lambda gram: (frequent[n][gram], gram))
+            rare = [gram for gram in grams if frequent[n][gram] <= RARE][:KEYS]
+            if rare or n == 3 or len(content) <= n:
+                return n, rare or grams[:KEYS]
+        raise AssertionError("a request has words")
+
+    def within(self, text: Searched) -> list[int]:
+        """The requests that the text says."""
+        passages = [(role, self._stream(found)) for role, found in text.passages]
+        whole = {at for _, stream in passages for at in self._whole.get(tuple(_content(stream.forms)), ())}
+        for stream in _streams(passages):
+            for at in self._candidates(stream):
+                if at not in whole and self._found(at, stream, text.values):
+                    whole.add(at)
+        return sorted(whole)
+
+    def _stream(self, text: str) -> _Stream:
+        stream = _Stream()
+        for spelt, form in spelt_words(text):
+            stream.spelt.append(spelt)
+            stream.forms.append(form)
+        return stream
+
+    def _meant(self, spelt: str) -> tuple[str, ...]:
+        """The known words that an unknown spelling may stand for."""
+        found = self._misspelt.get(spelt)
+        if found is None:
+            if len(self._misspelt) >= REMEMBERED:
+                self._misspelt.clear()
+            near = self._neighbours.of(spelt) if spelt.isalpha() else []
+            found = self._misspelt[spelt] = tuple({form: None for one in near for form in self._spelt_as[one]})
+        return found
+
+    def _candidates(self, stream: _Stream) -> list[int]:
+        """Requests of which enough keys and most words stand in the text."""
+        forms, here = stream.forms, set(stream.forms)
+        meant = {
+            spelt: self._meant(spelt)
+            for form, spelt in zip(forms, stream.spelt, strict=True)
+            if form not in self._known
+        }
+        here.update(form for found in meant.values() for form in found)
+        hits: Counter[int] = Counter()
+        for key in here & self._keys[1].keys():
+            hits.update(self._keys[1][key])
+        if self._keys[2] or self._keys[3]:
+            read = [next(iter(meant.get(spelt, ())), form) for form, spelt in zip(forms, stream.spelt, strict=True)]
+            content = _content(read)
+            for n in (2, 3):
+                for key in set(_grams(content, n)) & self._keys[n].keys():
+                    hits.update(self._keys[n][key])
+        return [at for at, count in hits.items() if count >= self._needed[at] and self._mostly(at, here)]
+
+    def _mostly(self, at: int, here: set[str]) -> bool:
+        content = self.patterns[at].content
+        return len(content & here) >= 0.6 * len(content)
+
+    def _found(self, at: int, stream: _Stream, values: frozenset[str]) -> bool:
+        pattern, anchors = self.patterns[at], self._anchors[at]
+        length = len(pattern.words)
+        most = ANCHORS if length < LONG else 2
+        done: list[tuple[int, int]] = []
+        for place, (form, spelt) in enumerate(zip(stream.forms, stream.spelt, strict=True)):
+            meant = [form] if form in self._known else self._meant(spelt)
+            for one in anchors.intersection(meant):
+                offset = pattern.places[one]
+                start = max(0, place - int(offset * REACH) - 8)
+                end = place + int((length - offset) * REACH) + 8
+                if any(abs(start - first) <= 2 and abs(end - last) <= 2 for first, last in done):
+                    continue
+                done.append((start, end))
+                if says(pattern, stream.forms[start:end], stream.spelt[start:end], self._spellings, values):
+                    return True
+                if len(done) >= most:
+                    return False
+        return False
+
+
+def _content(forms: Iterable[str]) -> list[str]:
+    found = list(forms)
+    return [form for form in found if form not in FILLERS] or found
+
+
+def _grams(forms: Sequence[str], n: int) -> Iterable[Hashable]:
+    return forms if n == 1 else zip(*(forms[at:] for at in range(n)), strict=False)
+
+
+def _streams(passages: Sequence[tuple[str, _Stream]]) -> Iterator[_Stream]:
+    """All passages in order; and each role's, where others speak between them."""
+    everything = _Stream()
+    by_role: dict[str, list[_Stream]] = defaultdict(list)
+    for role, stream in passages:
+        everything.add(stream)
+        by_role[role].append(stream)
+    yield everything
+    turns = Counter(role for role, _ in groupby(role for role, _ in passages))
+    for role, streams in by_role.items():
+        if role and turns[role] > 1:
+            joined = _Stream()
+            for stream in streams:
+                joined.add(stream)
+            yield joined

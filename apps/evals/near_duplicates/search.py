@@ -1,0 +1,179 @@
+"""Which training rows hold something of a hold-out: a held-out request itself, its calls, or nearly the same task. Pure.
+
+Three independent reasons, each enough:
+- SAYS: somewhere in the row, in whatever role, wrapping or spelling, stands a held-out request (`contained`);
+- CALLS: the row teaches exactly the calls that are expected of a held-out task. Calls that say little (`get_weather()`,
+  `factorial(5)`) need a text that agrees somewhat;
+- ALIKE: a request of the row is nearly the same, its parts perhaps in another order (`compare`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from apps.evals.near_duplicates import compare
+from apps.evals.near_duplicates.calls import (
+    CallsKey,
+    expected_calls,
+    keys_of_calls,
+    values_in,
+    weight_of,
+    words_of,
+)
+from apps.evals.near_duplicates.contained import Requests, Searched, pattern_of
+from apps.evals.near_duplicates.minhash import bands_of, minhashes
+from apps.evals.near_duplicates.text import FILLERS, words
+from apps.evals.near_duplicates.training import Unit, passages, texts_of
+from workers.lib.messages import is_prompt
+
+AT_ONCE = 500  # rows
+LIKELIEST = 50  # held-out tasks that are compared exactly with one request
+TELLING = 4  # weight of different arguments from which on calls alone say what the task is
+AGREEING = 0.3  # share of the words of the shorter request, where calls say less
+LEAST_TURN = 8  # words with a wish of a single turn that is searched beside its conversation
+
+
+class Why(StrEnum):
+    SAYS = "says"
+    CALLS = "calls"
+    ALIKE = "alike"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A held-out task: what is searched of it."""
+
+    messages: Sequence[dict]
+    expected: dict | None = None
+    demonstration: str = ""
+
+    @cached_property
+    def calls(self) -> dict | None:
+        return self.expected or expected_calls(self.demonstration)
+
+    @cached_property
+    def request(self) -> str:
+        """What the user says; where no user speaks, all but the instructions."""
+        asked = [message for message in self.messages if message.get("role") == "user"]
+        asked = asked or [message for message in self.messages if not is_prompt(message)]
+        return "\n".join(words_of(message) for message in asked)
+
+    @property
+    def requests(self) -> Iterator[str]:
+        """The request, and of a longer conversation the first and the last turn that could be a request by themselves."""
+        yield self.request
+        turns = [words_of(message) for message in self.messages if message.get("role") == "user"]
+        if len(turns) > 1:
+            yield from (turn for turn in dict.fromkeys((turns[0], turns[-1])) if len(_wish(turn)) >= LEAST_TURN)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A training row: the texts in it, and the requests that it teaches to answer. Raises ValueError without any text."""
+
+    passages: Sequence[tuple[str, str]]
+    units: Sequence[Unit]
+
+    @classmethod
+    def of(cls, row: dict) -> Row:
+        return cls(passages(row), list(texts_of(row)))
+
+    @cached_property
+    def calls(self) -> list[tuple[dict, str]]:
+        """(calls, the request before them) that the row teaches."""
+        found = ((unit.expected or expected_calls(unit.demonstration), unit.text) for unit in self.units)
+        return [(calls, text) for calls, text in found if calls]
+
+
+@dataclass(frozen=True)
+class Match:
+    """A row's key, the position of the held-out task, why, and how alike they are (1 where one says the other)."""
+
+    key: Any
+    held: int
+    why: Why
+    similarity: float = 1.0
+
+
+class HeldOut:
+    """An index of held-out tasks for searching training rows: built in about 0.3 ms a task, then kept."""
+
+    def __init__(self, tasks: Sequence[Held]) -> None:
+        self.tasks = tasks
+        searched = [(at, request) for at, task in enumerate(tasks) for request in task.requests]
+        self._task_of = [at for at, _ in searched]
+        self._requests = Requests([pattern_of(request, values_in(tasks[at].calls)) for at, request in searched])
+        self._calls: dict[CallsKey, list[int]] = defaultdict(list)
+        for at, task in enumerate(tasks):
+            for key in keys_of_calls(task.calls):
+                self._calls[key].append(at)
+        self._documents = [compare.document(task.messages, task.expected, task.demonstration) for task in tasks]
+        self._minhashes = minhashes([one.features for one in self._documents])
+        self._bands: dict[int, list[int]] = defaultdict(list)
+        for at, bands in enumerate(bands_of(self._minhashes).tolist()):
+            if len(self._documents[at].features):
+                for band in bands:
+                    self._bands[band].append(at)
+
+    def search(self, rows: Iterable[tuple[Hashable, Row]]) -> Iterator[Match]:
+        """For each row that holds something of a held-out task the first reason; rows are worked on AT_ONCE at a time."""
+        given = iter(rows)
+        while self.tasks and (some := list(islice(given, AT_ONCE))):
+            alike = self._alike([row for _, row in some])
+            for number, (key, row) in enumerate(some):
+                if match := self._first(key, row, alike.get(number)):
+                    yield match
+
+    def _first(self, key: Hashable, row: Row, alike: tuple[int, float] | None) -> Match | None:
+        taught = frozenset(word for calls, _ in row.calls for value in values_in(calls) for word in words(value))
+        if said := self._requests.within(Searched(row.passages, taught)):
+            return Match(key, self._task_of[said[0]], Why.SAYS)
+        if (same := self._same_calls(row)) is not None:
+            return Match(key, same, Why.CALLS)
+        return alike and Match(key, alike[0], Why.ALIKE, alike[1])
+
+    def _same_calls(self, row: Row) -> int | None:
+        for calls, text in row.calls:
+            for key in keys_of_calls(calls)[:1]:
+                for at in self._calls.get(key, ()):
+                    if weight_of(key) >= TELLING or _agree(text, self.tasks[at].request):
+                        return at
+        return None
+
+    def _alike(self, rows: Sequence[Row]) -> dict[int, tuple[int, float]]:
+        """{number of a row: (the nearest held-out task, similarity)} of rows with a near-duplicate."""
+        units = [(number, compare.document(unit.messages, unit.expected, unit.demonstration))
+                 for number, row in enumerate(rows) for unit in row.units]  # fmt: skip
+        hashes = minhashes([one.features for _, one in units])
+        best: dict[int, tuple[int, float]] = {}
+        for (number, document), mine, bands in zip(units, hashes, bands_of(hashes).tolist(), strict=True):
+            for at in self._likeliest(mine, bands) if len(document.features) else ():
+                score = compare.similarity(document, self._documents[at])
+                if score >= compare.THRESHOLD and score > best.get(number, (0, 0.0))[1]:
+                    best[number] = at, score
+        return best
+
+    def _likeliest(self, mine: np.ndarray, bands: list[int]) -> list[int]:
+        found = sorted({at for band in bands if band in self._bands for at in self._bands[band]})
+        if len(found) <= LIKELIEST:
+            return found
+        estimates = (self._minhashes[found] == mine).mean(axis=1)
+        return [found[at] for at in np.argsort(-estimates, kind="stable")[:LIKELIEST].tolist()]
+
+
+def _wish(text: str) -> set[str]:
+    return set(words(text)) - FILLERS
+
+
+def _agree(a: str, b: str) -> bool:
+    first, second = _wish(a), _wish(b)
+    least = min(len(first), len(second))
+    return not least or len(first & second) >= AGREEING * least

@@ -1,0 +1,118 @@
+"""Spellings undone: escapes of JSON, HTML and URLs, numbers in words, slips of the keyboard. Pure."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from urllib.parse import unquote_plus
+
+_ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|([nrtbf]))|\\+(?=[\"'/\\])")
+_URL_ENCODED = re.compile(r"(?:[\w.~!*'()-]|%[0-9a-fA-F]{2}|\+)*%[0-9a-fA-F]{2}(?:[\w.~!*'()-]|%[0-9a-fA-F]{2}|\+)*")
+_BROKEN = re.compile(r"(?<=[^\W\d_])(?:\u00ad|-[ \t]*\r?\n[ \t]*)(?=[^\W\d_])")
+
+
+def unescaped(text: str) -> str:
+    r"""The text without escapes: \n and \u00fc of JSON, escaped any number of times, &amp; of HTML, %20 of URLs, word-\nbreaks."""
+    if "\\" in text:
+        text = _ESCAPE.sub(_character, text)
+    if "&" in text:
+        text = html.unescape(html.unescape(text))
+    if "%" in text:
+        text = _URL_ENCODED.sub(lambda match: unquote_plus(match[0]), text)
+    return _BROKEN.sub("", text) if "-" in text or "\u00ad" in text else text
+
+
+def _character(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16)) if match[1] else " " if match[2] else ""
+
+
+# Numbers in words
+
+_ONES = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+    seventeen eighteen nineteen"""
+_UNITS = {name: value for value, name in enumerate(re.findall(r"\w+", _ONES))}
+_TENS = {
+    name: value
+    for value, name in zip(
+        range(20, 100, 10), re.findall(r"\w+", "twenty thirty forty fifty sixty seventy eighty ninety"), strict=True
+    )
+}
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 1_000_000}
+_NAME = "|".join(sorted(_UNITS | _TENS | _SCALES, key=len, reverse=True))
+_RUN = re.compile(rf"\b(?:{_NAME})(?:(?:\s*-\s*|\s+(?:and\s+)?)(?:{_NAME}))*\b")
+
+
+def digits_for_words(text: str) -> str:
+    """The numbers of a folded text in digits: “twenty-five” is 25, “four seven one one” 4711. A single “one” stays a word."""
+    return _RUN.sub(lambda match: " ".join(_numbers(re.findall(r"[a-z]+", match[0]))), text)
+
+
+def _numbers(names: list[str]) -> list[str]:
+    if names == ["one"]:
+        return names
+    found = list(_parsed(names))
+    if len(found) >= 3 and all(number < 10 for number in found):
+        return ["".join(map(str, found))]  # an identifier read out
+    if len(found) == 2 and found[0] in (19, 20) and 10 <= found[1] < 100:
+        return [f"{found[0]}{found[1]}"]  # a year
+    return [str(number) for number in found]
+
+
+def _parsed(names: list[str]) -> Iterator[int]:
+    """The numbers that the names make, each as long as it goes on: a tens takes a unit, a scale takes what is smaller."""
+    done, current, room = 0, None, 0  # room: what is added must be smaller than this
+    for name in names:
+        if name == "and":
+            continue
+        if scale := _SCALES.get(name):
+            current = (1 if current is None else current) * scale
+            if scale > 100:
+                done, current = done + current, 0
+            room = scale
+            continue
+        value = _UNITS.get(name, _TENS.get(name, 0))
+        if current is not None and not 0 < value < room:
+            yield done + current
+            done, current = 0, None
+        current = (current or 0) + value
+        room = 10 if name in _TENS else 0
+    if current is not None:
+        yield done + current
+
+
+# Slips of the keyboard
+
+
+def one_slip(a: str, b: str) -> bool:
+    """Whether a letter too many, too few, another one, or two in the wrong order make one word the other."""
+    if abs(len(a) - len(b)) > 1 or a == b:
+        return a == b
+    start = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    a, b = a[start:], b[start:]
+    if len(a) == len(b):
+        return a[1:] == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
+    return a[1:] == b if len(a) > len(b) else a == b[1:]
+
+
+class Neighbours:
+    """The known words one slip away from a word: those that share what is left when a letter is taken out (SymSpell)."""
+
+    def __init__(self, known: Iterable[str], shortest: int = 4) -> None:
+        self._by_rest: dict[str, list[str]] = defaultdict(list)
+        self._shortest = shortest
+        for word in known:
+            if len(word) >= shortest:
+                for rest in self._rests(word):
+                    self._by_rest[rest].append(word)
+
+    @staticmethod
+    def _rests(word: str) -> set[str]:
+        return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
+
+    def of(self, word: str) -> list[str]:
+        if not self._shortest - 1 <= len(word) <= 40:
+            return []
+        near = {other for rest in self._rests(word) for other in self._by_rest.get(rest, ())}
+        return sorted(other for other in near if one_slip(word, other))
