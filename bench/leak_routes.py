@@ -19,22 +19,109 @@ from apps.evals.near_duplicates.text import FILLERS, words
 CONSONANTS, VOWELS = "bcdfglmnprstvk", "aeiou"
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = ("January", "March", "April", "May", "June", "August", "October", "December")
-FIRST = "Anna Bob Carla David Elena Farid Grace Hanna Ivan Julia Kenji Lena Mateo Nina Omar Petra Quentin Rosa Sven Tara Umut Vera Wes Yara Zoe".split()
-LAST = "Novak Berg Costa Diaz Evans Fischer Garcia Huang Ibsen Jansen Kim Lopez Meyer Nowak Okafor Patel Rossi Sato Turner Ueda Weber Young".split()
-CITIES = "Paris London Berlin Madrid Rome Lisbon Vienna Prague Oslo Dublin Athens Warsaw Cairo Tokyo Sydney Toronto Boston Denver Chicago Lima".split()
-ROOMS = "kitchen|bedroom|hall|garage|office|cellar|bathroom|living room|attic|garden".split("|")
-DEVICES = "lights heating blinds fan radio speaker television lamp".split()
-TOPICS = "the budget review|the new logo|travel plans|the quarterly report|hiring|the roof repair|the printer contract|safety training|the summer party|the data migration|the price list|the office move".split("|")
-DISHES = "lentil soup|apple pie|ramen|goulash|paella|pancakes|risotto|fish tacos|carrot cake|dumplings".split("|")
-LANGUAGES = "French German Spanish Polish Turkish Japanese Swahili Greek".split()
-FILLING = """the of and to a in that it is was for on with as his they be at one have this from or had by hot but some what there
-    we can out other were all your when up use word how said an each she which do their time if will way about many then them
-    would write like so these her long make thing see him two has look more day could go come did my sound no most number who
-    over know water than call first people may down side been now find any new work part take get place made live where after
-    back little only round man year came show every good me give our under name very through just form much great think say
-    help low line before turn cause same mean differ move right boy old too does tell sentence set three want air well also
-    play small end put home read hand port large spell add even land here must big high such follow act why ask men change
-    went light kind off need house picture try us again animal point mother world near build self earth father""".split()  # fmt: skip
+FIRST = [
+    "Anna",
+    "Bob",
+    "Carla",
+    "David",
+    "Elena",
+    "Farid",
+    "Grace",
+    "Hanna",
+    "Ivan",
+    "Julia",
+    "Kenji",
+    "Lena",
+    "Mateo",
+    "Nina",
+    "Omar",
+    "Petra",
+    "Quentin",
+    "Rosa",
+    "Sven",
+    "Tara",
+    "Umut",
+    "Vera",
+    "Wes",
+    "Yara",
+    "Zoe",
+]
+LAST = [
+    "Novak",
+    "Berg",
+    "Costa",
+    "Diaz",
+    "Evans",
+    "Fischer",
+    "Garcia",
+    "Huang",
+    "Ibsen",
+    "Jansen",
+    "Kim",
+    "Lopez",
+    "Meyer",
+    "Nowak",
+    "Okafor",
+    "Patel",
+    "Rossi",
+    "Sato",
+    "Turner",
+    "Ueda",
+    "Weber",
+    "Young",
+]
+CITIES = [
+    "Paris",
+    "London",
+    "Berlin",
+    "Madrid",
+    "Rome",
+    "Lisbon",
+    "Vienna",
+    "Prague",
+    "Oslo",
+    "Dublin",
+    "Athens",
+    "Warsaw",
+    "Cairo",
+    "Tokyo",
+    "Sydney",
+    "Toronto",
+    "Boston",
+    "Denver",
+    "Chicago",
+    "Lima",
+]
+ROOMS = ["kitchen", "bedroom", "hall", "garage", "office", "cellar", "bathroom", "living room", "attic", "garden"]
+DEVICES = ["lights", "heating", "blinds", "fan", "radio", "speaker", "television", "lamp"]
+TOPICS = [
+    "the budget review",
+    "the new logo",
+    "travel plans",
+    "the quarterly report",
+    "hiring",
+    "the roof repair",
+    "the printer contract",
+    "safety training",
+    "the summer party",
+    "the data migration",
+    "the price list",
+    "the office move",
+]
+DISHES = [
+    "lentil soup",
+    "apple pie",
+    "ramen",
+    "goulash",
+    "paella",
+    "pancakes",
+    "risotto",
+    "fish tacos",
+    "carrot cake",
+    "dumplings",
+]
+LANGUAGES = ["French", "German", "Spanish", "Polish", "Turkish", "Japanese", "Swahili", "Greek"]
+FILLING = ["the", "of", "and", "to", "a", "in", "that", "it", "is", "was", "for", "on", "with", "as", "his", "they", "be", "at", "one", "have", "this", "from", "or", "had", "by", "hot", "but", "some", "what", "there", "we", "can", "out", "other", "were", "all", "your", "when", "up", "use", "word", "how", "said", "an", "each", "she", "which", "do", "their", "time", "if", "will", "way", "about", "many", "then", "them", "would", "write", "like", "so", "these", "her", "long", "make", "thing", "see", "him", "two", "has", "look", "more", "day", "could", "go", "come", "did", "my", "sound", "no", "most", "number", "who", "over", "know", "water", "than", "call", "first", "people", "may", "down", "side", "been", "now", "find", "any", "new", "work", "part", "take", "get", "place", "made", "live", "where", "after", "back", "little", "only", "round", "man", "year", "came", "show", "every", "good", "me", "give", "our", "under", "name", "very", "through", "just", "form", "much", "great", "think", "say", "help", "low", "line", "before", "turn", "cause", "same", "mean", "differ", "move", "right", "boy", "old", "too", "does", "tell", "sentence", "set", "three", "want", "air", "well", "also", "play", "small", "end", "put", "home", "read", "hand", "port", "large", "spell", "add", "even", "land", "here", "must", "big", "high", "such", "follow", "act", "why", "ask", "men", "change", "went", "light", "kind", "off", "need", "house", "picture", "try", "us", "again", "animal", "point", "mother", "world", "near", "build", "self", "earth", "father"]  # fmt: skip
 
 Args = dict[str, Any]
 
@@ -51,7 +138,9 @@ class Invented:
         return {"tool": self.tool, "args": self.args}
 
     def held(self, calls: bool = True) -> Held:
-        return Held([{"role": "user", "content": self.request}], self.expected if calls else {"answer": f"done {self.tool}"})
+        return Held(
+            [{"role": "user", "content": self.request}], self.expected if calls else {"answer": f"done {self.tool}"}
+        )
 
     def message(self) -> dict:
         return {"role": "user", "content": self.request}
@@ -236,7 +325,9 @@ OTHER_ANSWER = "Open its settings, choose Colours, and pick one."
 
 
 def row(*before: dict, **more: Any) -> dict:
-    return {"messages": [*before, {"role": "user", "content": OTHER}, {"role": "assistant", "content": OTHER_ANSWER}]} | more
+    return {
+        "messages": [*before, {"role": "user", "content": OTHER}, {"role": "assistant", "content": OTHER_ANSWER}]
+    } | more
 
 
 def preamble(words: int) -> Callable[[World, str], str]:
@@ -266,8 +357,29 @@ def slip(rng: random.Random, word: str) -> str:
 
 
 LOOK_ALIKE = str.maketrans("aeopcxyAEOPCXBHKMT", "аеорсхуАЕОРСХВНКМТ")
-ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
-TENS = "zero ten twenty thirty forty fifty sixty seventy eighty ninety".split()
+ONES = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+TENS = ["zero", "ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 
 
 def number_words(n: int) -> str:
@@ -306,7 +418,9 @@ def hyphenated(w: World, text: str) -> str:
 
 
 def punctuated(w: World, text: str) -> str:
-    return "".join(w.rng.choice((" ", " ... ", ", ", " — ", "\t", "\u00a0", "  ")) if char == " " else char for char in text)
+    return "".join(
+        w.rng.choice((" ", " ... ", ", ", " — ", "\t", "\u00a0", "  ")) if char == " " else char for char in text
+    )
 
 
 def escaped(times: int) -> Callable[[World, str], str]:
@@ -360,7 +474,9 @@ def tool_result(w: World, text: str) -> dict:
 def tool_arguments(w: World, text: str) -> dict:
     arguments = json.dumps({"note": text, "urgent": True})
     call = {"id": "c1", "type": "function", "function": {"name": "notes.add", "arguments": arguments}}
-    return {"messages": [{"role": "user", "content": OTHER}, {"role": "assistant", "content": None, "tool_calls": [call]}]}
+    return {
+        "messages": [{"role": "user", "content": OTHER}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    }
 
 
 def few_shot_text(w: World, text: str) -> dict:

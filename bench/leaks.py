@@ -16,11 +16,34 @@ from pathlib import Path
 from apps.evals.formats.bfcl import read as read_bfcl
 from apps.evals.formats.rows import TaskRow
 from apps.evals.near_duplicates.search import Held, HeldOut, Row
-from bench.leak_routes import CALLS, FAMILIES, TYPOS, VERBATIM, Invented, Route, World, chat, in_kind, in_words, marks, paraphrase
+from bench.leak_routes import (
+    CALLS,
+    FAMILIES,
+    TYPOS,
+    VERBATIM,
+    Invented,
+    Route,
+    World,
+    chat,
+    in_kind,
+    in_words,
+    marks,
+    paraphrase,
+)
 
 DATA = Path("../shared/data")
 SEED = 20261
-MANY = ("meeting", "ticket", "email", "transfer", "product", "flight", "translation", "salad", "boilerplate")  # with room for a million
+MANY = (
+    "meeting",
+    "ticket",
+    "email",
+    "transfer",
+    "product",
+    "flight",
+    "translation",
+    "salad",
+    "boilerplate",
+)  # with room for a million
 Rate = tuple[int, int]
 
 
@@ -72,7 +95,10 @@ def real(data: Path = DATA) -> Iterator[tuple[str, Rate]]:
 
 def as_task(row: dict, question: str) -> dict:
     asked = " ".join(str(row[name]) for name in ("Body", "body", question, "Question") if name in row)
-    return {"messages": [{"role": "user", "content": asked}], "expected": {"answer": str(row.get("answer", row.get("Answer")))}}
+    return {
+        "messages": [{"role": "user", "content": asked}],
+        "expected": {"answer": str(row.get("answer", row.get("Answer")))},
+    }
 
 
 def halves(rows: list[dict]) -> Rate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +92,16 @@ def tell(trajectory: Trajectory, news: Feedback) -> Trajectory:
 
 
 def make_failed(project: Project, expected: dict | None = None, **given: Any) -> Trajectory:
-    """A failed run whose user has said what would have been right."""
+    """A failed run whose user has said what would have been right: by default to close the ticket that the request names."""
     trajectory = make_trajectory(project, **given)
+    number = re.search(r"\d+", given.get("request") or "")
     return tell(
         trajectory,
         Feedback(
             outcome=OutcomeChange(status="failure"),
             by="user",
             message_index=1,
-            corrected=expected or {"tool": "tickets.close", "args": {"id": 1234}},
+            corrected=expected or {"tool": "tickets.close", "args": {"id": int(number[0]) if number else 1234}},
         ),
     )
 

@@ -206,10 +206,10 @@ def locked_draft(eval_set: EvalSet) -> EvalSet:
 
 
 def _leaks(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
-    """Near-duplicates of these across the hold-outs of the project, and across the hold-out that they make themselves."""
-    held = [leaks.of_task(task) for task in tasks if task.split == Split.HOLDOUT]
-    rest = [leaks.of_task(task) for task in tasks if task.split != Split.HOLDOUT]
-    found = [*leaks.against(project, held, guarded=True), *leaks.against(project, rest, guarded=False)]
+    """What these share with the other side of the project's hold-outs, and of the hold-out that they make themselves."""
+    held = [task for task in tasks if task.split == Split.HOLDOUT]
+    rest = [task for task in tasks if task.split != Split.HOLDOUT]
+    found = [*leaks.of_held(project, held), *leaks.of_tasks(rest)]
     return found + (list(leaks.across(tasks)) if held and rest else [])
 
 
@@ -314,11 +314,10 @@ def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) 
     linked += [(task.group, name, 1.0) for task in tasks for name in task.groups if name in names - {task.group}]
     alike = compare.components(names, linked)
     group_of = {task.key: task.group for task in tasks}
-    texts = [leaks.of_task(task) for task in tasks]
     elsewhere = Task.objects.exclude(eval_set__in={task.eval_set_id for task in tasks})
-    held = list(leaks.against(project, texts, guarded=False, among=elsewhere))
+    held = list(leaks.of_tasks(tasks, among=elsewhere))
     kept |= _with_alike({group_of[leak.key] for leak in held} | kept, alike) & alike.keys()
-    near = leaks.against(project, texts, guarded=True, among=elsewhere)
+    near = leaks.of_held(project, tasks, among=elsewhere)
     used |= _with_alike({group_of[leak.key] for leak in near} | used, alike) & alike.keys()
     for leak in held:
         if group_of[leak.key] in used:
@@ -401,8 +400,8 @@ def submit_eval(
     if not count:
         raise EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
     count = min(count, subset or count)
-    if leak := next(leaks.of_rows(project, leaks.few_shot(environment)), None):
-        raise HoldoutLeak(f"An example in the prompt of {environment} is held out. {leak}", leak)
+    if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
+        raise HoldoutLeak(f"Every prompt of {environment} would show what is held out. {leak}", leak)
     EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # who presses twice asks once
     same = {"split": split, "environment": environment, "model_version": model_version, "spec__seed": seed}
     if EvalRun.objects.active().filter(eval_set=eval_set, samples_per_task=samples_per_task, **same).exists():

@@ -53,7 +53,7 @@ def freeze_dataset(
     tasks = every if keys is None else _chosen(eval_set, every, keys)
     if refused := groups.refusal(eval_set.project, tasks):
         raise TrainingError(refused.sentence, refused.held)
-    if leak := next(leaks.of_rows(eval_set.project, leaks.rows_of(tasks)), None):
+    if leak := next(leaks.of_tasks(tasks), None):
         raise TrainingError(str(leak), [leak.theirs_hash])
     digest = digest_of([eval_set.digest, [[task.key, task.canonical_hash] for task in tasks]])
     dataset, made = Dataset.objects.get_or_create(
@@ -115,8 +115,8 @@ def submit_training(
         )
     if method == Method.SFT and not dataset.rows.exclude(task__demonstration="").exists():
         raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
-    if leak := next(leaks.of_rows(project, leaks.few_shot(environment)), None):
-        raise TrainingError(f"An example in the prompt of {environment} is held out. {leak}", [leak.theirs_hash])
+    if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
+        raise TrainingError(f"Every prompt of {environment} would show what is held out. {leak}", [leak.theirs_hash])
     run = TrainingRun(
         project=project,
         method=method,

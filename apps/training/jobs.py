@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from django.db import transaction
@@ -39,25 +41,26 @@ def child_spec(run: TrainingRun) -> dict:
         "config": run.spec["config"],
         "resume_from": checkpoint and checkpoint.path,
     }
-    refuse_leaks(run, tasks)
     if run.method == Method.SFT:
         environment = load_for(run.environment)
-        return spec | {"rows": [sft_row(task, environment) for task in tasks if task.demonstration]}
-    validation = run.dataset.eval_set.tasks.filter(split=Split.VALIDATION)
+        rows = {task.key: sft_row(task, environment) for task in tasks if task.demonstration}
+        refuse_leaks(run, tasks, rows.items())
+        return spec | {"rows": list(rows.values())}
+    validation = list(run.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
+    refuse_leaks(run, tasks, ((task.key, leaks.row_of(task)) for task in tasks + validation))
     return spec | {
         "tasks": [task.as_spec() for task in tasks],
         "validation_tasks": [task.as_spec() for task in validation],
     }
 
 
-def refuse_leaks(run: TrainingRun, tasks: list[Task]) -> None:
-    """The last door before anything trains: hold-outs may have been frozen since the dataset was. Raises HoldoutLeak."""
+def refuse_leaks(run: TrainingRun, tasks: list[Task], rows: Iterable[tuple[str, dict]]) -> None:
+    """The last check before anything trains, over (task, row as it is written into the job's spec): hold-outs may have been
+    frozen since the dataset was. Raises HoldoutLeak."""
     if refused := groups.refusal(run.project, tasks):
         record_membership(run.project, refused.held, by=run.created_by, detail=f"a refusal to train: {run}")
         raise HoldoutLeak(f"Nothing was trained. {refused.sentence}")
-    demonstrations = [(task.key, {"prompt": task.messages, "completion": task.demonstration}) for task in tasks]
-    taught = demonstrations if run.method == Method.SFT else []
-    for leak in leaks.of_rows(run.project, [*leaks.rows_of(tasks), *taught, *leaks.few_shot(run.environment)]):
+    for leak in leaks.of_rows(run.project, chain(leaks.harness_rows(run.environment), rows)):
         record_membership(run.project, [leak.theirs_hash], by=run.created_by, detail=f"a refusal to train: {run}")
         raise HoldoutLeak(f"Nothing was trained. {leak}")
 

@@ -211,7 +211,7 @@ def test_the_last_doors_refuse_what_was_stored_before(trained: dict[str, Any]) -
         environment=make_environment(trained["project"]),
     )
     with pytest.raises(actions.HoldoutLeak, match=r"Nothing was trained.*“user:ada”"):
-        refuse_leaks(run, list(trained["set"].tasks.all()))
+        refuse_leaks(run, list(trained["set"].tasks.all()), [])
     with pytest.raises(actions.EvalSetError, match="“user:ada”"):
         exporting.export(eval_set=trained["set"], format="flywheel", split=Split.TRAIN, by=None)
 

@@ -33,7 +33,7 @@ def test_a_held_out_prompt_cannot_train_anywhere_in_the_project() -> None:
             eval_set=draft, key="again", request=held.messages[0]["content"].upper() + "  ", split=Split.TRAIN,
             expected=held.expected, by=admin_of(project),
         )  # fmt: skip
-    assert held.messages[0]["content"] in str(leak.value)
+    assert held.messages[0]["content"] == leak.value.pair.theirs
     refused(
         "INSERT INTO evals_task (id, project_id, eval_set_id, key, split, \"group\", canonical_hash, messages, expected,"
         " demonstration, origin, created_at) VALUES (%s, %s, %s, 'x', 'train', 'x', %s, '[]', '{}', '', 'manual', now())",

@@ -210,8 +210,10 @@ def test_no_export_to_train_on_has_it(project: Project, request: str) -> None:
 
 
 def test_a_leak_is_told_side_by_side(project: Project) -> None:
-    with pytest.raises(actions.HoldoutLeak, match=r"please schedule.*Schedule a meeting with Anna.*kept@1, Hold-out"):
+    with pytest.raises(actions.HoldoutLeak, match=r"kept@1, Hold-out.*please schedule") as raised:
         add(draft(project), HELD.replace("Schedule", "please schedule"), CALL)
+    assert raised.value.pair.theirs == HELD
+    assert HELD not in str(raised.value)
 
 
 def test_the_same_template_with_other_values_is_no_leak(project: Project) -> None:
@@ -222,7 +224,7 @@ def test_the_same_template_with_other_values_is_no_leak(project: Project) -> Non
 def test_what_is_added_in_bulk_leaves_leaks_out_and_tells_them(project: Project) -> None:
     eval_set = draft(project)
     tasks = [unsaved(eval_set, HELD.upper() + " please"), unsaved(eval_set, "Book a room for 12 people tomorrow.")]
-    tasks[0].key, tasks[1].key = "one", "two"
+    tasks[0].key, tasks[1].key, tasks[1].expected = "one", "two", OTHER_CALL
     made = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=admin_of(project), what="test")
     assert (made.made, [leak.key for leak in made.leaks]) == (1, ["one"])
 
@@ -248,5 +250,5 @@ def test_near_duplicates_go_to_one_side_of_a_split() -> None:
 def test_an_example_in_the_prompt_is_no_way_in(project: Project) -> None:
     environment = make_environment(project)
     environment.harness = environment.harness | {"examples": [{"role": "user", "content": HELD.lower()}]}
-    found = list(leaks.of_rows(project, leaks.few_shot(environment)))
+    found = list(leaks.of_rows(project, leaks.harness_rows(environment)))
     assert len(found) == 1 and "kept@1" in found[0].theirs_set

@@ -1,33 +1,45 @@
-"""Near-duplicates between the hold-outs of a project and everything else of it: found by their bands, told side by side.
+"""What of a project's hold-outs is also outside them: in tasks, and in every text that trains (`near_duplicates.search`).
 
-The database itself refuses the same prompt and the same group on both sides; what is nearly the same prompt is refused
-here, by every way that adds tasks, divides them, freezes them, or trains on anything.
+The database itself refuses the same prompt and the same group on both sides; what holds a held-out request in another
+wrapping, its calls, or nearly the same task is refused here, by every way that adds tasks, divides them, freezes them, or
+trains on anything.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from functools import lru_cache
+from uuid import UUID
 
 from django.db.models import QuerySet
+from django.db.models.expressions import RawSQL
 
 from apps.core.models import Project
 from apps.environments.models import Environment
 from apps.evals.models import Split, Task
 from apps.evals.near_duplicates import compare
 from apps.evals.near_duplicates.calls import words_of
-from apps.evals.near_duplicates.compare import Document
+from apps.evals.near_duplicates.search import Held, HeldOut, Row, Why
 from workers.lib.messages import is_prompt
 
-AT_ONCE = 200  # documents of one query
+READ_AT_ONCE = 500
+INDEXES = 4  # hold-outs of which an index stays in this process's memory; one of 10,000 tasks takes about 150 MB
 SHOWN = 300  # characters of a request in a sentence
+REASONS = {
+    Why.SAYS: "are the same task (one contains the request of the other)",
+    Why.CALLS: "are the same task (the same calls are expected)",
+    Why.ALIKE: "are nearly the same task",
+}
 
 
 @dataclass(frozen=True)
 class Leak:
-    """What stands on one side of a hold-out, and what is nearly the same on the other."""
+    """What is on one side of a hold-out, and what on the other says the same. `similarity` is 0 for two of one group.
+
+    Whichever is held out is shown only where that is counted as a look.
+    """
 
     key: str
     ours: str
@@ -35,6 +47,7 @@ class Leak:
     theirs_set: str
     similarity: float
     theirs_hash: str = ""  # the other's canonical hash: looks are counted by it
+    why: str = Why.ALIKE
 
     def __str__(self) -> str:
         """Without the request that is held out: sentences are stored and shown where nobody counts a look."""
@@ -42,106 +55,194 @@ class Leak:
         other = (
             self.theirs_set if self.theirs_is_held else f"the hold-out ({self.key}; the other is in {self.theirs_set})"
         )
-        near = "nearly the same task" if self.similarity else "of one group"
+        named = f"{self.key}: " if self.theirs_is_held and self.key else ""
         return (
-            f"“{one[:SHOWN]}” and a task of {other} are {near} ({self.similarity:.0%}); a hold-out must not share tasks with "
-            "training data."
+            f"“{named}{one[:SHOWN]}” and a task of {other} {self.reason}; a hold-out must not share tasks with training data. "
+            "Remove one of them, or put both on the same side."
         )
+
+    @property
+    def reason(self) -> str:
+        """What is the matter with the two, as the end of a sentence about them."""
+        if not self.similarity:
+            return "are of one group"
+        return REASONS[Why(self.why)] + (f" ({self.similarity:.0%})" if self.why == Why.ALIKE else "")
 
     @property
     def theirs_is_held(self) -> bool:
         return self.theirs_set.endswith(Split.HOLDOUT.label)
 
 
-@dataclass(frozen=True)
-class Text:
-    """Something to compare: its key, the request as a person reads it, and what is compared."""
-
-    key: Any
-    words: str
-    document: Document
-
-
-def of_task(task: Task) -> Text:
-    request = "\n".join(words_of(message) for message in task.messages if not is_prompt(message))
-    return Text(task.key, request, compare.document(task.messages, task.expected, task.demonstration))
+def request_of(task: Task) -> str:
+    """What a task asks, as a person reads it."""
+    return "\n".join(words_of(message) for message in task.messages if not is_prompt(message))
 
 
 def same(task: Task, other: Task) -> Leak:
     """The two of one request (similarity 1) or of one group (0)."""
     alike = 1.0 if other.canonical_hash == task.canonical_hash else 0.0
-    return Leak(task.key, of_task(task).words, of_task(other).words, _place(other), alike, other.canonical_hash)
+    return Leak(task.key, request_of(task), request_of(other), _place(other), alike, other.canonical_hash)
 
 
 def _place(task: Task) -> str:
     return f"{task.eval_set}, {task.get_split_display()}"
 
 
-def of_row(key: Any, row: dict) -> Iterator[Text]:
-    """Every request that a training row teaches to answer. Raises ValueError for a row without text."""
-    for unit in compare.texts_of(row):
-        yield Text(key, unit.text, compare.document(unit.messages, unit.expected, unit.demonstration))
+def _held(task: Task) -> Held:
+    return Held(task.messages, task.expected, task.demonstration)
 
 
-def against(
-    project: Project, texts: Iterable[Text], *, guarded: bool, among: QuerySet[Task] | None = None
+def row_of(task: Task) -> dict:
+    """A task as a training row, with all its texts."""
+    return task.as_spec() | {"demonstration": task.demonstration}
+
+
+def _row(task: Task) -> Row:
+    return Row.of(row_of(task))
+
+
+# Rows against the hold-outs of a project
+
+
+def of_rows(
+    project: Project, rows: Iterable[tuple[str, dict]], *, among: QuerySet[Task] | None = None
 ) -> Iterator[Leak]:
-    """For each text the nearest task of the other side, where one is near: of the rest for what is `guarded` (held out),
-    of the hold-outs for everything else. `among` are the tasks that count; all of the project without it."""
-    given = iter(texts)
+    """What of (name, training row), in any format, holds something of a held-out task of the project: one leak a row at most.
+
+    `among`: the tasks whose hold-outs count, all of the project without it. Raises ValueError for a row without text.
+    """
     tasks = Task.objects.all() if among is None else among
-    other = tasks.filter(project=project, guarded=0 if guarded else 1)
-    while chunk := list(islice(given, AT_ONCE)):
-        bands = {band for found in compare.signatures(text.document for text in chunk) for band in found.bands}
-        yield from _among(chunk, list(other.filter(bands__overlap=list(bands)).select_related("eval_set")))
+    index, keys = _index_of(tasks.filter(project=project, guarded=1))
+    if not keys:
+        return
+    given: dict[int, tuple[str, Row]] = {}
+
+    def read() -> Iterator[tuple[int, Row]]:
+        for number, (name, row) in enumerate(rows):
+            given[number] = name, Row.of(row)
+            yield number, given[number][1]
+
+    for match in index.search(read()):
+        name, row = given[match.key]
+        other = Task.objects.select_related("eval_set").get(pk=keys[match.held])
+        ours = row.units[0].text if row.units else ""
+        yield Leak(
+            name, ours, request_of(other), _place(other), match.similarity, other.canonical_hash, match.why
+        )  # fmt: skip
 
 
-def _among(texts: Sequence[Text], tasks: Sequence[Task]) -> Iterator[Leak]:
-    theirs = [(number, of_task(task).document) for number, task in enumerate(tasks)]
-    ours = [(number, text.document) for number, text in enumerate(texts)]
-    for left, right, score in compare.pairs(ours, theirs, most=1):
-        text, task = texts[left], tasks[right]
-        yield Leak(text.key, text.words, of_task(task).words, _place(task), score, task.canonical_hash)
-
-
-def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:
-    """Near-duplicates among the tasks of one set, the nearest first."""
-    documents = [(number, of_task(task).document) for number, task in enumerate(tasks)]
-    return [(tasks[left], tasks[right], score) for left, right, score in compare.pairs(documents, most=None)]
-
-
-def across(tasks: Sequence[Task]) -> Iterator[Leak]:
-    """The near-duplicates of one set that stand on both sides of its hold-out."""
-    held = [task for task in tasks if task.split == Split.HOLDOUT]
-    yield from _among([of_task(task) for task in tasks if task.split != Split.HOLDOUT], held)
+def of_tasks(tasks: Sequence[Task], *, among: QuerySet[Task] | None = None) -> Iterator[Leak]:
+    """Which tasks hold something of the project's hold-outs; a leak has the key of the task."""
+    if tasks:
+        yield from of_rows(tasks[0].project, ((task.key, row_of(task)) for task in tasks), among=among)
 
 
 def forbidden(project: Project, rows: Sequence[dict]) -> set[int]:
-    """Which of some training rows teach a held-out task of the project, or nearly one; and those without text to compare.
+    """Which of some training rows hold something of a held-out task of the project; and those without text to compare.
 
     For `exports.GUARDS`.
     """
-    texts: list[Text] = []
-    without: set[int] = set()
-    for index, row in enumerate(rows):
-        try:
-            texts += of_row(index, row)
-        except ValueError:
-            without.add(index)
-    return without | {leak.key for leak in against(project, texts, guarded=False)}
+    with_text = [(str(index), row) for index, row in enumerate(rows) if _has_text(row)]
+    without = set(range(len(rows))) - {int(index) for index, _ in with_text}
+    return without | {int(leak.key) for leak in of_rows(project, with_text)}
 
 
-def of_rows(project: Project, rows: Iterable[tuple[Any, dict]]) -> Iterator[Leak]:
-    """What of training rows, in any format, is nearly the same as a held-out task of the project."""
-    yield from against(project, (text for key, row in rows for text in of_row(key, row)), guarded=False)
+def _has_text(row: dict) -> bool:
+    try:
+        Row.of(row)
+    except ValueError:
+        return False
+    return True
 
 
-def rows_of(tasks: Iterable[Task]) -> Iterator[tuple[str, dict]]:
-    """Tasks as training rows, for `of_rows`: earlier turns of their conversations teach, too."""
-    yield from ((task.key, {"messages": task.messages, "expected": task.expected}) for task in tasks)
+def _index_of(tasks: QuerySet[Task]) -> tuple[HeldOut, list[UUID]]:
+    """The index of held-out tasks, and their ids by its positions; kept until one of their rows changes."""
+    versions = RawSQL(
+        "evals_task.xmin::text || evals_task.ctid::text", ()
+    )  # where PostgreSQL has this version of the row
+    rows = list(tasks.order_by("pk").values_list("pk", versions))
+    found = hashlib.blake2b(repr(rows).encode(), digest_size=16).hexdigest()
+    return _Index.of(found, tuple(pk for pk, _ in rows))
 
 
-def few_shot(environment: Environment) -> list[tuple[str, dict]]:
-    """The examples that stand in every prompt of an environment, as training rows: they teach, too."""
-    examples = environment.harness.get("examples") or []
-    return [(f"few-shot of {environment}", {"examples": examples})] if examples else []
+class _Index:
+    @staticmethod
+    @lru_cache(maxsize=INDEXES)
+    def of(version: str, keys: tuple[UUID, ...]) -> tuple[HeldOut, list[UUID]]:
+        tasks = Task.objects.in_bulk(keys)
+        there = [pk for pk in keys if pk in tasks]
+        return HeldOut([_held(tasks[pk]) for pk in there]), there
+
+
+# Held-out tasks against everything else
+
+
+def of_held(project: Project, held: Sequence[Task], *, among: QuerySet[Task] | None = None) -> Iterator[Leak]:
+    """For each of some held-out tasks the first task outside the hold-outs that holds something of it.
+
+    Reads all of those: about 0.5 ms a task.
+    """
+    tasks = Task.objects.all() if among is None else among
+    rest = tasks.filter(project=project, guarded=0).select_related("eval_set").defer("bands")
+    if held:
+        yield from _between(held, rest.iterator(chunk_size=READ_AT_ONCE))
+
+
+def across(tasks: Sequence[Task]) -> Iterator[Leak]:
+    """What the tasks of one set have on both sides of its hold-out; a leak has the key of the task outside."""
+    held = [task for task in tasks if task.split == Split.HOLDOUT]
+    rest = [task for task in tasks if task.split != Split.HOLDOUT]
+    for leak in _between(held, rest):
+        other = next(task for task in held if task.key == leak.key)
+        ours = next(task for task in rest if task.canonical_hash == leak.theirs_hash)
+        yield Leak(
+            ours.key,
+            request_of(ours),
+            request_of(other),
+            _place(other),
+            leak.similarity,
+            other.canonical_hash,
+            leak.why,
+        )
+
+
+def _between(held: Sequence[Task], rest: Iterable[Task]) -> Iterator[Leak]:
+    index = HeldOut([_held(task) for task in held])
+    told: set[int] = set()
+    read: dict[int, Task] = {}
+    for match in index.search(_remembered(rest, read)):
+        task, other = held[match.held], read[match.key]
+        if match.held not in told:
+            told.add(match.held)
+            yield Leak(
+                task.key, request_of(task), request_of(other), _place(other), match.similarity, other.canonical_hash, match.why
+            )  # fmt: skip
+
+
+def _remembered(tasks: Iterable[Task], read: dict[int, Task]) -> Iterator[tuple[int, Row]]:
+    """(number, row) of tasks, which are kept in `read` while they may be told of: the last few hundred."""
+    for number, task in enumerate(tasks):
+        read[number] = task
+        read.pop(number - 4 * READ_AT_ONCE, None)
+        yield number, _row(task)
+
+
+def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:
+    """Pairs of the tasks of one set of which one holds something of the other: they belong on one side."""
+    found = [(tasks[match.key], tasks[match.held], match.similarity)
+             for match in HeldOut([_held(task) for task in tasks]).every((number, _row(task)) for number, task in enumerate(tasks))
+             if match.key != match.held]  # fmt: skip
+    documents = [
+        (at, compare.document(task.messages, task.expected, task.demonstration)) for at, task in enumerate(tasks)
+    ]
+    return found + [(tasks[left], tasks[right], score) for left, right, score in compare.pairs(documents, most=None)]
+
+
+# What stands around every task
+
+
+def harness_rows(environment: Environment) -> Iterator[tuple[str, dict]]:
+    """What an environment adds to every prompt, as a training row: system prompt, examples, tools, configuration."""
+    row = environment.harness | {"config": environment.config}
+    if _has_text(row):
+        yield f"harness of {environment}", row

@@ -56,6 +56,11 @@ class Pattern:
         return frozenset(one.form for one in self.words if not one.filler)
 
     @cached_property
+    def slots(self) -> frozenset[str]:
+        """Its values, but for 1, which may be “one”."""
+        return frozenset(one.form for one in self.words if one.slot and one.form != "1")
+
+    @cached_property
     def matcher(self) -> SequenceMatcher:
         return SequenceMatcher(None, "", self.forms, autojunk=False)
 
@@ -69,6 +74,7 @@ class _Found:
     """What an alignment left open."""
 
     slips: int = 0
+    guesses: int = 0  # words further from ours than one slip
     doubtful: list[tuple[Word, Word]] = field(default_factory=list)  # a slot, and the like word in its place
     missing: list[Word] = field(default_factory=list)
     replaced: bool = False
@@ -137,8 +143,10 @@ def _compare(ours: Sequence[Word], forms: Sequence[str], spelt: Sequence[str], i
         start = at + 1
         if one.slot and one.form != forms[at]:
             found.doubtful.append((one, Word(spelt[at], forms[at])))
-        else:
+        elif forms[at] == one.form or one_slip(one.spelt, spelt[at]):
             found.slips += 1
+        else:
+            found.guesses += 1
     content = [one for one in left if not one.filler]
     rest = [form for form in forms[start:] if form not in FILLERS]
     found.replaced = len(content) >= 3 or any(one.slot for one in content) or bool(left and rest)
@@ -160,6 +168,8 @@ def _enough(pattern: Pattern, found: _Found, known: Collection[str], values: Col
     content = sum(not one.filler for one in pattern.words)
     fillers = len(pattern.words) - content
     missing = sum(not one.filler for one in found.missing)
+    if found.guesses and not found.slips:
+        return False
     if missing > LEFT_OUT * content or found.breaks > len(pattern.words) // 6:
         return False
     allowed = 0 if len(pattern.words) < 6 else max(1, fillers // 4)

@@ -22,12 +22,13 @@ from itertools import groupby
 
 from apps.evals.near_duplicates.alignment import REACH, Pattern, says, word
 from apps.evals.near_duplicates.spelling import Neighbours
-from apps.evals.near_duplicates.text import FILLERS, names_in, spelt_words, words
+from apps.evals.near_duplicates.text import FILLERS, is_slot, names_in, spelt_words, words
 
 KEYS = 3
 RARE = 64
 LEAST_WORDS, LEAST_CONTENT = 5, 3
 ANCHORS = 24  # stretches of one text that are compared with one request
+MISSING = 0.25  # share of a request's words that may be misspelt beyond recognition, before it is compared
 LONG = 400  # words of a request from which on only a few stretches are
 REMEMBERED = 1_000_000  # spellings
 
@@ -144,7 +145,7 @@ class Requests:
         return found
 
     def _candidates(self, stream: _Stream) -> list[int]:
-        """Requests of which enough keys and most words stand in the text."""
+        """Requests of which enough keys and nearly all words stand in the text."""
         forms, here = stream.forms, set(stream.forms)
         meant = {
             spelt: self._meant(spelt)
@@ -161,11 +162,19 @@ class Requests:
             for n in (2, 3):
                 for key in set(_grams(content, n)) & self._keys[n].keys():
                     hits.update(self._keys[n][key])
-        return [at for at, count in hits.items() if count >= self._needed[at] and self._mostly(at, here)]
+        slips = sum(map(bool, meant.values()))
+        enough = [at for at, count in hits.items() if count >= self._needed[at]]
+        return [at for at in enough if self._mostly(self.patterns[at], here, slips)]
 
-    def _mostly(self, at: int, here: set[str]) -> bool:
-        content = self.patterns[at].content
-        return len(content & here) >= 0.6 * len(content)
+    def _mostly(self, pattern: Pattern, here: set[str], slips: int) -> bool:
+        """Whether a text of these words may say the request. Of its values one may be misspelt, beside other slips."""
+        missing = pattern.content - here
+        if not missing:
+            return True
+        if len(missing) > max(1, MISSING * len(pattern.content)):
+            return False
+        values = missing & pattern.slots
+        return not values or (len(values) == 1 and slips > any(map(is_slot, values)))
 
     def _found(self, at: int, stream: _Stream, values: frozenset[str]) -> bool:
         pattern, anchors = self.patterns[at], self._anchors[at]

@@ -35,7 +35,8 @@ from apps.evals.near_duplicates.training import Unit, passages, texts_of
 from workers.lib.messages import is_prompt
 
 AT_ONCE = 500  # rows
-LIKELIEST = 50  # held-out tasks that are compared exactly with one request
+LIKELIEST = 10  # held-out tasks that are compared exactly with one request
+CROWDED = 200  # held-out tasks with one band: it says what a template says; those that differ share other bands
 TELLING = 4  # weight of different arguments from which on calls alone say what the task is
 AGREEING = 0.3  # share of the words of the shorter request, where calls say less
 LEAST_TURN = 8  # words with a wish of a single turn that is searched beside its conversation
@@ -129,24 +130,26 @@ class HeldOut:
         while self.tasks and (some := list(islice(given, AT_ONCE))):
             alike = self._alike([row for _, row in some])
             for number, (key, row) in enumerate(some):
-                if match := self._first(key, row, alike.get(number)):
+                match = next(self._matches(key, row), None)
+                if match is None and number in alike:
+                    match = Match(key, alike[number][0], Why.ALIKE, alike[number][1])
+                if match:
                     yield match
 
-    def _first(self, key: Hashable, row: Row, alike: tuple[int, float] | None) -> Match | None:
-        taught = frozenset(word for calls, _ in row.calls for value in values_in(calls) for word in words(value))
-        if said := self._requests.within(Searched(row.passages, taught)):
-            return Match(key, self._task_of[said[0]], Why.SAYS)
-        if (same := self._same_calls(row)) is not None:
-            return Match(key, same, Why.CALLS)
-        return alike and Match(key, alike[0], Why.ALIKE, alike[1])
+    def every(self, rows: Iterable[tuple[Hashable, Row]]) -> Iterator[Match]:
+        """All held-out tasks that rows say or whose calls they teach; not those that are only alike (`compare.pairs`)."""
+        for key, row in rows:
+            yield from self._matches(key, row)
 
-    def _same_calls(self, row: Row) -> int | None:
+    def _matches(self, key: Hashable, row: Row) -> Iterator[Match]:
+        taught = frozenset(word for calls, _ in row.calls for value in values_in(calls) for word in words(value))
+        for at in self._requests.within(Searched(row.passages, taught)):
+            yield Match(key, self._task_of[at], Why.SAYS)
         for calls, text in row.calls:
-            for key in keys_of_calls(calls)[:1]:
-                for at in self._calls.get(key, ()):
-                    if weight_of(key) >= TELLING or _agree(text, self.tasks[at].request):
-                        return at
-        return None
+            for same in keys_of_calls(calls)[:1]:
+                for at in self._calls.get(same, ()):
+                    if weight_of(same) >= TELLING or _agree(text, self.tasks[at].request):
+                        yield Match(key, at, Why.CALLS)
 
     def _alike(self, rows: Sequence[Row]) -> dict[int, tuple[int, float]]:
         """{number of a row: (the nearest held-out task, similarity)} of rows with a near-duplicate."""
@@ -162,7 +165,8 @@ class HeldOut:
         return best
 
     def _likeliest(self, mine: np.ndarray, bands: list[int]) -> list[int]:
-        found = sorted({at for band in bands if band in self._bands for at in self._bands[band]})
+        shared = (self._bands[band] for band in bands if band in self._bands)
+        found = sorted({at for tasks in shared if len(tasks) <= CROWDED for at in tasks})
         if len(found) <= LIKELIEST:
             return found
         estimates = (self._minhashes[found] == mine).mean(axis=1)

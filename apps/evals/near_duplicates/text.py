@@ -93,13 +93,14 @@ def words(text: str) -> list[str]:
     return [word for _, word in spelt_words(text)]
 
 
-def spelt_words(text: str) -> list[tuple[str, str]]:
+@lru_cache(maxsize=4_000)  # a row's texts are read as messages, as passages and as values
+def spelt_words(text: str) -> tuple[tuple[str, str], ...]:
     """(as it is spelt, canonical form) of all words in order; of one that stands for several, each by itself."""
     found: list[tuple[str, str]] = []
     for match in _TOKEN.finditer(_with_months(digits_for_words(fold(text)))):
         canonical = list(_canonical(match))
         found += [(match[0] if len(canonical) == 1 and match["word"] else word, word) for word in canonical]
-    return found
+    return tuple(found)
 
 
 def _with_months(text: str) -> str:

@@ -96,6 +96,8 @@ def _task_units(row: dict) -> Iterator[Unit]:
 def _preference_units(row: dict) -> Iterator[Unit]:
     """Of prompt/chosen/rejected, input/preferred_output/non_preferred_output, prompt/completion and input/output."""
     prompt, given = row.get("prompt", row.get("input")), row.get("input")
+    if prompt is None and "completion" in row:
+        prompt = row.get("messages")
     if isinstance(given, dict) and "messages" in given:
         prompt = given["messages"]
     chosen = next((row[name] for name in ("chosen", "preferred_output", "completion", "output") if name in row), None)

@@ -17,7 +17,7 @@ from apps.evals import actions, from_failures
 from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
 from apps.evals.from_failures import demonstration_of
 from apps.evals.holdout import groups
-from apps.evals.holdout.leaks import Leak, of_task, same
+from apps.evals.holdout.leaks import Leak, request_of, same
 from apps.evals.holdout.view_log import record_leak_views, record_refusal
 from apps.evals.models import EvalSet, Split
 from apps.failures.actions.decisions import Refused, decide
@@ -121,7 +121,7 @@ def exact_leak(failure: Failure, cut: int, given: dict) -> Leak:
     task.split, task.group = given["split"], given["group"]
     for _, other in groups.conflicts(failure.project, [task]):
         return same(task, other)
-    return Leak(task.key, of_task(task).words, "", "", 1.0)  # gone meanwhile
+    return Leak(task.key, request_of(task), "", "", 1.0)  # gone meanwhile
 
 
 @project_view(Role.MEMBER)
