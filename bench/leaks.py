@@ -16,20 +16,9 @@ from pathlib import Path
 from apps.evals.formats.bfcl import read as read_bfcl
 from apps.evals.formats.rows import TaskRow
 from apps.evals.near_duplicates.search import Held, HeldOut, Row
-from bench.leak_routes import (
-    CALLS,
-    FAMILIES,
-    TYPOS,
-    VERBATIM,
-    Invented,
-    Route,
-    World,
-    chat,
-    in_kind,
-    in_words,
-    marks,
-    paraphrase,
-)
+from apps.evals.near_duplicates.text import words
+from bench.leak_routes import CALLS, TYPOS, VERBATIM, Route, chat, in_kind, in_words, paraphrase
+from bench.leak_tasks import FAMILIES, Invented, World
 
 DATA = Path("../shared/data")
 SEED = 20261
@@ -70,8 +59,8 @@ def distinct(seed: int, count: int) -> Iterator[tuple[str, Rate]]:
     """(family, (refused, tried)) of other tasks of the same templates, answered in three ways."""
     for family in FAMILIES:
         world = World(seed)
-        held = world.tasks(count, [family])
-        rest = world.tasks(count, [family], marks(held))
+        some = world.tasks(2 * count, [family])
+        held, rest = some[::2], some[1::2]
         for name, calls, answer in (("calls", True, in_kind), ("words only", False, in_words)):
             index = HeldOut([task.held(calls) for task in held])
             rows = ((task.request, chat(world, task.request, answer(task))) for task in rest)
@@ -102,8 +91,16 @@ def as_task(row: dict, question: str) -> dict:
 
 
 def halves(rows: list[dict]) -> Rate:
-    index = HeldOut([Held(row["messages"], row["expected"]) for row in rows[::2]])
-    return len(refused(index, ((str(at), row) for at, row in enumerate(rows[1::2])))), len(rows[1::2])
+    """Rows that ask the very same (BFCL has some twice) are left out."""
+    held = rows[::2]
+    said = {asked(row) for row in held}
+    rest = [row for row in rows[1::2] if asked(row) not in said]
+    index = HeldOut([Held(row["messages"], row["expected"]) for row in held])
+    return len(refused(index, ((str(at), row) for at, row in enumerate(rest)))), len(rest)
+
+
+def asked(row: dict) -> tuple[str, ...]:
+    return tuple(words(row["messages"][-1]["content"]))
 
 
 def speed(seed: int, candidates: int, hold_out: int) -> dict:

@@ -98,7 +98,11 @@ def says(
     for number, ((h1, t1), (h2, t2)) in enumerate(zip(ends, starts, strict=True)):
         inside = 0 < number < len(blocks)
         upto = t2 if t2 is not None else min(len(forms), t1 + h2 - h1 + 1)
-        _compare(pattern.words[h1:h2], forms[t1:upto], spelt[t1:upto], inside, found)
+        ours, place = pattern.words[h1:h2], slice(t1, upto)
+        if number:
+            _compare(ours, forms[place], spelt[place], inside, found)
+        else:  # from the first block backwards
+            _compare(ours[::-1], forms[place][::-1], spelt[place][::-1], inside, found)
         if found.replaced:
             return False
     return _enough(pattern, found, known, values)
@@ -131,15 +135,17 @@ def _compare(ours: Sequence[Word], forms: Sequence[str], spelt: Sequence[str], i
     if not ours:
         found.breaks += inside and any(form not in FILLERS for form in forms)
         return
-    if "".join(one.spelt for one in ours) == "".join(spelt) or "".join(one.form for one in ours) in forms:
+    joined = {"".join(one.spelt for one in ours), "".join(one.spelt for one in ours[::-1])}
+    if "".join(spelt) in joined or not joined.isdisjoint(spelt):
         found.slips += 1  # a space too many or too few
         return
-    start, left = 0, []
+    start, left, skipped = 0, [], False
     for one in ours:
         at = next((at for at in range(start, len(spelt)) if _like(one, spelt[at], forms[at])), None)
         if at is None:
             left.append(one)
             continue
+        skipped |= any(form not in FILLERS for form in forms[start:at])
         start = at + 1
         if one.slot and one.form != forms[at]:
             found.doubtful.append((one, Word(spelt[at], forms[at])))
@@ -149,7 +155,7 @@ def _compare(ours: Sequence[Word], forms: Sequence[str], spelt: Sequence[str], i
             found.guesses += 1
     content = [one for one in left if not one.filler]
     rest = [form for form in forms[start:] if form not in FILLERS]
-    found.replaced = len(content) >= 3 or any(one.slot for one in content) or bool(left and rest)
+    found.replaced = len(content) >= 3 or any(one.slot for one in content) or bool(left and rest) or skipped
     found.missing += left
     found.breaks += inside and len(rest) > len(content)
 

@@ -132,6 +132,7 @@ def _as_text(leaf: Any) -> str:
 
 
 def weight_of(key: CallsKey) -> int:
-    """How much calls say about their request: a letter of their different values 1, a digit 2."""
-    values = {word for _, args in key for _, value in args for word in value}
-    return sum(2 if char.isdigit() else 1 for word in values for char in word)
+    """How much calls say about their request, from their different values: a letter 1, a digit of a longer number 2, of a
+    number below 100 (a page size, a count) 1, true and false nothing."""
+    values = {word for _, args in key for _, value in args for word in value} - {"tru", "fals"}
+    return sum(len(word) * (2 if any(map(str.isdigit, word)) and len(word) > 2 else 1) for word in values)

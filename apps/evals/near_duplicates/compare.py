@@ -35,7 +35,7 @@ import numpy as np
 from apps.evals.near_duplicates.calls import expected_calls, expected_leaves, words_of
 from apps.evals.near_duplicates.join import Overlap, candidates
 from apps.evals.near_duplicates.minhash import BANDS, PERMUTATIONS, ROWS, VERSION, bands_of, minhashes
-from apps.evals.near_duplicates.text import content, fold, is_slot, names_in
+from apps.evals.near_duplicates.text import TURNING, content, fold, is_slot, names_in
 from apps.evals.near_duplicates.training import Unit, texts_of
 from workers.lib.messages import is_prompt
 
@@ -169,8 +169,11 @@ def _kind(document: Document) -> int:
 
 
 def _filled_otherwise(a: Document, b: Document) -> bool:
-    """Whether each text has a value that the other lacks: then they are two instances of a template."""
+    """Whether each text has a value that the other lacks: then they are two instances of a template. So they are if only one
+    says “not”, “off” or another word that turns a wish round."""
     mine, theirs = a.words - b.words, b.words - a.words
+    if not TURNING.isdisjoint(mine | theirs):
+        return True
     return _has_value(mine, a) and _has_value(theirs, b)
 
 

@@ -27,7 +27,7 @@ from apps.evals.near_duplicates.text import FILLERS, is_slot, names_in, spelt_wo
 KEYS = 3
 RARE = 64
 LEAST_WORDS, LEAST_CONTENT = 5, 3
-ANCHORS = 24  # stretches of one text that are compared with one request
+ANCHORS = 100  # stretches of one text that are compared with one request
 MISSING = 0.25  # share of a request's words that may be misspelt beyond recognition, before it is compared
 LONG = 400  # words of a request from which on only a few stretches are
 REMEMBERED = 1_000_000  # spellings
@@ -111,7 +111,7 @@ class Requests:
         """The kind of the keys of a request (single words, pairs, triples), and its rarest ones."""
         content = _content(self.patterns[at].forms)
         for n in (1, 2, 3):
-            grams = sorted(set(_grams(content, n)), key=lambda gram: (frequent[n][gram], gram))
+            grams = sorted(set(_grams(content, n)), key=lambda gram: (frequent[n][gram], -len(str(gram)), gram))
             rare = [gram for gram in grams if frequent[n][gram] <= RARE][:KEYS]
             if rare or n == 3 or len(content) <= n:
                 return n, rare or grams[:KEYS]
@@ -177,24 +177,37 @@ class Requests:
         return not values or (len(values) == 1 and slips > any(map(is_slot, values)))
 
     def _found(self, at: int, stream: _Stream, values: frozenset[str]) -> bool:
-        pattern, anchors = self.patterns[at], self._anchors[at]
+        pattern = self.patterns[at]
         length = len(pattern.words)
         most = ANCHORS if length < LONG else 2
         done: list[tuple[int, int]] = []
-        for place, (form, spelt) in enumerate(zip(stream.forms, stream.spelt, strict=True)):
-            meant = [form] if form in self._known else self._meant(spelt)
-            for one in anchors.intersection(meant):
-                offset = pattern.places[one]
-                start = max(0, place - int(offset * REACH) - 8)
-                end = place + int((length - offset) * REACH) + 8
-                if any(abs(start - first) <= 2 and abs(end - last) <= 2 for first, last in done):
-                    continue
-                done.append((start, end))
-                if says(pattern, stream.forms[start:end], stream.spelt[start:end], self._spellings, values):
-                    return True
-                if len(done) >= most:
-                    return False
+        for place, one in self._places(at, stream):
+            offset = pattern.places[one]
+            start = max(0, place - int(offset * REACH) - 8)
+            end = place + int((length - offset) * REACH) + 8
+            if any(abs(start - first) <= 2 and abs(end - last) <= 2 for first, last in done):
+                continue
+            done.append((start, end))
+            if says(pattern, stream.forms[start:end], stream.spelt[start:end], self._spellings, values):
+                return True
+            if len(done) >= most:
+                break
         return False
+
+    def _places(self, at: int, stream: _Stream) -> Iterator[tuple[int, str]]:
+        """(place in the text, word) of the request's keys, those that the text has least often first; only where one of the
+        words beside it in the request stands beside it there."""
+        pattern, anchors = self.patterns[at], self._anchors[at]
+        places: dict[str, list[int]] = defaultdict(list)
+        for place, (form, spelt) in enumerate(zip(stream.forms, stream.spelt, strict=True)):
+            for one in anchors.intersection((form,) if form in self._known else self._meant(spelt)):
+                places[one].append(place)
+        for one, found in sorted(places.items(), key=lambda item: (len(item[1]), item[0])):
+            offset = pattern.places[one]
+            beside = {*pattern.forms[max(0, offset - 2) : offset], *pattern.forms[offset + 1 : offset + 3]}
+            for place in found:
+                if not beside.isdisjoint(stream.forms[max(0, place - 3) : place + 4]):
+                    yield place, one
 
 
 def _content(forms: Iterable[str]) -> list[str]:

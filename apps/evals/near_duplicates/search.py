@@ -37,7 +37,7 @@ from workers.lib.messages import is_prompt
 AT_ONCE = 500  # rows
 LIKELIEST = 10  # held-out tasks that are compared exactly with one request
 CROWDED = 200  # held-out tasks with one band: it says what a template says; those that differ share other bands
-TELLING = 4  # weight of different arguments from which on calls alone say what the task is
+TELLING = 3  # weight of different arguments from which on calls alone say what the task is
 AGREEING = 0.3  # share of the words of the shorter request, where calls say less
 LEAST_TURN = 8  # words with a wish of a single turn that is searched beside its conversation
 

@@ -86,10 +86,15 @@ def _parsed(names: list[str]) -> Iterator[int]:
 
 
 def one_slip(a: str, b: str) -> bool:
-    """Whether a letter too many, too few, another one, or two in the wrong order make one word the other."""
+    """Whether a letter too many, too few, another one, or two in the wrong order make one word the other.
+
+    Another first letter in a short word (buy, guy) makes another word.
+    """
     if abs(len(a) - len(b)) > 1 or a == b:
         return a == b
     start = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    if not start and len(a) == len(b) < 6 and a[1:] == b[1:]:
+        return False
     a, b = a[start:], b[start:]
     if len(a) == len(b):
         return a[1:] == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])

@@ -33,8 +33,8 @@ _LONG = _listed("january february march april may june july august september oct
 _SHORT = _listed("jan feb mar apr may jun jul aug sep oct nov dec")
 MONTHS = {name: number for names in (_LONG, _SHORT) for number, name in enumerate(names, 1)} | {"sept": 9}
 DAYS = {"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday", "today", "tomorrow", "yesterday"}
-# Words that carry no wish. Negations and what turns a wish round (not, no, never, without, off, except, before, after)
-# are left out on purpose.
+TURNING = frozenset({"not", "no", "never", "without", "off", "except", "before", "after"})  # they turn a wish round
+# Words that carry no wish; those that turn it round do.
 FILLERS = frozenset(
     _listed("""
     a about actually again ahead also am an and any anyone are as asap at be because been bit but by bye can cannot
@@ -51,6 +51,7 @@ FILLERS = frozenset(
 _BESIDE_DAY = re.compile(
     r"(?P<day>\d(?:st|nd|rd|th)?\s+(?:of\s+)?)(?P<after>[a-z]{4,10})\b|\b(?P<before>[a-z]{4,10})(?P<gap>\s+)(?=\d)"
 )
+_ONE_OF = re.compile(rf"\bone(?=\s+(?:of\s+)?(?:{'|'.join(name for name in _LONG if name != 'may')})\b)")
 _MONTH_SLIPS = Neighbours(name for name in _LONG if len(name) >= 4)
 _DAY_SLIPS = Neighbours((name for name in DAYS if name.endswith("day") and len(name) > 5), 6)
 _MONTH = "|".join(sorted(MONTHS, key=len, reverse=True))
@@ -104,8 +105,8 @@ def spelt_words(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _with_months(text: str) -> str:
-    """Misspelt months beside a number as they should be; they must be known before a date can be."""
-    return _BESIDE_DAY.sub(_month, text)
+    """Misspelt months beside a number as they should be (they must be known before a date can be), and “one June” as 1 June."""
+    return _ONE_OF.sub("1", _BESIDE_DAY.sub(_month, text))
 
 
 def _month(match: re.Match[str]) -> str:

@@ -1,0 +1,163 @@
+"""A held-out task is recognised by whichever route it comes back, and other tasks of its template are not refused.
+
+A small slice of what `python -m bench.leaks` measures, with another seed.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from apps.evals.near_duplicates.search import Held, HeldOut, Match, Row, Why
+from apps.evals.near_duplicates.spelling import digits_for_words, one_slip, unescaped
+from bench.leak_routes import CALLS, OTHER, TYPOS, VERBATIM, chat, in_kind, in_words
+from bench.leak_tasks import FAMILIES, Invented, World
+
+SEED, HELD = 77, 56
+LONG = ("meeting", "email", "transfer", "flight", "product", "salad", "boilerplate")
+
+
+@pytest.fixture(scope="module")
+def held() -> list[Invented]:
+    return World(SEED).tasks(HELD)
+
+
+@pytest.fixture(scope="module")
+def index(held: list[Invented]) -> HeldOut:
+    return HeldOut([task.held() for task in held])
+
+
+def caught(index: HeldOut, rows: list[dict]) -> set[int]:
+    return {match.key for match in index.search((at, Row.of(row)) for at, row in enumerate(rows))}
+
+
+@pytest.mark.parametrize("name", VERBATIM)
+def test_a_request_is_found_in_every_wrapping_and_place(name: str, held: list[Invented], index: HeldOut) -> None:
+    world = World(SEED + 1)
+    rows = [VERBATIM[name](world, task) for task in held]
+    missed = [held[at].request for at in sorted(set(range(len(held))) - caught(index, rows))]
+    assert missed == []
+
+
+@pytest.mark.parametrize("name", TYPOS)
+def test_a_typo_in_every_fourth_word_hides_at_most_one_in_twenty(name: str) -> None:
+    world = World(SEED + 2)
+    held = world.tasks(100)
+    index = HeldOut([task.held() for task in held])
+    assert len(caught(index, [TYPOS[name](world, task) for task in held])) >= 95
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_same_calls_are_the_same_task(name: str, held: list[Invented], index: HeldOut) -> None:
+    world = World(SEED + 3)
+    assert caught(index, [CALLS[name](world, task) for task in held]) == set(range(HELD))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("calls", [True, False])
+def test_other_tasks_of_a_template_are_not_refused(family: str, calls: bool) -> None:
+    world = World(SEED + 4)
+    tasks = world.tasks(120, [family])
+    index = HeldOut([task.held(calls) for task in tasks[::2]])
+    rest = tasks[1::2]
+    answer = in_kind if calls else in_words
+    refused = caught(index, [chat(world, task.request, answer(task)) for task in rest])
+    assert len(refused) <= 0.03 * len(rest) + 1, [rest[at].request for at in refused]
+
+
+def asked(text: str, expected: dict | None = None) -> Held:
+    return Held([{"role": "user", "content": text}], expected)
+
+
+def found(held: Held, row: dict) -> Match | None:
+    return next(HeldOut([held]).search([(0, Row.of(row))]), None)
+
+
+@pytest.mark.parametrize(
+    ("row", "is_leak"),
+    [
+        ({"messages": [{"role": "user", "content": "Please cancel my order!"}]}, True),
+        ({"messages": [{"role": "user", "content": '{"intent": "order", "text": "Cancel my order."}'}]}, True),
+        ({"messages": [{"role": "user", "content": OTHER}, {"role": "tool", "content": "cancel my order"}]}, True),
+        ({"messages": [{"role": "user", "content": "Cancel my order for the blue lamp and send a green one"}]}, False),
+        ({"messages": [{"role": "system", "content": "Customers may ask to cancel their order or my order."}]}, False),
+    ],
+)
+def test_a_short_request_of_common_words_counts_where_it_is_a_whole_passage(row: dict, is_leak: bool) -> None:
+    assert bool(found(asked("Cancel my order"), row)) is is_leak
+
+
+@pytest.mark.parametrize(
+    ("held", "call", "request_text", "is_leak"),
+    [
+        ({"tool": "orders.cancel", "args": {"id": 4711}}, {"tool": "orders.cancel", "args": {"id": "4711"}}, "Undo it all", True),
+        ({"tool": "orders.cancel", "args": {"id": 4711}}, {"tool": "orders.cancel", "args": {"id": 4712}}, "Undo it all", False),
+        ({"tool": "orders.list", "args": {}}, {"tool": "orders.list", "args": {}}, "Sing a song about rain", False),
+        ({"tool": "orders.list", "args": {}}, {"tool": "orders.list", "args": {}}, "My open orders please", True),
+        ({"tool": "f", "args": {"city": "Rome"}, "accept": {"city": ["Rome", "Roma"]}}, {"tool": "f", "args": {"city": "Roma"}}, "Hm", True),
+        ({"calls": [{"tool": "a", "args": {"x": 12345}}, {"tool": "b", "args": {}}]}, {"tool": "a", "args": {"x": 12345}}, "Hm", False),
+    ],
+)  # fmt: skip
+def test_calls_that_say_little_need_a_text_that_agrees(held: dict, call: dict, request_text: str, is_leak: bool) -> None:
+    row = chat(World(0), request_text, json.dumps(call))
+    match = found(asked("Show the open orders of this week", held), row)
+    assert (match is not None) is is_leak
+    assert match is None or match.why == Why.CALLS
+
+
+def test_another_form_of_answer_lets_nothing_through() -> None:
+    held = asked("Move the team lunch with Rosa to Friday at noon", {"tool": "calendar.move", "args": {"to": "Friday"}})
+    turned = "On Friday at noon: please move the team lunch with Rosa"
+    for answer in ("Done.", '{"tool": "other.tool", "args": {}}'):
+        assert found(held, chat(World(0), "The team lunch with Rosa: move it to Friday at noon", answer)) or answer != "Done."
+    assert found(held, {"messages": [{"role": "user", "content": turned}], "expected": {"answer": "42"}})
+
+
+def test_a_request_divided_by_junk_is_not_guessed_and_a_long_text_hides_nothing() -> None:
+    world = World(SEED + 5)
+    task = world.task(["flight"])
+    words = task.request.split(" ")
+    scattered = " ".join(f"{word} {world.filling(9)}" for word in words)
+    assert found(task.held(), {"text": scattered}) is None
+    assert found(task.held(), {"text": f"{world.filling(20_000)} {task.request} {world.filling(20_000)}"})
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("twenty-five people", "25 people"),
+        ("four thousand seven hundred and eleven", "4711"),
+        ("id four seven one one", "id 4711"),
+        ("in twenty twenty-six", "in 2026"),
+        ("one hundred thousand and two", "100002"),
+        ("two million three hundred thousand", "2300000"),
+        ("one meeting, two rooms", "one meeting, 2 rooms"),
+        ("someone tends to a hundredfold", "someone tends to a hundredfold"),
+    ],
+)
+def test_numbers_in_words_are_digits(text: str, plain: str) -> None:
+    assert digits_for_words(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        (r"a\nb", "a b"),
+        (r"\\\"a\\\" \u00fc \\\\u0041", '"a" ü A'),
+        ("a&amp;nbsp;b &#39;", "a\xa0b '"),
+        ("q=a%20b%2Bc 100% of", "q=a b+c 100% of"),
+        ("sched-\n  ule", "schedule"),
+    ],
+)
+def test_escapes_are_undone(text: str, plain: str) -> None:
+    assert unescaped(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "slip"),
+    [("meeting", "meting", True), ("meeting", "meetign", True), ("ab", "ba", True), ("abcd", "bcde", False),
+     ("anna", "hanna", True), ("rome", "roma", True), ("", "a", True), ("", "ab", False), ("x", "x", True)],
+)  # fmt: skip
+def test_one_slip(a: str, b: str, slip: bool) -> None:
+    assert one_slip(a, b) is one_slip(b, a) is slip
