@@ -33,8 +33,8 @@ _LONG = _listed("january february march april may june july august september oct
 _SHORT = _listed("jan feb mar apr may jun jul aug sep oct nov dec")
 MONTHS = {name: number for names in (_LONG, _SHORT) for number, name in enumerate(names, 1)} | {"sept": 9}
 DAYS = {"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday", "today", "tomorrow", "yesterday"}
-TURNING = frozenset({"not", "no", "never", "without", "off", "except", "before", "after"})  # they turn a wish round
-# Words that carry no wish; those that turn it round do.
+TURNING = frozenset({"not", "never", "without", "off", "except", "before", "after"})  # they turn a wish round
+# Words that carry no wish. Those that turn it round do, and so does no.
 FILLERS = frozenset(
     _listed("""
     a about actually again ahead also am an and any anyone are as asap at be because been bit but by bye can cannot
