@@ -99,7 +99,9 @@ def test_a_short_request_of_common_words_counts_where_it_is_a_whole_passage(row:
         ({"calls": [{"tool": "a", "args": {"x": 12345}}, {"tool": "b", "args": {}}]}, {"tool": "a", "args": {"x": 12345}}, "Hm", False),
     ],
 )  # fmt: skip
-def test_calls_that_say_little_need_a_text_that_agrees(held: dict, call: dict, request_text: str, is_leak: bool) -> None:
+def test_calls_that_say_little_need_a_text_that_agrees(
+    held: dict, call: dict, request_text: str, is_leak: bool
+) -> None:
     row = chat(World(0), request_text, json.dumps(call))
     match = found(asked("Show the open orders of this week", held), row)
     assert (match is not None) is is_leak
@@ -109,9 +111,11 @@ def test_calls_that_say_little_need_a_text_that_agrees(held: dict, call: dict, r
 def test_another_form_of_answer_lets_nothing_through() -> None:
     held = asked("Move the team lunch with Rosa to Friday at noon", {"tool": "calendar.move", "args": {"to": "Friday"}})
     turned = "On Friday at noon: please move the team lunch with Rosa"
-    for answer in ("Done.", '{"tool": "other.tool", "args": {}}'):
-        assert found(held, chat(World(0), "The team lunch with Rosa: move it to Friday at noon", answer)) or answer != "Done."
-    assert found(held, {"messages": [{"role": "user", "content": turned}], "expected": {"answer": "42"}})
+    rows = [
+        chat(World(0), turned, "Done."),
+        {"messages": [{"role": "user", "content": turned}], "expected": {"answer": "42"}},
+    ]
+    assert all(found(held, row) for row in rows)
 
 
 def test_a_request_divided_by_junk_is_not_guessed_and_a_long_text_hides_nothing() -> None:
