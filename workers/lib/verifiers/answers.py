@@ -17,7 +17,8 @@ from workers.lib.messages import json_of, unfenced
 from workers.lib.patterns import LONGEST, PatternError, as_bytes, pattern_of
 from workers.lib.typed import NotNegative, Number, Share
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unavailable, Unscorable, options, right_or_wrong
-from workers.lib.verifiers.matching import TEXTS
+from workers.lib.verifiers.matching import TEXTS, contradicts
+from workers.lib.verifiers.quantities import Amount, amount_of, same_currency, same_quantity
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 _OPEN, _CLOSE = re.compile("<answer>", re.IGNORECASE), re.compile("</answer>", re.IGNORECASE)
@@ -37,6 +38,7 @@ class AnswerOptions(Options):
 class ExactOptions(AnswerOptions):
     text: Literal["loose", "spaces", "exact"] = "spaces"
     plain: bool = True
+    by_value: bool = False
 
 
 class NumberOptions(AnswerOptions):
@@ -139,18 +141,21 @@ class Answer(Guarded):
 
 
 class Exact(Answer):
-    """The same text (by default whatever its case, spaces, quotes and full stop), or the same JSON value."""
+    """The same text (by default whatever its case, spaces, quotes and full stop), or the same JSON value; with `by_value` the
+    same amount or day, too."""
 
     def __init__(self, chosen: Any, path: str) -> None:
         super().__init__(chosen, path)
-        self.standard, self.plain = TEXTS[chosen.text], chosen.plain
+        self.standard, self.plain, self.by_value = TEXTS[chosen.text], chosen.plain, chosen.by_value
 
     def same(self, found: str, wanted: Any) -> bool:
         if not isinstance(wanted, str):
             value = json_of(unfenced(found))
             return type(value) is type(wanted) and value == wanted
         given, right = (plain(found), plain(wanted)) if self.plain else (found, wanted)
-        return self.standard(given) == self.standard(right)
+        if self.by_value and (same := same_quantity(given, right)) is not None:
+            return same
+        return self.standard(given) == self.standard(right) and not contradicts(given, right)
 
 
 # Numbers
@@ -177,27 +182,38 @@ class NumberAnswer(Answer):
         self.units = {name.casefold(): _decimal(factor) for name, factor in chosen.units.items()}
         self.needs_unit = chosen.unit_required
 
-    def wanted(self, rollout: Rollout) -> list[Decimal]:
+    def wanted(self, rollout: Rollout) -> list[Amount]:
         found = [self.read(str(value), needs_unit=False) for value in super().wanted(rollout)]
         if None in found:
             raise Unscorable("The expected answer is not a number.")
         return [value for value in found if value is not None]
 
-    def same(self, found: str, wanted: Decimal) -> bool:
+    def same(self, found: str, wanted: Amount) -> bool:
         given = self.read(found, self.needs_unit)
-        if given is None:
+        if given is None or not same_currency(given, wanted):
             return False
         try:
-            return abs(given - wanted) <= max(self.absolute, self.relative * abs(wanted))
+            return abs(given.value - wanted.value) <= max(self.absolute, self.relative * abs(wanted.value))
         except DecimalException:
             return False
 
-    def read(self, text: str, needs_unit: bool) -> Decimal | None:
-        """The number in the unit of the right answer; None where it is none, or its unit is not one of `units`."""
+    def read(self, text: str, needs_unit: bool) -> Amount | None:
+        """The number in the unit of the right answer; None where it is none, or its unit is neither one of `units` nor, where
+        there are none, a currency or per cent."""
         text = plain(text)
-        found = _IN_TEXT.search(text) if decimal_of(text) is None else None
+        value = decimal_of(text)
+        if value is not None:
+            return None if needs_unit else Amount(value)
+        if self.units:
+            value = self.in_units(text)
+            return None if value is None else Amount(value)
+        found = amount_of(text)
+        return None if found is None or (needs_unit and not found.currency) else found
+
+    def in_units(self, text: str) -> Decimal | None:
+        found = _IN_TEXT.search(text)
         if found is None:
-            return None if needs_unit else decimal_of(text)
+            return None
         number, tail = found[0], text[found.end() :]
         if tail.startswith("/") and (part := re.match(r"/\d+", tail)):
             number, tail = number + part[0], tail[part.end() :]

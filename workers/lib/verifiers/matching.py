@@ -1,7 +1,7 @@
 """Whether a value is one that was accepted: typed, and tolerant where the rules of the leaderboard are. Pure.
 
 The rules are those of the Berkeley Function Calling Leaderboard's AST checker: texts are equal without case, spaces and
-the punctuation `,./-_*^`; a whole number passes for a decimal one, not the other way round; "" among the accepted
+the punctuation `,./-_*^`, unless that makes equal amounts or days of others; a whole number passes for a decimal one, not the other way round; "" among the accepted
 values says that the argument may be left out.
 """
 
@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import date, datetime
 from typing import Any
 
 from workers.lib.checks import perfect_pairs
 from workers.lib.messages import normalise
+from workers.lib.verifiers.quantities import date_of, same_quantity
 
 _DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
-DATES = ("%Y-%m-%d", "%Y/%m/%d", "%B %d %Y", "%b %d %Y", "%d %B %Y", "%d %b %Y")  # only what cannot be misread
 LONGEST_UNORDERED = 200
 TYPES = {
     "string": (str,), "integer": (int,), "number": (int, float), "float": (int, float), "boolean": (bool,),
@@ -89,9 +88,14 @@ def _same_text(given: str, wanted: str, schema: Any, rules: Rules) -> bool:
     if wanted == "":  # an optional argument given as "" is right only where it is a text
         return given == "" and _type_of(schema) in (None, "string", "any")
     standard = TEXTS[rules.text]
-    if standard(given) == standard(wanted):
+    if standard(given) == standard(wanted) and not contradicts(given, wanted):
         return given != "" or standard is str
-    return rules.dates and (day := as_date(given)) is not None and day == as_date(wanted)
+    return rules.dates and (day := date_of(given)) is not None and day == date_of(wanted)
+
+
+def contradicts(given: str, wanted: str) -> bool:
+    """Whether texts that are loosely equal are other amounts or days: -5 and 5, 3.5 and 35, 2024-1-12 and 2024-11-2."""
+    return normalise(given) != normalise(wanted) and same_quantity(given, wanted) is False
 
 
 def _same_number(given: float, wanted: float, schema: Any, rules: Rules) -> bool:
@@ -125,17 +129,6 @@ def _same_dict(given: dict, wanted: dict, schema: Any, rules: Rules) -> bool:
     ):
         return False
     return all(name in given or (isinstance(item, OneOf) and item.optional) for name, item in wanted.items())
-
-
-def as_date(text: str) -> date | None:
-    """The day that a text names, in a form that cannot be misread (01/02/2024 can)."""
-    text = " ".join(text[:40].replace(",", " ").split())
-    for form in DATES:
-        try:
-            return datetime.strptime(text, form).date()
-        except ValueError:
-            continue
-    return None
 
 
 def fits(value: Any, schema: Any) -> bool:
