@@ -55,6 +55,7 @@ def project_view(role: Role = Role.VIEWER) -> Callable:
             request.project = membership.project  # type: ignore[attr-defined]
             return view(request, membership.project, *args, **kwargs)
 
+        wrapper.role = role  # type: ignore[attr-defined]
         return wrapper
 
     return decorate

@@ -1,0 +1,150 @@
+"""What every route can show of a hold-out, in one table: `manage.py holdout_routes` writes it into docs/holdout-routes.md.
+
+A new route has no place here, and a test fails until somebody has decided on one. Another test asks every route that shows
+something and sees the count of looks rise, and every other one and does not find a held-out request in its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from django.urls import URLPattern, URLResolver, get_resolver
+
+# Shows held-out requests, answers, outputs, scores of single tasks, or what is held out; each look is counted.
+RUNS = "the runs that held-out tasks were made from"
+OUTPUTS = "outputs and scores on held-out tasks"
+SIDES = "that a row is, or is like, a held-out task"
+COUNTED: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "api:trajectories", "api:trajectory", "api:feedback", "trajectories:list", "trajectories:export",
+            "trajectories:bulk", "trajectories:sessions", "trajectories:session", "trajectories:compare",
+            "trajectories:redaction_test", "trajectories:detail", "trajectories:raw", "trajectories:part",
+            "trajectories:revision", "failures:list", "failures:case", "failures:similar", "failures:step",
+            "failures:decide", "failures:split", "failures:assign", "failures:undo", "failures:mark", "failures:cluster",
+            "failures:reclassify", "failures:reclassification", "failures:rubric", "failures:rubric_save",
+            "failures:rubric_try", "failures:rubric_try_one", "failures:verdicts", "evals:from_successes",
+        ),
+        RUNS,
+    ),
+    **dict.fromkeys(
+        (
+            "evals:run", "evals:learnability", "promotion:report", "reviews:detail", "reviews:export", "reviews:adjudicate",
+            "reviews:item", "reviews:step", "reviews:judge", "reviews:answer", "reviews:undo", "reviews:rescore",
+        ),
+        OUTPUTS,
+    ),
+    "reviews:effect": "scores on labelled held-out tasks",
+    "reviews:open": "outputs on held-out tasks, drawn for a review",
+    "evals:show_holdout": "the held-out tasks",
+    "evals:versions_with_holdout": "the held-out tasks that differ",
+    "evals:export_holdout": "the held-out tasks, as a file",
+    "evals:new_run": "scores of a model on the hold-out, once it has run",
+    "evals_api:set": "the held-out tasks, with `holdout=1` and the right",
+    **dict.fromkeys(
+        (
+            "evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
+            "evals:make_variants", "evals:export", "evals_api:tasks", "training:new",
+        ),
+        SIDES,
+    ),
+    "evals:task_from_failure": f"{RUNS}; {SIDES}",
+    "protocol:seed_session": "that a task is held out; with the right it is opened",
+    "protocol:verify": "scores of answers to held-out tasks, with the right, so many a day",
+    "environments_api:grader_run": "scores of answers to held-out rows, with the right, so many a day",
+    "hosted:grader_run": "scores of answers to held-out rows, with the right, so many a day",
+}  # fmt: skip
+# Shows only sums over an evaluation, which was itself counted when it was asked for.
+TOTALS: dict[str, str] = dict.fromkeys(
+    (
+        "dashboard:home", "evals:list", "evals:run_status", "training:list", "promotion:models", "promotion:model",
+        "promotion:compare", "promotion:pair", "promotion:pair_parts", "reviews:list", "automation:list",
+        "evals_api:sets", "promotion_api:channel",
+    ),
+    "sums over evaluations",
+)  # fmt: skip
+# Has held-out tasks and keeps them to itself: only that there are some, and how many.
+MASKED: dict[str, str] = dict.fromkeys(
+    ("evals:detail", "evals:versions", "evals:import", "evals:import_status", "evals:variants"), "how many are held out"
+)
+# Shows nothing of a hold-out: forms, settings, production in sums, jobs on other splits, and what answers with a redirect.
+NOTHING: dict[str, str] = {
+    "": "healthz",
+    "core": "projects login logout settings create_key revoke_key set_member unlock_member remove_member",
+    "otlp": "traces logs metrics langfuse_traces",
+    "api": "schema docs batch",
+    "environments_api": "environments environment verifiers grader_validate",
+    "hosted": "grader_validate",
+    "protocol": "describe describe_slash aggregate_metrics close_session reverify_mode tool nothing",
+    "trajectories": "count trend bulk_undo bulk_keep arrivals arrival_retry arrival_discard trace_retry trace_discard "
+    "save_view delete_view import import_start import_detail import_status import_retry import_cancel redaction retention "
+    "redaction_switch redaction_add redaction_edit redaction_delete feedback",
+    "failures": "charts bulk classify classification_status triage modes mode_add mode_save mode_delete clusters recluster "
+    "cluster_rename cluster_move cluster_decide reclassify_start reclassification_status reclassification_apply "
+    "reclassification_discard measures rubric_switch rubric_diff judge_run",
+    "evals": "create new_version environment import_cancel end_batch variant_job_start variant_job_status "
+    "variant_job_stop confirm_task judge_variant remove_task cancel",
+    "environments": "list new connect test_connection import_grader detail",
+    "reviews": "policy policy_save score_run override queue rule verifier_new verifier_create verifier_check verifier "
+    "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel",
+    "training": "detail status resume cancel",
+    "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
+    "automation": "set run",
+}
+KEYED = ("api", "evals_api", "environments_api", "hosted", "promotion_api", "otlp", "protocol")
+INTRO = """# Routes and the hold-out
+
+Written by `python manage.py holdout_routes`; a test compares. A look is counted once for a person (or API key), task and place,
+scores by API and evaluations each time (docs/evals.md, The hold-out). Routes that are not in the table show nothing of a
+hold-out.
+"""
+
+
+@dataclass(frozen=True)
+class Route:
+    """A URL of the configuration: `name` is namespace:name."""
+
+    name: str
+    path: str
+    who: str
+
+    @property
+    def shows(self) -> tuple[str, str]:
+        """(what it can show of a hold-out, whether that is counted). Raises KeyError for a route that nobody classified."""
+        for table, counted in ((COUNTED, "yes"), (TOTALS, "when evaluated"), (MASKED, "–")):
+            if self.name in table:
+                return table[self.name], counted
+        namespace, _, name = self.name.rpartition(":")
+        if name in NOTHING.get(namespace, "").split():
+            return "", "–"
+        raise KeyError(self.name)
+
+
+def routes() -> list[Route]:
+    """Every URL of the configuration, from the resolver itself."""
+    return list(_walk(get_resolver().url_patterns, "", ""))
+
+
+def _walk(patterns: list, namespace: str, prefix: str) -> Iterator[Route]:
+    for pattern in patterns:
+        path = f"{prefix}{pattern.pattern}"
+        if isinstance(pattern, URLResolver):
+            yield from _walk(pattern.url_patterns, pattern.namespace or namespace, path)
+        elif isinstance(pattern, URLPattern):
+            name = f"{namespace}:{pattern.name}" if namespace else str(pattern.name)
+            yield Route(name, f"/{path}", _who(pattern, namespace))
+
+
+def _who(pattern: URLPattern, namespace: str) -> str:
+    role = getattr(pattern.callback, "role", None)
+    return str(role.label) if role else "API key" if namespace in KEYED else "anyone"
+
+
+def document() -> str:
+    """The table as Markdown, and how many routes show nothing."""
+    found = [(route, *route.shows) for route in routes()]
+    shown = [f"| `{route.path}` | {what} | {route.who} | {counted} |" for route, what, counted in found if what]
+    table = ["| route | of a hold-out | who | counted |", "|---|---|---|---|", *shown]
+    rest = sum(not what for _, what, _ in found)
+    return f"{INTRO}\n" + "\n".join(table) + f"\n\n{rest} routes show nothing of a hold-out.\n"
