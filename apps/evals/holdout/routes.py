@@ -60,7 +60,7 @@ TOTALS: dict[str, str] = dict.fromkeys(
     (
         "dashboard:home", "evals:list", "evals:run_status", "training:list", "promotion:models", "promotion:model",
         "promotion:compare", "promotion:pair", "promotion:pair_parts", "reviews:list", "automation:list",
-        "evals_api:sets", "promotion_api:channel",
+        "evals_api:sets", "promotion_api:channel", "reviews_api:reviews", "reviews_api:review",
     ),
     "sums over evaluations",
 )  # fmt: skip
@@ -88,11 +88,12 @@ NOTHING: dict[str, str] = {
     "environments": "list new connect test_connection import_grader detail",
     "reviews": "policy policy_save score_run override queue rule verifier_new verifier_create verifier_check verifier "
     "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel",
+    "reviews_api": "lock locks",
     "training": "detail status resume cancel",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
     "automation": "set run",
 }
-KEYED = ("api", "evals_api", "environments_api", "hosted", "promotion_api", "otlp", "protocol")
+KEYED = ("api", "evals_api", "environments_api", "hosted", "promotion_api", "reviews_api", "otlp", "protocol")
 INTRO = """# Routes and the hold-out
 
 Written by `python manage.py holdout_routes`; a test compares. A look is counted once for a person (or API key), task and place,

@@ -96,7 +96,7 @@ def _page(
         "values": [(FIELDS[name], ("yes" if value else "no") if isinstance(value, bool) else value) for name, value in plain(now).items()],
         "versions": [
             (row, list(changed_lines(before, after, around=0)))
-            for row, before, after in list(zip(rows, earlier, texts, strict=True))[:MOST]
+            for row, before, after in list(zip(rows, earlier, texts, strict=False))[:MOST]
         ],
     }  # fmt: skip
     return render(request, "promotion/policy.html", context, status=status)

@@ -1,0 +1,232 @@
+"""The table of routes: complete, current, and true. Each route that shows a hold-out is asked, and the count of looks rises;
+each other one is asked, and no held-out request is in its answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.contrib.messages import get_messages
+from django.test import Client
+from django.urls import reverse
+
+from apps.core.models import Role
+from apps.evals import actions
+from apps.evals.holdout import routes as table
+from apps.evals.management.commands.holdout_routes import TABLE
+from apps.evals.models import HoldoutView, Split, Task
+from apps.failures.actions.diagnose import classify_project
+from apps.failures.models import Failure, JudgeVerdict, Reclassification, ReclassificationChange
+from apps.reviews.models import Judgement, Rescore
+from tests.factories import admin_of, make_failed, make_key, make_member, make_trajectory
+from tests.test_access import ADMIN_ONLY, PAGES, WRITES, logged_in, url_of, world
+
+__all__ = ["world"]
+pytestmark = pytest.mark.django_db
+RUN = {"tool": "tickets.close", "args": {"id": 1234}}
+
+
+def test_every_route_is_in_the_table_once() -> None:
+    names = {route.name for route in table.routes()}
+    listed = [*table.COUNTED, *table.TOTALS, *table.MASKED]
+    listed += [f"{space}:{name}".lstrip(":") for space, some in table.NOTHING.items() for name in some.split()]
+    missing, gone = names - set(listed), set(listed) - names
+    assert not missing, f"Decide what these can show of a hold-out, in apps/evals/holdout/routes.py: {sorted(missing)}"
+    assert not gone and len(listed) == len(set(listed))
+
+
+def test_the_document_is_what_the_command_writes() -> None:
+    written = (Path(django_settings.BASE_DIR) / TABLE).read_text()
+    assert written == table.document(), "Run `python manage.py holdout_routes`."
+
+
+@pytest.fixture
+def scene(world: dict[str, Any]) -> dict[str, Any]:
+    """The world of the access tests, in which its run, a like one and a success are held out, and an evaluation is reviewed."""
+    project = world["project"]
+    by = admin_of(project)
+    run = project.trajectories.get(failure__pk=world["pks"]["failures:case"])
+    like = make_failed(
+        project, request="Close ticket 77 of the ferns.", expected={"tool": "tickets.close", "args": {"id": 77}}
+    )
+    good = make_trajectory(
+        project, request="Water the ferns in hall nine.", session_id="s-held", outcome={"status": "success"},
+        call={"tool": "plants.water", "args": {"hall": 9}},
+    )  # fmt: skip
+    held = actions.create_eval_set(project=project, slug="secret", by=by)
+    for one in (run, like, good):
+        actions.task_from_trajectory(eval_set=held, trajectory=one, split=Split.HOLDOUT, by=by)
+    actions.freeze(eval_set=held, by=by)
+    classify_project(project=project)
+    Failure.objects.filter(trajectory=like).update(cluster=run.failure.cluster)
+    change = Reclassification.objects.get(pk=world["pks"]["failures:reclassification"])
+    Reclassification.objects.filter(pk=change.pk).update(state="succeeded", finished_at=change.created_at)
+    ReclassificationChange.objects.create(
+        reclassification=change, trajectory=run, before="format_error", after="bad_planning"
+    )
+    rubric = project.rubrics.create(text="a", base_url="http://127.0.0.1:9/v1", model="m")
+    JudgeVerdict.objects.create(rubric=rubric, content_digest="a", trajectory=run, reason="It closed the ticket.")
+    scored = Rescore.objects.get(pk=world["pks"]["reviews:rescore"])
+    scores = {
+        str(one.pk): {"reward": 0.0, "success": False, "masked": False, "components": {}}
+        for one in scored.samples.all()
+    }
+    Rescore.objects.filter(pk=scored.pk).update(
+        state="succeeded", finished_at=scored.created_at, result={"scores": scores}
+    )
+    return world | {"run": run, "like": like, "good": good, "held": held, "by": by}
+
+
+def judged(scene: dict[str, Any]) -> None:
+    """Two people differ on every second sample of the review, and on the others both contradict the score."""
+    people = [make_member(scene["project"]), make_member(scene["project"])]
+    for item in scene["project"].reward_reviews.get().items.all():
+        words = (True, False) if item.position % 2 else (not item.success, not item.success)
+        for person, word in zip(people, words, strict=True):
+            Judgement.objects.create(item=item, by=person, success=word)
+
+
+Ask = tuple[str, Any]  # the query of a GET or the body of a POST, by the route's method
+RUBRIC = {"text": "a", "base_url": "http://127.0.0.1:9/v1", "model": "m", "usd_per_million_input": 0,
+          "usd_per_million_output": 0, "usd_per_day": 1}  # fmt: skip
+HTMX = {"HTTP_HX_REQUEST": "true"}
+
+
+def given(name: str, scene: dict[str, Any]) -> dict[str, Any]:
+    """What a page is asked with, where the address alone does not show a hold-out."""
+    run, held = scene["run"], scene["held"]
+    task = held.tasks.get(trajectory=scene["run"])
+    return {
+        "trajectories:bulk": {"do": "delete", "ids": str(run.pk)},
+        "trajectories:session": {"id": "s-held"},
+        "trajectories:compare": {"a": str(run.pk), "b": str(scene["like"].pk)},
+        "trajectories:redaction_test": {"trajectory": run.external_id},
+        "failures:split": {"mode": "bad_planning"},
+        "failures:rubric_save": {},
+        "failures:rubric_try": RUBRIC | {"run": str(run.pk)},
+        "failures:rubric_try_one": RUBRIC | {"run": str(run.pk)},
+        "reviews:judge": {"success": "1"},
+        "evals:add_task": {"key": "k", "request": task.messages[0]["content"], "split": "train", "group": "",
+                           "expected": json.dumps(task.expected), "tool": "tickets.close", "args": '{"id": 1234}'},
+        "evals:new_run": {"split": "holdout", "samples_per_task": 1, "seed": 3, "batch_size": 8,
+                          "environment": scene["project"].environments.first().pk,
+                          "model_version": scene["project"].model_versions.first().pk},
+        "evals:export_holdout": {"confirmed": "1", "format": "flywheel"},
+    }.get(name, {})  # fmt: skip
+
+
+def send(client: Client, name: str, scene: dict[str, Any], **headers: str) -> Any:
+    url, body = url_of(name, scene), scene["bodies"].get(name, {}) | given(name, scene)
+    posts = name in WRITES | {"evals:new_run", "trajectories:redaction_test"}
+    response = (client.post if posts else client.get)(url, body, **headers)
+    b"".join(response.streaming_content) if response.streaming else response.content
+    return response
+
+
+# What is told only in states that the scene has not; the tests that ask for it.
+ELSEWHERE = {
+    "failures:undo": "shows the case as failures:case does",
+    "failures:similar": "needs clusters; shows runs as failures:list does",
+    "failures:step": "needs another open case; shows it as failures:case does",
+    "failures:decide": "needs another open case; shows it as failures:case does",
+    "reviews:step": "shows another sample as reviews:item does",
+    "reviews:undo": "shows a sample as reviews:item does",
+    "reviews:answer": "shows the next sample as reviews:item does",
+    "reviews:open": "tests/reviews/test_review_opening.py",
+    "reviews:effect": "test_the_effect_of_an_edit_is_a_look",
+    "evals:split": "test_eval_pages.py: a leak is shown side by side",
+    "evals:freeze": "test_eval_pages.py: a leak is shown side by side",
+    "evals:import_start": "test_importing.py; test_what_is_left_out_is_a_look",
+    "evals:general": "as evals:add_trajectories",
+    "evals:make_variants": "as evals:add_trajectories",
+    "evals:export": "test_holdout_groups.py::test_the_last_doors_refuse_what_was_stored_before",
+    "evals:task_from_failure": "shows its run as failures:case does; test_from_failures.py",
+    "training:new": "test_holdout_groups.py::test_the_last_doors_refuse_what_was_stored_before",
+    "evals:versions_with_holdout": "test_diffing.py",
+    "trajectories:part": "long runs only; counts as trajectories:detail does",
+}
+SHOWING = [name for name in table.COUNTED if name in PAGES and name not in ELSEWHERE]
+STATES = {"reviews:detail": judged, "reviews:adjudicate": judged, "reviews:export": judged}
+
+
+def test_every_page_that_shows_a_hold_out_counts_the_look(scene: dict[str, Any]) -> None:
+    project, silent = scene["project"], []
+    for name in sorted(SHOWING, key=lambda name: (name in STATES, name in WRITES, name)):
+        person = make_member(project, Role.ADMIN)
+        if name in STATES and not Judgement.objects.filter(by__username__startswith="user").count() > 3:
+            judged(scene)
+        before = HoldoutView.objects.filter(project=project).count()
+        response = send(
+            logged_in(person),
+            name,
+            scene,
+            **(HTMX if name.startswith(("failures:s", "failures:a", "reviews:j")) else {}),
+        )
+        views = HoldoutView.objects.filter(project=project)
+        if views.count() == before or views.first().by != person:
+            silent.append((name, response.status_code))
+    assert not silent
+
+
+def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, Any]) -> None:
+    project, run = scene["project"], scene["run"]
+    task = scene["held"].tasks.get(trajectory=run)
+    environment, draft = project.environments.first(), project.eval_sets.filter(state="draft").first()
+    row = {"responses_create_params": {"input": task.messages}, "ground_truth": [{"name": "a", "arguments": {}}]}
+    grader = {
+        "type": "string_check",
+        "name": "a",
+        "operation": "eq",
+        "input": "{{sample.output_text}}",
+        "reference": "x",
+    }
+    graded = {"grader": grader, "model_sample": "x", "item": {"messages": task.messages}}
+    asked: dict[str, tuple[str, Any]] = {
+        "api:trajectories": (reverse("api:trajectories"), None),
+        "api:trajectory": (reverse("api:trajectory", args=[run.external_id]), None),
+        "api:feedback": (reverse("api:feedback", args=[run.external_id]), {"comment": "a"}),
+        "evals_api:set": (reverse("evals_api:set", args=[scene["held"].pk]) + "?holdout=1", None),
+        "evals_api:tasks": (
+            reverse("evals_api:tasks", args=[draft.pk]),
+            [{"messages": task.messages, "expected": task.expected}],
+        ),
+        "environments_api:grader_run": (reverse("environments_api:grader_run"), graded),
+        "hosted:grader_run": (reverse("hosted:grader_run"), graded),
+        "protocol:seed_session": (f"/env/{environment}/seed_session", row),
+        "protocol:verify": (f"/env/{environment}/verify", row | {"response": {"output": []}}),
+    }
+    assert set(asked) == {name for name in table.COUNTED if name not in PAGES}
+    for name, (url, body) in asked.items():
+        before = HoldoutView.objects.filter(project=project).count()
+        headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(project, may_see_holdout=True)}"}
+        client = Client()
+        response = (
+            client.get(url, **headers)
+            if body is None
+            else client.post(url, json.dumps(body), content_type="application/json", **headers)
+        )
+        assert response.status_code < 300, (name, response.content)
+        assert HoldoutView.objects.filter(project=project).count() == before + 1, name
+        assert HoldoutView.objects.filter(project=project).first().api_key, name
+
+
+def test_no_other_page_says_what_is_held_out(scene: dict[str, Any]) -> None:
+    project = scene["project"]
+    secrets = [task.messages[0]["content"] for task in Task.objects.holdout().filter(project=project)]
+    keys = [task.key for task in scene["held"].tasks.all()]
+    client, told = logged_in(make_member(project, Role.ADMIN)), []
+    quiet = [name for name in PAGES if name not in table.COUNTED and name not in ("core:remove_member", *ADMIN_ONLY)]
+    for name in quiet:
+        response = send(client, name, scene)
+        text = b"".join(response.streaming_content) if response.streaming else response.content
+        said = " ".join(map(str, get_messages(response.wsgi_request))) + text.decode(errors="replace")
+        told += [(name, secret) for secret in [*secrets, *keys] if secret in said]
+    assert not told
+
+
+def test_every_way_to_a_hold_out_is_asked_by_a_test() -> None:
+    assert not set(ELSEWHERE) - set(table.COUNTED)
+    assert set(SHOWING) | set(ELSEWHERE) | {name for name in table.COUNTED if name not in PAGES} == set(table.COUNTED)
