@@ -19,6 +19,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.forms import whole
+from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalSet
 from apps.promotion import actions
 from apps.promotion.gate.policy import Policy, as_toml, from_toml, from_values
@@ -137,7 +138,9 @@ def plan(request: Request, name: str) -> Response:
 )
 @api_view(["GET"])
 def gate_report(request: Request, pk: UUID) -> Response:
-    return Response(signed_document(_report(request, str(pk))))
+    row = _report(request, str(pk))
+    record_output_view(row.candidate, by=request.auth)
+    return Response(signed_document(row))
 
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # PostgreSQL stores none

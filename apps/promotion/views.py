@@ -132,7 +132,8 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view()
 def report_file(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The signed report as JSON, for `manage.py reproduce_gate_report`."""
-    row = get_object_or_404(GateReport, project=project, pk=pk)
+    row = get_object_or_404(GateReport.objects.select_related("candidate"), project=project, pk=pk)
+    record_output_view(row.candidate, by=request.user)
     headers = {"Content-Disposition": f'attachment; filename="gate-report-{row.pk}.json"'}
     return JsonResponse(signed_document(row), headers=headers, json_dumps_params={"indent": 1, "allow_nan": False})
 

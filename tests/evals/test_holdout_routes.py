@@ -21,6 +21,7 @@ from apps.evals.models import HoldoutView, Split, Task
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure, JudgeVerdict, Reclassification, ReclassificationChange
 from apps.reviews.models import Judgement, Rescore
+from apps.trajectories.actions import redaction
 from tests.factories import admin_of, make_failed, make_key, make_member, make_trajectory
 from tests.test_access import ADMIN_ONLY, PAGES, WRITES, logged_in, url_of, world
 
@@ -44,10 +45,12 @@ def test_the_document_is_what_the_command_writes() -> None:
 
 
 @pytest.fixture
-def scene(world: dict[str, Any]) -> dict[str, Any]:
+def scene(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The world of the access tests, in which its run, a like one and a success are held out, and an evaluation is reviewed."""
     project = world["project"]
     by = admin_of(project)
+    project.redaction_rules.update(enabled=False)  # the world's rules would rewrite the rows that come now
+    monkeypatch.setattr(redaction, "_kept", {})
     run = project.trajectories.get(failure__pk=world["pks"]["failures:case"])
     like = make_failed(
         project, request="Close ticket 77 of the ferns.", expected={"tool": "tickets.close", "args": {"id": 77}}
@@ -77,7 +80,14 @@ def scene(world: dict[str, Any]) -> dict[str, Any]:
     Rescore.objects.filter(pk=scored.pk).update(
         state="succeeded", finished_at=scored.created_at, result={"scores": scores}
     )
-    return world | {"run": run, "like": like, "good": good, "held": held, "by": by}
+    return world | {
+        "report": project.gate_reports.first(),
+        "run": run,
+        "like": like,
+        "good": good,
+        "held": held,
+        "by": by,
+    }
 
 
 def judged(scene: dict[str, Any]) -> None:
@@ -195,6 +205,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         ),
         "environments_api:grader_run": (reverse("environments_api:grader_run"), graded),
         "hosted:grader_run": (reverse("hosted:grader_run"), graded),
+        "promotion_api:gate_report": (reverse("promotion_api:gate_report", args=[scene["report"].pk]), None),
         "protocol:seed_session": (f"/env/{environment}/seed_session", row),
         "protocol:verify": (f"/env/{environment}/verify", row | {"response": {"output": []}}),
     }

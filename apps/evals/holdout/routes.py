@@ -35,6 +35,7 @@ COUNTED: dict[str, str] = {
         ),
         OUTPUTS,
     ),
+    **dict.fromkeys(("promotion:report_file", "promotion_api:gate_report"), "which held-out tasks moved"),
     "reviews:effect": "scores on labelled held-out tasks",
     "reviews:open": "outputs on held-out tasks, drawn for a review",
     "evals:show_holdout": "the held-out tasks",
@@ -59,7 +60,7 @@ COUNTED: dict[str, str] = {
 TOTALS: dict[str, str] = dict.fromkeys(
     (
         "dashboard:home", "evals:list", "evals:run_status", "training:list", "promotion:models", "promotion:model",
-        "promotion:compare", "promotion:pair", "promotion:pair_parts", "reviews:list", "automation:list",
+        "promotion:compare", "promotion:pair", "promotion:pair_parts", "promotion:plan", "promotion:wear", "promotion_api:plan", "reviews:list", "automation:list",
         "evals_api:sets", "promotion_api:channel", "reviews_api:reviews", "reviews_api:review",
     ),
     "sums over evaluations",
@@ -90,6 +91,7 @@ NOTHING: dict[str, str] = {
     "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel",
     "reviews_api": "lock locks",
     "training": "detail status resume cancel",
+    "promotion_api": "policy promote",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
     "automation": "set run",
 }
