@@ -31,7 +31,8 @@ def verdict(row: dict) -> dict:
     if made is None:
         return {"valid": False, "why": why}
     try:
-        found = ast_checker(row["functions"], made, row["ground_truth"], Language.PYTHON, row["category"], "bench")
+        language = Language(row.get("language", "python"))
+        found = ast_checker(row["functions"], made, row["ground_truth"], language, row["category"], "bench")
     except Exception as error:  # the leaderboard counts what its checker cannot take as wrong
         return {"valid": False, "why": f"checker raised {type(error).__name__}: {error}"}
     return {

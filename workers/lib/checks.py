@@ -6,6 +6,7 @@ need only the standard library.
 - {"tool", "args"}: exactly this call. "accept" may list, for an argument, all values that are right; None or "" among
   them says that it may be left out.
 - {"calls": [such calls]}: exactly these, in any order unless "ordered" is true; an empty list says that none is right.
+- {"any_call": true}: at least one call, whichever.
 - {"answer": value or list of values}: one of these, as text or number.
 - {"constraint": {name: value}}: all of CONSTRAINTS that are named hold for the text.
 
@@ -237,6 +238,8 @@ def check(expected: dict, output: str) -> bool:
 
 def score(expected: dict, message: dict) -> dict[str, float]:
     """{"success", …}: how far an assistant message is right, each in [0, 1]. Raises ValueError (see `check`)."""
+    if expected.get("any_call") is True:
+        return {"success": float(any(not call.problem for call in calls_of(message)))}
     if "tool" in expected or "calls" in expected:
         calls = calls_of(message)
         if any(call.problem for call in calls):

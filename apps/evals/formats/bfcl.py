@@ -8,17 +8,20 @@ from itertools import islice, product
 from typing import Any
 
 from apps.evals.formats.rows import Bad, Line, Read, RowProblem, TaskRow, expected_of, json_lines, task, want
+from workers.lib.verifiers.languages import CODE
 
 TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 MOST = 256  # values of one argument, after what may vary inside it has been multiplied out
 NAMES = {"key": "id", "messages": "question", "tools": "function", "expected": "ground_truth"}
-NO_CALL = "irrelevance"
+NO_CALL, ANY_CALL = "irrelevance", "live_relevance"
+LANGUAGES = {"javascript": "JavaScript", "java": "Java"}  # the first that an id has in it
 
 
 def read(lines: Iterable[Line], answers: Iterable[Line] | None = None) -> Iterator[Read]:
     """Raises nothing; a question without an answer is a problem, and so is an answer without its question.
 
-    Questions whose id has “irrelevance” in it expect no call and have no answers.
+    Questions whose id has “irrelevance” in it expect no call, those with “live_relevance” any; neither have answers.
+    Arguments of Java and JavaScript are asked for as text in the language, and read so (workers.lib.verifiers.languages).
     """
     truths, problems = _truths(answers or ())
     yield from problems
@@ -50,8 +53,9 @@ def _row(record: dict, truths: dict[str, tuple[int, Any]]) -> TaskRow:
     _, truth = truths.pop(identity, (0, None))
     if len(turns) != 1:
         raise Bad("question", f"{len(turns)} turns. Only questions of one turn are read.")
-    tools = [_tool(tool, f"function[{at}]") for at, tool in enumerate(record.get("function") or [])]
-    if truth is None and NO_CALL not in identity:
+    language = next((name for name in LANGUAGES if name in identity), "")
+    tools = [_tool(tool, f"function[{at}]", language) for at, tool in enumerate(record.get("function") or [])]
+    if truth is None and NO_CALL not in identity and ANY_CALL not in identity:
         raise Bad(
             "ground_truth", f"“{identity}” has no possible answer. Give the file possible_answer_… beside this one."
         )
@@ -61,14 +65,29 @@ def _row(record: dict, truths: dict[str, tuple[int, Any]]) -> TaskRow:
     ]
     category = identity.rsplit("_", 1)[0]
     return task(
-        key=identity, messages=turns[0], tools=tools, expected=expected_of(calls), metadata={"category": category},
+        key=identity, messages=turns[0], tools=tools, expected={"any_call": True} if ANY_CALL in identity else expected_of(calls), metadata={"category": category},
         names=NAMES,
     )  # fmt: skip
 
 
-def _tool(function: Any, name: str) -> dict:
+def _tool(function: Any, name: str, language: str) -> dict:
     want(function, dict, name, "Give a function.")
-    return {"type": "function", "function": function | {"parameters": _schema(function.get("parameters") or {})}}
+    given = function.get("parameters") or {}
+    properties = given.get("properties") if isinstance(given, dict) else None
+    if language and isinstance(properties, dict):
+        made = _schema(given | {"properties": {}})
+        made["properties"] = {key: _in_language(value, language) for key, value in properties.items()}
+        return {"type": "function", "function": function | {"parameters": made}}
+    return {"type": "function", "function": function | {"parameters": _schema(given)}}
+
+
+def _in_language(value: Any, language: str) -> Any:
+    """An argument as text in the language, with the type that it has there."""
+    if not isinstance(value, dict) or not isinstance(kind := value.get("type"), str):
+        return value
+    items = value["items"].get("type") if isinstance(value.get("items"), dict) else None
+    note = f"{value.get('description') or ''} ({LANGUAGES[language]} {kind}, written as in the language)".strip()
+    return {"type": "string", "description": note, CODE: {"language": language, "type": kind, "items": items}}
 
 
 def _schema(value: Any) -> Any:

@@ -14,7 +14,7 @@ KEY_LENGTH, GROUP_LENGTH = 120, 200
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SPLITS = ("train", "validation", "holdout", "regression", "general")
 ALIASES = {"hold-out": "holdout", "held-out": "holdout", "test": "holdout", "val": "validation", "dev": "validation"}
-FORMS = '{"tool", "args"}, {"calls": […]}, {"answer": …}, {"constraint": {…}} or {"tests": […]}'
+FORMS = '{"tool", "args"}, {"calls": […]}, {"any_call": true}, {"answer": …}, {"constraint": {…}} or {"tests": […]}'
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,9 @@ def checked_expected(value: Any, name: str = "expected") -> dict:
         _check_constraint(value["constraint"], f"{name}.constraint")
     elif "tests" in value:
         _check_tests(value["tests"], f"{name}.tests")
+    elif "any_call" in value:
+        if value["any_call"] is not True:
+            raise Bad(f"{name}.any_call", "must be true. Leave it out where certain calls are expected.")
     elif value.get("answer") is None or value["answer"] == []:
         raise Bad(name, f"says neither a call nor an answer. Give {FORMS}.")
     return value

@@ -9,7 +9,7 @@ from workers.lib.verifiers.base import Guarded, Options, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
 
 FORMS = (
-    ("state", "state"), ("ground_truth", "calls"), ("calls", "calls"), ("tool", "calls"), ("constraint", "constraints"),
+    ("state", "state"), ("any_call", "calls"), ("ground_truth", "calls"), ("calls", "calls"), ("tool", "calls"), ("constraint", "constraints"),
     ("constraints", "constraints"), ("tests", "unit_tests"), ("schema", "json"), ("pattern", "regex"), ("answer", "exact"),
 )  # fmt: skip
 """What stands in `expected` → the kind that judges it; the first that is there."""

@@ -1,7 +1,7 @@
 """Tool calls as the Berkeley Function Calling Leaderboard checks them: one, several, parallel, or none. Pure.
 
 What is right stands in the task's `expected`: {"tool", "args"}, with "accept" {argument: [right values]}; {"calls":
-[such]}, with "ordered"; or BFCL's own {"ground_truth": [{tool: {argument: [right values]}}]}.
+[such]}, with "ordered"; {"any_call": true}, where any will do; or BFCL's own {"ground_truth": [{tool: {argument: [right values]}}]}.
 """
 
 from __future__ import annotations
@@ -107,6 +107,8 @@ class Calls(Guarded):
         )
 
     def judge(self, rollout: Rollout) -> Score:
+        if rollout.expected.get("any_call") is True:
+            return self.any_call(made_by(rollout.messages))
         wanted, made = wanted_of(rollout.expected), made_by(rollout.messages)
         if made.faults:
             return self.invalid(made.faults)
@@ -119,6 +121,12 @@ class Calls(Guarded):
             wanted, made.calls, schemas = _without_dots(wanted, made.calls, schemas)
         ordered = self.ordered or bool(rollout.expected.get("ordered"))
         return self.compared(made.calls, wanted, schemas, ordered, rollout)
+
+    def any_call(self, made: Made) -> Score:
+        """At least one call, whichever: what is asked for can be done with the tools."""
+        if not made.calls:
+            return self.invalid(made.faults or ["no call: a call was expected, the agent made none"])
+        return right_or_wrong(True, tool_ok=True, args_score=1.0)
 
     def invalid(self, faults: list[str]) -> Score:
         reward = self.weights["invalid"]

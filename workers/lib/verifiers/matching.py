@@ -14,6 +14,7 @@ from typing import Any
 
 from workers.lib.checks import perfect_pairs
 from workers.lib.messages import normalise
+from workers.lib.verifiers.languages import CODE, schema_of, value_of
 from workers.lib.verifiers.quantities import date_of, same_quantity
 
 _DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
@@ -66,6 +67,10 @@ def _nested(value: Any) -> Any:
 
 def same(given: Any, wanted: Any, schema: Any, rules: Rules, unordered: bool = False) -> bool:
     """Whether a value is the accepted one. `schema` is the JSON Schema of the argument, or anything else if unknown."""
+    if isinstance(schema, dict) and isinstance(code := schema.get(CODE), dict):
+        if not isinstance(given, str):
+            return False
+        given, schema = value_of(given, code), schema_of(code)
     if isinstance(wanted, OneOf):
         return any(same(given, value, schema, rules, unordered) for value in wanted.values)
     if isinstance(wanted, bool) or isinstance(given, bool) or wanted is None or given is None:
