@@ -49,6 +49,8 @@ class Recipe:
     holdout: int
     validation: int
     samples_per_task: int
+    timed_tasks: int = 24  # on which latency is measured in turns, until it is precise
+    timed_rounds: int = 4
     sft: dict[str, Any] = field(default_factory=dict)
     grpo: dict[str, Any] = field(default_factory=dict)
 

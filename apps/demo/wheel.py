@@ -25,6 +25,7 @@ from apps.demo.recipes import HARNESS, MODEL, VERIFIER, Recipe
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals import actions as evals
+from apps.evals.latency import submit_measurement
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
@@ -288,8 +289,24 @@ class Demo:
 
     # 8
 
+    def measure(self, runs: list[EvalRun]) -> None:
+        """Latency of all three models in turns: a busy machine slows down each of them alike."""
+        with self.timed("8 · Latency"):
+            job = submit_measurement(
+                runs=runs, by=self.user, tasks=self.recipe.timed_tasks, rounds=self.recipe.timed_rounds, seed=self.seed
+            )
+            self.wait(job, "8 · Latency")
+        job.refresh_from_db()
+        shown = ", ".join(f"{run.model_version} {job.result['runs'][str(run.pk)]['p50']:.0f} ms" for run in runs)
+        rounds = job.result["rounds"]
+        self.found(
+            "8 · Latency",
+            f"in turns on {len(job.spec['tasks'])} tasks, {rounds} of {self.recipe.timed_rounds} rounds: {shown}",
+        )
+
     def decide(self, runs: list[EvalRun]) -> dict:
         """Every pair through the gate; the best that passes against the baseline is promoted."""
+        self.measure(runs)
         baseline, sft, grpo = runs
         reports = {
             name: promotion.make_gate_report(baseline=before, candidate=after, by=self.user)
@@ -304,10 +321,13 @@ class Demo:
         ]
         winner = max(passed, key=_quality, default=None)
         if winner:
-            promotion.promote(channel=self.channel, gate_report=winner, by=self.user, reason="the demo's winner")
-            self.found("8 · Gate", f"{winner.candidate.model_version} is promoted to production")
+            why = _why(winner)
+            promotion.promote(
+                channel=self.channel, gate_report=winner, by=self.user, reason=f"The demo's winner. {why}"
+            )
+            self.found("8 · Gate", f"{winner.candidate.model_version} is promoted to production. {why}")
         else:
-            self.found("8 · Gate", "nothing passed the gate; production keeps the baseline")
+            self.found("8 · Gate", "nothing passed the gate, production keeps the baseline")
         self.show(runs, reports)
         return {
             "seed": self.seed,
@@ -386,6 +406,12 @@ class Demo:
 def _quality(report: GateReport) -> tuple[float, float]:
     metrics = report.candidate.result["metrics"]
     return metrics["success"]["mean"], metrics["reward"]["mean"]
+
+
+def _why(report: GateReport) -> str:
+    """What the gate found of success and latency, in its own sentences."""
+    found = {check["name"]: check for check in report.report["checks"]}
+    return f"{found['success']['sentence']} Latency: {found['latency']['sentence']}"
 
 
 def _model_report(run: EvalRun) -> dict:
