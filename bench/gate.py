@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import zlib
 from dataclasses import dataclass
 from functools import cache
 
@@ -100,7 +101,8 @@ def while_it_runs(world: World, baseline: Evaluation, candidate: Evaluation, pol
 
 def row(world: World, runs: int, seed: int) -> str:
     policy, started = Policy(sequential=world.sequential), time.process_time()
-    found = [outcome(world, np.random.default_rng([seed, number]), policy) for number in range(runs)]
+    own = zlib.crc32(repr(world).encode())  # settings share no draws
+    found = [outcome(world, np.random.default_rng([seed, own, number]), policy) for number in range(runs)]
     promoted = sum("promote" in one.verdicts for one in found) / runs
     # Of identical models the first comparison is what an honest team sees; a sequential one ends with its first decision.
     rejected = sum(one.verdicts[-1 if world.sequential else 0] == "reject" for one in found) / runs
@@ -112,24 +114,27 @@ def row(world: World, runs: int, seed: int) -> str:
     )
 
 
-EFFECTS = (0.0, 0.03, 0.05, 0.1)
+EFFECTS = (0.03, 0.05, 0.1)
 WORLDS = [
-    *(World("identical" if not effect else "better", tasks=n, samples=k, effect=effect)
-      for n in (30, 60, 240) for k in (1, 8) for effect in EFFECTS),
+    World("ten identical candidates", candidates=10, samples=4),
+    World("ten candidates equal on average", candidates=10, varies=0.15, samples=4),
+    World("one identical candidate evaluated ten times", looks=10, samples=4),
+    World("the best of ten identical candidates, chosen before the gate", candidates=10, picked=True, samples=4),
+    World("ten identical candidates, ten evaluations each", candidates=10, looks=10, tasks=30, samples=1),
+    World("sequential, ten looks, identical", looks=10, sequential=True, samples=4),
+    *(World("identical", tasks=n, samples=k) for n in (30, 60, 240) for k in (1, 8)),
     World("different, equal on average", varies=0.15),
     World("identical, most tasks always pass or always fail", spread=0.3),
     World("identical, success rare", mean=0.05),
-    *(World("identical, some of the candidate's failures masked", masked=share) for share in (0.05, 0.25, 0.5)),
+    *(World(f"identical, {share:.0%} of the candidate's failures masked", masked=share) for share in (0.05, 0.25, 0.5)),
     World("identical, unsafe in 2% of the samples of both", unsafe=0.02),
-    World("ten identical candidates", candidates=10),
-    World("ten candidates equal on average", candidates=10, varies=0.15),
-    World("one identical candidate evaluated ten times", looks=10),
-    World("the best of ten identical candidates, chosen before the gate", candidates=10, picked=True),
-    World("ten identical candidates, ten evaluations each", candidates=10, looks=10, tasks=30, samples=2),
-    World("ten candidates, all better", candidates=10, effect=0.1),
+    *(World("better", tasks=n, samples=k, effect=effect) for n in (30, 60, 240) for k in (1, 8) for effect in EFFECTS),
     *(World("worse", tasks=n, effect=effect) for n in (60, 240) for effect in (-0.05, -0.1)),
-    *(World("sequential, ten looks", tasks=n, looks=10, effect=effect, sequential=True, samples=4)
-      for n in (60, 240) for effect in (-0.1, 0.0, 0.05, 0.1, 0.2)),
+    World("ten candidates, all better", candidates=10, effect=0.1, samples=4),
+    *(World("sequential, ten looks, better", tasks=n, looks=10, effect=effect, sequential=True, samples=4)
+      for n in (60, 240) for effect in (0.05, 0.1, 0.2)),
+    World("sequential, ten looks, worse", tasks=240, looks=10, effect=-0.1, sequential=True, samples=4),
+    World("sequential, ten looks, identical", tasks=240, looks=10, sequential=True, samples=4),
 ]  # fmt: skip
 HEADER = (
     "| models | tasks × samples | candidates × looks | true effect | promoted | rejected | tasks used | runs | CPU s |\n"

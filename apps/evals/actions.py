@@ -392,8 +392,13 @@ def submit_eval(
     seed: int = 0,
     batch_size: int = 64,
     subset: int | None = None,
+    stop_against: EvalRun | None = None,
 ) -> EvalRun:
-    """Queues an evaluation, on `subset` of the split's tasks (`subsets`). Raises EvalSetError for a draft, an empty split, or one that is under way already."""
+    """Queues an evaluation, on `subset` of the split's tasks (`subsets`).
+
+    `stop_against`: a baseline; the evaluation stops as soon as a sequential policy decides between the two. Raises
+    EvalSetError for a draft, an empty split, or one that is under way already.
+    """
     if not eval_set.is_frozen:
         raise EvalSetError(f"{eval_set} is a draft. Freeze it first so evaluations stay comparable.")
     count = eval_set.tasks.filter(split=split).count()
@@ -429,6 +434,7 @@ def submit_eval(
             "samples_per_task": samples_per_task,
             "seed": seed,
             "batch_size": batch_size,
+            "stop_against": str(stop_against.pk) if stop_against else None,
         },
     )
     if split == Split.HOLDOUT:

@@ -7,11 +7,11 @@ from django import forms
 from django.db.models import Count
 
 from apps.core.forms import PlainForm
-from apps.core.models import Project
+from apps.core.models import JobState, Project
 from apps.evals import importing
 from apps.evals.formats import FORMATS
 from apps.evals.formats.rows import Bad, checked_expected
-from apps.evals.models import EvalSet, EvalSetState, Split
+from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
 from apps.evals.variants.from_model import WRITTEN
 from apps.evals.variants.templates import KINDS
 from workers.lib.checks import assertions_in
@@ -67,6 +67,10 @@ class EvalRunForm(PlainForm):
     split = forms.ChoiceField(initial=Split.HOLDOUT)
     samples_per_task = forms.IntegerField(min_value=1, max_value=64, initial=8)
     seed = forms.IntegerField(initial=0)
+    stop_against = forms.ModelChoiceField(
+        None, required=False, label="Stop early against", empty_label="Evaluate all tasks",
+        help_text="Stops as soon as the gate can decide. Needs a sequential policy of the channel “production”",
+    )  # fmt: skip
 
     def __init__(self, eval_set: EvalSet, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,6 +80,10 @@ class EvalRunForm(PlainForm):
         ]
         self.fields["model_version"].queryset = project.model_versions.all()
         self.fields["environment"].queryset = project.environments.select_related("verifier")
+        done = EvalRun.objects.filter(eval_set=eval_set, split=Split.HOLDOUT, state=JobState.SUCCEEDED)
+        self.fields["stop_against"].queryset = done
+        if not done.exists():
+            del self.fields["stop_against"]
         for name in ("model_version", "environment"):  # the newest is chosen, not a row of dashes
             self.fields[name].empty_label = None
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.conf import settings
 
+from apps.core.actions import audit
 from apps.core.kinds import ChildProcess, InProcess, register
 from apps.environments.scorer import record_scorer
 from apps.evals import importing, latency
@@ -56,6 +57,22 @@ def store_events(run: EvalRun, events: list[dict]) -> None:
         ],
         ignore_conflicts=True,
     )
+    if run.spec.get("stop_against"):
+        _stop_if_decided(run, sum(event["type"] == "sample" for event in events))
+
+
+DECIDED: list[Callable[[EvalRun], bool]] = []  # the gate, a floor above: may an evaluation that asks for it stop?
+LOOKS = 20  # at which it is asked, at equal distances
+
+
+def _stop_if_decided(run: EvalRun, new: int) -> None:
+    done, distance = run.samples.count(), max(1, run.total // LOOKS)
+    if (
+        done // distance != (done - new) // distance
+        and any(decided(run) for decided in DECIDED)
+        and run.request_cancel()
+    ):
+        audit("evalrun.stopped", project=run.project, by=None, target=run, name=run.name, done=done, total=run.total)
 
 
 def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:

@@ -98,7 +98,7 @@ def test_every_evaluation_of_the_same_tasks_counts_as_a_comparison(
     assert comparison_number(first.baseline, candidate) == 2
     assert report_on(project, base, data_dir, eval_set=make_eval_set(project, holdout=32)).comparison == 1
     third = report_on(project, base, data_dir, eval_set=eval_set)
-    assert third.comparison == 4 and third.report["level"] == pytest.approx(0.025 / 20)
+    assert third.comparison == 4 and third.report["level"] == pytest.approx(0.02 / 20)
 
 
 def test_picking_the_best_before_the_gate_is_asked_is_paid_for(

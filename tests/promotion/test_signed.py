@@ -15,7 +15,7 @@ from msgspec import structs
 
 from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.evals.bounds import fixed_order
-from apps.evals.jobs import tasks_of
+from apps.evals.jobs import store_events, tasks_of
 from apps.evals.models import EvalRun, Sample
 from apps.promotion import actions, policies
 from apps.promotion.gate.policy import Policy, as_toml
@@ -124,6 +124,47 @@ def test_which_tasks_are_done_first_does_not_choose_them(
     before, after = pair(project, base, data_dir, holdout=12)
     after.samples.filter(task=tasks_of(after)[0], index=0).delete()
     assert actions.make_gate_report(baseline=before, candidate=after, by=None).report["tasks"] == 0
+
+
+@pytest.mark.parametrize(
+    ("sequential", "success", "stops"), [(True, 1.0, True), (True, 0.0, False), (False, 1.0, False)]
+)
+def test_an_evaluation_stops_itself_when_the_gate_has_decided(
+    sequential: bool,
+    success: float,
+    stops: bool,
+    project: Project,
+    base: ModelVersion,
+    channel: Channel,
+    data_dir: Path,
+) -> None:
+    saved(channel, sequential=sequential)
+    before, after = pair(project, base, data_dir, holdout=40)
+    events = [
+        {"type": "sample", "task_id": str(task.pk), "index": index, "output": "x", "reward": success, "success": success == 1}
+        for task in tasks_of(after) for index in range(2)
+    ]  # fmt: skip
+    after.samples.all().delete()
+    spec = after.spec | {"stop_against": str(before.pk)}
+    EvalRun.objects.filter(pk=after.pk).update(state="running", finished_at=None, total=80, spec=spec)
+    after.refresh_from_db()
+    done = []
+    for event in events:
+        store_events(after, [event])
+        after.refresh_from_db()
+        done.append(event)
+        if after.cancel_requested_at:
+            break
+    assert bool(after.cancel_requested_at) == stops and (60 <= len(done) < 80 if stops else len(done) == 80)
+    assert AuditEvent.objects.filter(action="evalrun.stopped").exists() == stops
+    if stops:
+        EvalRun.objects.filter(pk=after.pk).update(state="cancelled", finished_at=after.started_at)
+        after.refresh_from_db()
+        assert actions.make_gate_report(baseline=before, candidate=after, by=None).verdict == "promote"
+    client = Client()
+    client.force_login(admin_of(project))
+    page = client.get(f"/p/{project.slug}/models/compare/").content.decode()
+    assert (after.name in page) == sequential
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ class Policy(Struct, forbid_unknown_fields=True, frozen=True):
     api_keys: bool = False
     rollback_needs_reason: bool = False
     min_tasks: Annotated[int, Meta(ge=10, le=1_000_000)] = 30
-    alpha: Annotated[float, Meta(ge=0.0001, le=0.2)] = 0.025
+    alpha: Annotated[float, Meta(ge=0.0001, le=0.2)] = 0.02
     sequential: bool = False
     max_unsafe_increase: Share = 0.1
     max_regressed_share: Share = 0.1
@@ -54,7 +54,7 @@ FIELDS = {
     "alpha": Field(
         "Error over all candidates", "probability",
         "That any model which is not better is promoted, over all candidates that are evaluated on the same tasks. Smaller "
-        "needs more tasks: 0.005 instead of 0.025 about 1.4 times as many.",
+        "needs more tasks: 0.005 instead of 0.02 about 1.3 times as many.",
     ),
     "sequential": Field(
         "Sequential", "yes or no",

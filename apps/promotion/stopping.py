@@ -1,0 +1,22 @@
+"""When an evaluation may stop early: a sequential policy decides on what is there."""
+
+from __future__ import annotations
+
+from apps.evals.models import EvalRun
+from apps.promotion.actions import Inputs
+from apps.promotion.gate import NotComparable
+from apps.promotion.policies import PRODUCTION, find_channel, policy_of
+from apps.promotion.wear import comparison_number
+
+
+def decided(run: EvalRun) -> bool:
+    """Whether success and safety decide between `stop_against` and this evaluation, by production's policy."""
+    baseline = EvalRun.objects.filter(project=run.project_id, pk=run.spec["stop_against"]).first()
+    policy = policy_of(find_channel(run.project, PRODUCTION))[0]
+    if baseline is None or not policy.sequential:
+        return False
+    try:
+        inputs = Inputs.of(baseline, run, None, {}, sequential=True)
+        return inputs.compare(policy, comparison_number(baseline, run)).verdict != "inconclusive"
+    except NotComparable:
+        return False
