@@ -20,7 +20,7 @@ def client() -> redis.Redis:
 
 
 def say(name: str) -> None:
-    """Says that `name` is alive. A broker that is away is no reason to stop working."""
+    """Says that `name` is alive. A broker that is down does not stop the work."""
     try:
         client().set(f"flywheel:alive:{name}", "1", ex=EXPIRES_S.get(name, 20))
     except redis.RedisError:

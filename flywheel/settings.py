@@ -212,9 +212,9 @@ FLYWHEEL_DTYPE = os.environ.get("FLYWHEEL_DTYPE", "float32")
 if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
     raise ImproperlyConfigured(f"FLYWHEEL_DTYPE must be float32, bfloat16 or float16, not {FLYWHEEL_DTYPE!r}.")
 
-# Of a training run, so many of the newest checkpoints are kept, and the best.
 # Signs gate reports (docs/gate.md). Empty: SECRET_KEY does.
 FLYWHEEL_SIGNING_KEY = os.environ.get("FLYWHEEL_SIGNING_KEY", "")
+# How many of a training run's newest checkpoints are kept, besides the best one.
 FLYWHEEL_KEPT_CHECKPOINTS = int(os.environ.get("FLYWHEEL_KEPT_CHECKPOINTS", "3"))
 if FLYWHEEL_KEPT_CHECKPOINTS < 1:
     raise ImproperlyConfigured(

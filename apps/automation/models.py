@@ -22,7 +22,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
 
 
 class Schedule(models.Model):
-    """One step of the wheel, run every so many minutes."""
+    """One step of the wheel, run every `every_minutes` minutes."""
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="schedules")
     step = models.CharField(max_length=20, choices=Step)

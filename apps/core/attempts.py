@@ -26,7 +26,7 @@ UNKNOWN = "(unknown user)"  # what was typed may be a password
 
 @dataclass(frozen=True)
 class Limit:
-    """So many failures are free; each from then on locks for `first`, then twice as long each time, up to `longest`."""
+    """The first `free` failures cost nothing; each one after that locks for `first`, then twice as long each time, up to `longest`."""
 
     free: int
     first: timedelta

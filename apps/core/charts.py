@@ -22,7 +22,7 @@ def time_unit(first: datetime | None, last: datetime | None) -> str:
 
 
 def time_range(times: Iterable[Any], unit: str) -> list[str]:
-    """What an axis shows of times (or dates, or their ISO texts): at least FEWEST units, so that one bar is no wall."""
+    """What an axis shows of times (or dates, or their ISO texts): at least FEWEST units, so that a single bar does not fill the chart."""
     known = [datetime.fromisoformat(str(time)) for time in times]
     step, last = timedelta(milliseconds=UNIT_MS[unit] / 0.9), max(known)
     first = min(*known, last - (FEWEST - 1) * step)

@@ -28,7 +28,7 @@ def parse_event(line: bytes) -> dict | None:
             return _storable(event)
     except (ValueError, RecursionError):
         pass
-    log.warning("A line of %d bytes from a job's program is no event: %r", len(line), line[:200])
+    log.warning("A line of %d bytes from a job's program is not an event: %r", len(line), line[:200])
     return None
 
 

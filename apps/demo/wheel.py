@@ -197,8 +197,8 @@ class Demo:
             known = EvalSet.objects.filter(project=self.project, slug=slug, state=EvalSetState.FROZEN).last()
             self.eval_set = known or self.new_eval_set(slug, trajectories)
         sizes = Counter(self.eval_set.tasks.values_list("split", flat=True))
-        told = ", ".join(f"{n} {name}" for name, n in sizes.items())
-        self.found("3 · Eval set", f"{self.eval_set} {'of an earlier run' if known else 'frozen'}: {told}")
+        split_sizes = ", ".join(f"{n} {name}" for name, n in sizes.items())
+        self.found("3 · Eval set", f"{self.eval_set} {'of an earlier run' if known else 'frozen'}: {split_sizes}")
 
     def new_eval_set(self, slug: str, trajectories: list[Trajectory]) -> EvalSet:
         eval_set = evals.create_eval_set(

@@ -15,7 +15,7 @@ from apps.evals.holdout import groups
 from apps.evals.models import EvalSet, Origin, Split, Task
 from apps.failures.actions.diagnose import as_input
 from apps.failures.models import Failure
-from apps.failures.rules.expected import Truth, Wanted, deviations, truth_of, wanted_texts
+from apps.failures.rules.expected import ExpectedCall, GroundTruth, deviations, ground_truth_of, wanted_texts
 from apps.failures.rules.reading import Call, Run, read
 from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.messages import call_key, is_example, is_prompt, text_of, to_text
@@ -86,7 +86,7 @@ def by_person(run: Run, cut: int) -> Iterator[Suggestion]:
             continue
         detail = f"by {item['by']}" if item.get("by") else ""
         after = item.get("after")
-        truth = truth_of(replace(run, interventions=[item], metadata={}))
+        truth = ground_truth_of(replace(run, interventions=[item], metadata={}))
         if truth and (expected := _expected(truth.wanted)):
             yield Suggestion(expected, PERSON, detail)
         elif text := _text_of(after):
@@ -100,14 +100,16 @@ def _text_of(after: Any) -> str:
 
 def by_truth(run: Run, cut: int) -> Iterator[Suggestion]:
     """The wanted call that the step missed, then all that were still to make; the texts that were to be told."""
-    truth = truth_of(replace(run, interventions=[]))
+    truth = ground_truth_of(replace(run, interventions=[]))
     if truth is not None:
         yield from _ahead(run, truth, cut, TRUTH)
     if texts := wanted_texts(run):
         yield Suggestion({"constraint": {"contains": texts}}, TRUTH, "what the user should have been told")
 
 
-def _ahead(run: Run, truth: Truth, cut: int, source: str, success: Trajectory | None = None) -> Iterator[Suggestion]:
+def _ahead(
+    run: Run, truth: GroundTruth, cut: int, source: str, success: Trajectory | None = None
+) -> Iterator[Suggestion]:
     """What of the right calls is still to be made at a step: the next one, and all."""
     left = _left(truth.wanted, [call for call in run.calls if call.index < cut])
     missed = next((item.wanted for item in deviations(truth) if item.made and item.made.index == cut), None)
@@ -118,7 +120,7 @@ def _ahead(run: Run, truth: Truth, cut: int, source: str, success: Trajectory | 
         yield Suggestion(expected, source, f"all {len(left)} calls from here" if left else "no call", success)
 
 
-def _left(wanted: Iterable[Wanted], made: Iterable[Call]) -> list[Wanted]:
+def _left(wanted: Iterable[ExpectedCall], made: Iterable[Call]) -> list[ExpectedCall]:
     """The wanted calls without those that were made already, each once."""
     done = [call_key(call.tool, call.args) for call in made if not call.error]
     left = []
@@ -131,7 +133,7 @@ def _left(wanted: Iterable[Wanted], made: Iterable[Call]) -> list[Wanted]:
     return left
 
 
-def _expected(wanted: list[Wanted]) -> dict | None:
+def _expected(wanted: list[ExpectedCall]) -> dict | None:
     """As tasks say it; None where any arguments would do, which no task can say."""
     if any(item.args is None for item in wanted):
         return None
@@ -145,7 +147,7 @@ def _by_success(trajectory: Trajectory, run: Run, cut: int) -> Iterator[Suggesti
         worked = [call for call in other.calls if call.args is not None and not call.error]
         detail = row.external_id
         if worked:
-            truth = Truth([Wanted(call.tool, call.args) for call in worked], run.calls)
+            truth = GroundTruth([ExpectedCall(call.tool, call.args) for call in worked], run.calls)
             yield from (
                 replace(item, detail=f"{item.detail}, as in {detail}")
                 for item in _ahead(run, truth, cut, SUCCESS, row)

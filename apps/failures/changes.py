@@ -1,7 +1,7 @@
 """What changed in production and what the failure rate did: each new agent version or model against the one before it.
 
 A change is seen in the runs themselves, by the first of them, so it needs nobody to announce a release. Runs before and
-after are no experiment: traffic may have changed, too.
+after are not an experiment: traffic may have changed, too.
 """
 
 from __future__ import annotations

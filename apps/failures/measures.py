@@ -78,7 +78,7 @@ def agreement(words: Mapping[Word, int]) -> Share:
 
 
 def confusion(words: Mapping[Word, int]) -> dict[str, dict[str, int]]:
-    """What the layer said → what people say first → cases; an empty mode is no failure."""
+    """What the layer said → what people say first → cases; an empty mode means no failure."""
     table: dict[str, dict[str, int]] = {}
     for (said, first, _), n in words.items():
         row = table.setdefault(said, {})
@@ -90,7 +90,7 @@ def confusion(words: Mapping[Word, int]) -> dict[str, dict[str, int]]:
 
 
 def decided(project: Project) -> QuerySet[Failure]:
-    """What people have decided, or marked by themselves: a split or an assignment alone is no word on the mode."""
+    """What people have decided, or marked by themselves: a split or an assignment alone does not decide the mode."""
     rows = Failure.objects.filter(project=project, source=Source.PERSON).exclude(state=FailureState.OPEN)
     decision = FailureDecision.objects.filter(failure=OuterRef("pk"), after__kind__in=DECIDING)
     return rows.filter(Exists(decision)).order_by()

@@ -318,7 +318,7 @@ class ReclassificationChange(models.Model):
 
 
 class Rubric(models.Model):
-    """What the judge is told, and which model it is. Versions are only added; the newest that is on judges."""
+    """The judge's instructions and its model. Versions are only added; the newest enabled one judges."""
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="rubrics")
     version = models.PositiveIntegerField(default=1)

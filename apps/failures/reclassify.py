@@ -153,7 +153,7 @@ def _make_changes(job: Reclassification) -> Steps:
         done += len(chunk)
         progress = _progress(job, done, chunk[-1].trajectory_id)
         yield progress
-        # In a transaction of its own: who groups anew takes the lock of the clusters first and the failures' then.
+        # In a transaction of its own: grouping again takes the lock of the clusters first and the failures' then.
         ids = [change.trajectory_id for change in chunk]
         store.place(job.project, list(Failure.objects.filter(trajectory_id__in=ids, cluster=None)))
         yield progress

@@ -1,6 +1,6 @@
 """The artifact store: folders of files, addressed by the SHA-256 of their manifest, never changed.
 
-Model files are safetensors; anything that could be a pickle is refused at the door.
+Model files are safetensors; anything that could be a pickle is refused on registration.
 """
 
 from __future__ import annotations

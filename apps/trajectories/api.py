@@ -83,7 +83,7 @@ _large, _large_here = BoundedSemaphore(1), BoundedSemaphore(1 + LARGE_WAITING)
 
 @contextmanager
 def room_for(request: Request | HttpRequest) -> Iterator[None]:
-    """Large bodies are held one at a time in a process, and few wait; the others are told to come again (503)."""
+    """Large bodies are held one at a time in a process, and few wait; the others get 503 with Retry-After."""
     packed = "HTTP_CONTENT_ENCODING" in request.META or "HTTP_TRANSFER_ENCODING" in request.META
     if int(request.META.get("CONTENT_LENGTH") or 0) <= (PIECE if packed else LARGE):
         yield
@@ -104,7 +104,7 @@ def room_for(request: Request | HttpRequest) -> Iterator[None]:
 
 @contextmanager
 def redaction_works() -> Iterator[None]:
-    """A stored rule that cannot be used here is told as 503: nothing is stored unread, and the client sends it again."""
+    """A stored rule that cannot be used here answers 503: nothing is stored unredacted, and the client sends it again."""
     try:
         yield
     except RuleError as error:

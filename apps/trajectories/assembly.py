@@ -145,7 +145,7 @@ def _stored(project: Project, names: set[str]) -> list[Trajectory]:
 def _lasting(traces: Iterable[Trace], stored: list[Trajectory], at_hand: set[late.SpanKey]) -> dict[str, Trajectory]:
     """The stored runs that know of spans that are gone, and those that share a trace with them.
 
-    By the rest of its spans a trace looks otherwise than it was. Only runs that began after that are made anew.
+    The remaining spans of a trace show only part of it. Only runs that began after that are assembled again.
     """
     names = {row.external_id for row in stored if late.knows_more(row.metadata, at_hand)}
     began_late = {row.external_id for row in stored if late.began_late(row.metadata)}
@@ -163,8 +163,8 @@ def _late_runs(
     others: list[Trajectory],
 ) -> list[Run]:
     """The runs, where some stored ones know of spans that are gone: what these do not know yet is added to them."""
-    told = {key for row in lasting.values() for key in late.spans_of(row.metadata)}
-    new = [span for span in spans if (span.trace_id, span.span_id) not in told]
+    known = {key for row in lasting.values() for key in late.spans_of(row.metadata)}
+    new = [span for span in spans if (span.trace_id, span.span_id) not in known]
     rows = {name: _row_of(row) for name, row in lasting.items()}
     name_of = {key: row.external_id for row in others for key in late.spans_of(row.metadata)}
     runs: dict[str, Run] = {}
@@ -198,7 +198,7 @@ def _row_of(row: Trajectory) -> dict[str, Any]:
 
 
 def _replace(project: Project, runs: list[Run], stored: list[Trajectory]) -> None:
-    """Stores the runs. What was said of stored ones goes where their spans are now; those that are no run any more go."""
+    """Stores the runs. What was said of stored ones goes where their spans are now; those that are no longer runs are removed."""
     name_of = {key: run.key for run in runs for key in run.spans}
     moved: dict[str, str] = {}
     for row in stored:

@@ -132,7 +132,7 @@ class _Sink(io.RawIOBase):
 
 
 class LeftOut(Exception):
-    """A trajectory that is no example to learn from; the message is the reason."""
+    """A trajectory that is not a training example; the message is the reason."""
 
 
 # What floors above forbid to teach: (project, runs, their lines of the export) to the indexes of those that may not leave.
@@ -144,7 +144,7 @@ NOT_GOOD = "neither a success nor corrected"
 REFUSED = "rejected or aborted by a person"
 NO_TURN = "no assistant turn after a user's"
 BROKEN_CALLS = "tool calls and tool replies do not match"
-BAD_CORRECTION = "the correction is no assistant turn"
+BAD_CORRECTION = "the correction is not an assistant turn"
 
 
 class SftExport:

@@ -476,7 +476,7 @@ class SpanBatch(models.Model):
 
 
 class Retention(models.Model):
-    """How long a project keeps its trajectories. Without one, for ever."""
+    """How long a project keeps its trajectories. Without one, trajectories are kept indefinitely."""
 
     project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="retention")
     days = models.PositiveIntegerField()

@@ -35,7 +35,7 @@ def set_retention(*, project: Project, days: int | None, by: Any) -> None:
 
 
 def expired(project: Project, days: int, now: datetime | None = None) -> Any:
-    """The rows that a retention of so many days removes."""
+    """The rows that a retention of `days` days removes."""
     return Trajectory.objects.filter(project=project, pk__lt=floor_of((now or timezone.now()) - timedelta(days=days)))
 
 

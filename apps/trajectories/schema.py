@@ -241,7 +241,10 @@ class Cleaner:
         mended = value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
         if mended != value:
             self.warnings.append(
-                {"path": _printable(path), "warning": "a character that is no text (NUL or half a pair) was replaced"}
+                {
+                    "path": _printable(path),
+                    "warning": "a character that is not valid text (NUL or half a surrogate pair) was replaced",
+                }
             )
         return mended
 

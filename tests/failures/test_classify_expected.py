@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.failures.rules.expected import Truth, Wanted, deviations, difference, truth_of
+from apps.failures.rules.expected import ExpectedCall, GroundTruth, deviations, difference, ground_truth_of
 from apps.failures.rules.reading import Call, kind_of, name_parts, read, retrieves
 
 VALUE = st.integers(0, 3) | st.sampled_from(["Ann", "Tom", "Rio"]) | st.booleans()
@@ -20,11 +20,11 @@ def call(tool: str, args: dict | None = None, index: int = 1, reply: str | None 
     return Call(index, None, tool, args or {}, "", reply, index + 1, error)
 
 
-def truth(made: list[Call], *wanted: tuple[str, dict | None], whole: bool = True) -> Truth:
-    return Truth([Wanted(tool, args) for tool, args in wanted], made, whole)
+def truth(made: list[Call], *wanted: tuple[str, dict | None], whole: bool = True) -> GroundTruth:
+    return GroundTruth([ExpectedCall(tool, args) for tool, args in wanted], made, whole)
 
 
-def kinds(given_truth: Truth) -> list[tuple[str, int | None]]:
+def kinds(given_truth: GroundTruth) -> list[tuple[str, int | None]]:
     return [(item.kind, item.made.index if item.made else None) for item in deviations(given_truth)]
 
 
@@ -111,12 +111,12 @@ def test_forms_of_known_calls() -> None:
         {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "a", "arguments": '{"x": 1}'}}]},
     ]
     for form in forms:
-        found = truth_of(read({"messages": [], "metadata": {"expected": form}}))
-        assert found is not None and found.wanted == [Wanted("a", {"x": 1})], form
-        edited = truth_of(read({"messages": [], "interventions": [{"kind": "edit", "after": form}]}))
+        found = ground_truth_of(read({"messages": [], "metadata": {"expected": form}}))
+        assert found is not None and found.wanted == [ExpectedCall("a", {"x": 1})], form
+        edited = ground_truth_of(read({"messages": [], "interventions": [{"kind": "edit", "after": form}]}))
         assert edited is not None and edited.wanted == found.wanted and not edited.whole
     for other in ("text", 4, [4], {"args": {}}, [{"tool": "a"}, "b"], None):
-        assert truth_of(read({"messages": [], "metadata": {"expected": other}})) is None, other
+        assert ground_truth_of(read({"messages": [], "metadata": {"expected": other}})) is None, other
 
 
 def test_a_difference_in_words() -> None:

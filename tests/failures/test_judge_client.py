@@ -145,7 +145,7 @@ def test_an_endless_answer_is_cut_off(judge: JudgeServer) -> None:
 )  # fmt: skip
 def test_an_answer_of_another_shape_is_said(judge: JudgeServer, raw: bytes) -> None:
     judge.script = [Reply(raw=raw)]
-    assert "no chat completion" in str(failed(at(judge)))
+    assert "not a chat completion" in str(failed(at(judge)))
 
 
 @pytest.mark.parametrize(

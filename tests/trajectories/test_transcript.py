@@ -106,11 +106,11 @@ def test_a_tool_that_was_not_offered() -> None:
     ],
 )
 def test_a_hostile_schema_neither_loads_nor_hangs(schema: dict) -> None:
-    started = time.monotonic()
+    started = time.process_time()  # a busy machine takes none of it
     Checker([{"function": {"name": "close", "parameters": schema}}]).problems(
         "close", {"id": "a" * 40 + "!", "a" * 40 + "!": 1}
     )
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_long_texts_are_folded_and_giant_ones_cut() -> None:

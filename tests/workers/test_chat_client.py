@@ -194,7 +194,7 @@ def test_what_a_server_does_not_know_is_left_out_from_then_on(server: Server) ->
 @pytest.mark.parametrize("raw", [b"<html>", b"[]", b'{"choices": []}', b'{"choices": [{"message": null}]}', b"\xff"])
 def test_an_answer_of_another_shape_is_said(raw: bytes, server: Server) -> None:
     server.raw = raw
-    assert "no chat completion" in str(error := failed(at(server))) and error.paid
+    assert "not a chat completion" in str(error := failed(at(server))) and error.paid
 
 
 def test_an_answer_is_bounded_packed_or_not(server: Server) -> None:

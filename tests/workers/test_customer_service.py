@@ -176,7 +176,7 @@ def test_an_agent_that_only_calls_tools_may_talk_by_a_tool() -> None:
             await episode.call(
                 "message_user" if talk else step["call"], {"text": step["say"]} if talk else step["args"]
             )
-        episode.hear([assistant(text="Done.")])
+        episode.add_messages([assistant(text="Done.")])
         return await episode.score()
 
     assert asyncio.run(play()).reward == 1

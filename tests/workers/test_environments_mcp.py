@@ -106,8 +106,8 @@ JSON = "application/json"
     [
         ((500, "text/plain", b""), "HTTP 500"),
         ((404, "text/plain", b""), "HTTP 404"),
-        ((200, JSON, b"<html>"), "no JSON"),
-        ((200, JSON, b"[" * 100_000), "no JSON"),
+        ((200, JSON, b"<html>"), "not JSON"),
+        ((200, JSON, b"[" * 100_000), "not JSON"),
         ((200, JSON, b" " * (mcp.MAX_BYTES + 1)), "more than 4 MiB"),
         ((200, JSON, b'{"id": 9, "result": {}}'), "without an answer"),
         ((200, "text/event-stream", b'data: {"id": 2, "result": {}}'), "without an answer"),

@@ -257,8 +257,8 @@ def test_a_busy_server_is_tried_again() -> None:
         ([httpx2.Response(500)] * 6, "no answer in 6 tries (HTTP 500)", 6),
         ([httpx2.Response(413, text="too long")], "refused the request (HTTP 413): too long", 1),
         ([httpx2.ReadTimeout("slow")], "no answer within 120 s", 1),
-        ([httpx2.Response(200, json={"choices": []})], "no chat completion", 1),
-        ([httpx2.Response(200, text="<html>")], "no chat completion", 1),
+        ([httpx2.Response(200, json={"choices": []})], "not a chat completion", 1),
+        ([httpx2.Response(200, text="<html>")], "not a chat completion", 1),
     ],
 )
 def test_a_server_that_gives_no_answer_masks(answers: list, reason: str, tries: int) -> None:

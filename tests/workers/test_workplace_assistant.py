@@ -171,9 +171,9 @@ def test_case_counts_only_where_it_means_something(change: dict, reward: float) 
         (f"{CUSTOMER}update_customer", {"customer_id": "00000001", "field": "status", "new_value": "lost"}, "no status"),
         ("analytics_create_plot", {"time_min": "2026-05-01", "time_max": "2026-05-02", "value_to_plot": "x", "plot_type": "bar"}, "Plot one of"),
         ("office_explode", {}, "no tool office_explode"),
-        ("email_delete_email", '{"email_id": ', "no JSON object"),
-        ("email_delete_email", '{"email_id": "1"}, "args": {}', "no JSON object"),
-        ("email_delete_email", "[" * 100 + "]" * 100, "no JSON object"),
+        ("email_delete_email", '{"email_id": ', "not a JSON object"),
+        ("email_delete_email", '{"email_id": "1"}, "args": {}', "not a JSON object"),
+        ("email_delete_email", "[" * 100 + "]" * 100, "not a JSON object"),
     ],
 )  # fmt: skip
 def test_it_refuses_with_a_reason_and_changes_nothing(tool: str, args: object, says: str) -> None:

@@ -169,7 +169,7 @@ class _Chats:
                 return self._hidden_in(answer) if self.key else answer
         except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             pass
-        raise ChatError(f"{self.where} answered with something that is no chat completion.", paid=True)
+        raise ChatError(f"{self.where} answered with something that is not a chat completion.", paid=True)
 
     def _refusal(self, status: int, data: bytes) -> str:
         if status in (401, 403):

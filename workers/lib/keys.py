@@ -19,7 +19,7 @@ def key_in(variable: str) -> str:
     if not key:
         raise RefusedKey(f"The environment variable {variable}, which should hold the key, is not set.")
     if not (key.isascii() and key.isprintable() and " " not in key):
-        raise RefusedKey(f"The environment variable {variable} holds something that is no key.")
+        raise RefusedKey(f"The environment variable {variable} holds something that is not a key.")
     return key
 
 

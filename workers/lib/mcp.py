@@ -138,7 +138,7 @@ def _objects(text: str) -> list[dict]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise McpError("it answered with something that is no JSON") from error
+        raise McpError("it answered with something that is not JSON") from error
     return [item for item in (found if isinstance(found, list) else [found]) if isinstance(item, dict)]
 
 
@@ -170,6 +170,6 @@ def observed(result: dict) -> str:
     return clean("\n".join(texts))
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """An error of a request, as an agent or a person may see it."""
     return clean(str(error)) if isinstance(error, McpError | RefusedAddress) else type(error).__name__

@@ -32,7 +32,7 @@ def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
     try:
         parts = httpx2.URL(url.strip())
     except (httpx2.InvalidURL, ValueError) as error:
-        raise RefusedAddress(f"This is no URL: {error}.") from error
+        raise RefusedAddress(f"This is not a URL: {error}.") from error
     if parts.scheme not in ("http", "https") or not parts.host:
         raise RefusedAddress("The address must begin with http:// or https:// and name a server.")
     if parts.userinfo or parts.fragment:
@@ -160,7 +160,7 @@ class TooMuch(httpx2.TransportError):
 @dataclass(frozen=True)
 class Bounds:
     """Of one answer: its bytes, and the seconds that it may take to arrive. A read timeout sees a pause only, so that a
-    server which sends a byte now and then could go on for ever. 0: no bound."""
+    server which sends a byte now and then could go on forever. 0: no bound."""
 
     max_bytes: int = 0
     seconds: float = 0

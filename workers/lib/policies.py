@@ -162,7 +162,7 @@ def reply_of(output: Output) -> Reply:
 
 
 class RecordedPolicy:
-    """Says again what agents said: `turns` holds each episode's assistant messages, by its key. Scores stored answers anew;
+    """Says again what agents said: `turns` holds each episode's assistant messages, by its key. Scores stored answers again;
     a record that ends before its episode ends it there, and one that is longer is cut."""
 
     shares_time = True

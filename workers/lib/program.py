@@ -50,7 +50,7 @@ def read_spec(path: Path, kind: str) -> Any:
 
 
 def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> None:
-    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (told in an event), 143 asked to stop."""
+    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (reported in an event), 143 asked to stop."""
     if len(sys.argv) != 2:
         sys.exit(f"usage: python -m workers.{kind} spec.json")
     events, stop = Emitter(), StopFlag()
@@ -60,7 +60,7 @@ def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> No
     except Stop:
         events.log("warning", "Stopped on request.")
         sys.exit(STOPPED)
-    except Exception as error:  # the program's boundary: every end is told in one event
+    except Exception as error:  # the program's boundary: every end is reported in one event
         traceback.print_exc()
         events.error(sentence(error), traceback.format_exc())
         sys.exit(1)

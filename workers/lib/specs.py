@@ -221,7 +221,7 @@ class Probe(Job, kw_only=True):
     tasks: Tasks
     samples: list[dict] = []
     options: ProbeOptions = field(default_factory=ProbeOptions)
-    server: ModelServer | None = None  # of a model that is told to cheat, for the search
+    server: ModelServer | None = None  # of a model prompted to cheat, for the search
     cheat_tokens: Count = 20_000  # that it may use
 
 

@@ -130,7 +130,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _chunks(q: Tensor, hidden: list[Tensor | None], parts: Sequence[Tensor]) -> Iterator[tuple[slice, list[Part]]]:
-    """Slices of the new tokens, so many that CHUNK holds their weights, and what each of them sees."""
+    """Slices of the new tokens, each small enough for its weights to fit in CHUNK, and what each of them sees."""
     kv, rows, g, new, _ = q.shape
     keys, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]
     above = [Part(*part) for part in zip(keys[:-1], values[:-1], hidden[:-1], strict=True)]

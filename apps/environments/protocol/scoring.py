@@ -62,7 +62,7 @@ def score(environment: Environment, task: dict, said: list[dict], state: dict | 
 async def _heard(environment: Environment, task: dict, said: list[dict], state: dict) -> Score:
     episode = environment.open(task, state)
     try:
-        episode.hear(said)
+        episode.add_messages(said)
         return masked(episode.failure) if episode.failure else await episode.score()
     finally:
         await episode.close()

@@ -155,7 +155,7 @@ def _distances(points: sparse.csr_array) -> np.ndarray:
 def means_of(
     points: sparse.csr_array, labels: np.ndarray, wanted: np.ndarray, counts: np.ndarray | None = None
 ) -> sparse.csr_array:
-    """(wanted, COLUMNS): the mean vector of each label in `wanted`; a mean's length tells how alike its members are."""
+    """(wanted, COLUMNS): the mean vector of each label in `wanted`; a mean's length measures how alike its members are."""
     place_of = np.full(max(labels.max(initial=0), wanted.max(initial=0)) + 2, -1)  # the last is where -1 looks
     place_of[wanted] = np.arange(len(wanted))
     places = place_of[labels]

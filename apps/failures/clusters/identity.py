@@ -14,7 +14,7 @@ from apps.failures.clusters.signatures import Signature, centres_of
 
 LEAST_OVERLAP = 0.5  # of the smaller group, counted over the failures that both runs saw
 LEAST_JACCARD = 0.1
-LEAST_PART = 0.1  # of a group's failures, to be told as a part of a split or a merge
+LEAST_PART = 0.1  # of a group's failures, to be reported as part of a split or a merge
 LEAST_COSINE = 0.8
 
 

@@ -33,7 +33,7 @@ class Fix:
 
 
 def moved(state: State, to: State) -> State:
-    """`to`, where a person or an action may go there from `state`; staying is no move. Raises IllegalMove."""
+    """`to`, where a person or an action may go there from `state`; staying is not a move. Raises IllegalMove."""
     if to not in LEGAL[state]:
         raise IllegalMove(
             f"A group that is {state} cannot become {to}; it can become {', '.join(sorted(LEGAL[state]))}."

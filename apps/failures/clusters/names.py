@@ -18,7 +18,7 @@ LONGEST_WISH = 3  # words in a phrase of what was asked for
 REQUEST_READ = 400  # characters
 LENGTH_BONUS = 0.25  # a longer phrase says more where both are as frequent
 REQUEST_WEIGHT = 0.5  # what was wanted says less than what went wrong
-MODE_SCORE = 0.35  # the failure mode stands in where no phrase tells more
+MODE_SCORE = 0.35  # the failure mode is used where no phrase is more informative
 TOO_COMMON = 0.1  # added to a phrase's rarity, so that what all groups say is a last resort and not nothing
 SMALL_TALK = word_set(
     "ahead again also able actually could currently get give go going great here know looking make now okay one proceed"

@@ -18,12 +18,12 @@ _NUMBER = re.compile(r"#?\s*(\d{1,9})")
 
 
 class AnswerError(ValueError):
-    """An answer that is no verdict; the sentence is told to the judge."""
+    """An answer that is not a verdict; the sentence is sent back to the judge."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge says; an empty mode is no failure."""
+    """What the judge says; an empty mode means no failure."""
 
     mode: str = ""
     message_index: int | None = None

@@ -88,7 +88,7 @@ def complete(
     choice = answer["choices"][0]
     text = choice["message"].get("content") or ""
     if not isinstance(text, str):
-        raise ServerError(f"The {server.name} answered with something that is no chat completion.", _paid(chat))
+        raise ServerError(f"The {server.name} answered with something that is not a chat completion.", _paid(chat))
     return Completion(clean(text), usage_of(answer.get("usage"), chat, text), choice.get("finish_reason") == "length")
 
 

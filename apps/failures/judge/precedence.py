@@ -14,7 +14,7 @@ WEAK_MODE = "incomplete_execution"  # what the rules say of a run that failed th
 
 @dataclass(frozen=True)
 class Label:
-    """A diagnosis: an empty mode is no failure; `evidence` are `findings.Evidence` as dicts, the deciding one first."""
+    """A diagnosis: an empty mode means no failure; `evidence` are `findings.Evidence` as dicts, the deciding one first."""
 
     mode: str = ""
     blamed: int | None = None

@@ -1,4 +1,4 @@
-"""What the judge is told: the rubric, the failure modes, and the run as quoted text. Pure.
+"""The judge's prompt: the rubric, the failure modes, and the run as quoted text. Pure.
 
 The run is hostile text: whoever talked to the agent may have written to the judge. It stands between two lines, and each
 of its messages under a headline, that carry a random word the run does not contain. So no text in it can end the
@@ -51,7 +51,7 @@ REPAIR = "Your answer cannot be used: {error} Give the whole answer again, as th
 
 @dataclass(frozen=True)
 class Mode:
-    """A failure mode as the judge is told it."""
+    """A failure mode as the judge's prompt describes it."""
 
     slug: str
     name: str
@@ -76,11 +76,11 @@ def make(rubric: str, modes: Sequence[Mode], run: dict[str, Any]) -> Prompt:
     roles = [one_line(message.get("role") or "unknown", 30) for message in messages]
     about = [*_outcome(run), *_tools(run.get("tools")), *_interventions(run.get("interventions"))]
     nonce = _unused_word([*bodies, *roles, *about])
-    told = "\n".join([*about, *_within(MAX_RUN, _blocks(nonce, roles, bodies))])
+    run_text = "\n".join([*about, *_within(MAX_RUN, _blocks(nonce, roles, bodies))])
     system = FRAME.format(rubric=clean(rubric).strip(), modes="\n".join(map(_mode, modes)))
     chat = [
         {"role": "system", "content": system},
-        {"role": "user", "content": QUOTATION.format(nonce=nonce, run=told)},
+        {"role": "user", "content": QUOTATION.format(nonce=nonce, run=run_text)},
     ]
     return Prompt(chat, bodies, frozenset(mode.slug for mode in modes), nonce)
 

@@ -167,8 +167,8 @@ def difference(before: Rubric, after: Rubric) -> list[tuple[str, str]]:
 
 
 def _lines(rubric: Rubric) -> list[str]:
-    told = [f"{name}: {getattr(rubric, name)}" for name in (*SERVER, *PRICES)]
-    return [*told, "", *rubric.text.splitlines()]
+    rubric_lines = [f"{name}: {getattr(rubric, name)}" for name in (*SERVER, *PRICES)]
+    return [*rubric_lines, "", *rubric.text.splitlines()]
 
 
 class NoMoney(Exception):

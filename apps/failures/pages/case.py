@@ -267,16 +267,16 @@ def _case(request: HttpRequest, queue: TriageQueue, failure: Failure) -> dict[st
     reader, blamed = Reader(failure.trajectory), failure.blamed_message
     position = reader.position_of(blamed or 0)
     turns = reader.turns(position, blamed) if reader.firsts else []
-    told = opening_of(reader.head["messages"], blamed) if position == 0 else 0
+    shown_from = opening_of(reader.head["messages"], blamed) if position == 0 else 0
     places = {place.first: place for place in reader.placeholders()}
     may = request.membership.may(Role.MEMBER)
     also = list(failure.also.all())
     return {
         "row": failure.trajectory,
         "version": decisions.version_of(failure),
-        "told": told,
-        "prompt": [turn for turn in turns if turn.index < told],
-        "turns": [turn for turn in turns if turn.index >= told],
+        "shown_from": shown_from,
+        "prompt": [turn for turn in turns if turn.index < shown_from],
+        "turns": [turn for turn in turns if turn.index >= shown_from],
         "before": []
         if position == 0
         else [{"first": 0, "last": reader.firsts[1] - 1, "height": 400}]

@@ -12,11 +12,11 @@ from itertools import islice
 
 from apps.failures.rules.expected import (
     Deviation,
-    Wanted,
+    ExpectedCall,
     deviations,
     difference,
+    ground_truth_of,
     needs_look_up,
-    truth_of,
     wanted_texts,
 )
 from apps.failures.rules.findings import Finding, cut
@@ -52,7 +52,7 @@ def dangerous_without_confirmation(run: Run) -> Findings:
     """A tool declared `x-dangerous` that nobody asked for: no approval, no yes to the agent's question, not expected."""
     if not run.offer.dangerous:
         return
-    truth = truth_of(run)
+    truth = ground_truth_of(run)
     asked = {item.tool for item in truth.wanted} if truth else set()
     approved = {item.get("message_index") for item in run.interventions if item.get("kind") == "approve"}
     for call in run.calls:
@@ -143,7 +143,7 @@ def expected_calls(run: Run) -> Findings:
 
     Where the outcome is unknown, a call that was merely not needed is none.
     """
-    if (truth := truth_of(run)) is None:
+    if (truth := ground_truth_of(run)) is None:
         return
     found = [_explained(run, item) for item in deviations(truth)]
     found = [finding for finding in found if run.failed or finding.mode != "bad_planning"]
@@ -167,7 +167,7 @@ def _explained(run: Run, item: Deviation) -> Finding:
     return Finding("wrong_arguments", call.index, call.index, text, cut(call.raw))
 
 
-def _missing(run: Run, wanted: Wanted) -> Finding:
+def _missing(run: Run, wanted: ExpectedCall) -> Finding:
     mode = "retrieval_failure" if needs_look_up(wanted) else "incomplete_execution"
     blamed = _gave_up(run)
     quote = run.answer_texts.get(blamed, "") if blamed is not None else ""
@@ -287,10 +287,10 @@ def _next_words(run: Run, index: int) -> tuple[int | None, str]:
 
 def turn_limit(run: Run) -> Findings:
     """The outcome or the finish reason says that a limit ended the run."""
-    for told in _endings(run):
-        if search(TURN_LIMIT, told[:300]):
+    for ending in _endings(run):
+        if search(TURN_LIMIT, ending[:300]):
             text = "A limit ended the run."
-            yield Finding("incomplete_execution", run.last_assistant, run.last_assistant, text, cut(told))
+            yield Finding("incomplete_execution", run.last_assistant, run.last_assistant, text, cut(ending))
             return
 
 

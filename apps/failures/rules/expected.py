@@ -22,7 +22,7 @@ SOURCES = ("expected", "expected_calls", "expected_tool_calls", "ground_truth")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedCall:
     """A call that would have been right; `args` is None where any arguments are."""
 
     tool: str
@@ -35,33 +35,33 @@ class Deviation:
 
     kind: str
     made: Call | None
-    wanted: Wanted | None
+    wanted: ExpectedCall | None
     repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class GroundTruth:
     """The right calls, and the calls to hold against them; `whole` is False where a person spoke of one step only."""
 
-    wanted: list[Wanted]
+    wanted: list[ExpectedCall]
     made: list[Call]
     whole: bool = True
 
 
-def truth_of(run: Run) -> Truth | None:
+def ground_truth_of(run: Run) -> GroundTruth | None:
     """By a person's last edit, or by the log's metadata; None where nobody said what would have been right."""
     for item in reversed(run.interventions):
         if item.get("kind") == "edit" and (found := _calls(item.get("after"))):
-            return Truth(found, _edited(run, item, found), whole=False)
+            return GroundTruth(found, _edited(run, item, found), whole=False)
     for name in SOURCES:
         if name in run.metadata and (found := _calls(run.metadata[name])) is not None:
-            return Truth(found, run.calls)
+            return GroundTruth(found, run.calls)
     task = _dig(run.metadata, "info", "task")
     found = _calls(task.get("actions")) if isinstance(task, dict) else None
-    return None if found is None else Truth(found, run.calls)
+    return None if found is None else GroundTruth(found, run.calls)
 
 
-def _edited(run: Run, item: dict, wanted: list[Wanted]) -> list[Call]:
+def _edited(run: Run, item: dict, wanted: list[ExpectedCall]) -> list[Call]:
     """The calls that an edit is about: of its message, or what the person found there if that is what the log has now."""
     index = item.get("message_index")
     here = [call for call in run.calls if call.index == index]
@@ -87,7 +87,7 @@ def _dig(value: Any, *names: str) -> Any:
     return value
 
 
-def _calls(value: Any) -> list[Wanted] | None:
+def _calls(value: Any) -> list[ExpectedCall] | None:
     """One call or a list of them, in any of the field's forms; None where it is none of these."""
     value = unpacked(value)
     if isinstance(value, dict):
@@ -98,13 +98,13 @@ def _calls(value: Any) -> list[Wanted] | None:
     return None if None in found else found
 
 
-def _call(item: Any) -> Wanted | None:
+def _call(item: Any) -> ExpectedCall | None:
     """A call that only names its tool is right with any arguments."""
     call = known_call(item)
-    return Wanted(call.tool, None if call.given is None else call.args) if call.tool else None
+    return ExpectedCall(call.tool, None if call.given is None else call.args) if call.tool else None
 
 
-def deviations(truth: Truth) -> list[Deviation]:
+def deviations(truth: GroundTruth) -> list[Deviation]:
     """Every difference, in the order of the run. A person who mends one step says nothing of the other calls."""
     made, wanted = _comparable(truth.made, truth.wanted)
     left, missing, done = _without_equal(made, wanted)
@@ -112,7 +112,7 @@ def deviations(truth: Truth) -> list[Deviation]:
     return [item for item in found if truth.whole or item.kind != "extra"]
 
 
-def _comparable(calls: list[Call], wanted: list[Wanted]) -> tuple[list[Call], list[Wanted]]:
+def _comparable(calls: list[Call], wanted: list[ExpectedCall]) -> tuple[list[Call], list[ExpectedCall]]:
     """Look-ups on the way to a change are not compared, on neither side; where looking up was the task, helpers are not.
 
     A step whose calls have no replies is an answer, not a way: then all of it counts.
@@ -126,7 +126,7 @@ def _comparable(calls: list[Call], wanted: list[Wanted]) -> tuple[list[Call], li
     return [call for call in calls if call.tool in names or call.tool not in HELPERS], wanted
 
 
-def _without_equal(made: list[Call], wanted: list[Wanted]) -> tuple[list[Call], list[Wanted], set]:
+def _without_equal(made: list[Call], wanted: list[ExpectedCall]) -> tuple[list[Call], list[ExpectedCall], set]:
     """The calls and the wishes without a match, and the matched keys. A call that worked is matched before one that did not."""
     tools = {item.tool for item in wanted}
     keys = [call_key(call.tool, call.args) if call.tool in tools and call.args is not None else None for call in made]
@@ -144,7 +144,7 @@ def _without_equal(made: list[Call], wanted: list[Wanted]) -> tuple[list[Call], 
     return left, [item for place, item in enumerate(wanted) if place not in met], done
 
 
-def _aligned(made: list[Call], wanted: list[Wanted], done: set) -> Iterator[Deviation]:
+def _aligned(made: list[Call], wanted: list[ExpectedCall], done: set) -> Iterator[Deviation]:
     """The cheapest way from what was made to what was wanted, as deviations."""
     tried: dict[str, deque[Call]] = defaultdict(deque)
     for kind, call, item in _path(made, wanted):
@@ -159,7 +159,7 @@ def _aligned(made: list[Call], wanted: list[Wanted], done: set) -> Iterator[Devi
             yield Deviation("wrong_argument" if call.tool == item.tool else "wrong_tool", first, item)
 
 
-def _path(made: list[Call], wanted: list[Wanted]) -> list[tuple[str, Any, Any]]:
+def _path(made: list[Call], wanted: list[ExpectedCall]) -> list[tuple[str, Any, Any]]:
     """Steps ("pair", call, wish), ("extra", call, None), ("missing", None, wish) of the cheapest alignment."""
     table = [[column * MISSING for column in range(len(wanted) + 1)]]
     pairs = [[_distance(call, item) for item in wanted] for call in made]
@@ -172,7 +172,7 @@ def _path(made: list[Call], wanted: list[Wanted]) -> list[tuple[str, Any, Any]]:
     return _walk(table, pairs, made, wanted)
 
 
-def _walk(table: list, pairs: list, made: list[Call], wanted: list[Wanted]) -> list[tuple[str, Any, Any]]:
+def _walk(table: list, pairs: list, made: list[Call], wanted: list[ExpectedCall]) -> list[tuple[str, Any, Any]]:
     """Back through the table; of equally cheap ways the one that pairs the earliest calls."""
     steps: list[tuple[str, Any, Any]] = []
     row, column = len(made), len(wanted)
@@ -194,7 +194,7 @@ def _extra(call: Call) -> float:
     return WITHOUT_EFFECT if call.error else EXTRA
 
 
-def _distance(call: Call, item: Wanted) -> float:
+def _distance(call: Call, item: ExpectedCall) -> float:
     """Below 1 for the same tool: the share of arguments that differ; dearer than that, but cheaper than two faults, else."""
     if call.tool != item.tool:
         return OTHER_TOOL
@@ -223,6 +223,6 @@ def _short(value: Any) -> str:
     return as_json(value)[:80]
 
 
-def needs_look_up(item: Wanted) -> bool:
+def needs_look_up(item: ExpectedCall) -> bool:
     """Whether what is missing is a look-up: then the agent did not know what it should have."""
     return retrieves(item.tool)

@@ -39,7 +39,7 @@ def _anything(value: Any) -> bool:
 
 
 def _classes(kind: Any) -> frozenset[type] | None:
-    """The exact classes of values of a type (True is no integer); of none, all that JSON has."""
+    """The exact classes of values of a type (True is not an integer); of none, all that JSON has."""
     names = list(CLASSES) if kind is None else kind if isinstance(kind, list) else [kind]
     if not all(isinstance(name, str) and name in CLASSES for name in names):
         return None

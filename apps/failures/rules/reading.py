@@ -36,7 +36,7 @@ _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 @dataclass(slots=True)
 class Call:
-    """One tool call; `args` is None where they are no JSON object; `index` is its message, `reply_index` the answer's."""
+    """One tool call; `args` is None where they are not a JSON object; `index` is its message, `reply_index` the answer's."""
 
     index: int
     id: str | None
@@ -49,7 +49,7 @@ class Call:
 
     @property
     def worked(self) -> bool:
-        """Whether a reply came that is no error."""
+        """Whether a reply came that is not an error."""
         return self.reply is not None and not self.error
 
 

@@ -56,7 +56,7 @@ def apply(row: Trajectory, *, cause: Cause) -> Trajectory:
     row = Trajectory.objects.select_for_update().get(pk=row.pk)
     key = TrajectoryKey.objects.get(project=row.project_id, external_id=row.external_id)
     columns = {name: getattr(row, name) for name in store.SENT}
-    store.hear(columns, key.digest, row.feedback)
+    store.apply_feedback(columns, key.digest, row.feedback)
     changed = {name: value for name, value in columns.items() if value != getattr(row, name)}
     if changed:
         counts = Counts()

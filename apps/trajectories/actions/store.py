@@ -98,7 +98,7 @@ def _prepare(project: Project, rows: Iterable[Any | RowError], done: Ingested) -
 
 
 def _redacted(redactor: Redactor, given: Any) -> Any:
-    """Before anything is kept. What is no row at all is left to the parser's words."""
+    """Before anything is kept. What is not a row at all is left for the parser to reject."""
     if isinstance(given, Decoded):
         return Decoded(redactor.redact(given.value)[0])
     return redactor.redact(given)[0]
@@ -171,7 +171,7 @@ def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause
     keys = {name: ids.uuid7(ids.sort_time(item.columns["started_at"], now)) for name, item in first.items()}
     new = _claim(project, keys, first)
     for name, said in merging.waiting_for(project, new).items():
-        hear(first[name].columns, first[name].digest, said)
+        apply_feedback(first[name].columns, first[name].digest, said)
     counts = Counts()
     _insert(project, [(keys[name], first[name]) for name in new], now)
     for name in new:
@@ -182,7 +182,7 @@ def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause
     announce(project, [keys[name] for name in new] + touched, counts)
 
 
-def hear(columns: dict[str, Any], sent: str, said: list[Feedback]) -> None:
+def apply_feedback(columns: dict[str, Any], sent: str, said: list[Feedback]) -> None:
     """Changes the columns of a run, whose agent sent something of digest `sent`, to what people said of it."""
     columns |= merging.merge(columns, said)
     columns["terms"], columns["content_digest"] = terms(columns), merging.digest_of(sent, said)
@@ -266,7 +266,7 @@ def _update(project: Project, items: list[Prepared], counts: Counts, done: Inges
         if row is None or key.digest == item.digest or (cause != Cause.ASSEMBLED and _sent_before(row, item)):
             done.duplicates += 1
             continue
-        hear(item.columns, item.digest, said[item.name])
+        apply_feedback(item.columns, item.digest, said[item.name])
         replace(row, item.columns, item.content, counts, cause=cause, sent=key.digest)
         key.digest = item.digest
         TrajectoryKey.objects.filter(project=project, external_id=key.external_id).update(digest=key.digest)
@@ -276,7 +276,7 @@ def _update(project: Project, items: list[Prepared], counts: Counts, done: Inges
 
 
 def _sent_before(row: Trajectory, item: Prepared) -> bool:
-    """A late copy of something that was replaced since is no news."""
+    """A late copy of something that has been replaced since changes nothing."""
     return row.revisions.filter(content_digest=item.digest).exists()
 
 

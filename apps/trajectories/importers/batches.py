@@ -70,9 +70,9 @@ def run(
     names: Iterable[str],
     opened: Callable[[str], AbstractContextManager[OpenFile]],
     store: Callable[[list[dict]], Stored],
-    told: Callable[[Summary, OpenFile], Any] = lambda summary, reading: None,
+    on_batch: Callable[[Summary, OpenFile], Any] = lambda summary, reading: None,
 ) -> Summary:
-    """Every row of every file into `store`, at most ROWS rows or about BYTES at once; `told` hears of each batch.
+    """Every row of every file into `store`, at most ROWS rows or about BYTES at once; `on_batch` is called after each batch.
 
     A file that cannot be read counts as one rejected row; the others go on.
     """
@@ -82,7 +82,7 @@ def run(
             with opened(name) as reading:
                 summary.formats[name] = reading.format
                 for _ in batches(reading, store, summary):
-                    told(summary, reading)
+                    on_batch(summary, reading)
         except ImportError_ as error:
             summary.reject(name, "", "", str(error))
     return summary

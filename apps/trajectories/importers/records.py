@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from apps.trajectories.schema import Cleaner, RowError
 
 SAMPLE = 256 * 1024
-MAX_MENDED = 20  # replaced characters of a file that are told one by one
+MAX_MENDED = 20  # replaced characters of a file that are reported one by one
 CHUNK = 1024 * 1024
 MAX_RECORD = 64 * 1024 * 1024
 SPACE = re.compile(r"\s*")
@@ -210,7 +210,7 @@ class _Window:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
 
     def skip(self) -> str:
-        """The next character that is no space; "" at the end."""
+        """The next character that is not a space; "" at the end."""
         while True:
             self.at = SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
             if self.at < len(self.text) or self._ended:

@@ -1,6 +1,6 @@
 """SWE-agent's `.traj` files (trajectory, history, info) and mini-SWE-agent's (messages, info).
 
-A submission is no success: whether the tests pass is in no such file. An end without a submission is a failure.
+A submission is not a success: no such file says whether the tests pass. An end without a submission is a failure.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def _outcome(info: dict) -> dict:
 
 def _messages(record: dict) -> list[dict]:
     """From the history; where there is none, from the steps. Raises RowError."""
-    told = items(record.get("history")) or items(record.get("messages"))
-    if told:
+    messages = items(record.get("history")) or items(record.get("messages"))
+    if messages:
         found: list[dict] = []
-        for index, message in enumerate(told):
+        for index, message in enumerate(messages):
             found += _turn(message, f"history[{index}]")
         return found
     steps = items(record.get("trajectory"))
@@ -105,7 +105,7 @@ def _messages(record: dict) -> list[dict]:
 
 
 def _turn(message: Any, path: str) -> list[dict]:
-    """Messages of the environment's end ("exit") are no turn; a demonstration is marked as an example of the prompt."""
+    """Messages of the environment's end ("exit") are not turns; a demonstration is marked as an example of the prompt."""
     if not isinstance(message, dict):
         raise RowError(path, f"expected a message, got {type(message).__name__}")
     if message.get("role") == "exit":

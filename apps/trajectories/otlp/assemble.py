@@ -98,13 +98,13 @@ class _Talk:
         ours = chain(b"", [print_of(message) for message in body])[-1]
         for node in _outermost(group, bool(body)):
             reading = node.reading
-            told = _together(reading.input, reading.output)
-            if not told and not body and reading.kind != "tool":
-                told = _together(*values_of(node.span))
-            theirs = chain(b"", [print_of(message) for message in _body(told)])
-            if told and (not body or (len(theirs) - 1 > len(body) and theirs[len(body)] == ours)):
+            found = _together(reading.input, reading.output)
+            if not found and not body and reading.kind != "tool":
+                found = _together(*values_of(node.span))
+            theirs = chain(b"", [print_of(message) for message in _body(found)])
+            if found and (not body or (len(theirs) - 1 > len(body) and theirs[len(body)] == ours)):
                 lead = self.messages[: len(self.messages) - len(body)]
-                self.messages = [*lead, *_body(told)] if lead else told
+                self.messages = [*lead, *_body(found)] if lead else found
                 return
 
     def _add_replies(self, tools: list[Node], answers: dict[int, str]) -> None:
@@ -145,14 +145,14 @@ class _Talk:
 
     def _add_calls(self, tools: list[Node], answers: dict[int, str]) -> None:
         """Tool spans where no message names a call (content is not captured, or the agent calls tools itself)."""
-        told = [message for node in tools for message in _call_and_reply(node)]
+        found = [message for node in tools for message in _call_and_reply(node)]
         last = len(self.messages) - 1
         if self.messages and self.messages[last]["role"] == "assistant":
-            self.messages[last:last] = told
+            self.messages[last:last] = found
             if last in answers:
-                answers[last + len(told)] = answers.pop(last)
+                answers[last + len(found)] = answers.pop(last)
         else:
-            self.messages += told
+            self.messages += found
 
 
 class _Tools:
@@ -246,14 +246,14 @@ def _model(group: Group) -> str:
 
 
 def _usage(group: Group) -> dict[str, Any]:
-    """Summed over the model calls; the agents' sums count only where no call tells."""
+    """Summed over the model calls; the agents' sums count only where no call reports them."""
     agents = [node.reading for node in group.nodes if node.top is node]
     usage: dict[str, Any] = {}
     for name in ("input_tokens", "output_tokens", "cost_usd"):
         for readings in ([call.reading for call in group.calls], agents):
-            told = [value for reading in readings if (value := getattr(reading, name)) is not None]
-            if told:
-                usage[name] = min(sum(told), 999_999.0) if name == "cost_usd" else int(min(sum(told), MAX_TOKENS))
+            found = [value for reading in readings if (value := getattr(reading, name)) is not None]
+            if found:
+                usage[name] = min(sum(found), 999_999.0) if name == "cost_usd" else int(min(sum(found), MAX_TOKENS))
                 break
     return usage
 

@@ -64,7 +64,7 @@ def groups_of(spans: Iterable[Span], logs: Iterable[LogRecord]) -> list[Group]:
 
 
 def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[Node]]:
-    told: dict[tuple[str, str], list[LogRecord]] = defaultdict(list)
+    by_span: dict[tuple[str, str], list[LogRecord]] = defaultdict(list)
     logged: set[tuple] = set()
     seen: dict[bytes, list[Message]] = {}
     for log in sorted(logs, key=lambda log: log.time_ns):
@@ -72,10 +72,10 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
             same = (log.trace_id, log.span_id, log.time_ns, log.event_name, json.encode(log.body, order="sorted"))
             if same not in logged:
                 logged.add(same)
-                told[same[:2]].append(log)
+                by_span[same[:2]].append(log)
     traces: dict[str, list[Node]] = defaultdict(list)
     for span in _each_once(spans):
-        of_span = told.get((span.trace_id, span.span_id), [])
+        of_span = by_span.get((span.trace_id, span.span_id), [])
         traces[span.trace_id].append(Node(span, read(span, of_span, seen)))
     for nodes in traces.values():
         nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))

@@ -111,12 +111,12 @@ def retention(request: HttpRequest, project: Project) -> HttpResponse:
     else:
         days = form.cleaned_data["days"]
         set_retention(project=project, days=days, by=request.user)
-        told = (
+        notice = (
             f"Trajectories are kept {days} days; older ones are deleted within the hour."
             if days
             else "Everything is kept."
         )
-        messages.success(request, told)
+        messages.success(request, notice)
     return redirect("trajectories:redaction", project.slug)
 
 

@@ -51,7 +51,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     runs_shown(project, [pk], to=request.user, where="run")
     reader, blamed = Reader(row), blamed_of(row)
     turns = reader.turns(0, blamed) if reader.firsts else []
-    told = opening_of(reader.head["messages"], blamed)
+    shown_from = opening_of(reader.head["messages"], blamed)
     newer, older = neighbours(apply_filters(project.trajectories.all(), request.GET), row)
     return render(
         request,
@@ -60,9 +60,9 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "row": row,
             "failure": getattr(row, "failure", None),
             "blamed": blamed,
-            "told": told,
-            "prompt": [turn for turn in turns if turn.index < told],
-            "turns": [turn for turn in turns if turn.index >= told],
+            "shown_from": shown_from,
+            "prompt": [turn for turn in turns if turn.index < shown_from],
+            "turns": [turn for turn in turns if turn.index >= shown_from],
             "placeholders": reader.placeholders(),
             "last_index": max(0, row.message_count - 1),
             "tools": [(name, tool.get("x-dangerous") is True) for name, tool in functions_of(reader.head["tools"])],

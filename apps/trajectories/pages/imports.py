@@ -1,4 +1,4 @@
-"""The upload page: a file is looked at, shown, and imported by a worker while the page tells how far it is.
+"""The upload page: a file is looked at, shown, and imported by a worker while the page shows its progress.
 
 Between preview and start there is no row: the file waits in the data folder under a random name that a signed token carries.
 """

@@ -129,7 +129,7 @@ def trend(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view()
 def export(request: HttpRequest, project: Project) -> HttpResponse:
-    """The filtered trajectories, or with POST the selected ones, as a file; what is held out is no SFT example."""
+    """The filtered trajectories, or with POST the selected ones, as a file; held-out runs are not SFT examples."""
     kind = request.GET.get("format") or request.POST.get("format") or "jsonl"
     if kind not in MEDIA:
         messages.error(request, f"There is no such format; there are {', '.join(MEDIA)}.")

@@ -175,7 +175,7 @@ def _content(content: Any) -> tuple[str, list[str]]:
 
 
 def medium(part: dict) -> str:
-    """“image/png, 34 KB” or where it lies, for a part that is no text; empty for others. Nothing of it is loaded."""
+    """“image/png, 34 KB” or where it is stored, for a part that is not text; empty for others. Nothing of it is loaded."""
     kind = next((name for name in MEDIA if name in _word(part.get("type"))), "")
     if not kind:
         return ""

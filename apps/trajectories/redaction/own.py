@@ -15,7 +15,7 @@ from apps.trajectories.redaction.walk import sound, to_bytes
 
 
 def check_pattern(pattern: str) -> Any:
-    """The compiled pattern. Raises RuleError for one that is no RE2, empty, matches nothing at all, or is too large."""
+    """The compiled pattern. Raises RuleError for one that is not RE2, is empty, matches nothing at all, or is too large."""
     if not pattern:
         raise RuleError("The pattern is empty.")
     if len(pattern) > MAX_PATTERN:

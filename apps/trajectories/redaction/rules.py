@@ -46,7 +46,7 @@ class Span(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """One string of a row, and the key before it where that key tells what the string is ("phone")."""
+    """One string of a row, and the key before it where that key says what the string is ("phone")."""
 
     context: str
     text: str

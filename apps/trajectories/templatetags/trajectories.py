@@ -18,10 +18,10 @@ def turns(messages: Any, tools: Any = None, blamed: Any = None) -> list[transcri
 
 
 @register.filter
-def head_of(found: list[transcript.Turn], told: int) -> list[transcript.Turn]:
-    return [turn for turn in found if turn.index < told]
+def head_of(found: list[transcript.Turn], shown_from: int) -> list[transcript.Turn]:
+    return [turn for turn in found if turn.index < shown_from]
 
 
 @register.filter
-def rest_of(found: list[transcript.Turn], told: int) -> list[transcript.Turn]:
-    return [turn for turn in found if turn.index >= told]
+def rest_of(found: list[transcript.Turn], shown_from: int) -> list[transcript.Turn]:
+    return [turn for turn in found if turn.index >= shown_from]

@@ -49,7 +49,7 @@ class Episode(Protocol):
     async def call(self, tool: str, args: Any) -> Execution:
         """Runs one tool without a conversation, as the REST protocol does. Never raises for what the agent sent."""
 
-    def hear(self, messages: list[dict]) -> None:
+    def add_messages(self, messages: list[dict]) -> None:
         """Takes over a conversation whose calls were run by `call`, and ends the episode."""
 
     async def responds(self) -> bool:

@@ -140,7 +140,7 @@ class ToolEpisode:
     async def call(self, tool: str, args: Any) -> Execution:
         given, tool = arguments_of(args), clean(tool)
         if given is None:
-            done = self.refusal(tool, {}, f"The arguments are no JSON object (or deeper than {MAX_DEPTH}).")
+            done = self.refusal(tool, {}, f"The arguments are not a JSON object (or deeper than {MAX_DEPTH}).")
         else:
             try:
                 done = await self.run(tool, cleaned(given))
@@ -162,7 +162,7 @@ class ToolEpisode:
         """After a message without calls: the agent's answer, which ends the episode unless a user goes on."""
         self.stop_reason = "stop"
 
-    def hear(self, messages: list[dict]) -> None:
+    def add_messages(self, messages: list[dict]) -> None:
         self.said = [
             as_assistant(message, number) if message.get("role") == "assistant" else dict(message)
             for number, message in enumerate(messages, 1)

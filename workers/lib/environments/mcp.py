@@ -12,7 +12,7 @@ from workers.lib.environments import EnvironmentFailed, opening
 from workers.lib.environments.episodes import ToolEpisode, judged, tool_names
 from workers.lib.errors import SpecError
 from workers.lib.keys import key_in
-from workers.lib.mcp import McpClient, McpError, observed, told
+from workers.lib.mcp import McpClient, McpError, error_text, observed
 from workers.lib.outgoing import RefusedAddress
 from workers.lib.verifiers import Clients, Execution, Score, build
 
@@ -68,11 +68,11 @@ class McpEpisode(ToolEpisode):
         try:
             result = await self.server.request("tools/call", {"name": tool, "arguments": args})
         except McpError as error:
-            return self.refusal(tool, args, f"The tool did not answer ({told(error)}).")
+            return self.refusal(tool, args, f"The tool did not answer ({error_text(error)}).")
         except (RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
             if not await self.responds():
-                raise EnvironmentFailed(f"the MCP server does not answer ({told(error)})") from error
-            return self.refusal(tool, args, f"The tool did not answer ({told(error)}).")
+                raise EnvironmentFailed(f"the MCP server does not answer ({error_text(error)})") from error
+            return self.refusal(tool, args, f"The tool did not answer ({error_text(error)}).")
         text = observed(result)
         if result.get("isError"):
             return self.refusal(tool, args, text or "The tool failed.")

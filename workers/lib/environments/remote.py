@@ -107,7 +107,7 @@ class RemoteEpisode(ToolEpisode):
         return Execution(True, False, text, name=tool, args=args)
 
     async def responds(self) -> bool:
-        """Whether the server answers anything at all, be it that there is no such page."""
+        """Whether the server answers anything at all, even a 404."""
         try:
             async with asyncio.timeout(RESPONDS_S):
                 await self.client.get("")
@@ -130,7 +130,7 @@ class RemoteEpisode(ToolEpisode):
     def _read(self, answer: Any, response: dict) -> Score:
         """A score from what /verify answered. Raises RemoteError where the answer breaks the protocol."""
         if not isinstance(answer, dict):
-            raise RemoteError("its answer is no JSON object")
+            raise RemoteError("its answer is not a JSON object")
         if answer.get("mask_sample"):
             reasons = [str(answer[name]) for name in ("failure_kind", "failure_reason") if answer.get(name)]
             return masked(": ".join(reasons) or "The remote verifier masked the sample.")
@@ -141,7 +141,7 @@ class RemoteEpisode(ToolEpisode):
             raise RemoteError("it echoes another response than it was given")
         reward = answer.get("reward")
         if not _is_number(reward):
-            raise RemoteError("its reward is no finite number")
+            raise RemoteError("its reward is not a finite number")
         given = answer.get("reward_components")
         components = {str(name): float(value) for name, value in _pairs(given) if _is_number(value)}
         return Score(
@@ -174,7 +174,7 @@ class RemoteEpisode(ToolEpisode):
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise RemoteError(f"/{path} answered with something that is no JSON") from error
+            raise RemoteError(f"/{path} answered with something that is not JSON") from error
 
     async def close(self) -> None:
         try:

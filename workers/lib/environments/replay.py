@@ -72,7 +72,7 @@ class ReplayEpisode(ToolEpisode):
         return max(mine, key=lambda index: (_likeness(args, self.recorded[index]["args"]), -index))
 
     async def score(self) -> Score:
-        """The verifier's score; where not all assertions hold it is no success, and its credit is cut to their share."""
+        """The verifier's score; where not all assertions hold it is not a success, and its credit is cut to their share."""
         score = await judged(self.verifier, self.rollout())
         if not self.assertions or score.masked or score.reward is None:
             return score

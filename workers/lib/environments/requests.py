@@ -63,7 +63,7 @@ CHORES = (
     "call mom",
     "submit the timesheet",
 )
-REPEATS = 5000  # so many draws in a row without a new request: there are no more
+REPEATS = 5000  # draws in a row without a new request, after which there are no more
 Slots = dict[str, str | int]
 
 
@@ -234,7 +234,7 @@ def make_request(rng: random.Random) -> dict:
 
 
 def make_requests(seed: int, n: int) -> list[dict]:
-    """`n` different requests; the same seed gives the same ones. Raises ValueError where there are not so many."""
+    """`n` different requests; the same seed gives the same ones. Raises ValueError where fewer than `n` exist."""
     rng, seen, made, repeats = random.Random(seed), set(), [], 0
     while len(made) < n:
         request = make_request(rng)

@@ -228,6 +228,6 @@ class OneCall(ToolEpisode):
 
 
 def _as_text(message: dict) -> str:
-    """What the verifier reads: one call as {"tool", "args"}; several calls are no right answer to one request."""
+    """What the verifier reads: one call as {"tool", "args"}; several calls are never the right answer to one request."""
     calls = [call.plain for call in native_calls(message)]
     return as_json(calls[0] if len(calls) == 1 else calls) if calls else text_of(message)

@@ -27,7 +27,7 @@ BUSY = "The sandbox is busy with graders that take long. Try again in a few seco
 class Slots:
     """Places in the pool. A visit's owner gets at most half of them, and nobody waits in vain for long.
 
-    So many runs of an owner's may wait as may run: the others give up after SLOW_S, at once where its runs are slow by then.
+    As many runs of one owner may wait as may run: the others give up after SLOW_S, at once where its runs are slow by then.
     Whoever sends graders without end holds neither the pool nor the threads that serve pages.
     """
 

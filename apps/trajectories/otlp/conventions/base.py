@@ -157,7 +157,7 @@ def called_with(value: Any) -> Any:
 
 
 def problem_of(span: Span, said: str = "") -> Problem:
-    """The error of a span that failed: of its last exception, else of its status, else what `said` tells."""
+    """The error of a span that failed: of its last exception, else of its status, else of what `said` contains."""
     kind = label(span.attributes.get("error.type"))
     thrown = next((event.attributes for event in reversed(span.events) if event.name == "exception"), {})
     said = text(thrown.get("exception.message")) or span.status_message or said

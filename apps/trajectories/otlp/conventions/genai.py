@@ -45,27 +45,27 @@ def add_events(spoken: Spoken) -> None:
     reading = spoken.reading
     if not (spoken.span.events or spoken.logs) or (reading.input and reading.output):
         return
-    told: list[tuple[bool, Message]] = []
+    messages: list[tuple[bool, Message]] = []
     for event in spoken.span.events:
-        told += told_by(event.name, _body_of(event.attributes), event.attributes)
+        messages += messages_of_event(event.name, _body_of(event.attributes), event.attributes)
     for log in spoken.logs:
-        told += told_by(log.event_name, structured(log.body), log.attributes)
-    add_told(spoken, told)
+        messages += messages_of_event(log.event_name, structured(log.body), log.attributes)
+    add_event_messages(spoken, messages)
 
 
-def add_told(spoken: Spoken, told: list[tuple[bool, Message]]) -> None:
+def add_event_messages(spoken: Spoken, messages: list[tuple[bool, Message]]) -> None:
     """Takes messages, each with whether it is the model's answer."""
     reading = spoken.reading
     if reading.kind == "tool":
-        results = [message["content"] for _, message in told if message["role"] == "tool"]
+        results = [message["content"] for _, message in messages if message["role"] == "tool"]
         if reading.tool_result is None and results:
             reading.tool_result = results[-1]
     elif reading.has_messages:
-        reading.input = reading.input or one_turn([message for is_answer, message in told if not is_answer])
-        reading.output = reading.output or one_turn([message for is_answer, message in told if is_answer])
+        reading.input = reading.input or one_turn([message for is_answer, message in messages if not is_answer])
+        reading.output = reading.output or one_turn([message for is_answer, message in messages if is_answer])
 
 
-def told_by(name: str, body: Any, attributes: Attributes) -> list[tuple[bool, Message]]:
+def messages_of_event(name: str, body: Any, attributes: Attributes) -> list[tuple[bool, Message]]:
     """The messages of one event, each with whether it is the model's answer."""
     if name in DETAILS:
         both = attributes | body if isinstance(body, dict) else attributes

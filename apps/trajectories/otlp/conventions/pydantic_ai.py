@@ -19,8 +19,8 @@ def _messages(spoken: Spoken) -> None:
     events = structured(attributes.get("events"))
     if isinstance(events, list) and not reading.complete:
         items = [item for item in events if isinstance(item, dict)]
-        told = [one for item in items for one in genai.told_by(label(item.get("event.name")), item, item)]
-        genai.add_told(spoken, told)
+        messages = [one for item in items for one in genai.messages_of_event(label(item.get("event.name")), item, item)]
+        genai.add_event_messages(spoken, messages)
 
 
 PYDANTIC_AI = Convention(

@@ -30,7 +30,7 @@ AGREES, DECLINES, ENDS = "Yes, please go ahead.", "No, please leave it as it is.
 
 @dataclass
 class ScriptedUser:
-    """`told` are the names of what was said already, so that no fact is repeated for ever."""
+    """`told` are the names of what was said already, so that no fact is repeated endlessly."""
 
     script: dict
     told: list[str] = field(default_factory=list)

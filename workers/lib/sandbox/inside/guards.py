@@ -1,4 +1,4 @@
-"""What holds the code in: tried here one by one, so that the report tells what is in force and nothing else."""
+"""What holds the code in: tried here one by one, so that the report lists exactly what is in force."""
 
 from __future__ import annotations
 
