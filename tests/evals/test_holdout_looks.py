@@ -15,9 +15,10 @@ from apps.environments.models import Environment
 from apps.environments.protocol import guards
 from apps.evals import actions
 from apps.evals.exporting import row_of
-from apps.evals.formats import write
+from apps.evals.formats import TaskRow, write
 from apps.evals.holdout import scoring
 from apps.evals.holdout.view_log import record_seen, record_view, viewers_of, views_of
+from apps.evals.importing import Choice, store_rows
 from apps.evals.models import EvalSet, HoldoutView, Split, Task
 from tests.environments.gym import called
 from tests.factories import admin_of, make_environment, make_eval_set, make_key, make_member, make_project
@@ -238,3 +239,37 @@ def test_only_an_admin_gives_the_right(held: EvalSet) -> None:
     client.post(url, {"name": "sees", "may_see_holdout": "on"})
     assert dict(held.project.api_keys.values_list("name", "may_see_holdout")) == {"plain": False, "sees": True}
     assert "sees hold-outs" in client.get(reverse("core:settings", args=[held.project.slug])).content.decode()
+
+
+# What answers tell
+
+
+def test_what_is_left_out_is_a_look(held: EvalSet) -> None:
+    """An answer that counts what was left out says that it is held out: also where one row is sent at a time."""
+    by, member = admin_of(held.project), make_member(held.project)
+    draft = actions.create_eval_set(project=held.project, slug="draft", by=by)
+    near = [
+        {"messages": [{"role": "user", "content": f"Please, {task.messages[0]['content']}"}], "expected": task.expected}
+        for task in held.tasks.holdout()
+    ]
+    url, key = reverse("evals_api:tasks", args=[draft.pk]), headers(held, may=False)
+    for number, row in enumerate(near, 1):
+        said = Client().post(url, json.dumps([row]), content_type="application/json", **key).json()
+        assert said["left_out"] == 1 and views_of(held).filter(kind=HoldoutView.Kind.MEMBERSHIP).count() == number
+    Client().post(url, json.dumps(near), content_type="application/json", **key)  # nothing new
+    assert views_of(held).count() == len(near)
+    store_rows(eval_set=draft, rows=[TaskRow(key="a", **near[0])], name="f", choice=Choice("flywheel"), by=member)
+    assert views_of(held).first().by == member
+    fresh = [{"messages": [{"role": "user", "content": "Sing a song."}], "expected": {"answer": "la"}}]
+    assert Client().post(url, json.dumps(fresh), content_type="application/json", **key).json()["made"] == 1
+    assert views_of(held).count() == len(near) + 1
+
+
+def test_a_refusal_keeps_the_held_out_request_to_itself(held: EvalSet) -> None:
+    task = held.tasks.holdout().first()
+    draft = actions.create_eval_set(project=held.project, slug="draft", by=None)
+    asked = {"eval_set": draft, "key": "a", "expected": task.expected, "split": Split.TRAIN, "by": None}
+    with pytest.raises(actions.HoldoutLeak) as refused:
+        actions.add_task(request=f"Please, {task.messages[0]['content'].lower()}", **asked)
+    assert task.messages[0]["content"] not in str(refused.value) and str(held) in str(refused.value)
+    assert refused.value.held == [task.canonical_hash]
