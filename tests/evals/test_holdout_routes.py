@@ -146,7 +146,7 @@ ELSEWHERE = {
     "reviews:undo": "shows a sample as reviews:item does",
     "reviews:answer": "shows the next sample as reviews:item does",
     "reviews:open": "tests/reviews/test_review_opening.py",
-    "reviews:effect": "shows sums over labelled samples; test_review_results.py",
+    "reviews:effect": "test_review_results.py::test_an_edit_that_people_agree_with_more_shows_its_gain",
     "evals:split": "test_eval_pages.py: a leak is shown side by side",
     "evals:freeze": "test_eval_pages.py: a leak is shown side by side",
     "evals:import_start": "as evals_api:tasks; test_what_is_left_out_is_a_look",

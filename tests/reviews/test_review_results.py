@@ -12,6 +12,7 @@ from django.urls import reverse
 from apps.core.models import JobState
 from apps.environments.actions import save_verifier
 from apps.environments.models import Verifier
+from apps.evals.holdout.view_log import views_of
 from apps.evals.models import EvalRun, Sample
 from apps.reviews import actions, results
 from apps.reviews.edit_effect import effect_of
@@ -155,6 +156,7 @@ def test_an_edit_that_people_agree_with_more_shows_its_gain(made: Made) -> None:
     assert found.effect.fitted["agreement"].after == 1.0 and found.effect.fitted["agreement"].difference > 0
     text = client.get(address).content.decode()
     assert "held out" in text and "tool-call@1" in text and "1.00" in text
+    assert views_of(made.eval_set).filter(by=made.admin, detail=f"effect of {made.verifier} to {after}").count() == 1
 
 
 @pytest.mark.django_db
