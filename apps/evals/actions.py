@@ -26,6 +26,7 @@ from apps.failures.actions.clusters import in_evals
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Outcome, Trajectory
 from workers.lib.messages import calls_in, is_example
+from workers.lib.verifiers.expectations import problem_of
 
 DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
 FROZEN = "{} is frozen. Create a new version to change its tasks."
@@ -379,6 +380,13 @@ def _more(found: Sequence[leaks.Leak]) -> str:
     return f"There are {len(found) - 1} more such pairs. " if len(found) > 1 else ""
 
 
+def _check_expected(eval_set: EvalSet, split: Split, environment: Environment) -> None:
+    """Raises EvalSetError for a task whose right answer the verifier cannot read: all its samples would be masked."""
+    for key, expected in eval_set.tasks.filter(split=split).values_list("key", "expected").iterator():
+        if problem := problem_of(environment.verifier.spec, expected):
+            raise EvalSetError(f"Task {key}: {problem}.")
+
+
 @transaction.atomic
 def submit_eval(
     *,
@@ -404,6 +412,7 @@ def submit_eval(
     count = eval_set.tasks.filter(split=split).count()
     if not count:
         raise EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
+    _check_expected(eval_set, split, environment)
     count = min(count, subset or count)
     if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
         raise HoldoutLeak(f"Every prompt of {environment} would show what is held out. {leak}", leak)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,9 +18,11 @@ import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 
 from workers.lib.maths.reading import Node, Unreadable
+from workers.lib.maths.units import unit_of
 
 MOST_DIGITS = 100_000.0
 DIGITS, POINTS, NEEDED = 50, 6, 4
+_LETTER_UNIT = re.compile(r"(.*[\d)}]) ?([gmshLNJWK])")
 _SMALL, _HUGE = sympy.Integer(10) ** 15, sympy.Integer(10) ** 1000
 _CONFIG = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
 
@@ -112,6 +116,10 @@ class Comparison:
     # Values
 
     def _same_value(self, gold: Node, given: Node) -> bool:
+        if (
+            gold.unit and not given.unit and (found := _LETTER_UNIT.fullmatch(given.text))
+        ):  # “5 m” is a product to who sees no unit
+            given = replace(given, text=found[1], unit=unit_of(found[2]))
         one, other = parsed(gold.text), parsed(given.text)
         if gold.unit and given.unit:
             if gold.unit.measures != given.unit.measures:

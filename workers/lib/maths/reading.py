@@ -94,7 +94,7 @@ _OPPOSITE = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
 
 def read(text: str) -> Node:
     """The structure of an answer. Raises Unreadable."""
-    text = _undelimited(text.translate(_CHARACTERS).strip())
+    text = _undelimited(re.sub(r"~(?=\s*[\d.])", "≈", text).translate(_CHARACTERS).strip())
     text = text if "\\begin" in text else text.replace("\\\\", "\\")  # escaped twice
     text = re.sub(f"[{''.join(_SUPERSCRIPTS)}]+", lambda m: "^{" + "".join(_SUPERSCRIPTS[c] for c in m[0]) + "}", text)
     words = _ENCLOSED.sub(r" \1 ", text)

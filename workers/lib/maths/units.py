@@ -24,8 +24,8 @@ _ALIKE = {"kph": "km/h", "kmh": "km/h", "mph": "mi/h", "sq": "square", "cu": "cu
 _PART = re.compile(r"(?:(square|cubic)\s+)?([A-Za-z°$¢€£]+)\s*(?:\^\s*\{?(\d)\}?)?")
 # A noun that counts things is no unit of measure; these change the number instead.
 _NO_NOUN = re.compile(
-    r".*(?:ths|rds|lves|ed|ly)$|.*(?:dozen|quarter|half|score|time|power|thousand|million|billion|percent|plus|minus|les|factorial"
-    r"|more|less|fewer|root|not|and|but|nan)s?$"
+    r".*(?:ths|rds|lves|ed|ly)|(?:dozen|quarter|half|score|time|power|hundred|thousand|million|billion|percent|factorial|root|nan)s?"
+    r"|plus|minus|less|more|fewer|not|and|but"
 )
 
 
