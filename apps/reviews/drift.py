@@ -4,12 +4,11 @@ A task is unlike them by the first of these that holds:
   tool    it expects a call of a tool (or no call at all) that no judged task expects;
   origin  no judged task is of its origin (a production failure, written by hand, synthetic …);
   bucket  it comes from a failure mode that no judged task comes from;
-  text    its words are stranger to the judged tasks than those are to one another. Likeness is the Jaccard index of the
-          words without values (numbers, days, what the expected call holds) to the nearest judged task. The bound is
-          conformal (Bates et al. 2023, “Testing for outliers with conformal p-values”): the judged tasks' own likeness to
-          the nearest one *of another group* gives the scale, and less than its 5% quantile is strange. So a review of a
-          hold-out, which shares no group with what trains, is no drift by itself. At least half the words shared is
-          always alike: where all judged tasks come from one template the scale has no spread.
+  text    its words are strange: the Jaccard index of the words without values (numbers, days, what the expected call
+          holds) to the nearest judged task is under 0.25. Of requests that are made from few templates most are strange
+          even to one another, so only what is *more* than among the judged tasks themselves counts, each held against
+          those of other groups: the share of strange training tasks less that of the judged groups and its 95% margin.
+          A review of a hold-out, which shares no group with what trains, is therefore no drift by itself.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ import numpy as np
 from apps.evals.near_duplicates.compare import document
 from apps.evals.near_duplicates.text import is_slot
 
-STRANGE = 0.05  # share of the judged tasks that may be as strange to the others
-ALIKE = 0.5  # Jaccard index from which on two texts are alike in any case
+ALIKE = 0.25  # Jaccard index from which on two texts are alike
+Z = NormalDist().inv_cdf(0.95)
 AT_ONCE = 2000  # rows of a comparison
 SHOWN = 3
 NO_CALL = "no call"
@@ -79,43 +80,46 @@ def drift_of(training: Iterable[Traits], judged: Sequence[Traits]) -> Drift:
     tasks, known = list(training), {task.key for task in judged}
     tools = {tool for task in judged for tool in task.tools}
     origins, buckets = {task.origin for task in judged}, {task.bucket for task in judged} | {""}
-    fresh = [task for task in tasks if task.key not in known]
     found: list[tuple[str, str]] = []
-    for task, strange in zip(fresh, strange_texts(fresh, judged), strict=True):
-        if new := sorted(task.tools - tools):
+    rest: list[Traits] = []
+    for task in tasks:
+        if task.key in known:
+            rest.append(task)
+        elif new := sorted(task.tools - tools):
             found.append(("tool", new[0]))
         elif task.origin not in origins:
             found.append(("origin", task.origin))
         elif task.bucket not in buckets:
             found.append(("bucket", task.bucket))
-        elif strange:
-            found.append(("text", ""))
+        else:
+            rest.append(task)
     kinds = Counter(kind for kind, _ in found)
-    examples = {kind: list(dict.fromkeys(name for k, name in found if k == kind and name))[:SHOWN] for kind in kinds}
-    return Drift(len(tasks), len(found), dict(kinds), examples)
+    if strange := strange_texts(rest, judged):
+        kinds["text"] = strange
+    examples = {kind: list(dict.fromkeys(name for k, name in found if k == kind))[:SHOWN] for kind in kinds}
+    return Drift(len(tasks), kinds.total(), dict(kinds), examples)
 
 
-def strange_texts(tasks: Sequence[Traits], judged: Sequence[Traits]) -> list[bool]:
-    """For each task whether its words are strange to the judged ones; one without words is never."""
-    if not judged:
-        return [bool(task.words) for task in tasks]
-    bound = _bound(judged)
-    nearest = np.concatenate([
-        _likeness(tasks[start : start + AT_ONCE], judged).max(axis=1) for start in range(0, len(tasks), AT_ONCE)
-    ] or [np.zeros(0)])  # fmt: skip
-    return [bool(task.words) and like < bound for task, like in zip(tasks, nearest.tolist(), strict=True)]
+def strange_texts(tasks: Sequence[Traits], judged: Sequence[Traits]) -> int:
+    """How many more tasks are strange by their words than there would be, were they like the judged ones."""
+    if not judged or not tasks:
+        return len(tasks)
+    parts = [tasks[start : start + AT_ONCE] for start in range(0, len(tasks), AT_ONCE)]
+    strange = sum(int((_likeness(part, judged).max(axis=1) < ALIKE).sum()) for part in parts)
+    return max(0, round(strange - len(tasks) * _usual(judged)))
 
 
-def _bound(judged: Sequence[Traits]) -> float:
-    """The 5% quantile of the judged tasks' likeness to the nearest one of another group, and at most ALIKE."""
+def _usual(judged: Sequence[Traits]) -> float:
+    """The share of judged groups that are strange to all others, and its one-sided margin."""
     groups = np.array([task.group for task in judged])
-    others = _likeness(judged, judged)
-    others[groups[:, None] == groups[None, :]] = -1
-    scale = np.sort(others.max(axis=1))
-    scale = scale[scale >= 0]
-    if len(scale) == 0:
-        return ALIKE
-    return min(ALIKE, float(scale[max(0, int(STRANGE * (len(scale) + 1)) - 1)]))
+    likeness = _likeness(judged, judged)
+    likeness[groups[:, None] == groups[None, :]] = 0
+    nearest = likeness.max(axis=1)
+    names = np.unique(groups)
+    if len(names) == 1:
+        return 0.0
+    share = float(np.mean([nearest[groups == name].max() < ALIKE for name in names]))
+    return share + Z * sqrt(share * (1 - share) / len(names))
 
 
 def _likeness(tasks: Sequence[Traits], judged: Sequence[Traits]) -> np.ndarray:

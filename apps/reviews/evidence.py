@@ -173,7 +173,7 @@ def _probes(verifiers: list[Verifier]) -> list[ProbeRun]:
     """All that ended with a report on these contents, the newest first: a verifier of another name may have the same."""
     same = Q(project__in={row.project_id for row in verifiers}, verifier__hash__in={row.hash for row in verifiers})
     rows = ProbeRun.objects.filter(same, failed__isnull=False).select_related("verifier", "environment")
-    return list(rows.order_by("-created_at"))
+    return list(rows.order_by("-created_at").defer("result"))  # reports are large; one is read where it found something
 
 
 def _probe_for(one: Question, probes: list[ProbeRun]) -> ProbeRun | None:
@@ -186,7 +186,8 @@ def _probe_for(one: Question, probes: list[ProbeRun]) -> ProbeRun | None:
 
 
 def _probe_facts(probe: ProbeRun, one: Question) -> ProbeFacts:
-    worst = sorted(probe.result.get("failed", []), key=lambda found: found.get("severity") != "high")
+    report = probe.result.get("failed", []) if probe.failed else []
+    worst = sorted(report, key=lambda found: found.get("severity") != "high")
     names = list(dict.fromkeys(found["probe"] for found in worst))[:NAMED]
     then = probe.spec.get("scorer")
     changed = differences(then, one.scorer) if then and one.scorer else []

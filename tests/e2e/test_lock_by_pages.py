@@ -96,6 +96,7 @@ def test_from_a_verifier_in_the_editor_to_a_queued_run(seed: Seed, pages: tuple[
 def write_a_verifier(page: Any, seed: Seed) -> None:
     page.get_by_role("link", name="Reward review").first.click()
     page.get_by_role("link", name=str(seed.verifier), exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(str(seed.verifier))  # then its keys are there
     page.keyboard.press("e")
     expect(page.locator("#check")).to_contain_text("valid")
     milder = seed.verifier.spec | {"weights": seed.verifier.spec["weights"] | {"invalid": -0.9}}
@@ -134,8 +135,7 @@ def score_and_open_a_review(page: Any) -> None:
 def judge_all(one: Any, two: Any, review: RewardReview) -> int:
     """Blind, by the keyboard, both at once. They differ on one sample, which is returned."""
     for page in (one, two):
-        page.get_by_role("link", name="Reward review").first.click()
-        page.get_by_role("link", name="Review of tool-call@2").click()
+        open_the_review(page)
         page.keyboard.press("t")
         left(page, SIZE)
     assert shown(one) != shown(two)
@@ -173,8 +173,7 @@ def judge(page: Any, success: bool, agree: bool = True) -> None:
 def adjudicate(admin: Any, reviewer: Any, review: RewardReview, differing: int) -> None:
     """Who has judged it themselves may not; an admin may. Then the review passes."""
     for page in (reviewer, admin):
-        page.get_by_role("link", name="Reward review").first.click()
-        page.get_by_role("link", name="Review of tool-call@2").click()
+        open_the_review(page)
         expect(page.get_by_text("1 sample waits for a ruling")).to_be_visible()
         page.keyboard.press("c")
         page.wait_for_url("**/adjudicate/")
@@ -222,6 +221,12 @@ def refused(page: Any, why: str) -> None:
     assert not TrainingRun.objects.exists()
 
 
+def open_the_review(page: Any) -> None:
+    page.get_by_role("link", name="Reward review").first.click()
+    page.get_by_role("link", name="Review of tool-call@2").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Review of tool-call@2")
+
+
 def shown(page: Any) -> int:
     return int(page.locator("[data-case]").get_attribute("data-case"))
 
@@ -232,8 +237,7 @@ def left(page: Any, n: int) -> None:
 
 def early_keys_judge_nothing(page: Any, review: RewardReview) -> None:
     """Nobody judges what they have not seen: “y” while the page is read does nothing, and the same key afterwards would."""
-    page.get_by_role("link", name="Reward review").first.click()
-    page.get_by_role("link", name="Review of tool-call@2").click()
+    open_the_review(page)
     page.keyboard.press("t")
     left(page, SIZE)
     early = page.context.new_page()

@@ -16,7 +16,7 @@ from apps.core.models import Project, Role
 from apps.environments.models import Verifier
 from apps.evals.models import Task
 from apps.reviews import rescoring, specs
-from apps.reviews.actions import lock_state
+from apps.reviews.actions import environment_locks, lock_state
 from apps.reviews.forms import ProbeForm
 from apps.reviews.models import ProbeRun
 
@@ -29,6 +29,8 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     versions = list(project.verifiers.filter(name=verifier.name).select_related("created_by").order_by("-version"))
     before = next((row for row in versions if row.version < verifier.version), None)
     rest, code, field = specs.split_code(verifier.spec)
+    environments = list(verifier.environments.select_related("verifier", "project"))
+    locks = environment_locks(environments)
     return render(
         request,
         "reviews/verifier.html",
@@ -41,7 +43,7 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "code": code,
             "field": field,
             "lock": lock_state(verifier),
-            "environments": verifier.environments.all(),
+            "environments": [(environment, locks[environment.pk]) for environment in environments],
             "probe_form": ProbeForm(verifier),
             "probe": verifier.probe_runs.first(),
             "reviews": verifier.reviews.select_related("created_by"),
