@@ -80,14 +80,14 @@ def models(folder: Path) -> tuple[str, str]:
     from tests.workers.conftest import make_tiny_model
     from workers.ml.models import load_base, lora
 
-    make_tiny_model(folder / "base", hidden_size=128, intermediate_size=256, num_hidden_layers=4)
+    make_tiny_model(folder / "base", hidden_size=64, intermediate_size=128)
     lora(load_base(folder / "base")[0], Lora(lora_rank=16), None).save_pretrained(folder / "identity")
     return str(folder / "base"), str(folder / "identity")
 
 
 def measured(base: str, adapters: list[str | None], how: str, seed: int) -> dict[str, dict[str, list[float]]]:
     environment = {
-        "kind": "single_turn", "harness": {"max_new_tokens": 12, "temperature": 1.0}, "verifier": {"kind": "exact"}
+        "kind": "single_turn", "harness": {"max_new_tokens": 6, "temperature": 1.0}, "verifier": {"kind": "exact"}
     }  # fmt: skip
     engine = {"kind": "transformers", "threads": 1, "batch_size": 1}
     spec = {
@@ -96,7 +96,7 @@ def measured(base: str, adapters: list[str | None], how: str, seed: int) -> dict
             for n, adapter in enumerate(adapters)
         ],
         "tasks": [
-            {"id": f"t{n}", "messages": [{"role": "user", "content": f"Count to {n}. " * (1 + n % 5)}], "expected": {}}
+            {"id": f"t{n}", "messages": [{"role": "user", "content": f"Count to {n}. " * (1 + n % 3)}], "expected": {}}
             for n in range(TASKS)
         ],
         "adapters": how, "seed": seed,
