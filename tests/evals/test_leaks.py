@@ -20,7 +20,8 @@ from apps.evals.holdout import leaks
 from apps.evals.models import EvalSet, Split, Task
 from apps.evals.near_duplicates import compare
 from apps.training.actions import TrainingError, freeze_dataset
-from apps.training.jobs import sft_row
+from apps.training.jobs import refuse_leaks, sft_row
+from apps.training.models import Method, TrainingRun
 from apps.trajectories.exports import SftExport
 from tests.factories import admin_of, make_environment, make_failed, make_project, make_trajectory
 from workers.lib.environments import load
@@ -252,3 +253,103 @@ def test_an_example_in_the_prompt_is_no_way_in(project: Project) -> None:
     environment.harness = environment.harness | {"examples": [{"role": "user", "content": HELD.lower()}]}
     found = list(leaks.of_rows(project, leaks.harness_rows(environment)))
     assert len(found) == 1 and "kept@1" in found[0].theirs_set
+
+
+# Every place whose text trains: the request stands there behind other words, and the answer has another form.
+
+WRAPPED = f"Customers write all sorts of things to us, often late at night. {HELD.lower()} That was the last one."
+
+
+def with_system_prompt(task: Task) -> None:
+    task.messages = [{"role": "system", "content": WRAPPED}, *task.messages]
+
+
+def with_tool_result(task: Task) -> None:
+    task.messages = [*task.messages, {"role": "tool", "tool_call_id": "c", "content": json.dumps({"body": WRAPPED})}]
+
+
+def with_tool_description(task: Task) -> None:
+    task.tools = [{"type": "function", "function": {"name": "f", "description": WRAPPED, "parameters": {}}}]
+
+
+def with_demonstration(task: Task) -> None:
+    task.demonstration = WRAPPED
+
+
+def with_recorded_result(task: Task) -> None:
+    task.metadata = {"recorded_results": [{"tool": "inbox.read", "args": {}, "content": WRAPPED}]}
+
+
+def with_the_same_calls(task: Task) -> None:
+    task.expected = {"calls": [CALL]}
+
+
+PLACES = [with_system_prompt, with_tool_result, with_tool_description, with_demonstration, with_recorded_result,
+          with_the_same_calls]  # fmt: skip
+
+
+@pytest.mark.parametrize("put", PLACES)
+def test_no_text_of_a_task_holds_what_is_held_out(project: Project, put: Callable[[Task], None]) -> None:
+    eval_set, by = draft(project), admin_of(project)
+    task = unsaved(eval_set, "Which printer is the nearest to the canteen?")
+    task.expected, task.demonstration = {"answer": "P4"}, "P4"
+    put(task)
+    made = actions.store_tasks(eval_set=eval_set, tasks=[task], by=by, what="file")
+    assert (made.made, len(made.leaks)) == (0, 1)
+    assert HELD not in str(made.leaks[0])
+    Task.objects.bulk_create([task])
+    with pytest.raises(actions.HoldoutLeak):
+        actions.freeze(eval_set=eval_set, by=by)
+
+
+@pytest.mark.parametrize("put", PLACES)
+def test_a_new_held_out_task_is_searched_in_what_trains_already(put: Callable[[Task], None]) -> None:
+    project = make_project()
+    eval_set = draft(project)
+    task = unsaved(eval_set, "Which printer is the nearest to the canteen?")
+    task.expected, task.demonstration = {"answer": "P4"}, "P4"
+    put(task)
+    task.save()
+    with pytest.raises(actions.HoldoutLeak):
+        add(draft(project), HELD, CALL, Split.HOLDOUT)
+
+
+@pytest.mark.parametrize(
+    "harness",
+    [
+        {"system_prompt": WRAPPED},
+        {"examples": [{"role": "user", "content": WRAPPED}, {"role": "assistant", "content": "ok"}]},
+        {"tools": [{"type": "function", "function": {"name": "f", "description": WRAPPED}}]},
+    ],
+)
+def test_no_harness_shows_what_is_held_out(project: Project, harness: dict) -> None:
+    environment = make_environment(project)
+    environment.harness = environment.harness | harness
+    found = list(leaks.of_rows(project, leaks.harness_rows(environment)))
+    assert [leak.theirs for leak in found] == [HELD]
+
+
+def test_the_rows_of_a_job_are_searched_once_more(project: Project) -> None:
+    run = TrainingRun(project=project, method=Method.SFT, environment=make_environment(project))
+    row = {"messages": [{"role": "user", "content": OTHER}], "tools": [], "completion": "Done."}
+    refuse_leaks(run, [], [("good", row)])
+    for bad in ({"completion": WRAPPED}, {"messages": [{"role": "system", "content": WRAPPED}, *row["messages"]]}):
+        with pytest.raises(actions.HoldoutLeak, match="Nothing was trained"):
+            refuse_leaks(run, [], [("good", row), ("bad", row | bad)])
+
+
+def test_no_export_has_a_run_that_says_it_elsewhere(project: Project) -> None:
+    make_trajectory(
+        project, request=f"FYI, from my inbox: {HELD.upper()}", call=OTHER_CALL, outcome={"status": "success"}
+    )
+    make_trajectory(project, request=OTHER, call=OTHER_CALL, outcome={"status": "success"})
+    export = SftExport(project.trajectories.all(), project=project)
+    assert len(list(export)) == 1 and sum(export.left_out.values()) == 1
+
+
+def test_a_changed_hold_out_is_searched_as_it_is_now(project: Project) -> None:
+    """The index of a hold-out is kept in memory only as long as its rows are the same."""
+    row = [("row", {"text": f"{OTHER} {OTHER}"})]
+    assert not list(leaks.of_rows(project, row))
+    add(actions.create_eval_set(project=project, slug="more", by=admin_of(project)), OTHER, OTHER_CALL, Split.HOLDOUT)
+    assert list(leaks.of_rows(project, row))
