@@ -99,6 +99,20 @@ def halves(rows: list[dict]) -> Rate:
     return len(refused(index, ((str(at), row) for at, row in enumerate(rest)))), len(rest)
 
 
+def run_twice(data: Path = DATA) -> Iterator[tuple[str, Rate]]:
+    """(what, (missed, pairs)): τ-bench's airline tasks were run twice, each time with another conversation."""
+    path = data / "tau_bench" / "gpt-4o-airline-trials-0-1.json"
+    runs: dict[int, list[dict]] = {}
+    for run in json.loads(path.read_text()) if path.exists() else ():
+        calls = [{"tool": one["name"], "args": one["kwargs"]} for one in run["info"]["task"]["actions"]]
+        request = next(message for message in run["traj"] if message["role"] == "user")
+        runs.setdefault(run["task_id"], []).append({"messages": [request], "expected": {"calls": calls}})
+    pairs = [pair for pair in runs.values() if len(pair) == 2 and pair[0]["expected"]["calls"]]
+    missed = sum(not refused(HeldOut([Held(**one)]), [("", other)]) for one, other in pairs)
+    if pairs:
+        yield "τ-bench, the same task run twice", (missed, len(pairs))
+
+
 def asked(row: dict) -> tuple[str, ...]:
     return tuple(words(row["messages"][-1]["content"]))
 
@@ -158,7 +172,7 @@ def main() -> None:
     else:
         world = World(given.seed)
         print("leaked")
-        report = {"seed": given.seed, "leaked": shown(routes(world, world.tasks(given.held)))}
+        report = {"seed": given.seed, "leaked": shown(routes(world, world.tasks(given.held))) + shown(run_twice())}
         print("refused though distinct")
         report["refused"] = shown(distinct(given.seed, given.held)) + shown(real())
     path = Path("var/bench/leaks.json")
