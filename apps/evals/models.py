@@ -16,7 +16,6 @@ from django.utils import timezone
 
 from apps.core.models import ACTIVE_STATES, ApiKey, Job, Project
 from apps.environments.models import Environment
-from apps.evals.near_duplicates import compare
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Trajectory
 
@@ -91,10 +90,6 @@ class TaskQuerySet(models.QuerySet["Task"]):
         tasks = list(objs)
         for task in tasks:
             task.groups = sorted({*task.groups, task.group})
-        bare = [task for task in tasks if not task.bands]
-        documents = [compare.document(task.messages, task.expected, task.demonstration) for task in bare]
-        for task, found in zip(bare, compare.signatures(documents), strict=True):
-            task.bands = found.bands
         return super().bulk_create(tasks, *args, **kwargs)
 
 
@@ -123,11 +118,6 @@ class Task(models.Model):
     group = models.CharField(max_length=200)
     groups = ArrayField(models.CharField(max_length=200), default=list, help_text="Of its run: session, user, day…")
     canonical_hash = models.CharField(max_length=64)
-    bands = ArrayField(
-        models.BigIntegerField(),
-        default=list,
-        help_text="LSH of the words (`compare.Signature`): near-duplicates share one",
-    )
     messages = models.JSONField()
     tools = models.JSONField(default=list, help_text="OpenAI tools, where they are not the harness's")
     expected = models.JSONField()
@@ -171,7 +161,6 @@ class Task(models.Model):
         ]
         indexes = [
             models.Index(fields=["eval_set", "split"], name="task_by_split"),
-            GinIndex(fields=["bands"], name="task_by_band"),
             GinIndex(fields=["groups"], name="task_by_groups"),
         ]
 
@@ -179,10 +168,9 @@ class Task(models.Model):
         return self.key
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        self.bands = compare.signature(self.messages, self.expected, self.demonstration).bands
         self.groups = sorted({*self.groups, self.group})
         if kwargs.get("update_fields") is not None:
-            kwargs["update_fields"] = {*kwargs["update_fields"], "bands", "groups"}
+            kwargs["update_fields"] = {*kwargs["update_fields"], "groups"}
         super().save(*args, **kwargs)
 
     def as_spec(self) -> dict:

@@ -118,12 +118,6 @@ def by_bulk(eval_set: EvalSet, request: str) -> None:
     Task.objects.bulk_create([unsaved(eval_set, request)])
 
 
-def by_bare_bands(eval_set: EvalSet, request: str) -> None:
-    """As someone would who writes rows by SQL."""
-    by_bulk(eval_set, request)
-    Task.objects.filter(eval_set=eval_set).update(bands=[])
-
-
 def by_edit(eval_set: EvalSet, request: str) -> None:
     task = add(eval_set, "Remind me to water the plants in the hall on Sunday.", OTHER_CALL)
     messages = [{"role": "user", "content": request}]
@@ -149,7 +143,7 @@ def by_demonstration(eval_set: EvalSet, request: str) -> None:
 
 
 WAYS: list[Callable[[EvalSet, str], None]] = [
-    by_hand, by_page, from_one_trajectory, from_trajectories, by_import, by_orm, by_bulk, by_bare_bands, by_edit,
+    by_hand, by_page, from_one_trajectory, from_trajectories, by_import, by_orm, by_bulk, by_edit,
     by_split, by_demonstration,
 ]  # fmt: skip
 

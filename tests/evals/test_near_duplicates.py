@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.evals.holdout.splits import choose_holdout
-from apps.evals.near_duplicates import compare
 from apps.evals.near_duplicates.calls import words_of
 from apps.evals.near_duplicates.compare import (
     THRESHOLD,
     Document,
-    Signature,
     components,
     document,
     pairs,
-    signature,
     similarity,
     texts_of,
 )
+from apps.evals.near_duplicates.minhash import bands_of, minhashes
 from apps.evals.near_duplicates.text import content, words
 from workers.lib.environments.requests import make_requests
 
 ASKED = "Put a meeting with Maria in my calendar, Monday at 3 PM."
-FIRST_BAND = 8417337840155250527
 EXPECTED = {"tool": "calendar.create_event", "args": {"attendee": "Maria", "day": "Monday", "time": "15:00"}}
 VOCABULARY = ("book", "tom", "on", "monday", "at", "3", "pm", "file", "café", "会議", "42", "x")
 texts = st.text(max_size=120) | st.lists(st.sampled_from(VOCABULARY)).map(" ".join)
@@ -127,7 +120,7 @@ def test_what_is_normalised_equal_is_always_caught(text: str) -> None:
     a, b = doc(text), doc(loud)
     if words(text):
         assert similarity(a, b) == 1
-        assert set(signature([{"role": "user", "content": text}]).bands) == set(compare.signatures([b])[0].bands)
+        assert a.features.tolist() == b.features.tolist()
         assert pairs([(1, a)], [(2, b)]) == [(1, 2, 1.0)]
 
 
@@ -168,36 +161,20 @@ def test_the_index_misses_no_more_than_stated(size: int, shared: int) -> None:
     """Expected misses of 3,000 pairs at 0.70: 0.45; seven or more come once in a million."""
     alike = _alike(3000, size, shared)
     assert shared / (2 * size - shared) >= 0.69
-    left = compare.signatures(a for a, _ in alike)
-    right = compare.signatures(b for _, b in alike)
-    assert sum(not set(a.bands) & set(b.bands) for a, b in zip(left, right, strict=True)) < 7
+    left, right = (bands_of(minhashes([pair[side].features for pair in alike])) for side in (0, 1))
+    assert (~(left == right).any(axis=1)).sum() < 7
 
 
 def test_the_estimate_is_unbiased_and_as_exact_as_stated() -> None:
     alike = _alike(2000, 20, 16)
-    given_ = [a for a, _ in alike], [b for _, b in alike]
-    estimates = [similarity(a, b) for a, b in zip(*map(compare.signatures, given_), strict=True)]
+    left, right = (minhashes([pair[side].features for pair in alike]) for side in (0, 1))
+    estimates = (left == right).mean(axis=1)
     truth = 16 / 24
     assert np.mean(estimates) == pytest.approx(truth, abs=0.004)
     assert np.std(estimates) == pytest.approx((truth * (1 - truth) / 128) ** 0.5, rel=0.1)
 
 
-def test_a_signature_is_the_same_in_every_process() -> None:
-    """Were it to change, what a database keeps would have to be made anew: raise VERSION then."""
-    made = signature([{"role": "user", "content": ASKED}], EXPECTED)
-    assert (len(made.minhash), len(made.bands), len(set(made.bands))) == (512, 32, 32)
-    assert all(-(2**63) <= band < 2**63 for band in made.bands)
-    code = f"from apps.evals.near_duplicates.compare import signature; print(signature([{{'role': 'user', 'content': {ASKED!r}}}]).bands)"
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONHASHSEED": "5"}, cwd=Path(compare.__file__).parents[3],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert ran.stdout.strip() == str(made.bands)
-    assert made.bands[0] == FIRST_BAND
-
-
 def test_what_has_no_words_is_like_nothing() -> None:
-    assert signature([{"role": "user", "content": " \u200b"}]) == Signature(b"", [])
     assert similarity(doc(""), doc("")) == 0
     assert pairs([(1, doc("")), (2, doc(""))]) == []
     assert similarity(doc("🙂 👍"), doc("🙂  👍")) == 1
@@ -273,6 +250,6 @@ def test_a_row_of_the_same_template_is_no_leak_and_an_empty_row_is_refused() -> 
 def test_no_row_makes_it_fail_otherwise(row: dict) -> None:
     try:
         for unit in texts_of(row):
-            compare.signatures([document(unit.messages, unit.expected, unit.demonstration)])
+            minhashes([document(unit.messages, unit.expected, unit.demonstration).features])
     except ValueError as error:
         assert "without text" in str(error)

@@ -155,7 +155,7 @@ def _conflicts(project: Project, tasks: Sequence[Task], *, held: bool) -> Iterat
     others = others.filter(Q(canonical_hash__in=[task.canonical_hash for task in tasks]) | by_group)
     hashes: dict[str, Task] = {}
     groups: dict[str, Task] = {}
-    for other in others.defer("tools", "metadata", "bands").iterator(chunk_size=AT_ONCE):
+    for other in others.defer("tools", "metadata").iterator(chunk_size=AT_ONCE):
         hashes[other.canonical_hash] = other
         groups |= dict.fromkeys(_names(other, not held), other)
     for task in tasks:

@@ -183,7 +183,7 @@ def of_held(project: Project, held: Sequence[Task], *, among: QuerySet[Task] | N
     Reads all of those: about 0.5 ms a task.
     """
     tasks = Task.objects.all() if among is None else among
-    rest = tasks.filter(project=project, guarded=0).select_related("eval_set").defer("bands")
+    rest = tasks.filter(project=project, guarded=0).select_related("eval_set")
     if held:
         yield from _between(held, rest.iterator(chunk_size=READ_AT_ONCE))
 

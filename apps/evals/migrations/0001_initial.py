@@ -459,15 +459,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("canonical_hash", models.CharField(max_length=64)),
-                (
-                    "bands",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BigIntegerField(),
-                        default=list,
-                        help_text="LSH of the words (`compare.Signature`): near-duplicates share one",
-                        size=None,
-                    ),
-                ),
                 ("messages", models.JSONField()),
                 ("tools", models.JSONField(default=list, help_text="OpenAI tools, where they are not the harness's")),
                 ("expected", models.JSONField()),
@@ -626,10 +617,6 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="task",
             index=models.Index(fields=["eval_set", "split"], name="task_by_split"),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=django.contrib.postgres.indexes.GinIndex(fields=["bands"], name="task_by_band"),
         ),
         migrations.AddIndex(
             model_name="task",

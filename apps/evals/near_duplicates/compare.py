@@ -1,7 +1,7 @@
 """When two tasks are nearly the same task: MinHash/LSH over normalised words, then the exact comparison. Pure.
 
 What is compared. The system message is the harness's and left out. The words of the other messages (text, and names
-and values of tool calls) are brought into one spelling, fillers dropped (`neartext`). A feature is (word, how often it
+and values of tool calls) are brought into one spelling, fillers dropped (`text`). A feature is (word, how often it
 has come); a slot, that is a number, date, time or identifier, counts twice. Text similarity t is the Jaccard index of the
 two feature sets. Words and not n-grams of them, because a request of ten words loses most of its 3-grams when its parts
 change places, and because n-grams of letters make Monday and Tuesday alike and drown a changed slot in its template.
@@ -28,36 +28,25 @@ import heapq
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from apps.evals.near_duplicates.calls import expected_calls, expected_leaves, words_of
 from apps.evals.near_duplicates.join import Overlap, candidates
-from apps.evals.near_duplicates.minhash import BANDS, PERMUTATIONS, ROWS, VERSION, bands_of, minhashes
+from apps.evals.near_duplicates.minhash import BANDS, PERMUTATIONS, ROWS, bands_of, minhashes
 from apps.evals.near_duplicates.text import TURNING, content, fold, is_slot, names_in
 from apps.evals.near_duplicates.training import Unit, texts_of
 from workers.lib.messages import is_prompt
 
 __all__ = [
-    "BANDS", "NEARLY_IDENTICAL", "PERMUTATIONS", "ROWS", "THRESHOLD", "VERSION", "Document", "Signature", "Unit",
-    "components", "document", "pairs", "signature", "signatures", "similarity", "texts_of",
+    "BANDS", "NEARLY_IDENTICAL", "PERMUTATIONS", "ROWS", "THRESHOLD", "Document", "Unit",
+    "components", "document", "pairs", "similarity", "texts_of",
 ]  # fmt: skip
 THRESHOLD = 0.7
 NEARLY_IDENTICAL = 0.95
 SLOT_WEIGHT = 2
 Id = TypeVar("Id", bound=Hashable)
-
-
-class Signature(NamedTuple):
-    """What a database keeps of a task: `minhash` is 128 little-endian uint32, `bands` are 32 signed 64-bit integers.
-
-    Two tasks are candidates if their `bands` overlap (the band's number is part of it). Both are empty for a task
-    without a single word: it is like nothing, and only the canonical hash compares it.
-    """
-
-    minhash: bytes
-    bands: list[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,40 +89,12 @@ def _hash(word: str, count: int) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-# Signatures
-
-
-def signature(messages: Sequence[dict], expected: dict | None = None, demonstration: str = "") -> Signature:
-    """What is stored of a task to find its near-duplicates again."""
-    return signatures([document(messages, expected, demonstration)])[0]
-
-
-def signatures(documents: Iterable[Document]) -> list[Signature]:
-    """The same for many at once, about ten times faster."""
-    documents = list(documents)
-    hashes = minhashes([document.features for document in documents])
-    bands = bands_of(hashes).tolist()
-    return [
-        Signature(row.astype("<u4").tobytes(), mine) if len(document.features) else Signature(b"", [])
-        for document, row, mine in zip(documents, hashes, bands, strict=True)
-    ]
-
-
 # Similarity
 
 
-def similarity(a: Document | Signature, b: Document | Signature) -> float:
-    """In [0, 1]. Of two documents the exact one (see the module); of signatures the estimate of t, ± 0.04 at 0.7."""
-    if isinstance(a, Document) and isinstance(b, Document):
-        return _decide(_jaccard(a.features, b.features), a, b)
-    first, second = _hashes_of(a), _hashes_of(b)
-    return float(np.mean(first == second)) if len(first) and len(second) else 0.0
-
-
-def _hashes_of(one: Document | Signature) -> np.ndarray:
-    if isinstance(one, Signature):
-        return np.frombuffer(one.minhash, dtype="<u4")
-    return minhashes([one.features])[0] if len(one.features) else np.array([], dtype=np.uint32)
+def similarity(a: Document, b: Document) -> float:
+    """In [0, 1]; see the module."""
+    return _decide(_jaccard(a.features, b.features), a, b)
 
 
 def _jaccard(a: np.ndarray, b: np.ndarray) -> float:

@@ -9,7 +9,6 @@ from functools import lru_cache
 import numpy as np
 
 PERMUTATIONS, BANDS, ROWS = 128, 32, 4
-VERSION = 1  # of features and hashes: stored signatures of another version must be made anew
 CHUNK = 4_000_000  # hashes worked on at a time
 
 
@@ -17,7 +16,7 @@ CHUNK = 4_000_000  # hashes worked on at a time
 def _coefficients() -> tuple[np.ndarray, np.ndarray]:
     """Odd multipliers and offsets of the PERMUTATIONS hash functions, drawn from BLAKE2b."""
     drawn = [
-        hashlib.blake2b(f"flywheel neardup {VERSION} {index}".encode(), digest_size=16).digest()
+        hashlib.blake2b(f"flywheel neardup 1 {index}".encode(), digest_size=16).digest()
         for index in range(PERMUTATIONS)
     ]
     both = np.frombuffer(b"".join(drawn), dtype="<u8").reshape(PERMUTATIONS, 2).astype(np.uint64)
