@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice, product
 from typing import Any
 
-from apps.evals.formats.rows import Bad, Line, Read, RowProblem, TaskRow, expected_of, json_lines, task, want
+from apps.evals.formats.rows import (
+    Bad,
+    Line,
+    Read,
+    RowProblem,
+    TaskRow,
+    checked_messages,
+    expected_of,
+    json_lines,
+    task,
+    want,
+)
 from workers.lib.verifiers.languages import CODE
 
 TYPES = {"dict": "object", "float": "number", "tuple": "array"}
@@ -51,8 +64,10 @@ def _row(record: dict, truths: dict[str, tuple[int, Any]]) -> TaskRow:
     identity = want(record.get("id"), str, "id", "BFCL names each question.")
     turns = want(record.get("question"), list, "question", "Give a list of turns.")
     _, truth = truths.pop(identity, (0, None))
+    if "initial_config" in record:
+        return _conversation(record, identity, turns, truth)
     if len(turns) != 1:
-        raise Bad("question", f"{len(turns)} turns. Only questions of one turn are read.")
+        raise Bad("question", f"{len(turns)} turns without an “initial_config”. Only multi_turn files have several.")
     language = next((name for name in LANGUAGES if name in identity), "")
     tools = [_tool(tool, f"function[{at}]", language) for at, tool in enumerate(record.get("function") or [])]
     if truth is None and NO_CALL not in identity and ANY_CALL not in identity:
@@ -68,6 +83,46 @@ def _row(record: dict, truths: dict[str, tuple[int, Any]]) -> TaskRow:
         key=identity, messages=turns[0], tools=tools, expected={"any_call": True} if ANY_CALL in identity else expected_of(calls), metadata={"category": category},
         names=NAMES,
     )  # fmt: skip
+
+
+def _conversation(record: dict, identity: str, turns: list, truth: Any) -> TaskRow:
+    """A task of multi_turn for the environment bfcl_turns: its tools, and what is right, come of BFCL's own classes."""
+    wanted = want(truth, list, "ground_truth", "Give the file possible_answer_… beside this one.")
+    if len(wanted) != len(turns):
+        raise Bad("ground_truth", f"{len(wanted)} turns, but the question has {len(turns)}.")
+    expected = [
+        [
+            _python_call(text, f"ground_truth[{turn}][{at}]")
+            for at, text in enumerate(want(calls, list, f"ground_truth[{turn}]", "Give a list."))
+        ]
+        for turn, calls in enumerate(wanted)
+    ]
+    category = identity.rsplit("_", 1)[0]
+    bfcl = {
+        "config": want(record["initial_config"], dict, "initial_config", "Give an object."),
+        "classes": want(record.get("involved_classes"), list, "involved_classes", "Give the names of classes."),
+        "turns": [checked_messages(turn, f"question[{at}]") if turn else [] for at, turn in enumerate(turns[1:], 1)],
+        "later_tools": want(record.get("missed_function", {}), dict, "missed_function", "Give an object."),
+        "excluded": want(record.get("excluded_function", []), list, "excluded_function", "Give a list."),
+        "long_context": "long_context" in category,
+    }
+    return task(
+        key=identity, messages=turns[0], expected={"turns": expected}, metadata={"category": category, "bfcl": bfcl},
+        names=NAMES,
+    )  # fmt: skip
+
+
+def _python_call(text: Any, name: str) -> dict:
+    """{"tool", "args", "positional"} of a call as Python writes it."""
+    try:
+        call = ast.parse(want(text, str, name, "Give a call."), mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError("no call of a name")
+        args = {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
+        made = {"tool": call.func.id, "args": args, "positional": [ast.literal_eval(item) for item in call.args]}
+        return json.loads(json.dumps(made, allow_nan=False))
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise Bad(name, f"not a call with literal arguments ({error}).") from error
 
 
 def _tool(function: Any, name: str, language: str) -> dict:

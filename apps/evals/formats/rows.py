@@ -204,6 +204,12 @@ def checked_expected(value: Any, name: str = "expected") -> dict:
         _check_constraint(value["constraint"], f"{name}.constraint")
     elif "tests" in value:
         _check_tests(value["tests"], f"{name}.tests")
+    elif "turns" in value:
+        for turn, calls in enumerate(
+            want(value["turns"], list, f"{name}.turns", "Give a list of calls for each turn.")
+        ):
+            for index, call in enumerate(want(calls, list, f"{name}.turns[{turn}]", "Give a list of calls.")):
+                _check_call(call, f"{name}.turns[{turn}][{index}]")
     elif "any_call" in value:
         if value["any_call"] is not True:
             raise Bad(f"{name}.any_call", "must be true. Leave it out where certain calls are expected.")

@@ -16,6 +16,7 @@ BUILTIN = {
     "workplace": "workers.lib.environments.workplace:Workplace",
     "workplace_assistant": "workers.lib.environments.workplace_assistant:WorkplaceAssistant",
     "customer_service": "workers.lib.environments.customer_service:CustomerService",
+    "bfcl_turns": "workers.lib.environments.bfcl:BfclTurns",
 }
 KINDS = {
     "single_turn": "workers.lib.environments.single_turn:SingleTurn",
@@ -116,7 +117,11 @@ def _class(where: str) -> Any:
 
 def is_multi_turn(spec: dict) -> bool:
     """Whether episodes of this spec have several turns, without loading what they need."""
-    return spec.get("kind") in ("replay", *REMOTE) or spec.get("name") in ("workplace_assistant", "customer_service")
+    return spec.get("kind") in ("replay", *REMOTE) or spec.get("name") in (
+        "workplace_assistant",
+        "customer_service",
+        "bfcl_turns",
+    )
 
 
 def gold_calls(task: dict) -> list[dict]:
