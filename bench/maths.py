@@ -1,13 +1,14 @@
 """Answers in mathematics: ours and math-verify alone, against pairs of known truth. See README.md.
 
-`python -m bench.maths [--file PAIRS] [--wrong]`: errors, false positives and false negatives by kind.
+`python -m bench.maths [--file PAIRS] [--tests MATH-VERIFY] [--wrong]`: errors, false positives and false negatives by kind.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import resource
-import time
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,6 +36,22 @@ def pairs(path: Path = PAIRS) -> Iterator[Pair]:
             yield Pair(kind, gold, answer.replace("⏎", "\n"), line[0] == "=")
 
 
+def their_pairs(repository: Path) -> Iterator[Pair]:
+    """The (gold, prediction, verdict) triples in the tests of a clone of huggingface/Math-Verify; `repository` may be bare."""
+    for name in ("test_all", "test_numina_cases", "test_open_thoughts", "test_yujianll", "test_boxed"):
+        source = subprocess.run(
+            ["git", "-C", repository, "show", f"HEAD:tests/{name}.py"], check=True, capture_output=True, text=True
+        ).stdout
+        for node in ast.walk(ast.parse(source)):
+            values = (
+                [item.value for item in node.elts if isinstance(item, ast.Constant)]
+                if isinstance(node, ast.Tuple)
+                else []
+            )
+            if len(values) >= 3 and isinstance(values[0], str) and isinstance(values[1], str) and values[2] in (0, 1):
+                yield Pair(name, values[0], values[1], bool(values[2]))
+
+
 def ours(pair: Pair) -> bool | None:
     from workers.lib.verifiers import Rollout, build
 
@@ -54,23 +71,23 @@ def theirs(pair: Pair) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--file", type=Path, default=PAIRS)
+    parser.add_argument(
+        "--tests", type=Path, help="a clone of Math-Verify, whose own test pairs are judged by ours instead"
+    )
     parser.add_argument("--wrong", action="store_true", help="print the pairs that ours gets wrong")
     parser.add_argument("--ours", action="store_true", help="leave math-verify out")
     chosen = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))  # math-verify has no limit of memory
     counts: Counter = Counter()
-    judges = {"ours": ours} if chosen.ours else {"ours": ours, "math-verify": theirs}
-    seconds: Counter = Counter()
-    for pair in pairs(chosen.file):
+    judges = {"ours": ours} if chosen.ours or chosen.tests else {"ours": ours, "math-verify": theirs}
+    for pair in their_pairs(chosen.tests) if chosen.tests else pairs(chosen.file):
         counts[pair.kind, "n"] += 1
         for name, judge in judges.items():
-            started = time.process_time()
             try:
                 verdict = judge(pair)
             except Exception as error:
                 verdict = None
                 print(f"{name}: {type(error).__name__} for {pair}")
-            seconds[name] += time.process_time() - started
             if verdict != pair.truth:
                 counts[
                     pair.kind, name, "masked" if verdict is None else "false positive" if verdict else "false negative"
