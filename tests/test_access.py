@@ -47,7 +47,7 @@ pytestmark = pytest.mark.django_db
 
 OPEN = {"core:login", "core:logout", "core:projects", "healthz", "api:schema", "api:docs", "protocol:nothing"}
 ADMIN_ONLY = {
-    "core:settings", "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save",
+    "core:settings", "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save", "reviews:probe_waive",
     "trajectories:retention", "trajectories:redaction_switch", "trajectories:redaction_add", "promotion:create_channel",
     "promotion:policy_save", "promotion:policy_import",
     "trajectories:redaction_edit", "trajectories:redaction_delete", "failures:rubric_save", "failures:rubric_switch",
@@ -61,7 +61,7 @@ WRITES = {
     "evals:import_start", "evals:export_holdout", "evals:versions_with_holdout", "evals:general", "evals:make_variants",
     "evals:variant_job_start", "evals:variant_job_stop", "evals:end_batch", "evals:confirm_task", "evals:judge_variant", "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:judge",
     "reviews:answer", "reviews:rule", "reviews:policy_save", "reviews:verifier_create", "reviews:verifier_check",
-    "reviews:verifier_save", "reviews:verifier_try", "reviews:probe_run", "reviews:probe_cancel", "reviews:score_run",
+    "reviews:verifier_save", "reviews:verifier_try", "reviews:probe_run", "reviews:probe_cancel", "reviews:probe_waive", "reviews:score_run",
     "reviews:undo", "reviews:override", "training:cancel", "training:resume", "promotion:make_report", "promotion:prepare", "promotion:promote",
     "promotion:rollback", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
     "trajectories:bulk_keep", "trajectories:save_view", "trajectories:delete_view", "trajectories:feedback",
@@ -185,7 +185,7 @@ def world(data_dir: Path) -> dict[str, Any]:
                 [f"reviews:verifier{name}" for name in ("", "_edit", "_save", "_try")] + ["reviews:probe_run"],
                 environment.verifier.pk,
             ),
-            **dict.fromkeys([f"reviews:probe{name}" for name in ("", "_status", "_cancel")], probe.pk),
+            **dict.fromkeys([f"reviews:probe{name}" for name in ("", "_status", "_cancel", "_waive")], probe.pk),
             "reviews:rescore": rescore.pk,
             **dict.fromkeys(("training:detail", "training:status", "training:cancel", "training:resume"), training.pk),
             "promotion:model": adapter.pk,
@@ -289,6 +289,8 @@ def key_args(name: str) -> list:
         return [1]
     if name.startswith("protocol:") or name in ("environments_api:environment", "reviews_api:lock"):
         return ["x", 1, *(["tool"] if name == "protocol:tool" else [])]
+    if name in ("reviews_api:probe", "reviews_api:probe_cancel", "reviews_api:probe_waive"):
+        return [UUID(int=1)]
     bare = ("api:trajectories", "api:batch", "evals_api:sets")
     if name in bare or name.startswith(("otlp:", "hosted:", "environments_api:", "reviews_api:")):
         return []

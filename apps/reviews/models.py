@@ -158,7 +158,31 @@ class ProbeRun(Job):
     verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="probe_runs")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="probe_runs")
     eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="probe_runs")
-    failed = models.PositiveIntegerField(null=True, help_text="Findings of high severity; null until it has ended")
+    failed = models.PositiveIntegerField(null=True, help_text="Findings that lock; null until it has ended")
+
+
+class ProbeWaiver(models.Model):
+    """What one probe of a run found, accepted by a person: why. Only ever added."""
+
+    run = models.ForeignKey(ProbeRun, models.CASCADE, related_name="waivers")
+    probe = models.CharField(max_length=60)
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    reason = models.TextField()
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-at",)
+        constraints = [
+            models.UniqueConstraint(fields=["run", "probe"], name="one_waiver_per_probe"),
+            models.CheckConstraint(name="waiver_has_reason", condition=~Q(reason="")),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} accepted by {self.by}"
+
+    @property
+    def name(self) -> str:
+        return self.probe.replace("_", " ")
 
 
 class Rescore(Job):

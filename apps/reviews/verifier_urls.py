@@ -17,4 +17,5 @@ urlpatterns = [
     path("probes/<uuid:pk>/", verifiers.probe, name="probe"),
     path("probes/<uuid:pk>/status/", verifiers.probe_status, name="probe_status"),
     path("probes/<uuid:pk>/cancel/", verifiers.cancel_probe, name="probe_cancel"),
+    path("probes/<uuid:pk>/waive/", verifiers.waive_probe, name="probe_waive"),
 ]

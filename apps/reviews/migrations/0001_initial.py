@@ -196,9 +196,7 @@ class Migration(migrations.Migration):
                 ("finished_at", models.DateTimeField(null=True)),
                 (
                     "failed",
-                    models.PositiveIntegerField(
-                        help_text="Findings of high severity; null until it has ended", null=True
-                    ),
+                    models.PositiveIntegerField(help_text="Findings that lock; null until it has ended", null=True),
                 ),
                 (
                     "created_by",
@@ -443,6 +441,37 @@ class Migration(migrations.Migration):
                         ),
                         name="review_policy_in_range",
                     )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ProbeWaiver",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("probe", models.CharField(max_length=60)),
+                ("reason", models.TextField()),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="waivers", to="reviews.proberun"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-at",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "probe"), name="one_waiver_per_probe"),
+                    models.CheckConstraint(condition=models.Q(("reason", ""), _negated=True), name="waiver_has_reason"),
                 ],
             },
         ),

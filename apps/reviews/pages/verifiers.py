@@ -18,7 +18,9 @@ from apps.evals.models import Task
 from apps.reviews import rescoring, specs
 from apps.reviews.actions import environment_locks, lock_state
 from apps.reviews.forms import ProbeForm
+from apps.reviews.lock import ReviewError
 from apps.reviews.models import ProbeRun
+from apps.reviews.waivers import waive
 
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -78,6 +80,7 @@ def probe(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         "run": run,
         "report": run.result,
         "findings": grouped(run.result, keys),
+        "waivers": run.waivers.select_related("by"),
         "applied": applied,
         "idle": idle,
     }
@@ -120,4 +123,15 @@ def cancel_probe(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     run = get_object_or_404(ProbeRun, project=project, pk=pk)
     if not cancel(run, by=request.user):
         messages.info(request, "These probes have already finished.")
+    return redirect("reviews:probe", project.slug, pk)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def waive_probe(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    run = get_object_or_404(ProbeRun.objects.select_related("project"), project=project, pk=pk)
+    try:
+        waive(run=run, probe=request.POST.get("probe", ""), reason=request.POST.get("reason", ""), by=request.user)
+    except ReviewError as error:
+        messages.error(request, str(error))
     return redirect("reviews:probe", project.slug, pk)

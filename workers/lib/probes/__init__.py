@@ -3,9 +3,9 @@
 from workers.lib.probes.cheating import Cheat
 from workers.lib.probes.promises import is_stochastic, promises_of, rubrics_of
 from workers.lib.probes.run import attack
-from workers.lib.probes.types import Finding, Options, ProbeResult, Report, Scorer
+from workers.lib.probes.types import Finding, Options, ProbeResult, Report, Scorer, locking
 
 __all__ = [
     "Cheat", "Finding", "Options", "ProbeResult", "Report", "Scorer", "attack", "is_stochastic",
-    "promises_of", "rubrics_of",
+    "locking", "promises_of", "rubrics_of",
 ]  # fmt: skip

@@ -1,0 +1,241 @@
+"""Hack probes over REST: start them, follow them, read what they found, accept a finding. The key decides the project."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404
+from drf_spectacular.utils import extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core import jobs
+from apps.environments.api import JSON, PAGING, body_of, described, page_of
+from apps.environments.models import Environment
+from apps.evals.models import EvalSet
+from apps.reviews import rescoring
+from apps.reviews.lock import ReviewError
+from apps.reviews.models import ProbeRun
+from apps.reviews.waivers import waive
+
+NAME = re.compile(r"([-a-zA-Z0-9_]{1,80})@(\d{1,9})")
+MOST_TASKS = 200
+FINDING = {
+    "type": "object",
+    "required": ["probe", "severity", "task", "reason", "shown"],
+    "properties": {
+        "probe": {"type": "string"},
+        "severity": {"enum": ["high", "medium"]},
+        "task": {"type": "string"},
+        "what": {"type": "string"},
+        "reason": {"type": "string"},
+        "shown": {"type": "string", "description": "The output, at most 2,000 characters of it"},
+        "reward": {"type": ["number", "null"]},
+        "gold_reward": {"type": ["number", "null"], "description": "What the right output gets"},
+        "plain_reward": {"type": ["number", "null"], "description": "What honest wrong outputs get at best"},
+        "path": {"type": "array", "items": {"type": "string"}, "description": "How the search made it"},
+    },
+}
+RUN = {
+    "type": "object",
+    "required": ["id", "verifier", "hash", "environment", "eval_set", "state", "done", "locks", "created_at"],
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "verifier": {"type": "string"},
+        "hash": {"type": "string"},
+        "environment": {"type": "string"},
+        "eval_set": {"type": "string"},
+        "state": {"type": "string"},
+        "done": {"type": "integer", "description": "Outputs scored so far"},
+        "label": {"type": "string"},
+        "error": {"type": "string"},
+        "locks": {"type": ["integer", "null"], "description": "Findings that keep training locked; null until the end"},
+        "created_at": {"type": "string", "format": "date-time"},
+    },
+}
+WAIVER = {
+    "type": "object",
+    "required": ["probe", "reason", "by", "at"],
+    "properties": {
+        "probe": {"type": "string"}, "reason": {"type": "string"}, "by": {"type": ["string", "null"]},
+        "at": {"type": "string", "format": "date-time"},
+    },
+}  # fmt: skip
+REPORT = {
+    "type": "object",
+    "required": [*RUN["required"], "findings", "probes", "waivers"],
+    "properties": RUN["properties"]
+    | {
+        "findings": {"type": "array", "items": FINDING},
+        "probes": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "Every probe: how many outputs, which rewards",
+        },
+        "notes": {"type": "array", "items": {"type": "string"}},
+        "waivers": {"type": "array", "items": WAIVER},
+    },
+}
+START = {
+    "type": "object",
+    "required": ["environment", "eval_set"],
+    "properties": {
+        "environment": {"type": "string", "description": "slug@version"},
+        "eval_set": {"type": "string", "format": "uuid", "description": "Its tasks that are not held out are used"},
+        "tasks": {"type": "integer", "minimum": 1, "maximum": MOST_TASKS},
+    },
+}
+WAIVE = {
+    "type": "object",
+    "required": ["probe", "reason"],
+    "properties": {"probe": {"type": "string"}, "reason": {"type": "string", "minLength": 1}},
+}
+PAGE = {
+    "type": "object",
+    "required": ["results", "next"],
+    "properties": {"results": {"type": "array", "items": RUN}, "next": {"type": ["integer", "null"]}},
+}
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_probes_list", responses=described({200: PAGE}, 400), parameters=PAGING,
+    description="Runs of the hack probes, the newest first.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_probes_start", request={JSON: START},
+    responses=described({201: RUN}, 400, 404, 409, 413),
+    description="Queues the probes of an environment's verifier. Read the run until its state is final.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def probes(request: Request) -> Response:
+    if request.method == "POST":
+        return _start(request)
+    page, after = page_of(request, _runs(request).order_by("-created_at"))
+    return Response({"results": [as_json(row) for row in page], "next": after})
+
+
+def _start(request: Request) -> Response:
+    body = body_of(request)
+    tasks = body.get("tasks", rescoring.PROBED_TASKS)
+    if not isinstance(tasks, int) or isinstance(tasks, bool) or not 1 <= tasks <= MOST_TASKS:
+        raise ValidationError({"path": "tasks", "error": f"a whole number from 1 to {MOST_TASKS}"})
+    environment, eval_set = _environment(request, body.get("environment")), _eval_set(request, body.get("eval_set"))
+    try:
+        run = rescoring.submit_probe(
+            environment=environment, eval_set=eval_set, by=request.auth.created_by, tasks=tasks
+        )
+    except rescoring.RescoringError as error:
+        return Response({"detail": str(error)}, status=409)
+    return Response(as_json(run), status=201)
+
+
+def _environment(request: Request, given: Any) -> Environment:
+    named = NAME.fullmatch(given) if isinstance(given, str) else None
+    if named is None:
+        raise ValidationError({"path": "environment", "error": "“slug@version”, such as “workplace@1”"})
+    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
+    found = rows.filter(slug=named[1], version=int(named[2])).first()
+    if found is None:
+        raise NotFound("No environment of this project has this name and version.")
+    return found
+
+
+def _eval_set(request: Request, given: Any) -> EvalSet:
+    try:
+        pk = UUID(given) if isinstance(given, str) else None
+    except ValueError:
+        pk = None
+    if pk is None:
+        raise ValidationError({"path": "eval_set", "error": "the id of an eval set"})
+    found = EvalSet.objects.filter(project=request.auth.project, pk=pk).first()
+    if found is None:
+        raise NotFound("No eval set of this project has this id.")
+    return found
+
+
+@extend_schema(
+    operation_id="v1_probes_read", responses=described({200: REPORT}, 404),
+    description="State and progress; once it has ended, its findings, worst first, and what was accepted.",
+)  # fmt: skip
+@api_view(["GET"])
+def probe(request: Request, pk: UUID) -> Response:
+    return Response(_report(_find(request, pk)))
+
+
+@extend_schema(
+    operation_id="v1_probes_cancel", request=None, responses=described({200: RUN}, 404, 409),
+    description="Stops probes that have not finished.",
+)  # fmt: skip
+@api_view(["POST"])
+def cancel(request: Request, pk: UUID) -> Response:
+    run = _find(request, pk)
+    if not jobs.cancel(run, by=request.auth.created_by):
+        return Response({"detail": "These probes have already finished."}, status=409)
+    return Response(as_json(_find(request, pk)))
+
+
+@extend_schema(
+    operation_id="v1_probes_waive", request={JSON: WAIVE}, responses=described({200: REPORT}, 400, 403, 404, 409, 413),
+    description="Accepts the findings of one probe of this run, with a reason: they no longer lock. The key's creator must "
+    "be an admin of the project; it is in the audit log.",
+)  # fmt: skip
+@api_view(["POST"])
+def accept(request: Request, pk: UUID) -> Response:
+    run, body = _find(request, pk), body_of(request)
+    for name in ("probe", "reason"):
+        if not isinstance(body.get(name), str) or not body[name].strip():
+            raise ValidationError({"path": name, "error": "text that is not empty"})
+    try:
+        waive(run=run, probe=body["probe"], reason=body["reason"], by=request.auth.created_by)
+    except ReviewError as error:
+        return Response({"detail": str(error)}, status=409)
+    except (PermissionDenied, Http404):
+        return Response({"detail": "Only a key that an admin of the project has made may accept findings."}, status=403)
+    return Response(_report(_find(request, pk)))
+
+
+def _runs(request: Request) -> Any:
+    return ProbeRun.objects.filter(project=request.auth.project).select_related(
+        "project", "verifier", "environment", "eval_set"
+    )
+
+
+def _find(request: Request, pk: UUID) -> ProbeRun:
+    found = _runs(request).filter(pk=pk).first()
+    if found is None:
+        raise NotFound("No probes of this project have this id.")
+    return found
+
+
+def as_json(run: ProbeRun) -> dict[str, Any]:
+    return {
+        "id": str(run.pk),
+        "verifier": str(run.verifier),
+        "hash": run.verifier.hash,
+        "environment": str(run.environment),
+        "eval_set": str(run.eval_set),
+        "state": run.state,
+        "done": run.done,
+        "label": run.label,
+        "error": run.error,
+        "locks": run.failed,
+        "created_at": run.created_at,
+    }
+
+
+def _report(run: ProbeRun) -> dict[str, Any]:
+    waivers = run.waivers.select_related("by")
+    return as_json(run) | {
+        "findings": run.result.get("failed", []),
+        "probes": run.result.get("probes", []),
+        "notes": run.result.get("notes", []),
+        "waivers": [
+            {"probe": row.probe, "reason": row.reason, "by": str(row.by) if row.by else None, "at": row.at}
+            for row in waivers
+        ],
+    }

@@ -1,0 +1,47 @@
+"""Findings of the probes that a person accepts, with a reason: they no longer keep training locked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+
+from apps.core.access import get_membership
+from apps.core.actions import audit
+from apps.core.models import Role
+from apps.reviews.lock import ReviewError
+from apps.reviews.models import ProbeRun, ProbeWaiver
+from workers.lib.probes import locking
+
+
+@transaction.atomic
+def waive(*, run: ProbeRun, probe: str, reason: str, by: Any) -> ProbeWaiver:
+    """Accepts what one probe of a run found, in this run only: a new run asks again. Needs the role admin and a reason;
+    stands in the audit log. Raises ReviewError."""
+    get_membership(by, run.project.slug, Role.ADMIN)
+    run = ProbeRun.objects.select_for_update().get(pk=run.pk)
+    found = [item["severity"] for item in run.result.get("failed", []) if item["probe"] == probe]
+    if not found:
+        raise ReviewError(f"These probes have no finding of “{probe[:80]}” to accept.")
+    if not reason.strip():
+        raise ReviewError("Enter a reason why these findings may stay.")
+    waiver, made = ProbeWaiver.objects.get_or_create(
+        run=run, probe=probe, defaults={"reason": reason.strip(), "by": by}
+    )
+    if not made:
+        raise ReviewError(
+            f"The findings of “{probe}” have been accepted before, by {waiver.by or 'somebody who has left'}."
+        )
+    ProbeRun.objects.filter(pk=run.pk).update(failed=still_locking(run))
+    audit(
+        "probes.waived", project=run.project, by=by, target=run, verifier=str(run.verifier), probe=probe,
+        findings=len(found), reason=waiver.reason,
+    )  # fmt: skip
+    return waiver
+
+
+def still_locking(run: ProbeRun) -> int:
+    """Findings that keep training locked, without those that were accepted."""
+    accepted = set(run.waivers.values_list("probe", flat=True))
+    left = [item["severity"] for item in run.result.get("failed", []) if item["probe"] not in accepted]
+    return locking(left, run.result.get("many_medium", 5))
