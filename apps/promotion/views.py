@@ -21,6 +21,7 @@ from apps.promotion.signing import document_of, is_signed, signed_document
 from apps.registry.models import ModelVersion
 
 SIDE_BY_SIDE = 30
+IN_OTHER_UNITS = ("tokens", "latency", "latency_p95")  # than the chart's shares
 
 
 @project_view()
@@ -105,7 +106,9 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         pk=pk,
     )
     checks = row.report["checks"]
-    measured = [check for check in reversed(checks) if check["high"] is not None]
+    measured = [
+        check for check in reversed(checks) if check["high"] is not None and check["name"] not in IN_OTHER_UNITS
+    ]
     if pairs := moved_pairs(row):
         record_output_view(row.candidate, by=request.user)
     return render(

@@ -37,7 +37,12 @@ def addresses(world: World, by: Any) -> list[str]:
         ("training:detail", world.training.pk), ("promotion:model", world.grpo.model_version_id),
         ("promotion:report", world.report.pk),
     ]  # fmt: skip
-    return [reverse(name, args=[slug]) for name in STATIONS] + [reverse(name, args=[slug, pk]) for name, pk in rows]
+    pair = reverse("promotion:pair", args=[slug, world.baseline.pk, world.grpo.pk])
+    return (
+        [reverse(name, args=[slug]) for name in STATIONS]
+        + [reverse(name, args=[slug, pk]) for name, pk in rows]
+        + [pair]
+    )
 
 
 def check(page: Any, address: str) -> None:
