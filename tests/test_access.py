@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
@@ -19,6 +20,7 @@ from apps.evals.models import EvalSet
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.reclassify import start as start_reclassification
 from apps.promotion import actions as promotion
+from apps.promotion.gate.policy import Policy, as_toml
 from apps.reviews.actions import open_review
 from apps.reviews.policy import DEFAULTS
 from apps.reviews.rescoring import submit_probe, submit_rescore
@@ -42,6 +44,7 @@ from tests.factories import (
     make_user,
     override,
 )
+from workers.lib.typed import plain
 
 pytestmark = pytest.mark.django_db
 
@@ -121,6 +124,7 @@ def world(data_dir: Path) -> dict[str, Any]:
             "reviews:policy_save": DEFAULTS | {"reason": "test"},
             "reviews:verifier_create": {"name": "new", "spec": '{"kind": "calls"}'},
             "reviews:verifier_save": {"spec": '{"kind": "calls"}'},
+            "promotion:policy_save": plain(Policy()) | {"reason": "test"},
             "promotion:make_report": {"baseline": before.pk, "candidate": after.pk},
         },
         "pks": {
@@ -248,9 +252,15 @@ def url_of(name: str, world: dict[str, Any]) -> str:
     return reverse(name, args=args)
 
 
+def body_of(name: str, world: dict[str, Any]) -> dict[str, Any]:
+    if name == "promotion:policy_import":  # a file is read once
+        return {"reason": "test", "file": SimpleUploadedFile("policy.toml", as_toml(Policy()).encode())}
+    return world["bodies"].get(name, {})
+
+
 def ask(client: Client, name: str, world: dict[str, Any]) -> int:
     url = url_of(name, world)
-    response = client.post(url, world["bodies"].get(name, {})) if name in WRITES else client.get(url)
+    response = client.post(url, body_of(name, world)) if name in WRITES else client.get(url)
     return response.status_code
 
 
@@ -336,7 +346,7 @@ def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], value: s
     admin = logged_in(admin_of(world["project"]))
     for name in PAGES:
         if name in WRITES:
-            body = world["bodies"].get(name, {}) | dict.fromkeys(NUMBERS, value) | {"did": "assign"}
+            body = body_of(name, world) | dict.fromkeys(NUMBERS, value) | {"did": "assign"}
             if not name.startswith(("core:", "trajectories:redaction", "trajectories:retention")):
                 assert admin.post(url_of(name, world), body).status_code < 500, name
         else:

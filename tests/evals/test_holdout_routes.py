@@ -23,7 +23,7 @@ from apps.failures.models import Failure, JudgeVerdict, Reclassification, Reclas
 from apps.reviews.models import Judgement, Rescore
 from apps.trajectories.actions import redaction
 from tests.factories import admin_of, make_failed, make_key, make_member, make_trajectory
-from tests.test_access import ADMIN_ONLY, PAGES, WRITES, logged_in, url_of, world
+from tests.test_access import ADMIN_ONLY, PAGES, WRITES, body_of, logged_in, url_of, world
 
 __all__ = ["world"]
 pytestmark = pytest.mark.django_db
@@ -129,7 +129,7 @@ def given(name: str, scene: dict[str, Any]) -> dict[str, Any]:
 
 
 def send(client: Client, name: str, scene: dict[str, Any], **headers: str) -> Any:
-    url, body = url_of(name, scene), scene["bodies"].get(name, {}) | given(name, scene)
+    url, body = url_of(name, scene), body_of(name, scene) | given(name, scene)
     posts = name in WRITES | {"evals:new_run", "trajectories:redaction_test"}
     response = (client.post if posts else client.get)(url, body, **headers)
     b"".join(response.streaming_content) if response.streaming else response.content
