@@ -88,8 +88,8 @@ NOTHING: dict[str, str] = {
     "variant_job_stop confirm_task judge_variant remove_task cancel",
     "environments": "list new connect test_connection import_grader detail",
     "reviews": "policy policy_save score_run override queue rule verifier_new verifier_create verifier_check verifier "
-    "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel",
-    "reviews_api": "lock locks",
+    "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel probe_waive",
+    "reviews_api": "lock locks probes probe probe_cancel probe_waive",
     "training": "detail status resume cancel",
     "promotion_api": "policy promote",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
