@@ -15,7 +15,7 @@ from workers import rescore
 from workers.lib.environments import EnvironmentFailed, load
 from workers.lib.environments.episodes import ToolEpisode
 from workers.lib.environments.workplace_assistant import own_tasks
-from workers.lib.policies import PolicyError
+from workers.lib.policies import PolicyError, Reply
 from workers.lib.program import StopFlag
 from workers.lib.rollouts import EXCEEDED, Finished, Limits, rollout
 from workers.lib.specs import StoredSample
@@ -24,6 +24,7 @@ from workers.lib.verifiers import Rollout, Score
 TASK = own_tasks()[0]
 SPEC: dict = {"kind": "builtin", "name": "workplace_assistant", "harness": {}, "verifier": {}}
 SHORT = Limits(seconds=0.05)
+TOOLS = [{"type": "function", "function": {"name": LOOK["tool_calls"][0]["function"]["name"], "parameters": {}}}]
 
 
 def one(policy: Scripted, limits: Limits = SHORT, spec: dict = SPEC, task: dict = TASK) -> Finished:
@@ -62,6 +63,44 @@ def test_what_the_agent_exceeds_fails(kind: str) -> None:
     done = one(policy, limits)
     assert (done.stop_reason, done.score.masked, done.score.success, done.score.reward) == (reason, False, False, 0)
     assert done.score.details[0] == EXCEEDED[reason] and done.truncated and done.rollout.stats["stop_reason"] == reason
+
+
+class Writes(Scripted):
+    """Calls a tool, and at last says what is right, in turns of so many tokens."""
+
+    def __init__(self, tokens: list[int], cut: bool = False) -> None:
+        super().__init__(lambda _: LOOK)
+        self.tokens, self.cut, self.budgets = tokens, cut, list[int | None]()
+
+    async def answer(self, messages: list[dict], tools: list[dict], **rest: Any) -> Reply:
+        turn = sum(message["role"] == "assistant" for message in messages)
+        self.budgets.append(rest.get("most"))
+        said = assistant(text="right") if turn == len(self.tokens) - 1 else LOOK
+        return Reply(said, output_tokens=self.tokens[turn], truncated=self.cut)
+
+
+RIGHT = {"verifier": {"kind": "exact", "values": ["right"]}}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cut", "reason", "reward"),
+    [
+        ([50], False, "tokens", 0),
+        ([5, 50], False, "tokens", 0),
+        ([6, 6], False, "tokens", 0),
+        ([11, 1], False, "tokens", 0),
+        ([10], True, "tokens", 0),
+        ([10], False, "stop", 1),
+        ([4, 6], False, "stop", 1),
+    ],
+)
+def test_the_last_answer_counts_into_the_tokens(tokens: list, cut: bool, reason: str, reward: int) -> None:
+    task = {"id": "t", "messages": [{"role": "user", "content": "Do it."}], "tools": TOOLS}
+    for kind in ("single_turn", "replay") if len(tokens) == 1 else ("replay",):
+        policy = Writes(tokens, cut)
+        done = one(policy, Limits(tokens=10), {"kind": kind, "harness": {}} | RIGHT, task)
+        assert (done.stop_reason, done.score.reward, done.score.success) == (reason, reward, bool(reward))
+        assert policy.budgets == [10 - sum(tokens[:turn]) for turn in range(len(policy.budgets))]
 
 
 def test_a_servers_failure_masks_also_where_the_agent_waited_long() -> None:

@@ -49,7 +49,9 @@ class Scripted:
     async def responds(self) -> bool:
         return self.alive
 
-    async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply:
+    async def answer(
+        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+    ) -> Reply:
         self.open += 1
         self.most = max(self.most, self.open)
         try:

@@ -204,6 +204,12 @@ def test_no_call_may_be_what_is_expected() -> None:
         (json.dumps(BOOK), {}, 0.0),
         (native(("do_it_all", {})), {}, 0.0),
         (native(("do_it_all", "{")), {}, 0.0),
+        ("<tool_call>{", {}, 0.0),
+        ('<tool_call>pay(to="b")</tool_call>', {}, 0.0),
+        ("I do it.\n<tool_call></tool_call>", {}, 0.0),
+        ("<tool_call>\n<function=pay>\n<parameter=to>b</parameter>\n</function>\n</tool_call>", {}, 0.0),
+        ('<tool_call>[{"weather": "fine"}]</tool_call>', {}, 0.0),
+        ("A tool_call costs money.", {}, 1.0),
     ],
 )
 def test_no_call(answer: dict | str, options: dict, reward: float) -> None:

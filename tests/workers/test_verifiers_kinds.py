@@ -26,6 +26,7 @@ def score(spec: dict, output: str, expected: dict | None = None, clients: dict |
 
 # Answers
 
+WATTS = {"W": 1, "mW": 0.001, "MW": 1_000_000, "hp": 735.5}
 CITY = {"answer": ["Bern", "Berne"]}
 
 
@@ -41,6 +42,26 @@ CITY = {"answer": ["Bern", "Berne"]}
         ({"kind": "exact", "values": [7]}, "7", {}, True),
         ({"kind": "exact", "values": [True]}, "1", {}, False),
         ({"kind": "exact", "values": [{"a": 1}]}, '```json\n{"a": 1}\n```', {}, True),
+        *(
+            ({"kind": "exact", **own}, given, expected, right)
+            for wanted, given, right in (
+                ({"admin": False}, '{"admin": 0}', False),
+                ({"admin": 0}, '{"admin": false}', False),
+                ({"a": 1}, '{"a": true}', False),
+                ([[1]], "[[true]]", False),
+                ([[1]], "[true]", False),
+                ({"a": [{"b": 0.0}]}, '{"a": [{"b": false}]}', False),
+                ({"a": "x"}, '{"a": "X"}', False),
+                ({"a": 5}, '{"a": 5.0}', True),
+                (5, "5.0", True),
+                (5.0, "5", True),
+                (2**53 + 1, str(2**53), False),
+                ([True, None], "[true, null]", True),
+            )
+            for own, expected in (({"values": [wanted]}, {}), ({}, {"answer": [wanted]}))
+        ),
+        ({"kind": "exact", "values": [None]}, "no JSON", {}, False),
+        ({"kind": "exact", "values": [None]}, "null", {}, True),
         ({"kind": "exact"}, "", CITY, False),
         ({"kind": "number"}, "1,234.50", {"answer": 1234.5}, True),
         ({"kind": "number"}, "1234.51", {"answer": 1234.5}, False),
@@ -56,6 +77,20 @@ CITY = {"answer": ["Bern", "Berne"]}
         ({"kind": "number", "units": {"km": 1, "m": 0.001}}, "5000 m", {"answer": 5}, True),
         ({"kind": "number", "units": {"km": 1, "m": 0.001}}, "5 miles", {"answer": 5}, False),
         ({"kind": "number", "units": {"km": 1}, "unit_required": True}, "5", {"answer": 5}, False),
+        *(
+            ({"kind": "number", "units": WATTS}, given, {"answer": gold}, right)
+            for given, gold, right in (
+                ("5 mW", 5_000_000, False),
+                ("5 MW", 5_000_000, True),
+                ("5 mW", 0.005, True),
+                ("5 MW", 0.005, False),
+                ("5 w", 5, True),
+                ("5 W", 5, True),
+                ("5 mw", 5_000_000, False),
+                ("5 mw", 0.005, False),
+                ("5 HP", 3677.5, True),
+            )
+        ),
         ({"kind": "number", "units": {"$": 1}}, "$1,200", {"answer": 1200}, True),
         ({"kind": "number", "units": {"%": 0.01}}, "50%", {"answer": 0.5}, True),
         ({"kind": "number", "answer_in": "hashes"}, "4 + 4 = 8\n#### 8", {"answer": "8"}, True),

@@ -32,13 +32,15 @@ class ChatPolicy:
     async def responds(self) -> bool:
         return await self.client.responds()
 
-    async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply:
+    async def answer(
+        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+    ) -> Reply:
         turn = sum(message["role"] == "assistant" for message in messages)
         body = {
             "messages": [_readable(message) for message in messages],
             "temperature": self.sampling.temperature,
             "top_p": self.sampling.top_p,
-            "max_tokens": self.sampling.max_new_tokens,
+            "max_tokens": self.sampling.max_new_tokens if most is None else min(most, self.sampling.max_new_tokens),
             "seed": seed,
         }
         try:

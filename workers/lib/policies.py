@@ -49,8 +49,11 @@ class Policy(Protocol):
 
     shares_time: bool
 
-    async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply | None:
-        """The next assistant message; None where the policy has nothing more to say. Raises PolicyError."""
+    async def answer(
+        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+    ) -> Reply | None:
+        """The next assistant message; None where the policy has nothing more to say. Raises PolicyError. `most` tokens are
+        left to the episode; who generates in batches may write more, which the episode then fails for."""
 
     async def responds(self) -> bool:
         """Whether it answers a trivial question now: then a slow answer is its own doing, not that of a server which hangs."""
@@ -78,7 +81,9 @@ class EnginePolicy:
         self.thread = ThreadPoolExecutor(1, "engine")
         self.closed = False
 
-    async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply:
+    async def answer(
+        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+    ) -> Reply:
         # A seed of its own for each turn: the same words later on are not to give the same answer again.
         turn = sum(message["role"] == "assistant" for message in messages)
         prompt = Prompt(messages, [seed_of(seed, turn, 0)], tools)
@@ -170,7 +175,9 @@ class RecordedPolicy:
     def __init__(self, turns: list[list[dict]]) -> None:
         self.left = [iter(messages) for messages in turns]
 
-    async def answer(self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0) -> Reply | None:
+    async def answer(
+        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+    ) -> Reply | None:
         said = next(self.left[key], None)
         return None if said is None else Reply(said)
 

@@ -148,11 +148,13 @@ async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list
     while not episode.done:
         if limits.turns and len(replies) >= limits.turns:
             raise _Ended("turns")
-        if limits.tokens and sum(reply.output_tokens for reply in replies) >= limits.tokens:
+        left = limits.tokens - sum(reply.output_tokens for reply in replies)
+        if limits.tokens and left <= 0:
             raise _Ended("tokens")
         try:
             async with agent.running():
-                reply = await policy.answer(episode.messages, episode.offered, seed=seed, key=key)
+                most = left if limits.tokens else None
+                reply = await policy.answer(episode.messages, episode.offered, seed=seed, key=key, most=most)
         except _Overtime:
             masks = "" if await policy.responds() else "The model's server hung, or is too busy to answer."
             raise _Ended("time" if not masks else "policy error", masks) from None
@@ -165,6 +167,8 @@ async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list
         except _Overtime:
             masks = "" if await episode.responds() else f"The environment took longer than {limits.seconds:g} seconds."
             raise _Ended("time" if not masks else "environment error", masks) from None
+        if limits.tokens and (reply.output_tokens > left or (reply.truncated and reply.output_tokens == left)):
+            raise _Ended("tokens")  # also where it was the last answer
 
 
 class _Overtime(Exception):

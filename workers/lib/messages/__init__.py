@@ -19,7 +19,7 @@ from workers.lib.messages.calls import (
     tool_names,
     unread_calls,
 )
-from workers.lib.messages.compare import argument_share, call_key, normalise, same_call, same_value
+from workers.lib.messages.compare import argument_share, call_key, normalise, same_call, same_json, same_value
 from workers.lib.messages.content import (
     PROMPT_ROLES,
     REASONING_PARTS,
@@ -49,6 +49,6 @@ __all__ = [
     "arguments_of", "as_json", "call_key", "call_of", "calls_in", "calls_in_text", "calls_of", "chat_tool", "clean",
     "cleaned", "content_text", "exchanges", "flat_tool", "from_items", "function_of", "functions_of", "is_example", "is_prompt", "is_reasoning",
     "is_request", "json_of", "known_call", "last_answer", "last_request", "native_calls", "native_items", "normalise", "part_text", "read_json",
-    "reasoning_of", "same_call", "same_value", "schemas_of", "system_prompt", "text_of", "to_native", "to_text", "tool_names",
+    "reasoning_of", "same_call", "same_json", "same_value", "schemas_of", "system_prompt", "text_of", "to_native", "to_text", "tool_names",
     "unfenced", "unpacked", "unread_calls",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from workers.lib.messages.json_text import is_json, json_of
 NO_NAME = "broken call: a tool call has no name"
 NOT_A_CALL = "broken call: expected {“tool”: text, “args”: object}"
 BROKEN_TEXT = "broken JSON: the text sets out to be JSON and is none"
+BROKEN_TAG = "broken call: there is no call in JSON after <tool_call>"
 NAMES = ("name", "tool", "toolName", "tool_name")
 ARGUMENTS = ("arguments", "args", "parameters", "kwargs")
 TOOL_USE = (*ARGUMENTS, "input")
@@ -135,8 +136,13 @@ def arguments_of(given: Any) -> dict | None:
 def calls_in_text(text: str) -> list[ToolCall]:
     """The calls that a text is; none where it is an answer."""
     if _TAG in text:
-        return [call for part in text.split(_TAG)[1:] for call in _in_json(part.split(_END)[0])]
+        return [call for part in text.split(_TAG)[1:] for call in _in_tag(part.split(_END)[0])]
     return list(_in_json(unfenced(text)))
+
+
+def _in_tag(text: str) -> list[ToolCall]:
+    """The calls between tags: where none can be read, one that is broken."""
+    return list(_in_json(text)) or [ToolCall("", None, given=text, problem=BROKEN_TAG)]
 
 
 def _in_json(text: str) -> Iterator[ToolCall]:

@@ -36,6 +36,17 @@ def same_value(one: Any, other: Any) -> bool:
     return normalise(one) == normalise(other)
 
 
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal, texts to the letter: 5 is 5.0, true is not 1. None deeper than its reader allows."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(item, other[name]) for name, item in one.items())
+    return bool(one == other)
+
+
 def call_key(tool: str, args: dict | None) -> Hashable:
     """Equal for calls that are the same."""
     return tool, normalise(args or {})

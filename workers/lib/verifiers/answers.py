@@ -6,6 +6,7 @@ The right answers stand in the spec's `values`, else in the task's `expected.ans
 from __future__ import annotations
 
 import re
+from collections import Counter
 from decimal import Decimal, DecimalException
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ from msgspec import Meta
 
 from workers.lib.checks import plain
 from workers.lib.json_schema import JsonSchema, TooMuch
-from workers.lib.messages import json_of, unfenced
+from workers.lib.messages import json_of, read_json, same_json, unfenced
 from workers.lib.patterns import LONGEST, PatternError, as_bytes, pattern_of
 from workers.lib.typed import NotNegative, Number, Share
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unavailable, Unscorable, options, right_or_wrong
@@ -150,8 +151,10 @@ class Exact(Answer):
 
     def same(self, found: str, wanted: Any) -> bool:
         if not isinstance(wanted, str):
-            value = json_of(unfenced(found))
-            return type(value) is type(wanted) and value == wanted
+            try:
+                return same_json(read_json(unfenced(found)), wanted)
+            except ValueError:
+                return False
         given, right = (plain(found), plain(wanted)) if self.plain else (found, wanted)
         if self.by_value and (same := same_quantity(given, right)) is not None:
             return same
@@ -179,7 +182,9 @@ class NumberAnswer(Answer):
     def __init__(self, chosen: Any, path: str) -> None:
         super().__init__(chosen, path)
         self.absolute, self.relative = _decimal(chosen.tolerance), _decimal(chosen.relative)
-        self.units = {name.casefold(): _decimal(factor) for name, factor in chosen.units.items()}
+        self.units = {name: _decimal(factor) for name, factor in chosen.units.items()}
+        folded = Counter(name.casefold() for name in self.units)  # mW and MW are two units: there case counts
+        self.folded = {key: factor for name, factor in self.units.items() if folded[key := name.casefold()] == 1}
         self.needs_unit = chosen.unit_required
 
     def wanted(self, rollout: Rollout) -> list[Amount]:
@@ -217,8 +222,8 @@ class NumberAnswer(Answer):
         number, tail = found[0], text[found.end() :]
         if tail.startswith("/") and (part := re.match(r"/\d+", tail)):
             number, tail = number + part[0], tail[part.end() :]
-        unit = (text[: found.start()].strip() + " " + tail.strip()).strip().casefold()
-        factor, value = self.units.get(unit), decimal_of(number)
+        unit = (text[: found.start()].strip() + " " + tail.strip()).strip()
+        factor, value = self.units.get(unit, self.folded.get(unit.casefold())), decimal_of(number)
         return None if factor is None or value is None else value * factor
 
 
