@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from workers.lib.graders import run as run_grader
 from workers.lib.graders import sample_of
 from workers.lib.sandbox import Busy, CodeError, Limits, Pool, shared, visiting
+from workers.lib.sandbox.server import Server
 from workers.lib.verifiers import Rollout, build
 
 ENDLESS = "def grade(s, i):\n    while True: pass"
@@ -67,6 +69,37 @@ def test_who_waits_too_long_is_told(pool: Pool) -> None:
     Endless(pool, "two", 2).until(running=4, waiting=0)
     with pytest.raises(Busy), visiting("three", wait=0.01):
         pool.grade(TRIVIAL, {}, {})
+
+
+def test_what_starts_or_waits_while_the_pool_closes_does_not_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting, goes_on, ended = threading.Semaphore(0), threading.Event(), list[Any]()
+
+    class Slow(Server):
+        def __init__(self) -> None:
+            starting.release()
+            goes_on.wait()
+            super().__init__()
+
+        def close(self) -> None:
+            super().close()
+            ended.append(self.process.returncode)
+
+    monkeypatch.setattr("workers.lib.sandbox.pool.Server", Slow)
+    pool = Pool(2)
+    endless = [Endless(pool, "one", 2), Endless(pool, "two", 2)]
+    for _ in range(2):
+        starting.acquire()
+    for _ in range(6000):
+        if sum(pool._slots._waiting.values()) == 2:
+            break
+        threading.Event().wait(0.01)
+    pool.close()
+    goes_on.set()
+    for one in endless:
+        for thread in one.threads:
+            thread.join(60)
+    assert [outcome for one in endless for outcome in one.outcomes] == [CodeError] * 4
+    assert len(ended) >= 2 and None not in ended and not pool._all
 
 
 def test_a_place_is_given_back(pool: Pool) -> None:

@@ -95,7 +95,7 @@ def _too_much(item: Outcome, standard: Standard, options: Options, merit: float)
         return finding(
             item, standard, "medium", f"A wrong output gets almost what the right one gets: {item.wish.what}."
         )
-    return finding(item, standard, "medium", _climbs(item, climb)) if climb >= options.slack else None
+    return finding(item, standard, "medium", _climbs(item, climb)) if climb > options.slack + EPSILON else None
 
 
 def _climbs(item: Outcome, climb: float) -> str:

@@ -29,7 +29,9 @@ class Options:
     """How hard to attack, and what the verifier promises."""
 
     margin: float = 0.02  # a wrong answer must stay this share of max(1, |right one's reward|) below the right one
-    slack: float = 0.1  # a medium finding: paid so much more, of the range, than the output's merit explains
+    slack: float = (
+        0.1  # a medium finding: paid more than this above what the output's merit explains, as a share of the range
+    )
     steep: float = 0.5  # a high one
     stochastic: bool = False  # whether the same output may get another reward each time, as a judge's
     repeats: int = 8  # fresh scores that must confirm a finding where rewards vary

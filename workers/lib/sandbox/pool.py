@@ -86,6 +86,7 @@ class Pool:
         self._slots = Slots(size)
         self._idle: list[Server] = []
         self._all: set[Server] = set()
+        self._closes = 0
         self._pid = os.getpid()
 
     def grade(self, code: str, sample: dict, item: dict, *, limits: Limits = DEFAULT) -> float:
@@ -130,7 +131,8 @@ class Pool:
             return dict(server.guards)
 
     def close(self) -> None:
-        """Ends every server. The pool may be used again; it then starts new ones."""
+        """Ends every server and what waits for one. The pool may be used again; it then starts new ones."""
+        self._closes += 1
         for server in list(self._all):
             self._drop(server)
 
@@ -160,8 +162,12 @@ class Pool:
     @contextmanager
     def _server(self) -> Iterator[Server]:
         """A server for this thread alone: an idle one that lives, else a new one."""
+        closes = self._closes
         with self._slots.take(current()):
             server = self._living()
+            if self._closes != closes:  # while this run waited, or while its server started: nobody else would end it
+                self._drop(server)
+                raise CodeError("killed", "the pool was closed")
             try:
                 yield server
             finally:
