@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -9,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
-from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.urls import NoReverseMatch, URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
 from apps.automation.actions import set_schedule
@@ -295,16 +296,11 @@ def test_every_page(world: dict[str, Any]) -> None:
 
 def key_args(name: str) -> list:
     """Of a route that wants a key: something of the right form, which need not exist."""
-    if name == "reviews_api:review":
-        return [1]
-    if name.startswith("protocol:") or name in ("environments_api:environment", "reviews_api:lock"):
-        return ["x", 1, *(["tool"] if name == "protocol:tool" else [])]
-    if name in ("reviews_api:probe", "reviews_api:probe_cancel", "reviews_api:probe_waive"):
-        return [UUID(int=1)]
-    bare = ("api:trajectories", "api:batch", "evals_api:sets")
-    if name in bare or name.startswith(("otlp:", "hosted:", "environments_api:", "reviews_api:")):
-        return []
-    return [UUID(int=1)] if name.startswith("evals_api:") else ["x"]
+    for args in ([], ["x"], [1], [UUID(int=1)], ["x", 1], ["x", 1, "tool"]):
+        with suppress(NoReverseMatch):
+            reverse(name, args=args)
+            return args
+    raise AssertionError(f"{name}: say what it is given")
 
 
 def test_every_api_route_wants_a_key(world: dict[str, Any]) -> None:
