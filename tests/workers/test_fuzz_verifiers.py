@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 from tests.workers.cpu import processor_time
 from tests.workers.hostile import ANSWERS, CLIENTS, IN_SANDBOX, KINDS, messages, texts
+from workers.lib.chat_client import ChatError
 from workers.lib.sandbox.server import Server
 from workers.lib.verifiers import KINDS as REGISTRY
 from workers.lib.verifiers import Rollout, Score, Verifier, build
@@ -100,7 +101,16 @@ def test_what_breaks_a_verifier_that_works_for_others_has_failed(output: str, ta
 
 
 def fails_for(marked: str, answer: Any, instead: Any) -> Any:
-    return lambda messages: instead if marked in str(messages) else answer
+    def ask(messages: Any) -> Any:
+        found = instead if marked in str(messages) else answer
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return ask
+
+
+REFUSED, KEY = ChatError("HTTP 400: content filter", limit="refused"), ChatError("HTTP 401", final=True)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +119,12 @@ def fails_for(marked: str, answer: Any, instead: Any) -> Any:
         ({"kind": "judge", "rubric": "Good?"}, {"ask": fails_for("BOMB", '{"score": 3}', "no JSON")}, False),
         ({"kind": "judge", "rubric": "Good?"}, {"ask": lambda messages: "no JSON"}, True),
         ({"kind": "judge", "rubric": "Good?"}, {"ask": lambda messages: 1 / 0}, True),
+        *(({"kind": "judge", "rubric": "Good?", **mode}, {"ask": fails_for("BOMB", said, error)}, masks)
+            for error, masks in ((REFUSED, False), (ConnectionError("413"), False), (KEY, True))
+            for mode, said in (({}, '{"score": 3}'), ({"votes": 3}, '{"score": 3}'), ({"mode": "pairwise", "reference": "x"}, '{"better": "A"}'))),
+        *(({"kind": "reward_model"}, {"reward_model": fails_for("BOMB", said, instead)}, masks)
+            for said, masks in (({"rewards": [1.0]}, False), ({}, True), (ConnectionError("gone"), True))
+            for instead in ({}, {"rewards": []}, {"rewards": [1.0, 2.0]}, "1", None, ConnectionError("500"))),
         ({"kind": "reward_model"}, {"reward_model": fails_for("BOMB", [1.0], [math.nan])}, False),
         ({"kind": "reward_model"}, {"reward_model": lambda query: [math.nan]}, True),
         ({"kind": "reward_model"}, {"reward_model": lambda query: 1 / 0}, True),
@@ -118,9 +134,28 @@ def fails_for(marked: str, answer: Any, instead: Any) -> Any:
     ],
 )  # fmt: skip
 def test_a_judge_or_grader_that_fails_for_one_answer_only(spec: dict, clients: dict, masks: bool) -> None:
-    rollouts = [Rollout.of_text({"messages": []}, "BOMB")]
-    for score in (build(spec, clients=clients).score(rollouts[0]), *build(spec, clients=clients).score_group(rollouts)):
-        assert score.masked is masks and score.success is False and (masks or score.reward == 0)
+    for task in ({"messages": []}, {"messages": [], "demonstration": "Fine."}):
+        rollouts = [Rollout.of_text(task, "BOMB")]
+        verifier = build(spec, clients=clients)
+        for score in (verifier.score(rollouts[0]), *verifier.score_group(rollouts)):
+            assert score.masked is masks and score.success is False and (masks or score.reward == 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "client", "said"),
+    [({"kind": "judge", "rubric": "Good?"}, "ask", '{"score": 9}'), ({"kind": "reward_model"}, "reward_model", [0.9])],
+)
+def test_an_answer_that_came_while_the_server_was_away_is_judged_later(spec: dict, client: str, said: Any) -> None:
+    asked: list[Any] = []
+
+    def away_at_first(query: Any) -> Any:
+        asked.append(query)
+        if len(asked) == 1:
+            raise ConnectionError("gone")
+        return said
+
+    assert build(spec, clients={client: away_at_first}).score(Rollout.of_text({"messages": []}, "Fine.")).reward == 0.9
+    assert len(asked) == 3 and asked[0] == asked[2]
 
 
 def test_the_tests_of_one_answer_have_a_budget_together(monkeypatch: pytest.MonkeyPatch) -> None:

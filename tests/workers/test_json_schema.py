@@ -29,12 +29,16 @@ DOUBLING = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in 
         ({"$ref": "#"}, 3),
         ({"items": {"$ref": "#"}}, json.loads("[" * 400 + "]" * 400)),
         ({"uniqueItems": True}, [[at] for at in range(N)]),
+        (
+            {"items": {"allOf": [{"multipleOf": 10**4000 + at} for at in range(20)]}},
+            [10**4200 + at for at in range(200)],
+        ),
         ({"items": {"enum": [{"a": at} for at in range(5000)]}}, list(range(50_000))),
         ({"anyOf": [{"type": "string"}] * 1000}, list(range(60_000))),
         ({"patternProperties": {f"a{at}": {} for at in range(200)}}, {f"k{at}": 1 for at in range(5000)}),
         ({"contains": {"const": ["x" * 90] * 1000}}, [["x" * 90] * 1000] * 200),
     ],
-    ids=["doubling", "itself", "deep", "unique", "enum", "messages", "patterns", "const"],
+    ids=["doubling", "itself", "deep", "unique", "multiples", "enum", "messages", "patterns", "const"],
 )
 def test_a_schema_that_unfolds_ends_in_a_sentence(schema: dict, value: Any) -> None:
     with processor_time():
@@ -76,6 +80,10 @@ def test_a_schema_that_is_not_run_is_refused_when_it_is_saved(schema: Any, words
         ({"patternProperties": {"^n": {"type": "number"}}}, {"n1": "x", "m": "x"}, ["not of type 'number'"]),
         ({"pattern": r"^\p{L}+$"}, "é", []), ({"pattern": "^a$"}, "ab", ["does not match"]), ({"pattern": "a"}, 3, []),
         ({"properties": {"pattern": {"type": "string"}, "$ref": {"type": "string"}}}, {"pattern": "(?=", "$ref": "x"}, []),
+        *(({"items": {"multipleOf": step}}, [number * step_in / 100 for number in range(1, 2000)], []) for step, step_in in ((0.01, 1), (0.05, 5), (1, 100), (1e-300, 1))),
+        *(({"multipleOf": step}, value, ["is not a multiple"])
+            for step, value in ((0.01, 0.075), (0.01, 1e-9), (0.1, 0.30000000000000004), (2, 3), (2, 2**63 + 1), (1.5, 10**4000), (1e300, 1e299), (3, 10**400))),
+        *(({"multipleOf": step}, value, []) for step, value in ((0.1, 0.3), (0.01, -4.35), (2, 2.0), (1e-8, 1), (0.5, 10**4000), (1e308, 0), (2, True), (2, "x"))),
         ({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}, {}, []), (False, 1, ["False schema"]),
         ({"$defs": {"a": {"type": "integer"}}, "items": {"$ref": "#/$defs/a"}}, [1, "x"], ["not of type 'integer'"]),
     ],

@@ -119,6 +119,23 @@ def test_answers(spec: dict, output: str, expected: dict, right: bool) -> None:
     assert right or found.details
 
 
+@pytest.mark.parametrize(
+    ("output", "details"),
+    [
+        (json.dumps("x" * 200_000), []),
+        (json.dumps(["x" * 100_000] * 9), []),
+        ("[" * 60 + "]" * 60, []),
+        ("[" * 61 + "]" * 61, ["nested deeper than 60 levels"]),
+        ('{"a":' * 63 + "1" + "}" * 63, ["nested deeper than 60 levels"]),
+        ("[" * 100_000 + "]" * 100_000, ["nested deeper than 60 levels"]),
+        ("[1", ["broken JSON"]),
+    ],
+)
+def test_long_and_deep_json(output: str, details: list[str]) -> None:
+    found = score({"kind": "json"}, output)
+    assert (found.reward, found.details, found.masked) == (float(not details), details, False)
+
+
 def test_json_of_another_shape_may_have_a_part_of_the_reward() -> None:
     found = score({"kind": "json", "partial": 0.3, "schema": {"type": "array"}}, '{"a": 1}')
     assert (found.reward, found.valid, found.components) == (0.3, True, {"valid": 1.0, "schema": 0.0})

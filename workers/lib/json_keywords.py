@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from attrs import fields
@@ -59,6 +60,11 @@ Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
 def _size(value: Any) -> int:
     return len(value) if isinstance(value, list | dict) else 0
+
+
+def _digits(value: Any) -> int:
+    """The price of a division: a step for some 20 digits."""
+    return value.bit_length() // 64 if isinstance(value, int) else 0
 
 
 def weight(value: Any) -> int:
@@ -151,6 +157,16 @@ def _whole(value: Any) -> Any:
     return {name: _whole(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
+def _multiple_of(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """By the decimals as they are written, where the library divides doubles: 0.07 is a multiple of 0.01."""
+    if validator.is_type(instance, "number") and (_exact(instance) / _exact(value)).denominator != 1:
+        yield ValidationError(f"{short(str(instance))} is not a multiple of {short(str(value))}")
+
+
+def _exact(number: float) -> Fraction:
+    return Fraction(number if isinstance(number, int) else repr(number))
+
+
 def _format(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     """Asserted in every draft, with or without a vocabulary: who writes a format in a schema for answers means it."""
     if isinstance(instance, str) and isinstance(value, str) and not has_format(instance, value):
@@ -241,6 +257,7 @@ OWN: dict[str, Keyword] = {
     "additionalProperties": _additional,
     "uniqueItems": _unique,
     "format": _format,
+    "multipleOf": _multiple_of,
     "unevaluatedProperties": _unevaluated_properties,
     "unevaluatedItems": _unevaluated_items,
 }
@@ -249,6 +266,7 @@ COSTS: dict[str, Callable[[Any, Any], int]] = {
     "const": lambda value, instance: weight(value) + weight(instance),
     "patternProperties": lambda value, instance: _size(value) * _size(instance),
     "additionalProperties": lambda value, instance: _size(instance),
+    "multipleOf": lambda value, instance: _digits(value) + _digits(instance),
     "$ref": lambda value, instance: REFERENCE_STEPS,
     "$dynamicRef": lambda value, instance: REFERENCE_STEPS,
     "$recursiveRef": lambda value, instance: REFERENCE_STEPS,

@@ -38,14 +38,14 @@ from workers.lib.messages.content import (
     text_of,
     unfenced,
 )
-from workers.lib.messages.json_text import MAX_DEPTH, clean, cleaned, json_of, read_json, unpacked
+from workers.lib.messages.json_text import MAX_DEPTH, TooDeep, clean, cleaned, json_of, read_json, unpacked
 from workers.lib.messages.responses import ItemError, from_items
 from workers.lib.messages.results import Exchange, OpenCalls, exchanges
 from workers.lib.messages.tools import chat_tool, flat_tool, function_of, functions_of, schemas_of
 
 __all__ = [
     "MAX_DEPTH", "PROMPT_ROLES", "REASONING_PARTS", "RESULT_ROLES", "Exchange", "ItemError", "Message", "OpenCalls",
-    "ToolCall", "argument_share",
+    "TooDeep", "ToolCall", "argument_share",
     "arguments_of", "as_json", "call_key", "call_of", "calls_in", "calls_in_text", "calls_of", "chat_tool", "clean",
     "cleaned", "content_text", "exchanges", "flat_tool", "from_items", "function_of", "functions_of", "is_example", "is_prompt", "is_reasoning",
     "is_request", "json_of", "known_call", "last_answer", "last_request", "native_calls", "native_items", "normalise", "part_text", "read_json",

@@ -10,10 +10,15 @@ MAX_DEPTH = 60  # objects and lists inside one another, as many as a stored traj
 _UNSTORABLE = dict.fromkeys((0, *range(0xD800, 0xE000)), "\ufffd")  # NUL and lone surrogates
 
 
+class TooDeep(ValueError):
+    def __init__(self) -> None:
+        super().__init__(f"nested deeper than {MAX_DEPTH} levels")
+
+
 def read_json(text: str) -> Any:
     """The value of a JSON text. Of a name that is given twice the last value counts, as for nearly every reader.
 
-    Raises ValueError for what is not JSON, NaN, numbers beyond a double's range and nesting deeper than MAX_DEPTH.
+    Raises ValueError for what is not JSON, NaN and numbers beyond a double's range, TooDeep for nesting deeper than MAX_DEPTH.
     """
     try:
         value, end = _scan(text, 0)
@@ -22,9 +27,9 @@ def read_json(text: str) -> Any:
     except StopIteration:  # space around it, or no JSON: the decoder says which
         value = _decode(text)
     except RecursionError as error:
-        raise ValueError("nested too deep") from error
+        raise TooDeep from error
     if text.count("{") + text.count("[") > MAX_DEPTH and not is_json(value):
-        raise ValueError("nested too deep")
+        raise TooDeep
     return value
 
 
@@ -53,7 +58,7 @@ def _decode(text: str) -> Any:
     try:
         return _DECODER.decode(text)
     except RecursionError as error:
-        raise ValueError("nested too deep") from error
+        raise TooDeep from error
 
 
 def is_json(value: Any) -> bool:

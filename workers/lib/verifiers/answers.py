@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from workers.lib.checks import plain
 from workers.lib.json_schema import JsonSchema, TooMuch
-from workers.lib.messages import json_of, read_json, same_json, unfenced
+from workers.lib.messages import TooDeep, read_json, same_json, unfenced
 from workers.lib.patterns import LONGEST, PatternError, as_bytes, pattern_of
 from workers.lib.typed import NotNegative, Number, Share
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unavailable, Unscorable, options, right_or_wrong
@@ -267,9 +267,11 @@ class Json(Guarded):
 
     def judge(self, rollout: Rollout) -> Score:
         text = unfenced(rollout.output) if self.fenced else rollout.output
-        value = json_of(text[:LONGEST])
-        if value is None and text.strip() != "null":
-            return Score(reward=0.0, components={"valid": 0.0, "schema": 0.0}, details=["broken JSON"])
+        try:
+            value = read_json(text)
+        except ValueError as error:
+            said = str(error) if isinstance(error, TooDeep) else "broken JSON"
+            return Score(reward=0.0, components={"valid": 0.0, "schema": 0.0}, details=[said])
         schema = self.schema or self.of_task(rollout)
         problems = [] if schema is None else fits(schema, value)
         right = not problems

@@ -22,6 +22,10 @@ class Unavailable(Unscorable):
     """What the verifier needs from elsewhere is not there, be the answer what it may: masked."""
 
 
+class Unanswered(Unscorable):
+    """Who was asked about this answer, elsewhere, did not answer: because of the answer, or for a time of its own."""
+
+
 class Guarded:
     """A verifier by its `judge(rollout)`: what goes wrong in there masks the sample and says why, unless another answer to
     the same task can be judged (`controls`); then it is the answer's own doing, which fails."""
@@ -36,6 +40,8 @@ class Guarded:
             return self.judge(rollout)
         except (Unavailable, SandboxError) as error:
             return masked(str(error))
+        except Unanswered as error:
+            return self.refused(rollout, str(error))
         except Unscorable as error:
             return self.blamed(rollout, str(error))
         except Exception as error:
@@ -49,13 +55,37 @@ class Guarded:
             except Exception:  # then this answer is no evidence either
                 continue
             if found.reward is not None:
-                details = [f"could not be judged: {reason[:500]}"]
-                return Score(reward=min(0.0, found.reward), unsafe=found.unsafe, details=details)
+                return failed(found, reason)
         return masked(reason)
+
+    def refused(self, rollout: Rollout, reason: str) -> Score:
+        """What an answer gets that nobody answered. One other answer is tried, since each question may wait long; where that
+        is answered, this one is asked about again: it may have been asked while the server was away."""
+        try:
+            control = self.judge(next(controls(rollout)))
+        except Exception:
+            return masked(reason)
+        try:
+            return self.judge(rollout)
+        except Unanswered:
+            return failed(control, reason)
+        except (Unavailable, SandboxError):
+            return masked(reason)
+        except Exception:
+            return self.blamed(rollout, reason)
 
     def score_group(self, rollouts: list[Rollout]) -> list[Score]:
         """The scores of answers to one task, in order; one by one unless the kind compares or batches them."""
         return [self.score(rollout) for rollout in rollouts]
+
+
+def failed(control: Score, reason: str) -> Score:
+    """The score of an answer that cannot be judged, where another one, the control, can: at most 0."""
+    if control.reward is None:
+        return masked(reason)
+    return Score(
+        reward=min(0.0, control.reward), unsafe=control.unsafe, details=[f"could not be judged: {reason[:500]}"]
+    )
 
 
 class Options(Struct, forbid_unknown_fields=True, kw_only=True):

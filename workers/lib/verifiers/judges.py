@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from workers.lib.messages import json_of, text_of
 from workers.lib.typed import Number
-from workers.lib.verifiers.base import Guarded, Options, SpecError, Unavailable, Unscorable, options
+from workers.lib.verifiers.base import Guarded, Options, SpecError, Unanswered, Unavailable, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score, masked
 
 Ask = Callable[..., str]
@@ -129,7 +129,8 @@ class Judge(Guarded):
         try:
             said = self.ask(messages, sample=turn + 1) if self.draws else self.ask(messages)
         except Exception as error:
-            raise Unavailable(f"The judge gave no answer: {type(error).__name__}: {error}") from error
+            gone = Unavailable if getattr(error, "final", False) else Unanswered  # final: so would end every question
+            raise gone(f"The judge gave no answer: {type(error).__name__}: {error}") from error
         value = json_of(said.strip()) if isinstance(said, str) else None
         return value if isinstance(value, dict) else None
 

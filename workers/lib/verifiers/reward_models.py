@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from workers.lib.outgoing import Bounds, RefusedAddress, check_url, client
 from workers.lib.typed import LARGEST, Number
-from workers.lib.verifiers.base import Guarded, Options, SpecError, Unavailable, Unscorable, options
+from workers.lib.verifiers.base import Guarded, Options, SpecError, Unanswered, Unavailable, Unscorable, options
 from workers.lib.verifiers.judges import transcript
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
@@ -63,17 +63,17 @@ class RewardModel(Guarded):
             return self.blamed(rollout, str(error))
 
     def values(self, rollouts: list[Rollout]) -> list[Any]:
-        """What the model says of each. Raises Unavailable."""
+        """What the model says of each. Raises Unavailable, Unanswered."""
         queries = query_of(rollouts)
         if self.call is None:
             raise Unavailable("There is no reward model to ask: give “url”.")
         try:
             answer = self.call(queries)
-        except Exception as error:  # a fault of the server is no evidence about the model
-            raise Unavailable(f"The reward model failed: {type(error).__name__}: {error}") from error
+        except Exception as error:
+            raise Unanswered(f"The reward model failed: {type(error).__name__}: {error}") from error
         found = answer.get("rewards", answer.get("scores")) if isinstance(answer, dict) else answer
         if not isinstance(found, list) or len(found) != len(rollouts):
-            raise Unavailable(f"The reward model did not answer with {len(rollouts)} rewards.")
+            raise Unanswered(f"The reward model did not answer with {len(rollouts)} rewards.")
         return found
 
     def of_value(self, value: Any) -> Score:
