@@ -157,6 +157,47 @@ def escaped(times: int) -> Callable[[World, str], str]:
     return change
 
 
+def linked(w: World, text: str, form: str) -> str:
+    """Two or three words of the request as a link."""
+    words = text.split(" ")
+    at = w.rng.randrange(len(words) - 1)
+    upto = at + w.rng.randint(2, 3)
+    return " ".join([*words[:at], form % " ".join(words[at:upto]), *words[upto:]])
+
+
+def each_word(form: str, between: str = " ") -> Callable[[World, str], str]:
+    return lambda w, text: w.filling(9) + " " + between.join(form % word for word in text.split(" "))
+
+
+def each_line(start: Callable[[World, int], str], words: int = 4) -> Callable[[World, str], str]:
+    """The request a few words a line, each line behind what `start` gives for its number."""
+
+    def change(w: World, text: str) -> str:
+        given = text.split(" ")
+        lines = [" ".join(given[at : at + words]) for at in range(0, len(given), words)]
+        return "\n".join(start(w, number) + line for number, line in enumerate([w.filling(4), *lines, w.filling(3)], 1))
+
+    return change
+
+
+MARKUP: dict[str, Route] = {
+    "Markdown link": spelt(lambda w, text: linked(w, text, "[%s](https://shop.example/p/88?ref=mail)")),
+    "Markdown link by reference": spelt(lambda w, text: linked(w, text, "[%s][12]")),
+    "HTML link": spelt(lambda w, text: linked(w, text, '<a href="https://shop.example/p/88" target="_blank">%s</a>')),
+    "bold words": spelt(lambda w, text: linked(w, linked(w, text, "<b>%s</b>"), "<strong class='x'>%s</strong>")),
+    "a span for each word": spelt(each_word('<span class="tok">%s</span>')),
+    "a table's cell for each word": spelt(each_word("<tr><td>%s</td></tr>", "")),
+    "HTML in entities": spelt(each_word("&lt;em class=&quot;a&quot;&gt;%s&lt;/em&gt;")),
+    "line numbers": spelt(each_line(lambda w, n: f"{n:6}\t")),
+    "a numbered list": spelt(each_line(lambda w, n: f"{n}. ", 6)),
+    "an editor's margin": spelt(each_line(lambda w, n: f"  {n + 9} | ")),
+    "a chat's log": spelt(each_line(lambda w, n: f"[10:{n + 30}] anna: ")),
+    "a service's log": spelt(each_line(lambda w, n: f"2026-03-0{n % 9 + 1} 10:41:0{n % 9},123 INFO app.mail: ")),
+    "subtitles": spelt(each_line(lambda w, n: f"{n}\n00:00:{n:02},000 --> 00:00:{n + 1:02},500\n")),
+    "colours of a terminal": spelt(each_word("\x1b[1;31m%s\x1b[0m")),
+}
+
+
 def halves(text: str) -> tuple[str, str]:
     words = text.split(" ")
     return " ".join(words[: len(words) // 2]), " ".join(words[len(words) // 2 :])

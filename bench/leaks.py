@@ -17,7 +17,7 @@ from apps.evals.formats.bfcl import read as read_bfcl
 from apps.evals.formats.rows import TaskRow
 from apps.evals.near_duplicates.search import Held, HeldOut, Row
 from apps.evals.near_duplicates.text import words
-from bench.leak_routes import CALLS, TYPOS, VERBATIM, Route, chat, in_kind, in_words, paraphrase
+from bench.leak_routes import CALLS, MARKUP, TYPOS, VERBATIM, Route, chat, in_kind, in_words, paraphrase
 from bench.leak_tasks import FAMILIES, Invented, World
 
 DATA = Path("../shared/data")
@@ -50,7 +50,7 @@ def routes(world: World, held: list[Invented]) -> Iterator[tuple[str, str, Rate]
     """(kind, route, (leaked, tried)); the tasks held out expect calls."""
     index = HeldOut([task.held() for task in held])
     more = {"words turned round, fillers": paraphrase}
-    for kind, some in (("verbatim", VERBATIM), ("typos", TYPOS), ("calls", CALLS), ("more", more)):
+    for kind, some in (("verbatim", VERBATIM), ("markup", MARKUP), ("typos", TYPOS), ("calls", CALLS), ("more", more)):
         for name, route in some.items():
             yield kind, name, (len(leaked(index, world, held, route)), len(held))
 

@@ -11,7 +11,7 @@ import pytest
 
 from apps.evals.near_duplicates.search import Held, HeldOut, Match, Row, Why
 from apps.evals.near_duplicates.spelling import digits_for_words, one_slip, unescaped
-from bench.leak_routes import CALLS, OTHER, TYPOS, VERBATIM, chat, in_kind, in_words
+from bench.leak_routes import CALLS, MARKUP, OTHER, TYPOS, VERBATIM, chat, in_kind, in_words
 from bench.leak_tasks import FAMILIES, Invented, World
 
 SEED, HELD = 77, 56
@@ -38,6 +38,13 @@ def test_a_request_is_found_in_every_wrapping_and_place(name: str, held: list[In
     rows = [VERBATIM[name](world, task) for task in held]
     missed = [held[at].request for at in sorted(set(range(len(held))) - caught(index, rows))]
     assert missed == []
+
+
+@pytest.mark.parametrize("name", MARKUP)
+def test_no_markup_and_no_decoration_of_lines_hides_a_request(name: str, held: list[Invented], index: HeldOut) -> None:
+    world = World(SEED + 6)
+    found = caught(index, [MARKUP[name](world, task) for task in held])
+    assert [held[at].request for at in sorted(set(range(HELD)) - found)] == []
 
 
 @pytest.mark.parametrize("name", TYPOS)
@@ -116,6 +123,11 @@ def test_another_form_of_answer_lets_nothing_through() -> None:
         {"messages": [{"role": "user", "content": turned}], "expected": {"answer": "42"}},
     ]
     assert all(found(held, row) for row in rows)
+
+
+def test_markup_in_the_held_out_request_hides_nothing() -> None:
+    held = asked("Send the <b>espresso</b> [grinder](https://shop.example/p/88) of order 20931 back to the **seller**")
+    assert found(held, {"text": "Well: send the espresso grinder of order 20931 back to the seller, they said."})
 
 
 def test_a_request_divided_by_junk_is_not_guessed_and_a_long_text_hides_nothing() -> None:

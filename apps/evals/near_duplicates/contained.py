@@ -8,6 +8,8 @@ Only stretches around a rare part of a request are compared: of each request the
 neighbouring words where single words are all frequent among the requests (RARE), are looked up in an inverted index. What
 all requests of a template share costs nothing so.
 
+A text is searched as it is, and without its markup and the decorations of its lines (`markup`), where that is another text.
+
 A short request of common words (“cancel my order”) is part of much innocent text. One with fewer than LEAST_WORDS words or
 LEAST_CONTENT that carry a wish, and without an identifier, is found only where it is a whole passage: a message, an example, a
 string of a JSON text.
@@ -21,6 +23,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from apps.evals.near_duplicates.alignment import REACH, Pattern, says, word
+from apps.evals.near_duplicates.markup import views
 from apps.evals.near_duplicates.spelling import Neighbours
 from apps.evals.near_duplicates.text import FILLERS, is_slot, names_in, spelt_words, words
 
@@ -119,13 +122,15 @@ class Requests:
 
     def within(self, text: Searched) -> list[int]:
         """The requests that the text says."""
-        passages = [(role, self._stream(found)) for role, found in text.passages]
-        whole = {at for _, stream in passages for at in self._whole.get(tuple(_content(stream.forms)), ())}
-        for stream in _streams(passages):
-            for at in self._candidates(stream):
-                if at not in whole and self._found(at, stream, text.values):
-                    whole.add(at)
-        return sorted(whole)
+        found: set[int] = set()
+        for passages in _views(text.passages):
+            streams = [(role, self._stream(one)) for role, one in passages]
+            found.update(at for _, stream in streams for at in self._whole.get(tuple(_content(stream.forms)), ()))
+            for stream in _streams(streams):
+                for at in self._candidates(stream):
+                    if at not in found and self._found(at, stream, text.values):
+                        found.add(at)
+        return sorted(found)
 
     def _stream(self, text: str) -> _Stream:
         stream = _Stream()
@@ -208,6 +213,15 @@ class Requests:
             for place in found:
                 if not beside.isdisjoint(stream.forms[max(0, place - 3) : place + 4]):
                     yield place, one
+
+
+def _views(passages: Sequence[Passage]) -> Iterator[Sequence[Passage]]:
+    """The passages as they are, without markup, and without decorations; each where it is another text."""
+    seen: list[tuple[str, ...]] = []
+    for view in zip(*(views(found) for _, found in passages), strict=True):
+        if view not in seen:
+            seen.append(view)
+            yield [(role, found) for (role, _), found in zip(passages, view, strict=True)]
 
 
 def _content(forms: Iterable[str]) -> list[str]:

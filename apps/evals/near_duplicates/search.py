@@ -29,6 +29,7 @@ from apps.evals.near_duplicates.calls import (
     words_of,
 )
 from apps.evals.near_duplicates.contained import Requests, Searched, pattern_of
+from apps.evals.near_duplicates.markup import plain
 from apps.evals.near_duplicates.minhash import bands_of, minhashes
 from apps.evals.near_duplicates.text import FILLERS, words
 from apps.evals.near_duplicates.training import Unit, passages, texts_of
@@ -69,8 +70,9 @@ class Held:
 
     @property
     def requests(self) -> Iterator[str]:
-        """The request, and of a longer conversation the first and the last turn that could be a request by themselves."""
-        yield self.request
+        """The request, also without its markup, and of a longer conversation the first and the last turn that could be a
+        request by themselves."""
+        yield from dict.fromkeys((self.request, plain(self.request)))
         turns = [words_of(message) for message in self.messages if message.get("role") == "user"]
         if len(turns) > 1:
             yield from (turn for turn in dict.fromkeys((turns[0], turns[-1])) if len(_wish(turn)) >= LEAST_TURN)
