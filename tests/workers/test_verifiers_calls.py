@@ -172,6 +172,24 @@ def test_dates_order_and_dots_where_they_are_asked_for() -> None:
         assert not score(day, other, **missing).success
 
 
+@pytest.mark.parametrize(
+    ("guests", "fault"),
+    [
+        ([f"g{n}" for n in range(200)][::-1], ""),
+        ([f"g{n}" for n in range(220)][::-1], ""),
+        ([f"g{n}" for n in range(5000)][::-1], ""),
+        ([f"G {n}" for n in range(200)][::-1], ""),
+        ([f"G {n}" for n in range(220)][::-1], "compared in order: it has more than 200 items"),
+        ([f"g{n}" for n in range(219)] + ["g1"], "compared in order"),
+        ([f"g{n}" for n in range(199)] + ["g1"], "wrong value"),
+    ],
+)
+def test_long_lists_without_order(guests: list, fault: str) -> None:
+    wanted = BOOK | {"args": BOOK["args"] | {"guests": [f"g{n}" for n in range(len(guests))]}}
+    found = score(wanted, native(("rooms.book", BOOK["args"] | {"guests": guests})), unordered=["guests"])
+    assert found.success is (not fault) and fault in "".join(found.details)
+
+
 def test_parallel_calls_need_no_order_unless_it_is_asked_for() -> None:
     first, second = ("rooms.free", {"room": "A"}), ("rooms.free", {"room": "B"})
     expected = {"calls": [{"tool": name, "args": args} for name, args in (first, second)]}

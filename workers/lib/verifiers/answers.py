@@ -19,13 +19,11 @@ from workers.lib.patterns import LONGEST, PatternError, as_bytes, pattern_of
 from workers.lib.typed import NotNegative, Number, Share
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unavailable, Unscorable, options, right_or_wrong
 from workers.lib.verifiers.matching import TEXTS, contradicts
+from workers.lib.verifiers.numbers import decimal_of, first_number, last_number
 from workers.lib.verifiers.quantities import Amount, amount_of, same_currency, same_quantity
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 _OPEN, _CLOSE = re.compile("<answer>", re.IGNORECASE), re.compile("</answer>", re.IGNORECASE)
-_NUMBER = re.compile(r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,4})?(?:/\d+)?")
-_IN_TEXT = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d{1,4})?")
-LONGEST_NUMBER = 100
 
 
 class AnswerOptions(Options):
@@ -83,8 +81,7 @@ def find_answer(text: str, where: str, pattern: Any = None) -> str:
     if where == "tags":
         return tagged(text)
     if where == "last_number":
-        found = _IN_TEXT.findall(text)
-        return found[-1].rstrip(",") if found else ""
+        return last_number(text)
     if where == "last_line":
         return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
     return text.strip()
@@ -164,18 +161,6 @@ class Exact(Answer):
 # Numbers
 
 
-def decimal_of(text: Any) -> Decimal | None:
-    """A number as people write it: 1,234.5, −3, 1e6, 3/4. None for anything else, and for more than 100 characters."""
-    text = str(text).strip()
-    if isinstance(text, bool) or len(text) > LONGEST_NUMBER or not text or not _NUMBER.fullmatch(text):
-        return None
-    top, _, bottom = text.replace(",", "").replace("−", "-").partition("/")
-    try:
-        return Decimal(top) / Decimal(bottom) if bottom else Decimal(top)
-    except (DecimalException, ValueError):
-        return None
-
-
 class NumberAnswer(Answer):
     """The same number within a tolerance. `units`: factors to the unit of the right answer, as {"km": 1, "m": 0.001}."""
 
@@ -216,13 +201,11 @@ class NumberAnswer(Answer):
         return None if found is None or (needs_unit and not found.currency) else found
 
     def in_units(self, text: str) -> Decimal | None:
-        found = _IN_TEXT.search(text)
-        if found is None:
+        parts = first_number(text)
+        if parts is None:
             return None
-        number, tail = found[0], text[found.end() :]
-        if tail.startswith("/") and (part := re.match(r"/\d+", tail)):
-            number, tail = number + part[0], tail[part.end() :]
-        unit = (text[: found.start()].strip() + " " + tail.strip()).strip()
+        before, number, after = parts
+        unit = f"{before.strip()} {after.strip()}".strip()
         factor, value = self.units.get(unit, self.folded.get(unit.casefold())), decimal_of(number)
         return None if factor is None or value is None else value * factor
 

@@ -16,7 +16,7 @@ from workers.lib.checks import paired
 from workers.lib.messages import ToolCall, calls_of, schemas_of
 from workers.lib.typed import Number
 from workers.lib.verifiers.base import Guarded, Options, Unscorable, options, right_or_wrong, weights_of
-from workers.lib.verifiers.matching import OneOf, Rules, fits, one_of, same
+from workers.lib.verifiers.matching import LONGEST_UNORDERED, OneOf, Rules, fits, one_of, same
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 WEIGHTS = {"invalid": -1.0, "unsafe": -1.0, "tools": 0.4, "arguments": 0.4, "exact": 0.2}
@@ -237,7 +237,9 @@ def argument_faults(call: ToolCall, wanted: Wanted, schemas: dict[str, dict], ru
                 if _has_a_right_type(value, wanted.arguments[name], properties.get(name))
                 else "wrong type"
             )
-            yield f"{kind}: {where} is {short(value)}, accepted {short(list(wanted.arguments[name].values))}"
+            long = name in rules.unordered and isinstance(value, list) and len(value) > LONGEST_UNORDERED
+            order = f" (compared in order: it has more than {LONGEST_UNORDERED} items)" if long else ""
+            yield f"{kind}: {where} is {short(value)}, accepted {short(list(wanted.arguments[name].values))}{order}"
 
 
 def _has_a_right_type(value: Any, accepted: OneOf, schema: Any) -> bool:

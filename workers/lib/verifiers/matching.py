@@ -7,7 +7,9 @@ values says that the argument may be left out.
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +20,7 @@ from workers.lib.verifiers.languages import CODE, schema_of, value_of
 from workers.lib.verifiers.quantities import date_of, same_quantity
 
 _DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
-LONGEST_UNORDERED = 200
+LONGEST_UNORDERED = 200  # items of a list that are compared each with each
 TYPES = {
     "string": (str,), "integer": (int,), "number": (int, float), "float": (int, float), "boolean": (bool,),
     "array": (list,), "tuple": (list,), "object": (dict,), "dict": (dict,), "null": (type(None),),
@@ -120,10 +122,21 @@ def _same_list(given: list, wanted: list, schema: Any, rules: Rules, unordered: 
     if len(given) != len(wanted):
         return False
     items = schema.get("items") if isinstance(schema, dict) else None
+    if unordered and _same_items(given, wanted):
+        return True
     if not unordered or len(given) > LONGEST_UNORDERED:
         return all(same(one, other, items, rules) for one, other in zip(given, wanted, strict=True))
     scores = [[same(one, other, items, rules) for other in wanted] for one in given]
     return len(perfect_pairs(scores)) == len(given)
+
+
+def _same_items(given: list, wanted: list) -> bool:
+    """Whether two lists have the same items, to the letter; never where there is a choice among the wanted ones."""
+    try:
+        one, other = (Counter(json.dumps(item, sort_keys=True) for item in items) for items in (given, wanted))
+    except TypeError:
+        return False
+    return one == other
 
 
 def _same_dict(given: dict, wanted: dict, schema: Any, rules: Rules) -> bool:

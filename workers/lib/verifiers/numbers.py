@@ -1,0 +1,77 @@
+"""Numbers as people write them, alone or in a sentence. Pure.
+
+What stands around the digits belongs to the number: a sign, a fraction, a power, per cent. Digits of a date, a time, a ratio or a
+version are no number.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, DecimalException
+from typing import Any
+
+LONGEST_NUMBER = 100
+_ONE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,4})?"
+_SIGN = r"(?P<sign>[-+−]?)"
+_NUMBER = re.compile(rf"{_SIGN}(?:(?P<whole>\d{{1,3}}) (?=\d+ ?/))?(?P<top>{_ONE})(?: ?/ ?(?P<bottom>\d+))?")
+_POWER = re.compile(
+    rf"{_SIGN}(?:(?P<times>{_ONE}) ?[×x·*] ?)?(?P<base>{_ONE})(?:\^|\*\*)(?P<brace>\{{)?(?P<power>[-+−]?\d{{1,4}})(?(brace)\}})"
+)
+
+# In a sentence: first what is no number. Possessive, so that no text takes more than a look at each character.
+_FOUND = r"(?:\d[\d,]*+(?:\.\d++)?+|\.\d++)(?:[eE][-+]?\d{1,4})?+"
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
+_TH = r"(?:st|nd|rd|th)?"
+_NO_NUMBER = (
+    r"(?<![\d.,])\d++(?P<by>[-/.:])\d++(?:(?P=by)\d++)+(?:[T ]\d{1,2}(?::\d{2})++)?|(?<![\d.,])\d++(?::\d++)+"
+    rf"|\b\d{{4}}-(?:0[1-9]|1[0-2])\b|\b\d{{1,2}}{_TH} (?:of )?{_MONTH},? \d{{4}}\b|\b{_MONTH} \d{{1,2}}{_TH},? \d{{4}}\b"
+)
+_DIGITS = (
+    rf"(?:(?<!\d)[-+−])?(?:(?:{_FOUND} ?[×x·*] ?)?{_FOUND}(?:\^|\*\*)(?:\{{[-+−]?\d{{1,4}}\}}|[-+−]?\d{{1,4}})"
+    rf"|\d{{1,3}} \d{{1,4}} ?/ ?\d{{1,4}}(?!\d)|{_FOUND}(?: ?/ ?\d++)?)"
+)
+_FIRST = re.compile(rf"{_NO_NUMBER}|(?P<number>{_DIGITS})", re.IGNORECASE)
+_EACH = re.compile(rf"{_NO_NUMBER}|(?P<number>{_DIGITS}(?: ?(?:%|per ?cent\b))?)", re.IGNORECASE)
+_LATEX = re.compile(r"(\d?)\\[dt]?frac\{(\d{1,40})\}\{(\d{1,40})\}")
+
+
+def decimal_of(text: Any) -> Decimal | None:
+    """1,234.5, −3, 1e6, 3/4, 1 4/5, 10^6, 2 × 10^6. None for anything else, and for more than 100 characters."""
+    text = str(text).strip()
+    if not text or len(text) > LONGEST_NUMBER:
+        return None
+    try:
+        if found := _NUMBER.fullmatch(text):
+            value = _value(found["top"])
+            if found["bottom"]:
+                value /= _value(found["bottom"])
+            if found["whole"] and value >= 1:
+                return None  # “2 9/3” is no mixed number
+            value += _value(found["whole"] or "0")
+        elif found := _POWER.fullmatch(text):
+            value = _value(found["base"]) ** _value(found["power"]) * _value(found["times"] or "1")
+        else:
+            return None
+    except (DecimalException, ValueError):
+        return None
+    return -value if found["sign"] in ("-", "−") else value
+
+
+def _value(text: str) -> Decimal:
+    return Decimal(text.replace(",", "").replace("−", "-"))
+
+
+def last_number(text: str) -> str:
+    """The last number of a sentence as it is written, with its per cent; "" where there is none."""
+    text = _LATEX.sub(lambda part: f"{part[1]}{' ' if part[1] else ''}{part[2]}/{part[3]}", text).replace("\\%", "%")
+    found = [match["number"] for match in _EACH.finditer(text) if match["number"]]
+    return found[-1].rstrip(",") if found else ""
+
+
+def first_number(text: str) -> tuple[str, str, str] | None:
+    """(what stands before, the first number, what stands after); None where there is none, or something else with digits comes
+    first."""
+    found = _FIRST.search(text)
+    if found is None or not found["number"]:
+        return None
+    return text[: found.start()], found["number"], text[found.end() :]
