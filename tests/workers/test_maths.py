@@ -37,11 +37,63 @@ def test_known_pairs_are_judged_as_they_are(kind: str) -> None:
         ("3", "3 or 4"),
         ("\\{1,2\\}", "1, 2, 3"),
         ("2", "x=2=3"),
+        ("6.626\\times10^{-34}", "6.626\\times10^{-35}"),
+        ("6.626\\times10^{-34}", "0"),
+        ("9.11\\times10^{-31} kg", "0"),
+        ("\\frac{1}{6^{40}}", "\\frac{1}{6^{39}}"),
+        ("e^{-80}", "e^{-90}"),
+        ("1-2^{-100}", "1"),
+        ("1+e^{-900}", "1"),
+        ("10^{-100}x", "0"),
+        ("y=x+10^{-40}", "y=x"),
+        ("\\frac13", "0." + "3" * 32),
+        ("1011_2", "1011_3"),
+        ("1011_2", "1011"),
+        ("2516_8", "2516_9"),
+        ("2516_8", "2516_{10}"),
+        ("\\sin 30^\\circ", "\\sin 30"),
+        ("\\sin 30", "\\sin 30 degrees"),
+        ("\\text{no}", "not"),
+        ("(1,2)", "(y,x)=(1,2)"),
+        ("2**3", "23"),
+        ("7", "The answer is **7** or **8**."),
+        ("7", "The answer is not **7**."),
+        ("7", "Answer: **$7$** or $8$"),
+        ("3", "11_{x}"),
+        ("3/2", "1.1_2"),
     ],
 )
 def test_what_is_nearly_right_is_not_paid(gold: str, paid_before: str) -> None:
     assert score(gold, paid_before).reward == 0.0
     assert score(gold, gold).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "answers"),
+    [
+        ("7", ["The answer is **7**.", "**Answer: 7**", "Answer: **7**", "**Answer:** 7", "**Answer:** **7**", "**The answer is 7.**", "Answer: `7`", "`7`",
+               "### Answer: 7", "### Answer: **7**", "Answer: *7*", "*7*", "Answer: __7__", "__7__", "***7***", "The answer is **$7$**.", "## **7**",
+               "The answer is **7**. That is what **was** asked.", "The answer is **7** apples."]),
+        ("8", ["2**3", "Answer: 2**3", "Answer: **2**3**"]),
+        ("30", ["2*3*5", "Answer: 2*3*5"]),
+        ("1358", ["2516_8", "2516_{8}", "(2516)_8", "2516_{\\text{eight}}", "54E_{16}"]),
+        ("2516_8", ["1358", "2516_8", "2516_{8}"]),
+        ("1/2", ["\\sin 30^\\circ", "\\sin(30^\\circ)", "sin 30°", "\\sin 30 \\text{ degrees}", "\\cos 60^{\\circ}"]),
+        ("\\cos 36^\\circ", ["\\sin 54^\\circ"]),
+        ("2+\\sqrt3", ["\\tan 75^\\circ"]),
+        ("\\cos x^\\circ", ["\\sin(90^\\circ - x^\\circ)"]),
+        ("\\text{no}", ["no", "Answer: no", "\\boxed{No}", "**No**", "The answer is no."]),
+        ("x=3", ["3=x"]),
+        ("2x_1+3x_{10}", ["3x_{10}+2x_1"]),
+        ("\\log_2 8", ["3", "\\log_{10} 1000"]),
+        ("\\frac{1011_2}{2}", ["11/2"]),
+        ("0", ["\\sqrt2+\\sqrt3-\\sqrt{5+2\\sqrt6}", "\\sqrt{\\sqrt2+\\sqrt3-\\sqrt{5+2\\sqrt6}}", "\\sin^2 x+\\cos^2 x-1"]),
+        ("6.626\\times10^{-34}", ["6626\\times10^{-37}"]),
+        ("e^{-80}\\sin 2x", ["2e^{-80}\\sin x\\cos x"]),
+    ],
+)  # fmt: skip
+def test_what_is_right_but_written_otherwise_is_paid(gold: str, answers: list[str]) -> None:
+    assert {answer: score(gold, answer).reward for answer in answers} == dict.fromkeys(answers, 1.0)
 
 
 @pytest.mark.parametrize(

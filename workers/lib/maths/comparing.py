@@ -1,7 +1,7 @@
 """Whether two answers that were read are the same. Needs sympy and math-verify's LaTeX parser: runs in `workers.maths` alone.
 
-Expressions are compared by value, with 50 digits, at fixed pseudo-random points: two that agree at all of them are
-equal with near certainty (Schwartz 1980, Zippel 1979 for polynomials).
+Expressions are compared by value at fixed pseudo-random points, with 50 digits and where these leave it open with up to
+MORE_DIGITS: two that agree at all of them are equal with near certainty (Schwartz 1980, Zippel 1979 for polynomials).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -21,9 +21,9 @@ from workers.lib.maths.reading import Node, Unreadable
 from workers.lib.maths.units import unit_of
 
 MOST_DIGITS = 100_000.0
-DIGITS, POINTS, NEEDED = 50, 6, 4
+DIGITS, MORE_DIGITS, POINTS, NEEDED = 50, 500, 6, 4
 _LETTER_UNIT = re.compile(r"(.*[\d)}]) ?([gmshLNJWK])")
-_SMALL, _HUGE = sympy.Integer(10) ** 15, sympy.Integer(10) ** 1000
+_UNDONE = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
 _CONFIG = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
 
 
@@ -65,6 +65,13 @@ def _within(size: float, most: float) -> float:
     return size
 
 
+def _swapped(name: str) -> bool:
+    """(y,x) and the like: neighbours in the alphabet, in another order than usual."""
+    letters = re.sub(r"[(),]", "", name)
+    usual = "".join(sorted(letters))
+    return name.startswith("(") and letters != usual and usual in "abcdefghijklmnopqrstuvwxyz"
+
+
 def check(node: Node) -> None:
     """Raises Unreadable where an expression in it is none."""
     for part in node.parts:
@@ -86,7 +93,7 @@ class Comparison:
             return self._same_equation(gold, given)
         if gold.kind == "relation" or (given.kind == "relation" and not self._constant(gold)):
             return self._same_relation(gold, given)
-        if gold.kind != given.kind:
+        if gold.kind != given.kind or (not gold.name and _swapped(given.name)):
             return False
         if gold.kind == "value":
             return self._same_value(gold, given)
@@ -131,7 +138,8 @@ class Comparison:
         return self.equal(one, other)
 
     def equal(self, one: Any, other: Any) -> bool:
-        return self._at_points([one, other], lambda a, b: _close(a, b, 1))
+        one, other = done(one), done(other)
+        return self._at_points([one, other], lambda point, *values: _same_at(one, other, point, values))
 
     def _at_points(self, expressions: list, agree: Callable[..., bool]) -> bool:
         """Whether the values agree at all points where each has one, and at NEEDED at least."""
@@ -146,7 +154,7 @@ class Comparison:
                 if any(value is not None for value in values):
                     return False
                 continue
-            if not agree(*values):
+            if not agree(point, *values):
                 return False
             agreed += 1
         return agreed >= (NEEDED if symbols else 1)
@@ -176,30 +184,55 @@ class Comparison:
         gold, given = (node.parts[0] if node.kind == "value" and node.parts else node for node in (gold, given))
         if gold.kind != "relation" or given.kind != "relation" or gold.text != given.text:
             return False
-        one, other = ((parsed(node.parts[0].text) - parsed(node.parts[1].text)) for node in (gold, given))
-        ratios: list = []
+        one, other = (done(parsed(node.parts[0].text) - parsed(node.parts[1].text)) for node in (gold, given))
+        first: list = []  # the ratio at the first point, and both sides there, with names of their own for the variables
 
-        def proportional(a: Any, b: Any) -> bool:
+        def proportional(point: dict, a: Any, b: Any) -> bool:
             if not a or not b:
                 return False
-            ratios.append(b / a)
-            same = _close(ratios[0], ratios[-1], 0)
-            return same and (gold.text in ("=", "\\ne") or (ratios[0].is_positive is True))
+            if not first:
+                fixed = {symbol: sympy.Dummy() for symbol in point}
+                first.extend(
+                    (b / a, one.xreplace(fixed), other.xreplace(fixed), {fixed[s]: at for s, at in point.items()})
+                )
+                return gold.text in ("=", "\\ne") or first[0].is_positive is True
+            ratio, one_there, other_there, there = first
+            return _same_at(one * other_there, other * one_there, point | there, (ratio * a, b))
 
         return self._at_points([one, other], proportional)
 
 
+def _same_at(one: Any, other: Any, point: dict, values: Sequence[Any]) -> bool:
+    """Whether they are equal there, where their values to DIGITS digits are about as `values`. What differs by 0 comes
+    nearer to it with more digits, however small the numbers are."""
+    difference = one - other
+    if difference.is_Rational:
+        return bool(difference == 0)
+    size = max(map(abs, values))
+    if difference.has(*_UNDONE):  # integrals by quadrature: fewer digits are right
+        return bool(abs(values[0] - values[1]) <= sympy.Float(10) ** -30 * max(1, size))
+    few = _size_of(difference, point, DIGITS * 2)
+    if few > sympy.Float(10) ** -30 * size:
+        return False
+    more = _size_of(difference, point, MORE_DIGITS)
+    return bool(not more or more < few * sympy.Float(10) ** -DIGITS)
+
+
+def _size_of(difference: Any, point: dict, most: int) -> Any:
+    """The larger of its real and imaginary part, with up to `most` digits on the way; one without a right digit is 0."""
+    parts = difference.evalf(DIGITS, subs=point, maxn=most).as_real_imag()
+    return max(abs(part) if part.is_Rational or part._prec > 10 else sympy.Integer(0) for part in parts)
+
+
+def done(expression: Any) -> Any:
+    """With its sums, limits and integrals worked out where there is a way."""
+    return expression.doit() if expression.has(*_UNDONE) else expression
+
+
 def value_of(expression: Any, point: dict) -> Any:
     """The number, real or complex, to DIGITS digits; None where there is none."""
-    found = (
-        expression.doit()
-        if expression.atoms(sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
-        else expression
-    )
     try:
-        number = found.evalf(DIGITS, subs=point)
-        if _is_number(number) and not point and _SMALL < abs(number) < _HUGE:
-            number = found.evalf(DIGITS + round(sympy.log(abs(number), 10).evalf()))  # a whole number to its last digit
+        number = expression.evalf(DIGITS, subs=point)
     except (ValueError, TypeError, ArithmeticError):
         return None
     return number if _is_number(number) else None
@@ -208,9 +241,3 @@ def value_of(expression: Any, point: dict) -> Any:
 def _is_number(found: Any) -> bool:
     parts = found.as_real_imag() if found.is_number and found.is_finite else ()
     return bool(parts) and all(part.is_Float or part.is_Rational for part in parts)
-
-
-def _close(one: Any, other: Any, least: int) -> bool:
-    """Equal to 30 digits, and large numbers to the last before the point."""
-    size = max(least, abs(one), abs(other))
-    return bool(abs(one - other) <= sympy.Float(10) ** -30 * (1 if _SMALL < size < _HUGE else size))

@@ -10,13 +10,11 @@ import re
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from workers.lib.maths.emphasis import unmarked
+from workers.lib.maths.numerals import Unreadable, exact, in_radians
 from workers.lib.maths.units import SCALES, Unit, unit_of
 
 MOST_PARTS, DEEPEST = 40, 12
-
-
-class Unreadable(Exception):
-    """The text is not one clear answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +67,6 @@ _REWRITES = tuple((re.compile(pattern), by) for pattern, by in (
 ))  # fmt: skip
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)")
-_MIXED = re.compile(
-    r"(?<![\d.}\w^_])(\d+)\s*\\frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(?<![\d.}\w^_])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d.])"
-)
-_RECURRING = re.compile(r"(\d*)\.(\d*)(?:\\overline\s*\{?\s*(\d+)\s*\}?|\\dot\s*\{?\s*(\d)\s*\}?)")
-_DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])|(?<![\d.])(\d+)\.(?![\d.])")
 _WHOLE_TIMES = re.compile(r"(?<![\w^.\\}])(\d+)\s*\((?=)")
 _UNIT = re.compile(
     r"^(.*?[\d)}|A-Z\]])\s*(?:\"([^\"]+)\"|((?:[A-Za-z]{2,}|°)\.?(?:\s+[A-Za-z]{2,}|\s*/\s*[A-Za-z]+)*))\s*(\^\s*\{?[23]\}?)?$"
@@ -104,7 +97,7 @@ def read(text: str) -> Node:
             break
         text = inner
     bare = " ".join(words.replace('"', " ").strip(" ().").split())
-    if len(bare) > 2 and _WORDS.fullmatch(bare) and not _AND.search(bare):
+    if (len(bare) > 2 or bare.casefold() == "no") and _WORDS.fullmatch(bare) and not _AND.search(bare):
         return Node("words", bare.casefold())
     for pattern, by in _REWRITES:
         text = pattern.sub(by, text)
@@ -128,8 +121,7 @@ def _quoted(match: re.Match) -> str:
 
 def _undelimited(text: str) -> str:
     """Without $…$, \\(…\\), \\[…\\] and emphasis around it; a dollar sign before a number stays as $."""
-    text = re.sub(r"^(?:\*\*|__)(.*)(?:\*\*|__)$", r"\1", text).strip()
-    text = re.sub(r"\\[()\[\]]", " ", re.sub(r"\\\\(?=[\[(])", " ", text))
+    text = re.sub(r"\\[()\[\]]", " ", re.sub(r"\\\\(?=[\[(])", " ", unmarked(text)))
     text = text.replace("\\$", "＄")
     if text.count("$") % 2 and (found := re.match(r"(-?\s*)\$(?=\s*[\d.])", text)):
         text = f"{found[1]}＄{text[found.end() :]}"
@@ -292,6 +284,8 @@ def _relation(sides: list[str], operators: list[str], depth: int) -> Node:
 
 
 def _equation(sides: list[str], depth: int) -> Node:
+    if len(sides) == 2 and not _name(sides[0]) and _name(sides[1]):
+        sides = sides[::-1]
     if name := _name(sides[0]):
         found = _answer(sides[-1], depth + 1)
         whole = Node("relation", "=", (_value(sides[0]), found)) if found.kind == "value" and "(" not in name else None
@@ -346,7 +340,7 @@ def _value(text: str) -> Node:
     text = text.strip()
     if (quoted := re.fullmatch(r'\(?\s*"([^"]*)"\s*\)?', text)) and len(quoted[1]) > 1:
         return Node("words", " ".join(quoted[1].casefold().split()))
-    text, unit = _unit(text)
+    text, unit = _unit(in_radians(text))
     text = text.replace('"', " ")
     if "\\pm" in text:
         if text.count("\\pm") > 1 or unit:
@@ -377,23 +371,12 @@ def expression(text: str) -> str:
     """LaTeX of one expression that the parser reads in one way only: decimals as fractions, products written out."""
     if not text.strip() or _VAGUE.search(text) or "," in text:
         raise Unreadable(f"not one expression: {text[:40]!r}")
-    text = _RECURRING.sub(lambda m: _fraction(m[1], m[2], m[3] or m[4]), text)
+    text = exact(text)
     if "\\overline" in text or "\\dot" in text or "\\begin" in text:
         raise Unreadable("not one expression")
-    text = _MIXED.sub(lambda m: f"({m[1] or m[4]}+\\frac{{{m[2] or m[5]}}}{{{m[3] or m[6]}}})", text)
-    text = _DECIMAL.sub(lambda m: _fraction(m[1], m[2] or "", "") if m[3] is None else m[3], text)
     if re.search(r"(?<![\d_^])\d+\s+\d|\d\s*\.|\.\s*\d|_\d\d", text):
         raise Unreadable("numbers side by side")
     letters = re.sub(r"\\[A-Za-z]+|_\{[^{}]*\}", " ", text)
     if any(len(word) > 3 or word in _ENGLISH or word == "NaN" for word in re.findall(r"[A-Za-z]+", letters)):
         raise Unreadable(f"words: {text[:40]!r}")
     return " ".join(_WHOLE_TIMES.sub(r"\1 \\cdot (", text).split())
-
-
-def _fraction(whole: str, digits: str, recurring: str) -> str:
-    """The decimal number as an exact fraction."""
-    top, bottom = int(whole + digits or "0"), 10 ** len(digits)
-    if recurring:
-        top = int(whole + digits + recurring) - top
-        bottom *= 10 ** len(recurring) - 1
-    return f"(\\frac{{{top}}}{{{bottom}}})"

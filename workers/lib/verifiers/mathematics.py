@@ -7,7 +7,9 @@ from collections import deque
 from fractions import Fraction
 from typing import Any, Literal
 
+from workers.lib.maths import LONGEST as LONGEST_ANSWER
 from workers.lib.maths import HelperError, compare, problem_of
+from workers.lib.maths.emphasis import MARKS, unmarked
 from workers.lib.patterns import LONGEST
 from workers.lib.verifiers.answers import Answer, AnswerOptions, find_answer
 from workers.lib.verifiers.base import SpecError, Unavailable, options, right_or_wrong
@@ -16,11 +18,11 @@ from workers.lib.verifiers.types import Clients, Rollout, Score
 _NUMBER = re.compile(r"([-+−]?(?:\d{1,40}|\d{1,3}(?:,\d{3}){1,12})(?:\.\d{1,40})?)(?:/(\d{1,40}))?")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}]|[{}]")
 _BETWEEN = re.compile(r"(?:[\s$,;{}]|\\[()\[\],; ]|\\q?quad|\\text|and\b|or\b)*", re.IGNORECASE)
-_SAID = re.compile(r"answer(?:\**\s*(?:is|was|would be|=)\**\s*:?|\**\s*:|(?=\s*(?:\$|\\[(\[])))\s*\**", re.IGNORECASE)
+_SAID = re.compile(r"answer(?:[*_]*\s*(?:is|was|would be|=)[*_]*\s*:?|[*_]*\s*:|(?=\s*(?:\$|\\[(\[])))", re.IGNORECASE)
 _DOUBT = re.compile(r"\b(?:whether|if|not|never|unsure|unless|doubt)\b|n't\b", re.IGNORECASE)
-_END = re.compile(r"\n|[.!?](?=\s|$)")
+_END = re.compile(r"\n|[.!?](?=[*_`]*(?:\s|$))")
 _MATH = re.compile(r"(?:\$\$.*?\$\$|\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\])(?:\s*(?:\\?%|percent\b|pct\b))?", re.DOTALL)
-_MORE = re.compile(r"\s*(?:,|;|/|or\b|and\b|\()", re.IGNORECASE)
+_MORE = re.compile(r"[\s*_`]*(?:,|;|/|or\b|and\b|\()", re.IGNORECASE)
 
 
 def final_answer(text: str) -> str:
@@ -37,7 +39,7 @@ def final_answer(text: str) -> str:
         return _sentence(text, said[0])
     last = text.splitlines()[-1] if text else ""
     spans = _MATH.findall(last)
-    return spans[0] if len(spans) == 1 and not _DOUBT.search(last) else text
+    return spans[0] if len(spans) == 1 and not _DOUBT.search(last) else _unmarked(text)
 
 
 def _sentence(text: str, said: re.Match) -> str:
@@ -46,11 +48,17 @@ def _sentence(text: str, said: re.Match) -> str:
     if _DOUBT.search(text, begin, said.start()):
         return ""
     rest = text[said.end() :].strip()
-    found = _MATH.match(rest)
-    if found and not _MORE.match(rest, found.end()):
+    inside = rest.lstrip(MARKS + " \n")
+    found = _MATH.match(inside)
+    if found and not _MORE.match(inside, found.end()):
         return found[0]
-    end = _END.search(rest)
-    return (rest[: end.start()] if end else rest).strip()
+    end = _END.search(rest, len(rest) - len(inside))
+    return _unmarked(rest[: end.start()] if end else rest)
+
+
+def _unmarked(text: str) -> str:
+    """Without Markdown, unless it is too long for an answer anyway."""
+    return unmarked(text) if len(text) <= LONGEST_ANSWER else text
 
 
 def _boxes(text: str) -> list[tuple[int, int, int]]:

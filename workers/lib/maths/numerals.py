@@ -1,0 +1,88 @@
+"""Numbers as they are written: decimals, mixed numbers, bases, degrees below a trigonometric function; as LaTeX that the
+parser reads in one way only. Pure."""
+
+from __future__ import annotations
+
+import re
+
+
+class Unreadable(Exception):
+    """The text is not one clear answer."""
+
+
+_MIXED = re.compile(
+    r"(?<![\d.}\w^_])(\d+)\s*\\frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(?<![\d.}\w^_])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d.])"
+)
+_RECURRING = re.compile(r"(\d*)\.(\d*)(?:\\overline\s*\{?\s*(\d+)\s*\}?|\\dot\s*\{?\s*(\d)\s*\}?)")
+_DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])|(?<![\d.])(\d+)\.(?![\d.])")
+_BASES = {
+    word: base
+    for base, word in enumerate(
+        [
+            "two",
+            "three",
+            "four",
+            "five",
+            "six",
+            "seven",
+            "eight",
+            "nine",
+            "ten",
+            "eleven",
+            "twelve",
+            "thirteen",
+            "fourteen",
+            "fifteen",
+            "sixteen",
+        ],
+        2,
+    )
+}
+_BASED = re.compile(
+    r"(?<![\w.}])(?:\(\s*(\d[\dA-F]*)\s*\)|\{\s*(\d[\dA-F]*)\s*\}|(\d[\dA-F]*))\s*_\s*(?:\{\s*(\w+)\s*\}|(\w))(?!\w)"
+)
+_TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])(?!\s*\^\s*\{?\s*-\s*1)")
+_NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)"
+_DEGREES = re.compile(
+    rf"((?:{_NUMBER}\s*)?(?:\\[a-z]+|(?<![a-zA-Z\\])[a-zA-Z])|{_NUMBER}|\\frac\s*\{{[^{{}}]*\}}\s*\{{[^{{}}]*\}}|\([^()]*\))"
+    r'\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-z]))|"?\s*(?:degrees?|deg)(?![a-z])\s*"?)'
+)
+
+
+def in_radians(text: str) -> str:
+    """sin 30° with its angle as a number; as it is without such a function, where degrees are the unit of the answer."""
+    if not _TRIGONOMETRIC.search(text):
+        return text
+    text = _DEGREES.sub(r"(\1 \\cdot \\frac{\\pi}{180})", text)
+    if "\\circ" in text:
+        raise Unreadable("an angle in degrees that is not clear")
+    return text
+
+
+def exact(text: str) -> str:
+    """Every number a whole one or a fraction. Raises Unreadable."""
+    text = _BASED.sub(_based, text)
+    if re.search(r"[\d)}]\s*_", text):
+        raise Unreadable("a number with an index that is no base")
+    text = _RECURRING.sub(lambda m: _fraction(m[1], m[2], m[3] or m[4]), text)
+    text = _MIXED.sub(lambda m: f"({m[1] or m[4]}+\\frac{{{m[2] or m[5]}}}{{{m[3] or m[6]}}})", text)
+    return _DECIMAL.sub(lambda m: _fraction(m[1], m[2] or "", "") if m[3] is None else m[3], text)
+
+
+def _based(match: re.Match) -> str:
+    digits, base = match[1] or match[2] or match[3], match[4] or match[5]
+    try:
+        return str(int(digits, _BASES[base] if base in _BASES else int(base)))
+    except ValueError as error:
+        if digits.isdigit():
+            raise Unreadable(f"no number in base {base}: {digits}") from error
+        return match[0]  # 2A_1, a product
+
+
+def _fraction(whole: str, digits: str, recurring: str) -> str:
+    """The decimal number as an exact fraction."""
+    top, bottom = int(whole + digits or "0"), 10 ** len(digits)
+    if recurring:
+        top = int(whole + digits + recurring) - top
+        bottom *= 10 ** len(recurring) - 1
+    return f"(\\frac{{{top}}}{{{bottom}}})"
