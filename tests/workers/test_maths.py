@@ -61,6 +61,8 @@ def test_known_pairs_are_judged_as_they_are(kind: str) -> None:
         ("7", "Answer: **$7$** or $8$"),
         ("3", "11_{x}"),
         ("3/2", "1.1_2"),
+        ("100^\\circ C", "100^\\circ F"),
+        ("100^\\circ C", "100 K"),
     ],
 )
 def test_what_is_nearly_right_is_not_paid(gold: str, paid_before: str) -> None:
@@ -84,6 +86,7 @@ def test_what_is_nearly_right_is_not_paid(gold: str, paid_before: str) -> None:
         ("\\cos x^\\circ", ["\\sin(90^\\circ - x^\\circ)"]),
         ("\\text{no}", ["no", "Answer: no", "\\boxed{No}", "**No**", "The answer is no."]),
         ("x=3", ["3=x"]),
+        ("100^\\circ C", ["100", "100°C", "100^{\\circ}\\text{C}", "100 degrees Celsius"]),
         ("2x_1+3x_{10}", ["3x_{10}+2x_1"]),
         ("\\log_2 8", ["3", "\\log_{10} 1000"]),
         ("\\frac{1011_2}{2}", ["11/2"]),

@@ -212,7 +212,7 @@ def _same_at(one: Any, other: Any, point: dict, values: Sequence[Any]) -> bool:
     if difference.has(*_UNDONE):  # integrals by quadrature: fewer digits are right
         return bool(abs(values[0] - values[1]) <= sympy.Float(10) ** -30 * max(1, size))
     few = _size_of(difference, point, DIGITS * 2)
-    if few > sympy.Float(10) ** -30 * size:
+    if few > sympy.Float(10) ** -30 * max(1, size):
         return False
     more = _size_of(difference, point, MORE_DIGITS)
     return bool(not more or more < few * sympy.Float(10) ** -DIGITS)

@@ -355,8 +355,8 @@ def _unit(text: str) -> tuple[str, Unit | None]:
     text = re.sub(r'(?:\\%|%|"?\b(?:percent(?:age)?|pct)\b"?)\s*$', r" \\cdot \\frac{1}{100}", text)
     if found := _CURRENCY.match(text):
         return found[1] + found[3], unit_of(found[2])
-    if found := re.match(r"^(.*\S)\s*\^\s*\{?\s*\\circ\s*\}?$", text):
-        return found[1], unit_of("deg")
+    if found := re.match(r'^(.*\S)\s*\^\s*\{?\s*\\circ\s*\}?\s*"?([CF]?)"?$', text):
+        return found[1], unit_of({"C": "celsius", "F": "fahrenheit"}.get(found[2], "deg"))
     found = _UNIT.match(text)
     if found is None:
         return text, None

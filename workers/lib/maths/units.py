@@ -15,12 +15,14 @@ _BASE = {
     "mL": ("volume", "1/1000", "ml milliliter millilitre"), "rad": ("angle", "1", "radian"), "deg": ("angle", "\\pi/180", "degree °"),
     "USD": ("dollars", "1", "dollar $"), "cent": ("dollars", "1/100", "¢"), "EUR": ("euros", "1", "euro €"), "GBP": ("sterling", "1", "£"),
     "N": ("force", "1", "newton"), "J": ("energy", "1", "joule"), "W": ("power", "1", "watt"), "K": ("kelvin", "1", "kelvin"),
+    "celsius": ("celsius", "1", ""), "fahrenheit": ("fahrenheit", "1", ""),
 }  # fmt: skip
 UNITS = {name: unit[:2] for name, unit in _BASE.items()} | {
     alias: (what, size) for what, size, aliases in _BASE.values() for alias in aliases.split()
 }
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}  # powers of ten
 _ALIKE = {"kph": "km/h", "kmh": "km/h", "mph": "mi/h", "sq": "square", "cu": "cubic", "%": "percent"}
+_DEGREES_OF = re.compile(r"\b(?:degrees?|deg)\s+(?=celsius|fahrenheit)", re.IGNORECASE)
 _PART = re.compile(r"(?:(square|cubic)\s+)?([A-Za-z°$¢€£]+)\s*(?:\^\s*\{?(\d)\}?)?")
 # A noun that counts things is no unit of measure; these change the number instead.
 _NO_NOUN = re.compile(
@@ -49,7 +51,7 @@ class Unit:
 def unit_of(text: str, *, named: bool = True) -> Unit | None:
     """cm, km/h, square meters, m^2, dollars per hour, apples. None where the words are no unit; of things that are not
     `named` as text, only plurals are."""
-    words = " ".join(_ALIKE.get(word.strip("."), word.strip(".")) for word in text.split())
+    words = " ".join(_ALIKE.get(word.strip("."), word.strip(".")) for word in _DEGREES_OF.sub("", text).split())
     measures: dict[str, int] = {}
     sizes: list[str] = []
     for at, side in enumerate(re.split(r"\s*/\s*|\s+per\s+", words)):
