@@ -69,6 +69,7 @@ CITY = {"answer": ["Bern", "Berne"]}
         ({"kind": "number", "relative": 0.01}, "1240", {"answer": 1234.5}, True),
         ({"kind": "number"}, "3/4", {"answer": "0.75"}, True),
         ({"kind": "number"}, "−3", {"answer": -3}, True),
+        ({"kind": "number"}, "-1234567890123456789012345678901", {"answer": "-1234567890123456789012345678902"}, False),
         ({"kind": "number"}, "1e3", {"answer": 1000}, True),
         ({"kind": "number"}, "12,34", {"answer": 1234}, False),
         ({"kind": "number"}, "3/0", {"answer": 3}, False),

@@ -17,6 +17,7 @@ from typing import Any
 from workers.lib.checks import perfect_pairs
 from workers.lib.messages import normalise
 from workers.lib.verifiers.languages import CODE, schema_of, value_of
+from workers.lib.verifiers.numbers import other_numbers
 from workers.lib.verifiers.quantities import date_of, same_quantity
 
 _DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
@@ -101,8 +102,11 @@ def _same_text(given: str, wanted: str, schema: Any, rules: Rules) -> bool:
 
 
 def contradicts(given: str, wanted: str) -> bool:
-    """Whether texts that are loosely equal are other amounts or days: -5 and 5, 3.5 and 35, 2024-1-12 and 2024-11-2."""
-    return normalise(given) != normalise(wanted) and same_quantity(given, wanted) is False
+    """Whether texts that are loosely equal are other amounts or days: -5 and 5, 3.5 km and 35 km, 2024-1-12 and 2024-11-2."""
+    if normalise(given) == normalise(wanted):
+        return False
+    same = same_quantity(given, wanted)
+    return other_numbers(given, wanted) if same is None else not same
 
 
 def _same_number(given: float, wanted: float, schema: Any, rules: Rules) -> bool:

@@ -7,6 +7,7 @@ version are no number.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal, DecimalException
 from typing import Any
 
@@ -32,6 +33,8 @@ _DIGITS = (
 )
 _FIRST = re.compile(rf"{_NO_NUMBER}|(?P<number>{_DIGITS})", re.IGNORECASE)
 _EACH = re.compile(rf"{_NO_NUMBER}|(?P<number>{_DIGITS}(?: ?(?:%|per ?cent\b))?)", re.IGNORECASE)
+_AMONG = re.compile(rf"(?<![\w.,])(?:{_NO_NUMBER}|(?P<number>{_DIGITS}))", re.IGNORECASE)
+_PART = re.compile(r"\d+")
 _LATEX = re.compile(r"(\d?)\\[dt]?frac\{(\d{1,40})\}\{(\d{1,40})\}")
 
 
@@ -47,14 +50,14 @@ def decimal_of(text: Any) -> Decimal | None:
                 value /= _value(found["bottom"])
             if found["whole"] and value >= 1:
                 return None  # “2 9/3” is no mixed number
-            value += _value(found["whole"] or "0")
+            value = value + _value(found["whole"]) if found["whole"] else value
         elif found := _POWER.fullmatch(text):
             value = _value(found["base"]) ** _value(found["power"]) * _value(found["times"] or "1")
         else:
             return None
     except (DecimalException, ValueError):
         return None
-    return -value if found["sign"] in ("-", "−") else value
+    return value.copy_negate() if found["sign"] in ("-", "−") else value  # exact, where -value is rounded
 
 
 def _value(text: str) -> Decimal:
@@ -75,3 +78,20 @@ def first_number(text: str) -> tuple[str, str, str] | None:
     if found is None or not found["number"]:
         return None
     return text[: found.start()], found["number"], text[found.end() :]
+
+
+def other_numbers(one: str, other: str) -> bool:
+    """Whether two texts have as many numbers and dates, and one of them is another: 3.5 km and 35 km, 1/2 and 12. What follows a
+    letter (v1.2) is part of a name."""
+    found, wanted = (list(_among(text)) for text in (one, other))
+    kinds = [[type(value) for value in values] for values in (found, wanted)]
+    return kinds[0] == kinds[1] and found != wanted
+
+
+def _among(text: str) -> Iterator[Decimal | tuple[str, ...] | None]:
+    """Each number, and of each date, time or version its parts; None for what cannot be read."""
+    for match in _AMONG.finditer(text):
+        if match["number"]:
+            yield decimal_of(match["number"].rstrip(","))
+        else:
+            yield tuple(part.lstrip("0") for part in _PART.findall(match[0]))
