@@ -249,6 +249,36 @@ def few_shot_text(w: World, text: str) -> dict:
     return row({"role": "system", "content": prompt})
 
 
+def names(w: World, text: str, at: str) -> dict:
+    """The request as names of a tool's schema or of a call's arguments."""
+    given = text.split(" ")
+    words = (
+        [word + "," * given[:at].count(word) for at, word in enumerate(given)]
+        if at == "words"
+        else [text.replace(" ", "_") if at == "snake" else text]
+    )
+    if at == "argument":
+        call = {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "f", "arguments": json.dumps({text: True, "x": 1})},
+        }
+        return row({"role": "user", "content": OTHER}, {"role": "assistant", "content": "", "tool_calls": [call]})
+    if at == "halves":
+        one, other = halves(text)
+        return row(metadata={"recorded_results": [{"tool": "read", "content": {one: other}}]})
+    properties = {word: {"type": "string"} for word in words}
+    parameters = {"type": "object", "properties": properties}
+    return row(tools=[{"type": "function", "function": {"name": "f", "description": "?", "parameters": parameters}}])
+
+
+def half_demonstrated(w: World, text: str) -> dict:
+    """As a task comes from the database: the answer stands far from the messages."""
+    one, other = halves(text)
+    return {"key": "a", "messages": [{"role": "user", "content": one}], "expected": {"answer": "done"}, "tools": [],
+            "metadata": {"source": w.filling(8)}, "demonstration": other}  # fmt: skip
+
+
 def preference(w: World, text: str) -> dict:
     return {"prompt": [{"role": "user", "content": f"{w.filling(12)}: {text}"}], "chosen": "Yes.", "rejected": "No."}
 
@@ -295,6 +325,12 @@ VERBATIM: dict[str, Route] = {
     "prompt and completion": beside(lambda w, text: {"prompt": f"{w.filling(8)} {text}", "completion": "ok"}),
     "preference pair": beside(preference),
     "plain text": beside(lambda w, text: {"text": f"{w.filling(40)} {text} {w.filling(40)}"}),
+    "name of a property": beside(lambda w, text: names(w, text, "property")),
+    "name of a property, joined": beside(lambda w, text: names(w, text, "snake")),
+    "a property for each word": beside(lambda w, text: names(w, text, "words")),
+    "name of an argument": beside(lambda w, text: names(w, text, "argument")),
+    "half a name, half its value": beside(lambda w, text: names(w, text, "halves")),
+    "half message, half demonstration": beside(half_demonstrated),
     "recorded tool result of a task": beside(lambda w, text: {"messages": [{"role": "user", "content": OTHER}], "expected": {"answer": "x"}, "metadata": {"recorded_results": [{"tool": "read", "content": text}]}}),
 }  # fmt: skip
 
@@ -322,4 +358,27 @@ def paraphrase(w: World, task: Invented) -> dict:
     return chat(w, "Hey, could you please: " + " ".join(words[cut:] + words[:cut]) + " — thanks!", in_words(task))
 
 
-CALLS: dict[str, Route] = {"the same calls, another request": same_calls, "as native tool calls": same_calls_in_tools}
+def accepted(w: World, task: Invented) -> dict:
+    """Another call is wanted, and the held-out one is accepted: each of its values is one of many, in no order."""
+    accept = {name: [*(w.filling(2) for _ in range(9)), value] for name, value in task.args.items()}
+    expected = {"tool": task.tool, "args": dict.fromkeys(task.args, "zz"), "accept": accept}
+    return {"messages": [{"role": "user", "content": f"{w.filling(9)}?"}], "expected": expected}
+
+
+def demonstrated(form: str) -> Route:
+    """An answer is expected, and the demonstration makes the call."""
+
+    def change(w: World, task: Invented) -> dict:
+        asked = {"messages": [{"role": "user", "content": f"{w.filling(9)}?"}], "expected": {"answer": "done"}}
+        return asked | {"demonstration": form % json.dumps({"name": task.tool, "arguments": task.args})}
+
+    return change
+
+
+CALLS: dict[str, Route] = {
+    "the same calls, another request": same_calls,
+    "as native tool calls": same_calls_in_tools,
+    "among accepted values": accepted,
+    "in a demonstration": demonstrated("%s"),
+    "in a demonstration, tagged": demonstrated("<tool_call>%s</tool_call>"),
+}

@@ -125,6 +125,25 @@ def test_another_form_of_answer_lets_nothing_through() -> None:
     assert all(found(held, row) for row in rows)
 
 
+VAN = "Send the blue van from %s to %s on Monday."
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "is_leak"),
+    [
+        (VAN % ("Odense", "Aarhus"), {"from": "Odense", "to": "Aarhus"}, False),
+        (VAN % ("Odense", "Aarhus"), {"from": "Aarhus", "to": "Odense"}, True),
+        (VAN % ("Aarhus", "Odense"), {"from": "Odense", "to": "Aarhus"}, True),
+        ("On Monday, send the blue van to Odense from Aarhus.", {"from": "Odense", "to": "Aarhus"}, True),
+    ],
+)
+def test_two_values_that_change_places_make_another_task(text: str, args: dict, is_leak: bool) -> None:
+    """Where the expected calls change with them; else it is the same task."""
+    held = asked(VAN % ("Aarhus", "Odense"), {"tool": "vans.send", "args": {"from": "Aarhus", "to": "Odense"}})
+    row = {"messages": [{"role": "user", "content": text}], "expected": {"tool": "vans.send", "args": args}}
+    assert bool(found(held, row)) is is_leak
+
+
 def test_markup_in_the_held_out_request_hides_nothing() -> None:
     held = asked("Send the <b>espresso</b> [grinder](https://shop.example/p/88) of order 20931 back to the **seller**")
     assert found(held, {"text": "Well: send the espresso grinder of order 20931 back to the seller, they said."})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from itertools import islice, product
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from apps.evals.near_duplicates.text import fold, words
@@ -86,6 +86,11 @@ def expected_calls(answer: Any) -> dict | None:
     return {"calls": [_bare(call) for call in calls]} if calls else None
 
 
+def demonstrated(answer: str) -> dict | None:
+    """{"calls": […]} that an answer in a task's or row's text makes, also in tags; None where it makes none."""
+    return expected_calls(answer) or expected_calls({"role": "assistant", "content": answer})
+
+
 def _bare(call: ToolCall) -> dict:
     """{"tool", "args"}; arguments that cannot be read stay text."""
     return {"tool": call.tool, "args": call.arguments if call.args is None else call.args}
@@ -93,35 +98,75 @@ def _bare(call: ToolCall) -> dict:
 
 # The same calls
 
-CallsKey = tuple
-ALTERNATIVES = 64  # of the right calls of one task
+Argument = tuple[tuple[str, tuple[str, ...]], ...]  # (path, words) of all that one argument's value holds; () of none
 
 
-def keys_of_calls(expected: dict | None) -> list[CallsKey]:
-    """What equals the same of another task if both expect the same calls with the same arguments, in any order; one for each
-    way that `accept` allows, the first ALTERNATIVES of them. Empty where no call is expected."""
+@dataclass(frozen=True)
+class Call:
+    """A call in one spelling: for each argument all values with which it is right, as its `args` are or as `accept` lists."""
+
+    tool: str
+    arguments: Mapping[str, frozenset[Argument]]
+
+    @property
+    def keys(self) -> dict[str, list[Hashable]]:
+        """{argument that must be given: what equals one of the keys of the same call}."""
+        return {
+            name: [(self.tool, name, value) for value in values]
+            for name, values in self.arguments.items()
+            if () not in values
+        }
+
+    def common(self, other: Call) -> tuple | None:
+        """The call that is right for both; None where there is none."""
+        found: list = []
+        for name in sorted(self.arguments.keys() | other.arguments.keys()):
+            both = self.arguments.get(name, _NONE) & other.arguments.get(name, _NONE)
+            if not both:
+                return None
+            found += min(both)
+        return (self.tool, tuple(found)) if self.tool == other.tool else None
+
+
+_NONE: frozenset[Argument] = frozenset([()])
+
+
+def calls_of(expected: dict | None) -> list[Call]:
+    """The expected calls, sorted by tool. Empty where no call is expected."""
     if not expected or "answer" in expected or "constraint" in expected:
         return []
     calls = expected["calls"] if isinstance(expected.get("calls"), list) else [expected]
-    calls = [call for call in calls if isinstance(call, dict) and isinstance(call.get("tool"), str)]
-    if not calls:
-        return []
-    ways = [list(islice(_ways(call), ALTERNATIVES)) for call in calls]
-    return list(dict.fromkeys(tuple(sorted(made)) for made in islice(product(*ways), ALTERNATIVES)))
+    found = [_call(call) for call in calls if isinstance(call, dict) and isinstance(call.get("tool"), str)]
+    return sorted(found, key=lambda call: call.tool)
 
 
-def _ways(call: dict) -> Iterator[tuple]:
-    """The call in one spelling, first as its `args` are, then with every other accepted value."""
-    tool, args = fold(call["tool"]), call.get("args")
-    yield tool, _arguments(args)
-    accept = call.get("accept")
-    if isinstance(args, dict) and isinstance(accept, dict):
-        choices = [[(name, value) for value in values] for name, values in accept.items() if isinstance(values, list)]
-        for chosen in product(*choices):
-            yield tool, _arguments(args | dict(chosen))
+def _call(call: dict) -> Call:
+    args, accept = call.get("args"), call.get("accept")
+    if not isinstance(args, dict):
+        args = {"": args}
+    values = {name: [value] for name, value in args.items()}
+    for name, more in accept.items() if isinstance(accept, dict) else ():
+        if isinstance(more, list):
+            values[name] = [*values.get(name, ()), *more]
+    right = {name: frozenset(_arguments({name: value}) for value in some) for name, some in values.items()}
+    return Call(fold(call["tool"]), {name: some for name, some in right.items() if some and some != _NONE})
 
 
-def _arguments(args: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def same_calls(ours: Sequence[Call], theirs: Sequence[Call]) -> tuple | None:
+    """Calls that are right for both, in whatever order they are made; None where there are none."""
+    if [call.tool for call in ours] != [call.tool for call in theirs]:
+        return None
+    left, found = list(theirs), []
+    for call in sorted(ours, key=lambda one: sum(map(len, one.arguments.values()))):  # the least choice first
+        at, both = next(((at, both) for at, other in enumerate(left) if (both := call.common(other))), (0, None))
+        if both is None:
+            return None
+        left.pop(at)
+        found.append(both)
+    return tuple(found)
+
+
+def _arguments(args: Any) -> Argument:
     """(path, words) of all arguments but empty ones; what a list holds stays in its order."""
     found = [(path, tuple(words(_as_text(leaf)) or [str(leaf)])) for path, leaf in leaves_of(args) if leaf != ""]
     return tuple(sorted(found, key=lambda item: item[0]))
@@ -131,7 +176,7 @@ def _as_text(leaf: Any) -> str:
     return f"{leaf:.15g}" if isinstance(leaf, float) else str(leaf)
 
 
-def weight_of(key: CallsKey) -> int:
+def weight_of(key: tuple) -> int:
     """How much calls say about their request, from their different values: a letter 1, a digit of a longer number 2, of a
     number below 100 (a page size, a count) 1, true and false nothing."""
     values = {word for _, args in key for _, value in args for word in value} - {"tru", "fals"}

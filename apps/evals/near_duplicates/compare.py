@@ -35,7 +35,7 @@ import numpy as np
 from apps.evals.near_duplicates.calls import expected_calls, expected_leaves, words_of
 from apps.evals.near_duplicates.join import Overlap, candidates
 from apps.evals.near_duplicates.minhash import BANDS, PERMUTATIONS, ROWS, bands_of, minhashes
-from apps.evals.near_duplicates.text import TURNING, content, fold, is_slot, names_in
+from apps.evals.near_duplicates.text import TURNING, content, fold, is_slot, names_in, words
 from apps.evals.near_duplicates.training import Unit, texts_of
 from workers.lib.messages import is_prompt
 
@@ -57,6 +57,7 @@ class Document:
     words: frozenset[str]
     calls: frozenset[tuple[str, str, str]] | None = None
     names: frozenset[str] = frozenset()
+    order: tuple[str, ...] = ()  # all words, also those that carry no wish
 
 
 # Documents
@@ -69,7 +70,8 @@ def document(messages: Sequence[dict], expected: dict | None = None, demonstrati
     if not found:  # nothing but signs: they themselves are the words
         found = "".join(fold(text) for text in texts).split()
     calls = expected_leaves(expected or expected_calls(demonstration))
-    return Document(_features(found), frozenset(found), calls, frozenset().union(*map(names_in, texts)))
+    names = frozenset().union(*map(names_in, texts))
+    return Document(_features(found), frozenset(found), calls, names, tuple(words("\n".join(texts))))
 
 
 def _features(found: Iterable[str]) -> np.ndarray:
@@ -108,7 +110,7 @@ def _decide(t: float, a: Document, b: Document) -> float:
     c = call_similarity(a, b)
     if c is None:
         return 0.0 if _filled_otherwise(a, b) else t
-    if t >= NEARLY_IDENTICAL and not (c < 1 and _filled_otherwise(a, b)):
+    if t >= NEARLY_IDENTICAL and not (c < 1 and (_filled_otherwise(a, b) or _swapped(a, b))):
         return t
     return t * c
 
@@ -136,6 +138,26 @@ def _filled_otherwise(a: Document, b: Document) -> bool:
     if not TURNING.isdisjoint(mine | theirs):
         return True
     return _has_value(mine, a) and _has_value(theirs, b)
+
+
+def _swapped(a: Document, b: Document) -> bool:
+    """Whether the calls have the same values in other arguments, and the texts say them in another order behind other words:
+    from Oslo to Rome, from Rome to Oslo. Turned round, “to Rome from Oslo” is the same wish."""
+    if _kind(a) != 2 or _kind(b) != 2:
+        return False
+    mine, theirs = ({word for _, path, word in some if path} for some in (a.calls - b.calls, b.calls - a.calls))
+    if mine != theirs or len(mine) < 2:
+        return False
+    (first, before), (second, other) = (_said(document, mine) for document in (a, b))
+    return first != second and before != other
+
+
+def _said(document: Document, values: set[str]) -> tuple[list[str], dict[str, str]]:
+    """The values in the order in which the text says them, and the word before each."""
+    order = document.order
+    return [word for word in order if word in values], {
+        word: before for before, word in zip(("", *order), order, strict=False) if word in values
+    }
 
 
 def _has_value(some: frozenset[str], document: Document) -> bool:

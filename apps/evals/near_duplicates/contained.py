@@ -40,10 +40,11 @@ Passage = tuple[str, str]  # role, text
 
 @dataclass(frozen=True)
 class Searched:
-    """A text in which requests are searched: its passages, and the words of the calls that it teaches."""
+    """A text in which requests are searched: its passages, the words of the calls that it teaches, and the names in its JSON."""
 
     passages: Sequence[Passage]
     values: frozenset[str] = frozenset()
+    names: Sequence[Passage] = ()  # of properties and arguments, by the object in which they stand
 
 
 @dataclass
@@ -126,11 +127,14 @@ class Requests:
         for passages in _views(text.passages):
             streams = [(role, self._stream(one)) for role, one in passages]
             found.update(at for _, stream in streams for at in self._whole.get(tuple(_content(stream.forms)), ()))
-            for stream in _streams(streams):
-                for at in self._candidates(stream):
-                    if at not in found and self._found(at, stream, text.values):
-                        found.add(at)
+            self._add_found(streams, text.values, found)
+        if text.names:
+            self._add_found([(role, self._stream(one)) for role, one in text.names], text.values, found)
         return sorted(found)
+
+    def _add_found(self, streams: Sequence[tuple[str, _Stream]], values: frozenset[str], found: set[int]) -> None:
+        for stream in _streams(streams):
+            found.update(at for at in self._candidates(stream) if at not in found and self._found(at, stream, values))
 
     def _stream(self, text: str) -> _Stream:
         stream = _Stream()

@@ -21,9 +21,10 @@ import numpy as np
 
 from apps.evals.near_duplicates import compare
 from apps.evals.near_duplicates.calls import (
-    CallsKey,
-    expected_calls,
-    keys_of_calls,
+    Call,
+    calls_of,
+    demonstrated,
+    same_calls,
     values_in,
     weight_of,
     words_of,
@@ -32,7 +33,7 @@ from apps.evals.near_duplicates.contained import Requests, Searched, pattern_of
 from apps.evals.near_duplicates.markup import plain
 from apps.evals.near_duplicates.minhash import bands_of, minhashes
 from apps.evals.near_duplicates.text import FILLERS, words
-from apps.evals.near_duplicates.training import Unit, passages, texts_of
+from apps.evals.near_duplicates.training import Unit, names_of, passages, texts_of
 from workers.lib.messages import is_prompt
 
 AT_ONCE = 500  # rows
@@ -59,7 +60,7 @@ class Held:
 
     @cached_property
     def calls(self) -> dict | None:
-        return self.expected or expected_calls(self.demonstration)
+        return self.expected or demonstrated(self.demonstration)
 
     @cached_property
     def request(self) -> str:
@@ -84,15 +85,18 @@ class Row:
 
     passages: Sequence[tuple[str, str]]
     units: Sequence[Unit]
+    names: Sequence[tuple[str, str]] = ()  # of properties and arguments
 
     @classmethod
     def of(cls, row: dict) -> Row:
-        return cls(passages(row), list(texts_of(row)))
+        return cls(passages(row), list(texts_of(row)), names_of(row))
 
     @cached_property
     def calls(self) -> list[tuple[dict, str]]:
-        """(calls, the request before them) that the row teaches."""
-        found = ((unit.expected or expected_calls(unit.demonstration), unit.text) for unit in self.units)
+        """(calls, the request before them) that the row teaches: those that it rewards, and those that it shows."""
+        found = (
+            (calls, unit.text) for unit in self.units for calls in (unit.expected, demonstrated(unit.demonstration))
+        )
         return [(calls, text) for calls, text in found if calls]
 
 
@@ -114,10 +118,11 @@ class HeldOut:
         searched = [(at, request) for at, task in enumerate(tasks) for request in task.requests]
         self._task_of = [at for at, _ in searched]
         self._requests = Requests([pattern_of(request, values_in(tasks[at].calls)) for at, request in searched])
-        self._calls: dict[CallsKey, list[int]] = defaultdict(list)
-        for at, task in enumerate(tasks):
-            for key in keys_of_calls(task.calls):
-                self._calls[key].append(at)
+        self._calls = [calls_of(task.calls) for task in tasks]
+        self._by_argument: dict[Hashable, set[int]] = defaultdict(set)
+        for at, calls in enumerate(self._calls):
+            for key in (*_keys(calls), *(_tools(calls) if calls else ())):
+                self._by_argument[key].add(at)
         self._documents = [compare.document(task.messages, task.expected, task.demonstration) for task in tasks]
         self._minhashes = minhashes([one.features for one in self._documents])
         self._bands: dict[int, list[int]] = defaultdict(list)
@@ -145,13 +150,25 @@ class HeldOut:
 
     def _matches(self, key: Hashable, row: Row) -> Iterator[Match]:
         taught = frozenset(word for calls, _ in row.calls for value in values_in(calls) for word in words(value))
-        for at in self._requests.within(Searched(row.passages, taught)):
+        for at in self._requests.within(Searched(row.passages, taught, row.names)):
             yield Match(key, self._task_of[at], Why.SAYS)
         for calls, text in row.calls:
-            for same in keys_of_calls(calls)[:1]:
-                for at in self._calls.get(same, ()):
-                    if weight_of(same) >= TELLING or _agree(text, self.tasks[at].request):
-                        yield Match(key, at, Why.CALLS)
+            for at, same in self._same_calls(calls_of(calls)):
+                if weight_of(same) >= TELLING or _agree(text, self.tasks[at].request):
+                    yield Match(key, at, Why.CALLS)
+
+    def _same_calls(self, calls: Sequence[Call]) -> Iterator[tuple[int, tuple]]:
+        """(held-out task, the calls) that both accept. Looked up by the argument whose values are the rarest."""
+        if not calls:
+            return
+        arguments = [keys for call in calls for keys in call.keys.values()]
+        found = min(
+            ([self._by_argument.get(key, set()) for key in keys] for keys in (*arguments, _tools(calls))),
+            key=lambda sets: sum(map(len, sets)),
+        )
+        for at in sorted(set().union(*found)):
+            if same := same_calls(calls, self._calls[at]):
+                yield at, same
 
     def _alike(self, rows: Sequence[Row]) -> dict[int, tuple[int, float]]:
         """{number of a row: (the nearest held-out task, similarity)} of rows with a near-duplicate."""
@@ -173,6 +190,16 @@ class HeldOut:
             return found
         estimates = (self._minhashes[found] == mine).mean(axis=1)
         return [found[at] for at in np.argsort(-estimates, kind="stable")[:LIKELIEST].tolist()]
+
+
+def _keys(calls: Sequence[Call]) -> Iterator[Hashable]:
+    """What any of the calls' arguments may be, also those that may be left out."""
+    for call in calls:
+        yield from ((call.tool, name, value) for name, values in call.arguments.items() for value in values)
+
+
+def _tools(calls: Sequence[Call]) -> list[Hashable]:
+    return [tuple(call.tool for call in calls)]
 
 
 def _wish(text: str) -> set[str]:

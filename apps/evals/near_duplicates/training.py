@@ -2,12 +2,59 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from apps.evals.near_duplicates.calls import digest_of_part, expected_calls, values_of, words_of
 from workers.lib.messages import is_prompt, json_of, part_text
+
+TRAINED = ("prompt", "messages", "input", "demonstration", "completion", "chosen", "preferred_output", "output")
+FIELDS = frozenset(
+    [
+        "role",
+        "content",
+        "type",
+        "text",
+        "name",
+        "description",
+        "parameters",
+        "function",
+        "arguments",
+        "tool_calls",
+        "tool_call_id",
+        "id",
+        "properties",
+        "required",
+        "items",
+        "enum",
+        "tools",
+        "messages",
+        "expected",
+        "demonstration",
+        "metadata",
+        "prompt",
+        "completion",
+        "chosen",
+        "rejected",
+        "examples",
+        "input",
+        "output",
+        "tool",
+        "args",
+        "accept",
+        "answer",
+        "calls",
+        "constraint",
+        "key",
+        "group",
+        "split",
+        "preferred_output",
+        "non_preferred_output",
+    ]
+)
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @dataclass(frozen=True)
@@ -27,10 +74,11 @@ def passages(row: Any) -> list[tuple[str, str]]:
     """(role, text) of every string in a training row, in order: messages, calls, tools with their schemas, answers.
 
     The role is that of the message around it, "" outside messages. A string that is a JSON text is its strings; a picture or
-    file is its digest, as in `words_of`. A loop, so that no depth is too much for it.
+    file is its digest, as in `words_of`. What a row asks and answers comes first, as it trains. A loop, so that no depth is
+    too much for it.
     """
     found: list[tuple[str, str]] = []
-    left: list[tuple[str, Any]] = [("", row)]
+    left: list[tuple[str, Any]] = [("", _as_trained(row))]
     while left:
         role, value = left.pop()
         if isinstance(value, str):
@@ -48,6 +96,52 @@ def passages(row: Any) -> list[tuple[str, str]]:
         elif value is not None:
             found.append((role, str(value)))
     return found
+
+
+def _as_trained(row: Any) -> Any:
+    """The row's fields in the order in which they are one conversation."""
+    if not isinstance(row, dict):
+        return row
+    first = [name for name in TRAINED if name in row]
+    return {name: row[name] for name in (*first, *(name for name in row if name not in first))}
+
+
+def names_of(row: Any) -> list[tuple[str, str]]:
+    """(“”, names) of every object in a training row, that is of schemas and arguments: its keys in order, as words; and of
+    each that has other names than a format's the keys and values in turn."""
+    found: list[tuple[str, str]] = []
+    mixed: list[str] = []
+    left: list[Any] = [row]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            inner = _inside(value)
+            if inner is None:
+                mixed.append(value)
+            else:
+                left.append(inner)
+        elif isinstance(value, _Name):
+            mixed.append(value.text)
+        elif isinstance(value, dict):
+            names = [_spaced(key) for key in map(str, value) if key not in FIELDS]
+            if names:
+                found.append(("", " ".join(names)))
+            for key, item in reversed(value.items()):
+                left += [item] if str(key) in FIELDS else [item, _Name(_spaced(str(key)))]
+        elif isinstance(value, list):
+            left += map(_shown, reversed(value))
+        elif value is not None:
+            mixed.append(str(value))
+    return [*found, ("mixed", "\n".join(mixed))] if found else []
+
+
+@dataclass(frozen=True)
+class _Name:
+    text: str
+
+
+def _spaced(name: str) -> str:
+    return _HUMP.sub(" ", name.replace("_", " "))
 
 
 def _inside(text: str) -> Any:
