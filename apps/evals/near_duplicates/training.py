@@ -123,9 +123,8 @@ def names_of(row: Any) -> list[tuple[str, str]]:
         elif isinstance(value, _Name):
             mixed.append(value.text)
         elif isinstance(value, dict):
-            names = [_spaced(key) for key in map(str, value) if key not in FIELDS]
-            if names:
-                found.append(("", " ".join(names)))
+            if not value.keys() <= FIELDS:
+                found.append(("", " ".join(_spaced(str(key)) for key in value)))
             for key, item in reversed(value.items()):
                 left += [item] if str(key) in FIELDS else [item, _Name(_spaced(str(key)))]
         elif isinstance(value, list):
