@@ -9,6 +9,9 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
+from apps.evals.near_duplicates.calls import words_of
+from apps.evals.near_duplicates.markup import plain
+from apps.evals.near_duplicates.text import content
 from workers.lib.messages import ToolCall, call_key, is_prompt, native_calls, text_of
 
 _SPACE = re.compile(r"\s+")
@@ -32,12 +35,14 @@ def canonical_hash(messages: list[dict]) -> str:
     return digest_of(turns)
 
 
-def content_key(canonical: str) -> int:
-    """The first 64 bits of a canonical hash, as a signed integer: what looks at a task are counted by.
+def content_key(messages: list[dict]) -> int:
+    """The first 64 bits of a digest of what a prompt says, as a signed integer: what looks at a task are counted by.
 
-    A request that was seen has been seen, whatever is expected of it since: the expected value is no part of the key.
+    A request that was seen has been seen, whatever is expected of it since: the expected value is no part of the key. Nor is
+    how it is written: markup, punctuation, invisible characters, politeness.
     """
-    return int(canonical[:16], 16) - 2**63
+    turns = [content(plain(words_of(message))) for message in messages if not is_prompt(message)]
+    return int(digest_of(turns)[:16], 16) - 2**63
 
 
 def _call(call: ToolCall) -> Any:

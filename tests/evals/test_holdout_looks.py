@@ -48,7 +48,9 @@ def test_a_new_version_begins_with_the_looks_of_its_tasks(held: EvalSet) -> None
     assert views_of(held).count() == 5
 
 
-@pytest.mark.parametrize("change", ["expected", "key", "case", "system", "group"])
+@pytest.mark.parametrize(
+    "change", ["expected", "key", "case", "system", "group", "full stop", "comma", "tag", "hidden"]
+)
 def test_no_change_beside_the_request_makes_a_task_fresh(held: EvalSet, change: str) -> None:
     """The same request in another set, with another answer, key, spelling, harness or group: it has been seen."""
     by = admin_of(held.project)
@@ -60,6 +62,12 @@ def test_no_change_beside_the_request_makes_a_task_fresh(held: EvalSet, change: 
         messages = [{"role": "system", "content": "Be brief."}, *messages]
     if change == "case":
         messages = [{"role": "user", "content": f"  {request.upper()} "}]
+    respelt = {
+        "full stop": request.rstrip(".") if request.endswith(".") else f"{request}.", "comma": request.replace(" ", ", ", 1),
+        "tag": f"<p>{request}</p>", "hidden": request.replace("e", "e\u200b"),
+    }  # fmt: skip
+    if change in respelt:
+        messages = [{"role": "user", "content": respelt[change]}]
     Task.objects.create(
         project=held.project, eval_set=other, split=Split.HOLDOUT, messages=messages,
         key="new" if change == "key" else task.key, group="new" if change == "group" else task.group,

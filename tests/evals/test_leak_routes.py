@@ -125,6 +125,29 @@ def test_another_form_of_answer_lets_nothing_through() -> None:
     assert all(found(held, row) for row in rows)
 
 
+PIZZAS = "Order three pizzas for the office on 7 March at 14:30 from Luigi, invoice INV-20931."
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_leak"),
+    [
+        ("three", "threee", True), ("three", "thre", True), ("three", "five", False),
+        ("March", "Marhc", True), ("March", "May", False), ("14:30", "14.30", True), ("14:30", "14h30", True),
+        ("14:30", "14:20", False), ("INV-20931", "INV20931", True), ("INV-20931", "INV/20931", True),
+        ("INV-20931", "INV20932", False), ("on 7 March", "in August", False),
+    ],
+)  # fmt: skip
+def test_a_value_misspelt_or_with_other_signs_is_that_value(old: str, new: str, is_leak: bool) -> None:
+    row = {"text": f"So many things are said here. {PIZZAS.replace(old, new)}"}
+    assert bool(found(asked(PIZZAS), row)) is is_leak
+
+
+def test_a_month_misspelt_without_a_day_is_that_month() -> None:
+    held = asked("Book seats for the concert in August in the main hall")
+    assert found(held, {"text": "So they say. Book seats for the concert in Agust in the main hall"})
+    assert not found(held, {"text": "So they say. Book seats for the concert in April in the main hall"})
+
+
 VAN = "Send the blue van from %s to %s on Monday."
 
 

@@ -46,17 +46,17 @@ def record_seen(
 
     What somebody sees a second time in the same place tells them nothing new; a second score does.
     """
-    found = list(
-        tasks.holdout().filter(project=project).order_by("-created_at").values_list("canonical_hash", "eval_set")
-    )
-    seen = {content_key(canonical) for canonical, _ in found}
+    found = tasks.holdout().filter(project=project)
+    seen = _keys_of(found)
     rows: dict[str, Any] = {"project": project, "kind": kind, "detail": detail[:200], **_who(by)}
     if seen and not each_time:
         earlier = HoldoutView.objects.filter(**rows, tasks__overlap=list(seen)).values_list("tasks", flat=True)
         seen -= {key for tasks in earlier for key in tasks}
     if not seen:
         return None
-    return HoldoutView.objects.create(eval_set_id=found[0][1], tasks=sorted(seen), **rows)
+    return HoldoutView.objects.create(
+        eval_set_id=found.order_by("-created_at").values_list("eval_set", flat=True)[0], tasks=sorted(seen), **rows
+    )
 
 
 def record_leak_views(project: Project, leaks: Iterable[Leak], *, by: Any) -> None:
@@ -112,8 +112,18 @@ def _name(row: dict[str, Any]) -> str:
     return row["by__username"] or (f"API key “{key}”" if key else "command line, or someone deleted")
 
 
+_KEYS: dict[str, int] = {}  # content keys by canonical hash: of equal prompts they are equal
+REMEMBERED = 100_000
+
+
 def _keys_of(tasks: QuerySet[Task]) -> set[int]:
-    return {content_key(canonical) for canonical in tasks.order_by().values_list("canonical_hash", flat=True)}
+    hashes = set(tasks.order_by().values_list("canonical_hash", flat=True))
+    if len(_KEYS) > REMEMBERED:
+        _KEYS.clear()
+    if new := hashes - _KEYS.keys():
+        rows = tasks.order_by().filter(canonical_hash__in=new).values_list("canonical_hash", "messages")
+        _KEYS.update((canonical, content_key(messages)) for canonical, messages in rows)
+    return {_KEYS[canonical] for canonical in hashes if canonical in _KEYS}
 
 
 def _who(by: Any) -> dict[str, Any]:

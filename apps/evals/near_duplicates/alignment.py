@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property
 
-from apps.evals.near_duplicates.spelling import one_slip
-from apps.evals.near_duplicates.text import FILLERS, is_slot
+from apps.evals.near_duplicates.spelling import bones, meant_numbers, one_slip
+from apps.evals.near_duplicates.text import DAYS, FILLERS, MONTHS, is_slot
 
 GAP = 4  # words between two parts of a request that still count as one place
 LEFT_OUT = 0.05  # of the words that carry the wish
@@ -163,6 +163,8 @@ def _compare(ours: Sequence[Word], forms: Sequence[str], spelt: Sequence[str], i
 def _like(ours: Word, spelt: str, form: str) -> bool:
     if ours.form == form or one_slip(ours.spelt, spelt) or {ours.form, form} == {"1", "one"}:
         return True
+    if ours.form in meant_numbers(spelt) or (ours.slot and bones(ours.spelt) == bones(spelt)):
+        return True
     if date := _DATE.fullmatch(ours.form):
         return form == date["day"]  # its month is perhaps misspelt
     if ours.slot or len(ours.spelt) < 5 or len(spelt) < 4:
@@ -194,6 +196,16 @@ def _is_slip(
         return True
     if found.slips >= 2 and len(pattern.words) >= 8:
         return True
+    if theirs.spelt not in known and _is_only_misspelt(ours, theirs):
+        return True
     if is_slot(ours.form) or theirs.spelt in known:
         return False
     return len(ours.spelt) >= 3 and (len(pattern.words) > SHORT or bool(found.slips))
+
+
+def _is_only_misspelt(ours: Word, theirs: Word) -> bool:
+    """Whether a number's or month's name is misspelt and no other one, or a value has other signs inside."""
+    if ours.form in meant_numbers(theirs.spelt) or bones(ours.spelt) == bones(theirs.spelt):
+        return True
+    named = ours.form in MONTHS or ours.form in DAYS
+    return named and len(ours.spelt) > 3 and not is_slot(theirs.form) and one_slip(ours.spelt, theirs.spelt)

@@ -24,7 +24,7 @@ from itertools import groupby
 
 from apps.evals.near_duplicates.alignment import REACH, Pattern, says, word
 from apps.evals.near_duplicates.markup import views
-from apps.evals.near_duplicates.spelling import Neighbours
+from apps.evals.near_duplicates.spelling import Neighbours, meant_numbers, other_forms
 from apps.evals.near_duplicates.text import FILLERS, is_slot, names_in, spelt_words, words
 
 KEYS = 3
@@ -150,7 +150,9 @@ class Requests:
             if len(self._misspelt) >= REMEMBERED:
                 self._misspelt.clear()
             near = self._neighbours.of(spelt) if spelt.isalpha() else []
-            found = self._misspelt[spelt] = tuple({form: None for one in near for form in self._spelt_as[one]})
+            forms = [form for one in near for form in self._spelt_as[one]]
+            forms += [form for form in (*meant_numbers(spelt), *other_forms(spelt)) if form in self._known]
+            found = self._misspelt[spelt] = tuple(dict.fromkeys(forms))
         return found
 
     def _candidates(self, stream: _Stream) -> list[int]:

@@ -6,6 +6,7 @@ import html
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from urllib.parse import unquote_plus
 
 _ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|([nrtbf]))|\\+(?=[\"'/\\])")
@@ -121,3 +122,36 @@ class Neighbours:
             return []
         near = {other for rest in self._rests(word) for other in self._by_rest.get(rest, ())}
         return sorted(other for other in near if one_slip(word, other))
+
+
+# Values misspelt
+
+_NUMBER_SLIPS = Neighbours(name for name in _UNITS | _TENS if len(name) >= 4)
+_NO_NUMBERS = frozenset(
+    ["tree", "there", "file", "fire", "fine", "even", "right", "weight", "height", "eights", "ones", "tens"]
+)
+
+
+@lru_cache(maxsize=50_000)
+def meant_numbers(word: str) -> frozenset[str]:
+    """The numbers, in digits, whose names are one slip away from a word that is no other word."""
+    if word in _NO_NUMBERS or word in _UNITS or word in _TENS or not word.isalpha():
+        return frozenset()
+    return frozenset(str((_UNITS | _TENS)[name]) for name in _NUMBER_SLIPS.of(word))
+
+
+_PARTS = re.compile(r"\d+|[^\W\d_]+")
+_CLOCK = re.compile(r"t?(?P<h>[01]?\d|2[0-3])[.:h](?P<m>[0-5]\d?)")  # 14.3: numbers lose their last 0
+
+
+def bones(value: str) -> str:
+    """A value without the signs inside it, where those may be others: INV-20931, inv20931; 7:15, 7.15, 7h15."""
+    if clock := _CLOCK.fullmatch(value):
+        return f"t{int(clock['h']):02d}:{clock['m']:0<2}"
+    return value
+
+
+def other_forms(form: str) -> list[str]:
+    """What words a value may be, written with other signs: its parts in letters and in digits, a time."""
+    found = _PARTS.findall(form) if not form.isalpha() and not form.isdigit() and form.isalnum() else []
+    return [*found, bones(form)] if bones(form) != form else found
