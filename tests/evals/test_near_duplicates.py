@@ -19,8 +19,10 @@ from apps.evals.near_duplicates.compare import (
     texts_of,
 )
 from apps.evals.near_duplicates.minhash import bands_of, minhashes
+from apps.evals.near_duplicates.search import Held, HeldOut, Row
 from apps.evals.near_duplicates.text import content, words
 from workers.lib.environments.requests import make_requests
+from workers.lib.messages import to_text
 
 ASKED = "Put a meeting with Maria in my calendar, Monday at 3 PM."
 EXPECTED = {"tool": "calendar.create_event", "args": {"attendee": "Maria", "day": "Monday", "time": "15:00"}}
@@ -253,3 +255,23 @@ def test_no_row_makes_it_fail_otherwise(row: dict) -> None:
             minhashes([document(unit.messages, unit.expected, unit.demonstration).features])
     except ValueError as error:
         assert "without text" in str(error)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_rows_of_sft_are_refused_where_their_tasks_are(seed: int) -> None:
+    """The rows show the answer as their completion: without it “Tell Ana” and “Tell Omar” would be nearly the same task."""
+    tasks = [
+        {"id": str(at), "messages": [{"role": "user", "content": made["request"]}], "expected": made["expected"]}
+        for at, made in enumerate(make_requests(seed, 160))
+    ]
+    shown = [
+        {"role": "user", "content": "Close ticket 7."},
+        {"role": "assistant", "content": to_text("close", {"id": 7})},
+    ]
+    answers = [to_text(task["expected"]["tool"], task["expected"]["args"]) for task in tasks]
+    held = HeldOut([Held(*pair) for pair in [(task["messages"], task["expected"]) for task in tasks[:80]]])
+    rest = list(zip(tasks, answers, strict=True))[80:]
+    as_tasks = held.search((task["id"], Row.of(task | {"demonstration": answer})) for task, answer in rest)
+    rows = (({"messages": shown + task["messages"], "completion": answer}, task["id"]) for task, answer in rest)
+    as_rows = held.search((name, Row.of(row)) for row, name in rows)
+    assert {match.key for match in as_rows} == {match.key for match in as_tasks}

@@ -205,7 +205,7 @@ def _preference_units(row: dict) -> Iterator[Unit]:
 
 
 def _chat_units(row: dict) -> Iterator[Unit]:
-    if not isinstance(row.get("expected"), dict):
+    if not isinstance(row.get("expected"), dict) and "completion" not in row:  # else its turns have been yielded
         yield from _turns(_as_messages(row.get("messages")))
     yield from _turns(_as_messages(row.get("examples")))
     yield from _turns(_as_messages(row.get("text")))
