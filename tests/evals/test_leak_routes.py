@@ -138,7 +138,7 @@ PIZZAS = "Order three pizzas for the office on 7 March at 14:30 from Luigi, invo
     ],
 )  # fmt: skip
 def test_a_value_misspelt_or_with_other_signs_is_that_value(old: str, new: str, is_leak: bool) -> None:
-    row = {"text": f"So many things are said here. {PIZZAS.replace(old, new)}"}
+    row = {"text": f"{World(SEED).filling(60)}. {PIZZAS.replace(old, new)}"}
     assert bool(found(asked(PIZZAS), row)) is is_leak
 
 

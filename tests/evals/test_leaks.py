@@ -278,7 +278,28 @@ def with_the_same_calls(task: Task) -> None:
     task.expected = {"calls": [CALL]}
 
 
-PLACES = [with_system_prompt, with_tool_result, with_tool_description, with_demonstration, with_recorded_result,
+def with_the_call_demonstrated(task: Task) -> None:
+    task.demonstration = f"<tool_call>{json.dumps(CALL)}</tool_call>"
+
+
+def with_half_of_it_demonstrated(task: Task) -> None:
+    first, second = HELD.split(" at ")
+    task.messages = [{"role": "user", "content": f"{first} at"}]
+    task.canonical_hash, task.demonstration = canonical_hash(task.messages), second
+    task.metadata = {"source": "written by a clerk of the shop for another customer on some other day"}
+
+
+def with_a_property_of_its_name(task: Task) -> None:
+    schema = {"type": "object", "properties": {HELD: {"type": "string"}}}
+    task.tools = [{"type": "function", "function": {"name": "f", "description": "?", "parameters": schema}}]
+
+
+def with_the_call_accepted(task: Task) -> None:
+    accept = {name: ["zz", value] for name, value in CALL["args"].items()}
+    task.expected = {"tool": CALL["tool"], "args": dict.fromkeys(CALL["args"], "zz"), "accept": accept}
+
+
+PLACES = [with_the_call_demonstrated, with_half_of_it_demonstrated, with_a_property_of_its_name, with_the_call_accepted, with_system_prompt, with_tool_result, with_tool_description, with_demonstration, with_recorded_result,
           with_the_same_calls]  # fmt: skip
 
 
