@@ -220,6 +220,7 @@ def test_what_is_added_in_bulk_leaves_leaks_out_and_tells_them(project: Project)
     eval_set = draft(project)
     tasks = [unsaved(eval_set, HELD.upper() + " please"), unsaved(eval_set, "Book a room for 12 people tomorrow.")]
     tasks[0].key, tasks[1].key, tasks[1].expected = "one", "two", OTHER_CALL
+    tasks[1].demonstration = json.dumps(OTHER_CALL)
     made = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=admin_of(project), what="test")
     assert (made.made, [leak.key for leak in made.leaks]) == (1, ["one"])
 
