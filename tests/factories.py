@@ -157,7 +157,7 @@ def make_eval_set(project: Project, train: int = 3, holdout: int = 3, frozen: bo
     eval_set = evals.create_eval_set(project=project, slug=f"set-{next(_numbers)}", by=by)
     for split, count in ((Split.TRAIN, train), (Split.HOLDOUT, holdout)):
         for _ in range(count):
-            number = 1000 + next(_numbers)
+            number = 1000 + next(_numbers) % 4000  # the tickets that there are
             evals.add_task(
                 eval_set=eval_set, key=f"task-{number}", request=f"Close ticket {number}.", split=split, by=by,
                 expected={"tool": "tickets.close", "args": {"id": number}},
