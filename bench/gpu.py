@@ -250,7 +250,7 @@ class Pair:
     def equality(self) -> dict[str, float]:
         """Loss and gradients of both on the same samples: a speed says nothing where the results differ."""
         groups = self.ours.rollout(0)
-        weights = torch.randn(len(groups), self.ours.config["generations"], generator=torch.Generator().manual_seed(1))
+        weights = torch.randn(len(groups), self.ours.config.generations, generator=torch.Generator().manual_seed(1))
         batch = self.ours.batch_from(list(zip(groups, weights, strict=True)))
         _, metrics = add_gradients(self.ours.model, batch, None, None, self.ours.config, self.ours.fill)
         inputs = trl_inputs(batch.prompts, batch.completions, batch.advantage, None, self.ours.fill)
@@ -286,7 +286,7 @@ class Pair:
 
     def _their_update(self, batch: dict) -> None:
         self.theirs._compute_loss(self.theirs.model, batch).backward()
-        torch.nn.utils.clip_grad_norm_(self.twin.parameters(), self.ours.config["max_grad_norm"])
+        torch.nn.utils.clip_grad_norm_(self.twin.parameters(), self.ours.config.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 

@@ -70,7 +70,7 @@ def give_rewards(groups: list, rewards: torch.Generator) -> None:
 
 
 def equality(ours: Trainer, theirs: Any, groups: list) -> dict[str, float]:
-    weights = torch.randn(len(groups), ours.config["generations"], generator=torch.Generator().manual_seed(1))
+    weights = torch.randn(len(groups), ours.config.generations, generator=torch.Generator().manual_seed(1))
     batch = ours.batch_from(list(zip(groups, weights, strict=True)))
     _, metrics = add_gradients(ours.model, batch, None, None, ours.config, ours.fill)
     reference = theirs._compute_loss(

@@ -33,6 +33,8 @@ HOME = ROOT / "var" / "bench"
 PINS = {
     "phoenix": ["arize-phoenix==20.26.1", "asyncpg==0.32.0", "psycopg[binary]==3.3.9"],
     "mlflow": ["mlflow==3.17.2", "psycopg2-binary==2.9.13"],
+    "inspect": ["inspect-ai==0.3.285", "openai==3.54.0"],
+    "lm_eval": ["lm-eval[api]==0.4.13"],
 }
 PROCESSES = 2
 START_PATIENCE_S = 180.0
@@ -238,9 +240,7 @@ class Flywheel(Server):
         children: dict[int, list[int]] = {}
         for pid, parent in _parents():
             children.setdefault(parent, []).append(pid)
-        roots = [
-            pid for pid in children.get(self.process.pid, []) if not _command(pid, b"celery", b"flywheel.embedded")
-        ]
+        roots = [pid for pid in children.get(self.process.pid, []) if not _command(pid, b"celery", b"flywheel.servers")]
         found: list[int] = []
         while roots:
             found.append(pid := roots.pop())

@@ -19,7 +19,7 @@ from bench.probe_suite.tasks import tasks_of
 from workers.lib.clients import clients_of
 from workers.lib.probes import Finding, Options, Report, Scorer, attack
 from workers.lib.probes.promises import is_stochastic, promises_of, rubrics_of
-from workers.lib.probes.types import ALWAYS_PROMISED
+from workers.lib.specs import ALWAYS_PROMISED
 
 RIGHT_FORMS = "perturbation"
 
@@ -53,12 +53,13 @@ def probe(entry: Entry, seed: int, url: str, search: bool) -> Outcome:
         clients_of({"judge": {"base_url": url, "model": entry.model, "allow_private": True}}) if entry.model else {}
     )
     score, calls = counted(entry.make(clients))
+    defaults = Options()
     options = Options(
         promises=promises_of(entry.spec) if entry.spec else ALWAYS_PROMISED,
         stochastic=is_stochastic(entry.spec),
         rubrics=rubrics_of(entry.spec),
-        search_scores=Options.search_scores if search else 0,
-        max_repeats=200 if entry.model else Options.max_repeats,
+        search_scores=defaults.search_scores if search else 0,
+        max_repeats=200 if entry.model else defaults.max_repeats,
         seed=seed,
     )
     began = time.process_time()

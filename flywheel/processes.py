@@ -15,11 +15,14 @@ from flywheel import logs
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in between.
 INGEST = min(4, max(2, os.cpu_count() or 1))
-WORKERS = {"default": 2, "ingest": INGEST, "eval": 1, "train": 1}  # queue: tasks at once
+# A server is a task for as long as it runs.
+SERVE = int(os.environ.get("FLYWHEEL_SERVE_AT_ONCE") or 1)
+WORKERS = {"default": 2, "ingest": INGEST, "eval": 1, "train": 1, "serve": SERVE}  # queue: tasks at once
+OPTIONAL = {"serve"}  # only where vLLM is installed; nothing else waits for it
 NAMES = ("web", *WORKERS, "beat")
 WEB_PROCESSES = 2
 # Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its checkpoint.
-STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT}
+STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT, "serve": signal.SIGQUIT}
 CELERY = ("celery", "-q", "-A", "flywheel")
 
 

@@ -36,6 +36,15 @@ def env_keys(name: str, default: str) -> list[str]:
     return items
 
 
+def env_ports(name: str) -> list[int]:
+    """[first, last]; [] where nothing is given."""
+    value = os.environ.get(name, "")
+    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", value)
+    if value and not (found and 0 < int(found[1]) <= int(found[2]) < 65_536):
+        raise ImproperlyConfigured(f"{name} must be FIRST-LAST, such as 8100-8115, not {value!r}.")
+    return [int(found[1]), int(found[2])] if found else []
+
+
 def secret_key() -> str:
     """From SECRET_KEY, or made once and kept in the data folder, readable by this user only."""
     if key := os.environ.get("SECRET_KEY"):
@@ -56,6 +65,8 @@ def secret_key() -> str:
 
 
 SECRET_KEY = secret_key()
+# Keys that were SECRET_KEY before: what they signed (sessions, gate reports, webhooks' secrets) still holds.
+SECRET_KEY_FALLBACKS = env_list("SECRET_KEY_FALLBACKS")
 DEBUG = env_bool("DEBUG", False)
 ALLOWED_HOSTS = env_list("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
 CSRF_TRUSTED_ORIGINS = env_list("CSRF_TRUSTED_ORIGINS")
@@ -63,11 +74,13 @@ HTTPS = env_bool("FLYWHEEL_HTTPS", False)
 
 INSTALLED_APPS = [
     "apps.core",
+    "apps.webhooks",
     "apps.registry",
     "apps.trajectories",
     "apps.failures",
     "apps.environments",
     "apps.evals",
+    "apps.prompts",
     "apps.reviews",
     "apps.training",
     "apps.promotion",
@@ -170,7 +183,7 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Flywheel",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
-    "POSTPROCESSING_HOOKS": ["apps.trajectories.openapi.add_components"],
+    "POSTPROCESSING_HOOKS": ["apps.trajectories.openapi.add_components", "apps.core.scopes_schema.add_scopes"],
     "SERVE_INCLUDE_SCHEMA": False,
     "PATH_CONVERTER_OVERRIDES": {"anything": str},
     "SWAGGER_UI_DIST": "SIDECAR",
@@ -197,6 +210,7 @@ CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "core.reap", "schedule": 10.0},
     "automation": {"task": "automation.tick", "schedule": 60.0},
     "digest": {"task": "trajectories.digest", "schedule": 10.0},
+    "settle_traces": {"task": "evals.settle_traces", "schedule": 10.0},
     "forget_attempts": {"task": "core.forget_attempts", "schedule": 3600.0},
     "partitions": {"task": "trajectories.partitions", "schedule": 43_200.0},
     "recluster": {"task": "failures.recluster_due", "schedule": 900.0},
@@ -204,13 +218,21 @@ CELERY_BEAT_SCHEDULE = {
     "forget_spans": {"task": "trajectories.forget_spans", "schedule": 3600.0},
     "judge": {"task": "failures.judge_new", "schedule": 180.0},
     "forget_sessions": {"task": "environments.forget_sessions", "schedule": 600.0},
+    "webhooks": {"task": "webhooks.send_due", "schedule": 10.0},
+    "forget_deliveries": {"task": "webhooks.forget_old", "schedule": 21_600.0},
+    "check_servers": {"task": "registry.check_servers", "schedule": 300.0},
 }
 CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}
-QUEUES = tuple(processes.WORKERS)
+QUEUES = tuple(name for name in processes.WORKERS if name not in processes.OPTIONAL)
 
 FLYWHEEL_DTYPE = os.environ.get("FLYWHEEL_DTYPE", "float32")
 if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
     raise ImproperlyConfigured(f"FLYWHEEL_DTYPE must be float32, bfloat16 or float16, not {FLYWHEEL_DTYPE!r}.")
+
+# Folders on this machine in which base models and adapters may be named on a page or by API; the command takes any.
+FLYWHEEL_MODEL_FOLDERS = [
+    folder for folder in os.environ.get("FLYWHEEL_MODEL_FOLDERS", "").split(os.pathsep) if folder
+] or [str(FLYWHEEL_DATA_DIR / "models")]
 
 # Signs gate reports (docs/gate.md). Empty: SECRET_KEY does.
 FLYWHEEL_SIGNING_KEY = os.environ.get("FLYWHEEL_SIGNING_KEY", "")
@@ -230,6 +252,11 @@ FLYWHEEL_ENVIRONMENT_SESSION_S = int(os.environ.get("FLYWHEEL_ENVIRONMENT_SESSIO
 # Answers to held-out tasks that a project's keys may have scored by API in 24 hours: who scores at will climbs the hold-out.
 FLYWHEEL_HOLDOUT_SCORES_A_DAY = int(os.environ.get("FLYWHEEL_HOLDOUT_SCORES_A_DAY", "1000"))
 
+# An agent that is evaluated elsewhere (CI) and sends no answer for so long (seconds) has its evaluation end as incomplete.
+FLYWHEEL_ANSWERS_WAIT_S = int(os.environ.get("FLYWHEEL_ANSWERS_WAIT_S", "3600"))
+# Where its last answer comes as a trace, its evaluation waits so long (seconds) for spans that come late.
+FLYWHEEL_TRACES_SETTLE_S = int(os.environ.get("FLYWHEEL_TRACES_SETTLE_S", "30"))
+
 # Addresses that people type in (a judge's server) may be inside this network: usual on one machine, not on a shared one.
 FLYWHEEL_ALLOW_PRIVATE_URLS = env_bool("FLYWHEEL_ALLOW_PRIVATE_URLS", not os.environ.get("DATABASE_URL"))
 # Which environment variables may be sent to another server as a key (a judge's, a remote environment's), and to which
@@ -244,6 +271,16 @@ FLYWHEEL_OUTGOING_KEYS = env_keys(
 FLYWHEEL_DESIGNER_PYTHON = os.environ.get(
     "FLYWHEEL_DESIGNER_PYTHON", str(BASE_DIR / ".venv-designer" / "bin" / "python")
 )
+
+# The Python with GEPA (`make gepa`), which searches prompts.
+FLYWHEEL_GEPA_PYTHON = os.environ.get("FLYWHEEL_GEPA_PYTHON", str(BASE_DIR / ".venv-gepa" / "bin" / "python"))
+
+# The vLLM that serves models (`make vllm`); where it is absent, `up` starts no worker of the queue `serve`.
+FLYWHEEL_VLLM = os.environ.get("FLYWHEEL_VLLM", str(BASE_DIR / ".venv-vllm" / "bin" / "vllm"))
+# Where the servers that a worker starts listen: an address of its machine that the other workers reach, never one that
+# strangers reach, and the first and last of the ports that may be taken (empty: any).
+FLYWHEEL_SERVE_HOST = os.environ.get("FLYWHEEL_SERVE_HOST") or "127.0.0.1"
+FLYWHEEL_SERVE_PORTS = env_ports("FLYWHEEL_SERVE_PORTS")
 
 LOGGING = {
     "version": 1,

@@ -21,7 +21,7 @@ from flywheel import embedded
 from flywheel.orphans import end_with_parent
 from flywheel.processes import NAMES, STOP_SIGNAL, command
 
-COLOURS = {"web": "36", "default": "32", "ingest": "37", "eval": "34", "train": "35", "beat": "33"}
+COLOURS = {"web": "36", "default": "32", "ingest": "37", "eval": "34", "train": "35", "serve": "31", "beat": "33"}
 UNSHOWN_LINES = 5_000  # wait for the terminal; more are only in the log
 STOP_PATIENCE_S = 40.0
 QUIET = "ignore:You're running the worker"  # as root, three times at each start
@@ -57,15 +57,22 @@ def require_free_port(host: str, port: int) -> None:
             ) from error
 
 
+def names_here() -> list[str]:
+    """The processes of this machine: `serve` only where vLLM is installed."""
+    return [name for name in NAMES if name != "serve" or Path(settings.FLYWHEEL_VLLM).exists()]
+
+
 class Stack:
     """Starts the processes, keeps them running, shows their output line by line, and stops all of them."""
 
     def __init__(self, host: str, port: int, *, quiet: bool = False) -> None:
         self.host, self.port, self.quiet = host, port, quiet
-        self.programs = [Program(name, self._command(name), STOP_SIGNAL.get(name, signal.SIGTERM)) for name in NAMES]
+        self.programs = [
+            Program(name, self._command(name), STOP_SIGNAL.get(name, signal.SIGTERM)) for name in names_here()
+        ]
         self.logs = Path(settings.FLYWHEEL_DATA_DIR) / "logs"
         self.stopping = threading.Event()
-        self.interrupted = False
+        self.interrupted = self.forking = False
         self._lines: queue.Queue[str] = queue.Queue(UNSHOWN_LINES)
         threading.Thread(target=self._print, daemon=True).start()
         self._keeper: threading.Thread | None = None
@@ -79,15 +86,16 @@ class Stack:
         return [sys.executable, "-m", *command(name, host=self.host, port=self.port)]
 
     def heed_signals(self) -> None:
-        """Ctrl-C and SIGTERM raise KeyboardInterrupt in the main thread, and are kept in mind: one that comes while it
-        forks is swallowed by Python (an exception in a callback at the fork is printed and ignored)."""
+        """Ctrl-C and SIGTERM raise KeyboardInterrupt in the main thread. One that comes while it forks is raised after that:
+        Python prints an exception in a callback at the fork, and goes on."""
         signal.signal(signal.SIGTERM, self._interrupt)
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._interrupt)
 
     def _interrupt(self, *_: object) -> None:
         self.interrupted = True
-        raise KeyboardInterrupt
+        if not self.forking:
+            raise KeyboardInterrupt
 
     def _check_interrupted(self) -> None:
         if self.interrupted:
@@ -98,7 +106,9 @@ class Stack:
         require_free_port(self.host, self.port)
         self.logs.mkdir(parents=True, exist_ok=True)
         for program in self.programs:
+            self.forking = True
             self._start(program)
+            self.forking = False
             self._check_interrupted()
         self._keeper = threading.Thread(target=self._keep_running, daemon=True)
         self._keeper.start()

@@ -68,10 +68,12 @@ function onKey(event, wasEarly) {
   const help = document.getElementById("help");
   const writing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "checkbox";
   if (event.key === "Escape") {
+    const busy = writing || help?.classList.contains("open") || document.querySelector("details.menu[open]");
     if (!writing && !help?.classList.contains("open")) pickNone();
     help?.classList.remove("open");
     closeMenus();
     document.activeElement?.blur();
+    if (!busy) open("[data-back]"); // where there is nothing to close: back to the list
     return;
   }
   if (writing) return;
@@ -86,7 +88,8 @@ function onKey(event, wasEarly) {
   if (event.key === "k" && rows().length) { move(-1); return; }
   if (event.key === "x" && document.querySelector("[data-pick]")) { pickAt(); return; }
   if (event.key === "Enter") { if (!event.target.closest("a, button, summary")) document.querySelector("[data-row].at a")?.click(); return; }
-  const key = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
+  const named = `[data-key="${CSS.escape(event.key)}"]`, at = document.querySelector(".at");
+  const key = at?.querySelector(named) ?? document.querySelector(named); // of the row that j and k have chosen, where it has one
   if (!key || (wasEarly && key.tagName === "BUTTON")) return; // nobody decides on what they have not seen
   event.preventDefault();
   key.click();

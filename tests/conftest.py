@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,6 +54,21 @@ def data_dir(settings: object, tmp_path: Path) -> Path:
     """A data folder for artifacts and jobs of this test alone."""
     settings.FLYWHEEL_DATA_DIR = tmp_path  # type: ignore[attr-defined]
     return tmp_path
+
+
+@pytest.fixture
+def project(db: None) -> Any:
+    from tests.factories import make_project
+
+    return make_project()
+
+
+@pytest.fixture
+def base(project: Any, data_dir: Path) -> Any:
+    """A base model of the project."""
+    from tests.factories import make_base
+
+    return make_base(project, data_dir)
 
 
 @pytest.fixture(autouse=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.test import override_settings
 
 from apps.core import actions as core
 from apps.core.models import JobState, Membership, Project, Role
@@ -17,24 +19,37 @@ from apps.environments.models import Environment
 from apps.evals import actions as evals
 from apps.evals import latency
 from apps.evals.latency import submit_measurement
-from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, Sample, Split
+from apps.evals.meaning import check as meaning
+from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, MeaningCheck, Sample, Split
 from apps.evals.stats import summarise
 from apps.failures.models import Failure, FailureCluster
-from apps.registry.actions import register_adapter, register_base
+from apps.registry.actions import register_adapter, register_base, register_endpoint
 from apps.registry.artifacts import store_folder
-from apps.registry.models import ModelVersion
+from apps.registry.models import ModelVersion, Server
+from apps.registry.servers import add_server
 from apps.reviews.actions import override_lock
+from apps.training.models import PromptSearch
+from apps.training.prompt_search.actions import submit_search
 from apps.trajectories.actions import feedback
 from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
-from workers.lib.environments.workplace import TOOLS, tool_message
+from workers.lib.environments.workplace import TOOLS
+from workers.lib.messages import to_native
 
 _numbers = itertools.count(1)
+GENERAL_TICKETS = {1341, 1930, 4384}  # that tasks of the built-in general set close
+TICKETS_OF_TESTS = {1234, 4321, 4711, 4712, 4713}  # that single tests close
+TAKEN = GENERAL_TICKETS | TICKETS_OF_TESTS  # a made task of such a number would be the same task
+
+
+def tool_message(call: dict, call_id: str = "call_1") -> dict:
+    """The call as an OpenAI assistant message."""
+    return {"role": "assistant", "content": None, "tool_calls": [to_native(call["tool"], call["args"], call_id)]}
 
 
 def make_user(name: str = "") -> Any:
-    return get_user_model().objects.create_user(name or f"user{next(_numbers)}", password="secret")
+    return get_user_model().objects.create_user(name or f"user{next(_numbers):06}", password="secret")
 
 
 def make_project(admin: Any = None) -> Project:
@@ -55,6 +70,11 @@ def make_member(project: Project, role: Role = Role.MEMBER) -> Any:
 def make_key(project: Project, may_see_holdout: bool = False) -> str:
     by = admin_of(project)
     return core.create_api_key(project=project, name="test", by=by, may_see_holdout=may_see_holdout)[1]
+
+
+def key_headers(project: Project, may_see_holdout: bool = False) -> dict[str, str]:
+    """Of a request of the test client with a new key of the project."""
+    return {"HTTP_AUTHORIZATION": f"Bearer {make_key(project, may_see_holdout)}"}
 
 
 def row(name: str = "", request: str = "Close ticket 1234.", call: dict | None = None, **changes: Any) -> dict:
@@ -152,12 +172,26 @@ def make_adapter(project: Project, parent: ModelVersion, folder: Path, name: str
     )
 
 
-def make_eval_set(project: Project, train: int = 3, holdout: int = 3, frozen: bool = True) -> EvalSet:
+def make_server(project: Project, base_url: str = "http://127.0.0.1:8123/v1", **fields: Any) -> Server:
+    """Needs FLYWHEEL_ALLOW_PRIVATE_URLS."""
+    name = fields.pop("name", f"server-{next(_numbers)}")
+    fields = {"name": name, "base_url": base_url, **fields}
+    return add_server(project=project, fields=fields, by=admin_of(project), admin=True)
+
+
+def make_endpoint(project: Project, server: Server | None = None, served_as: str = "m", **fields: Any) -> ModelVersion:
+    given = {"project": project, "name": "m", "served_as": served_as, "by": admin_of(project), **fields}
+    return register_endpoint(server=server or make_server(project), **given)
+
+
+def make_eval_set(
+    project: Project, train: int = 3, holdout: int = 3, frozen: bool = True, validation: int = 0
+) -> EvalSet:
     by = admin_of(project)
     eval_set = evals.create_eval_set(project=project, slug=f"set-{next(_numbers)}", by=by)
-    for split, count in ((Split.TRAIN, train), (Split.HOLDOUT, holdout)):
+    for split, count in ((Split.TRAIN, train), (Split.VALIDATION, validation), (Split.HOLDOUT, holdout)):
         for _ in range(count):
-            number = 1000 + next(_numbers) % 4000  # the tickets that there are
+            number = next(ticket for count in _numbers if (ticket := 1000 + count % 4000) not in TAKEN)
             evals.add_task(
                 eval_set=eval_set, key=f"task-{number}", request=f"Close ticket {number}.", split=split, by=by,
                 expected={"tool": "tickets.close", "args": {"id": number}},
@@ -191,6 +225,17 @@ def make_eval_run(
     return run
 
 
+def make_meaning_check(eval_set: EvalSet, version: ModelVersion) -> MeaningCheck:
+    """A finished check of meaning of a draft, with one pair."""
+    job = meaning.submit(eval_set=eval_set, source=meaning.Source(version=version.pk), by=admin_of(eval_set.project))
+    job.claim("test")
+    spec = meaning.child_spec(job)
+    pair = {"held": spec["held"][0]["id"], "other": spec["others"][0]["id"], "text": 0, "score": 0.5}
+    job.finish(JobState.SUCCEEDED, result=meaning.complete(job, {"pairs": [pair], "texts": 6, "known": 0}))
+    job.refresh_from_db()
+    return job
+
+
 def make_measurement(runs: list[EvalRun], took: list[float], failed: int = 0) -> LatencyMeasurement:
     """A finished measurement: each run's model took so many milliseconds; its last `failed` answers failed."""
     measurement = submit_measurement(runs=runs, by=admin_of(runs[0].project), rounds=2)
@@ -207,3 +252,29 @@ def make_measurement(runs: list[EvalRun], took: list[float], failed: int = 0) ->
     measurement.finish(JobState.SUCCEEDED, result=latency.complete(measurement, {"metrics": {"rounds": 2}}))
     measurement.refresh_from_db()
     return measurement
+
+
+def make_search(version: ModelVersion, eval_set: EvalSet, environment: Environment, **given: Any) -> PromptSearch:
+    """A queued prompt search. Needs validation tasks and an open lock."""
+    project = eval_set.project
+    server = given.pop("server", None) or Server.objects.filter(project=project).first() or make_server(project)
+    config = {"most_calls": 100} | given.pop("config", {})
+    with override_settings(FLYWHEEL_GEPA_PYTHON=sys.executable):
+        return submit_search(
+            project=project, version=version, eval_set=eval_set, environment=environment, server=server, model="writer",
+            config=config, by=given.pop("by", admin_of(project)), **given,
+        )  # fmt: skip
+
+
+def candidate_event(number: int, state: str, prompt: str, **more: Any) -> dict:
+    """What a search reports of a proposal."""
+    parent = 0 if number else None
+    given = {
+        "number": number,
+        "state": state,
+        "prompt": prompt,
+        "parent": parent,
+        "calls": 10 * (number + 1),
+        "usd": 0.01,
+    }
+    return {"type": "candidate"} | given | more

@@ -15,13 +15,16 @@ from django.utils import timezone
 
 from apps.automation.actions import set_schedule
 from apps.automation.models import Step
-from apps.core.models import Role
+from apps.core.models import Attempts, Role
 from apps.evals import importing
 from apps.evals.models import EvalSet
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.reclassify import start as start_reclassification
 from apps.promotion import actions as promotion
 from apps.promotion.gate.policy import Policy, as_toml
+from apps.prompts import playground
+from apps.registry.managed import add_managed
+from apps.registry.servers import add_server
 from apps.reviews.actions import open_review
 from apps.reviews.policy import DEFAULTS
 from apps.reviews.rescoring import submit_probe, submit_rescore
@@ -30,18 +33,23 @@ from apps.training.models import Method
 from apps.trajectories.actions.people import save_view
 from apps.trajectories.actions.redaction import add as add_rule
 from apps.trajectories.models import Arrival, Trace, Upload
+from apps.webhooks.actions import create_webhook, send_test
+from apps.webhooks.models import Event
 from tests.factories import (
     admin_of,
     make_adapter,
     make_base,
     make_cluster,
+    make_endpoint,
     make_environment,
     make_eval_run,
     make_eval_set,
     make_failed,
     make_key,
+    make_meaning_check,
     make_member,
     make_project,
+    make_search,
     make_user,
     override,
 )
@@ -51,7 +59,8 @@ pytestmark = pytest.mark.django_db
 
 OPEN = {"core:login", "core:logout", "core:projects", "healthz", "api:schema", "api:docs", "protocol:nothing"}
 ADMIN_ONLY = {
-    "core:settings", "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save", "reviews:probe_waive",
+    "webhooks:list", "webhooks:detail", "webhooks:log", "webhooks:edit", "webhooks:delete", "webhooks:switch", "webhooks:rotate",
+    "webhooks:test", "webhooks:delivery", "webhooks:again", "core:settings", "core:keys", "core:revoke_key", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save", "reviews:probe_waive",
     "trajectories:retention", "trajectories:redaction_switch", "trajectories:redaction_add", "promotion:create_channel",
     "promotion:policy_save", "promotion:policy_import",
     "trajectories:redaction_edit", "trajectories:redaction_delete", "failures:rubric_save", "failures:rubric_switch",
@@ -59,14 +68,15 @@ ADMIN_ONLY = {
 WRITES = {
     "failures:recluster", "failures:cluster_rename", "failures:cluster_move", "failures:cluster_decide",
     "failures:reclassify_start", "failures:reclassification_apply", "failures:reclassification_discard",
-    "core:create_key", "core:revoke_key", "core:set_member", "core:remove_member", "core:unlock_member", "failures:classify", "failures:decide",
+    "webhooks:delete", "webhooks:switch", "webhooks:rotate", "webhooks:test", "webhooks:again",
+    "core:revoke_key", "core:set_member", "core:remove_member", "core:unlock_member", "failures:classify", "failures:decide",
     "failures:undo", "failures:bulk", "failures:split", "failures:assign", "failures:mode_add", "failures:mode_save",
     "failures:mode_delete", "evals:create", "evals:show_holdout", "evals:add_trajectories", "evals:add_task", "evals:split",
     "evals:import_start", "evals:export_holdout", "evals:versions_with_holdout", "evals:general", "evals:make_variants",
-    "evals:variant_job_start", "evals:variant_job_stop", "evals:end_batch", "evals:confirm_task", "evals:judge_variant", "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "reviews:judge",
+    "evals:variant_job_start", "evals:variant_job_stop", "evals:meaning_start", "evals:meaning_stop", "evals:meaning_decide", "evals:meaning_undo", "evals:end_batch", "evals:confirm_task", "evals:judge_variant", "evals:freeze", "evals:new_version", "evals:remove_task", "evals:cancel", "evals:open_holdout", "evals:open_compared", "reviews:judge",
     "reviews:answer", "reviews:rule", "reviews:policy_save", "reviews:verifier_create", "reviews:verifier_check",
     "reviews:verifier_save", "reviews:verifier_try", "reviews:probe_run", "reviews:probe_cancel", "reviews:probe_waive", "reviews:score_run",
-    "reviews:undo", "reviews:override", "training:cancel", "training:resume", "promotion:make_report", "promotion:prepare", "promotion:promote",
+    "reviews:undo", "reviews:override", "training:cancel", "training:resume", "training:search_cancel", "training:search_resume", "training:search_save", "promotion:make_report", "promotion:prepare", "promotion:promote",
     "promotion:rollback", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
     "trajectories:bulk_keep", "trajectories:save_view", "trajectories:delete_view", "trajectories:feedback",
     "trajectories:arrival_retry", "trajectories:arrival_discard", "trajectories:trace_retry", "trajectories:trace_discard",
@@ -75,10 +85,13 @@ WRITES = {
     "trajectories:redaction_switch", "trajectories:redaction_add", "trajectories:redaction_edit",
     "trajectories:redaction_delete", "failures:rubric_save", "failures:rubric_switch", "failures:rubric_try",
     "failures:rubric_try_one", "failures:judge_run", "environments:test_connection",
+    "registry:server_remove", "registry:server_probe", "registry:server_start", "registry:server_stop", "prompts:preview",
+    "prompts:try_it", "prompts:playground_cancel", "prompts:playground_save_prompt", "prompts:playground_save_task",
 }  # fmt: skip
 MEMBER_PAGES = {
+    "registry:register", "registry:server_new", "registry:managed_new", "registry:server_edit", "prompts:new", "prompts:playground_new",
     "failures:mark", "environments:new", "environments:connect", "environments:import_grader", "evals:environment",
-    "evals:new_run", "evals:task_from_failure", "evals:from_successes", "evals:import", "evals:import_status", "training:new", "trajectories:import", "trajectories:import_detail", "trajectories:import_status",
+    "evals:new_run", "evals:meaning", "evals:meaning_status", "evals:task_from_failure", "evals:from_successes", "evals:to_tasks", "evals:import", "evals:import_status", "training:new", "training:search_new", "trajectories:import", "trajectories:import_detail", "trajectories:import_status",
     "reviews:open", "reviews:queue", "reviews:item", "reviews:step", "reviews:adjudicate",
 }  # fmt: skip
 
@@ -92,6 +105,7 @@ def world(data_dir: Path) -> dict[str, Any]:
     adapter = make_adapter(project, base, data_dir)
     eval_set = make_eval_set(project)
     draft = make_eval_set(project, frozen=False)
+    meaning = make_meaning_check(draft, base)
     trajectory = make_failed(project)
     classify_project(project=project)
     before = make_eval_run(eval_set, base, environment, success=0.25)
@@ -110,11 +124,21 @@ def world(data_dir: Path) -> dict[str, Any]:
         project=project, method=Method.SFT, parent=base, dataset=freeze_dataset(eval_set=eval_set, by=by),
         environment=environment, config={"steps": 2, "learning_rate": 1e-3, "batch_size": 1}, by=by,
     )  # fmt: skip
+    server = add_server(project=project, fields={"name": "gpu", "base_url": "https://gpu.example.com/v1"}, by=by)
+    endpoint = make_endpoint(project, server)
+    search = make_search(endpoint, make_eval_set(project, validation=2), environment, server=server)
+    search.candidates.create(number=1, parent=0, state="kept", prompt="Be exact.", score=0.5)
+    local = add_managed(project=project, fields={"name": "local", "base": base}, by=by)
     channel = promotion.channel_of(project)
     promotion.set_initial(channel=channel, version=base, by=by)
     make_key(project)
+    hook, _ = create_webhook(project=project, url="https://ci.example.com/", events=Event.values, by=by)
     schedule = set_schedule(project=project, step=Step.CLASSIFY, every_minutes=5, enabled=True, by=by)
     report = promotion.make_gate_report(baseline=before, candidate=after, by=by)
+    sides = [playground.Side(base, {"system_prompt": "Be brief."})]
+    tried = playground.start(
+        project=project, environment=environment, sides=sides, step=playground.Step(trajectory, 1), by=by
+    )
     upload = Upload.objects.create(
         project=project, name="a", format="chat", path="gone", size=1, state="failed", finished_at=timezone.now()
     )
@@ -126,9 +150,16 @@ def world(data_dir: Path) -> dict[str, Any]:
             "reviews:verifier_create": {"name": "new", "spec": '{"kind": "calls"}'},
             "reviews:verifier_save": {"spec": '{"kind": "calls"}'},
             "promotion:policy_save": plain(Policy()) | {"reason": "test"},
+            "prompts:playground_save_prompt": {"name": "kept"},
             "promotion:make_report": {"baseline": before.pk, "candidate": after.pk},
+            "evals:open_compared": {"run": [str(before.pk), str(after.pk)]},
         },
         "pks": {
+            **dict.fromkeys(
+                [f"webhooks:{name}" for name in ("detail", "log", "edit", "delete", "switch", "rotate", "test")],
+                hook.pk,
+            ),
+            **dict.fromkeys(("webhooks:delivery", "webhooks:again"), send_test(hook=hook, by=by).pk),
             "core:revoke_key": project.api_keys.first().pk,
             **dict.fromkeys(("core:remove_member", "core:unlock_member"), project.memberships.first().pk),
             **dict.fromkeys(("trajectories:detail", "trajectories:raw", "trajectories:feedback"), trajectory.pk),
@@ -172,9 +203,20 @@ def world(data_dir: Path) -> dict[str, Any]:
             **dict.fromkeys(("evals:from_successes", "evals:import", "evals:import_start", "evals:general"), draft.pk),
             **dict.fromkeys(("evals:variants", "evals:make_variants", "evals:end_batch"), draft.pk),
             **dict.fromkeys([f"evals:variant_job_{what}" for what in ("start", "status", "stop")], draft.pk),
+            **dict.fromkeys([f"evals:meaning{what}" for what in ("", "_start", "_status", "_stop")], draft.pk),
+            **dict.fromkeys(("evals:meaning_decide", "evals:meaning_undo"), meaning.pairs.get().pk),
             **dict.fromkeys(("evals:confirm_task", "evals:judge_variant"), draft.tasks.trainable().last().pk),
             **dict.fromkeys(("evals:import_status", "evals:import_cancel"), (draft.pk, task_import(draft, by))),
             **dict.fromkeys(("evals:run", "evals:run_status", "evals:learnability", "evals:cancel"), before.pk),
+            **dict.fromkeys(
+                [
+                    f"evals:{name}"
+                    for name in ("samples", "open_holdout", "distributions", "export_samples", "to_tasks")
+                ],
+                before.pk,
+            ),
+            "evals:task_samples": (before.pk, before.samples.first().task_id),
+            "evals:sample": (before.pk, before.samples.first().pk),
             "environments:detail": environment.pk,
             **dict.fromkeys([f"promotion:{name}" for name in ("pair", "pair_parts", "prepare")], (before.pk, after.pk)),
             **dict.fromkeys(
@@ -192,8 +234,18 @@ def world(data_dir: Path) -> dict[str, Any]:
             ),
             **dict.fromkeys([f"reviews:probe{name}" for name in ("", "_status", "_cancel", "_waive")], probe.pk),
             "reviews:rescore": rescore.pk,
+            **dict.fromkeys([f"training:search{what}" for what in ("", "_status", "_cancel", "_resume")], search.pk),
+            "training:search_save": (search.pk, 1),
             **dict.fromkeys(("training:detail", "training:status", "training:cancel", "training:resume"), training.pk),
+            **dict.fromkeys(
+                [f"registry:server{what}" for what in ("", "_status", "_edit", "_probe", "_remove")], server.name
+            ),
+            **dict.fromkeys([f"registry:server_{what}" for what in ("run", "start", "stop")], local.name),
             "promotion:model": adapter.pk,
+            **dict.fromkeys(
+                [f"prompts:playground{what}" for what in ("", "_status", "_cancel", "_save_task")], tried.pk
+            ),
+            "prompts:playground_save_prompt": (tried.pk, 0),
             **dict.fromkeys(("promotion:report", "promotion:promote", "promotion:report_file"), report.pk),
             **dict.fromkeys(("promotion:plan", "promotion:wear"), eval_set.pk),
             "automation:run": schedule.pk,
@@ -236,6 +288,9 @@ WITH_A_KEY = (
     "reviews_api:",
     "hosted:",
     "promotion_api:",
+    "registry_api:",
+    "webhooks_api:",
+    "training_api:",
     "otlp:",
     "protocol:",
 )
@@ -290,13 +345,23 @@ def test_every_page(world: dict[str, Any]) -> None:
         if name not in ADMIN_ONLY:
             assert ask(member, name, world) in (200, 302), name
     admin = logged_in(admin_of(project))
-    for name in ADMIN_ONLY - {"core:remove_member"}:
+    for name in sorted(ADMIN_ONLY - {"core:remove_member", "webhooks:delete"}):
         assert ask(admin, name, world) in (200, 302), name
+    assert ask(admin, "webhooks:delete", world) == 302
 
 
 def key_args(name: str) -> list:
     """Of a route that wants a key: something of the right form, which need not exist."""
-    for args in ([], ["x"], [1], [UUID(int=1)], ["x", 1], ["x", 1, "tool"]):
+    for args in (
+        [],
+        ["x"],
+        [1],
+        [UUID(int=1)],
+        [UUID(int=1), UUID(int=1)],
+        [UUID(int=1), 1],
+        ["x", 1],
+        ["x", 1, "tool"],
+    ):
         with suppress(NoReverseMatch):
             reverse(name, args=args)
             return args
@@ -305,6 +370,7 @@ def key_args(name: str) -> list:
 
 def test_every_api_route_wants_a_key(world: dict[str, Any]) -> None:
     for name in API:
+        Attempts.objects.all().delete()  # else the address is slowed down after a hundred wrong keys
         url = reverse(name, args=key_args(name))
         for method in ("get", "post"):
             for headers in ({}, {"HTTP_AUTHORIZATION": "Bearer fw_wrong"}):
@@ -331,7 +397,7 @@ def test_a_key_sees_only_its_own_project(world: dict[str, Any]) -> None:
 
 
 NUMBERS = (
-    "a", "against", "ahead", "at", "b", "back", "cap", "cut", "from", "g", "ids", "index", "limit", "message", "mode", "page",
+    "a", "after", "against", "ahead", "at", "before", "b", "back", "cap", "cut", "from", "g", "ids", "index", "limit", "message", "mode", "page",
     "per_group", "phase", "show", "since", "split", "step", "suggestion", "to", "version",
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
-    "core", "registry", "trajectories", "failures", "environments", "evals", "reviews", "training", "promotion",
+    "core", "webhooks", "registry", "trajectories", "failures", "environments", "evals", "prompts", "reviews", "training", "promotion",
     "automation", "dashboard", "demo",
 )  # fmt: skip
 LIGHT = sorted(
@@ -21,16 +21,20 @@ LIGHT = sorted(
     for path in (ROOT / "workers" / "lib").rglob("*.py")
     if "inside" not in path.parts
 )
-HEAVY = ("torch", "transformers", "peft", "trl", "vllm", "accelerate", "datasets")
-SLOW = ("openai",)  # loaded when somebody asks
-# Whoever may speak HTTP to others. They do it through outgoing's transport, which looks at the address it connects to.
-GUARDED = ("workers/lib/outgoing.py", "workers/lib/chat_client.py")
+HEAVY = ("torch", "transformers", "peft", "trl", "vllm", "accelerate", "datasets", "openai")
+# Whoever may speak HTTP to others: both look at the address that they connect to.
+GUARDED = ("workers/lib/outgoing.py", "workers/lib/posts.py")
 HTTP_LIBRARIES = ("httpx", "httpx2", "requests", "urllib3", "aiohttp", "openai", "urllib.request", "http.client")
 OPENS = (
     "Client", "AsyncClient", "HTTPTransport", "AsyncHTTPTransport", "OpenAI", "AsyncOpenAI", "ClientSession", "Session",
     "HTTPConnection", "HTTPSConnection", "PoolManager", "urlopen", "urlretrieve", "request", "stream", "get", "post",
     "put", "patch", "delete", "head", "options",
 )  # fmt: skip
+DIALS = (
+    "create_connection",
+    "open_connection",
+    "start_tls",
+)  # of a socket, a loop or a library, whatever they are called
 OWN_MACHINE = {
     "flywheel/supervisor.py": "asks our own web process whether it is well",
     "workers/demo_agent.py": "logs its runs with our own API",
@@ -72,7 +76,9 @@ def opened(tree: ast.AST) -> Iterator[str]:
             yield from (name for name in full if name.rsplit(".", 1)[1] in OPENS and name.startswith(HTTP_LIBRARIES))
             modules |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in OPENS:
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in DIALS:
+            yield ast.unparse(node.func)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in OPENS:
             holder = ast.unparse(node.func.value)
             name = modules.get(holder.split(".")[0], "") + "".join(f".{part}" for part in holder.split(".")[1:])
             if name.startswith(HTTP_LIBRARIES):
@@ -105,6 +111,9 @@ def test_every_connection_to_others_goes_through_the_guarded_transport() -> None
         "import openai\nopenai.OpenAI()",
         "import aiohttp\naiohttp.ClientSession()",
         "import http.client\nhttp.client.HTTPConnection('x')",
+        "import asyncio\nasyncio.open_connection('x', 80)",
+        "loop.create_connection(P, 'x', 80)",
+        "from socket import create_connection\ncreate_connection(('x', 80))",
     ],
 )
 def test_a_connection_past_the_guard_is_seen(source: str) -> None:
@@ -161,7 +170,7 @@ def test_the_web_process_loads_no_ml_library() -> None:
         "django.setup()\n"
         "import flywheel.urls\n"
         "from apps.core import tasks\n"
-        f"loaded = [name for name in {HEAVY + SLOW!r} if name in sys.modules]\n"
+        f"loaded = [name for name in {HEAVY!r} if name in sys.modules]\n"
         "sys.exit(f'loaded {loaded}' if loaded else 0)"
     )
     done = subprocess.run(

@@ -18,7 +18,7 @@ from apps.core import runner
 from apps.evals import actions
 from apps.evals.models import EvalSet, Origin, Split, Task, VariantJob
 from apps.evals.variants import batches, model_job
-from apps.evals.variants.model_job import Wanted
+from apps.evals.variants.model_job import WriteOrder
 from apps.evals.variants.seeds import ARGUMENTS, EDGE, PARAPHRASE
 from tests.evals.test_variants_job import row
 from tests.factories import admin_of, make_project
@@ -112,7 +112,7 @@ def draft(data_dir: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Eva
 
 
 def ask(draft: EvalSet, address: str) -> VariantJob:
-    wanted = Wanted(address, "scripted", "DESIGN_KEY", [PARAPHRASE, ARGUMENTS, EDGE], 1)
+    wanted = WriteOrder(address, "scripted", "DESIGN_KEY", [PARAPHRASE, ARGUMENTS, EDGE], 1)
     job = model_job.submit(eval_set=draft, wanted=wanted, by=admin_of(draft.project))
     runner.run(job)
     job.refresh_from_db()

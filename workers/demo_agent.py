@@ -40,7 +40,7 @@ def post(client: httpx2.Client, path: str, body: dict) -> None:
 
 def trajectory(spec: DemoAgent, name: str, request: Request, done: Finished, tools: list[dict]) -> dict:
     ended = datetime.now(UTC)
-    harness, latency_ms = spec.environment["harness"], sum(reply.latency_ms for reply in done.replies)
+    harness, latency_ms = spec.environment.harness, sum(reply.latency_ms for reply in done.replies)
     usage = {
         "input_tokens": sum(reply.prompt_tokens for reply in done.replies),
         "output_tokens": sum(reply.output_tokens for reply in done.replies),
@@ -78,7 +78,7 @@ def main(spec: DemoAgent, events: Emitter, stop: StopFlag) -> None:
     requests = spec.requests
     events.progress(0, len(requests), "loading the model")
     environment = load(spec.environment)
-    harness, engine = spec.environment["harness"], spec.engine
+    harness, engine = spec.environment.harness, spec.engine
     tasks = [
         {"id": str(i), "messages": [{"role": "user", "content": row.request}], "expected": row.expected}
         for i, row in enumerate(requests)

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import gc
+import time
+from typing import Any
 
+from workers.lib.agent_policy import AgentPolicy
 from workers.lib.engines import Sampling
 from workers.lib.environments import load
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, Limits, play
-from workers.lib.specs import Evaluate
+from workers.lib.specs import AgentEndpoint, Evaluate, Harness
 from workers.ml.policies import episodes_at_once, open_policy
 
-
-def sampling_of(harness: dict) -> Sampling:
-    return Sampling(
-        temperature=harness.get("temperature", 1.0),
-        top_p=harness.get("top_p", 1.0),
-        max_new_tokens=harness.get("max_new_tokens", 64),
-    )
+SHOWN_EVERY_S = 0.2  # a thousand samples a second need no thousand lines of progress
 
 
-def limits_of(harness: dict) -> Limits:
-    return Limits(seconds=harness.get("max_seconds", 300.0), tokens=harness.get("max_tokens", 0))
+def sampling_of(harness: Harness) -> Sampling:
+    return Sampling(harness.temperature, harness.top_p, harness.max_new_tokens)
+
+
+def limits_of(harness: Harness) -> Limits:
+    return Limits(seconds=harness.max_seconds, tokens=harness.max_tokens)
 
 
 def emit_sample(
-    events: Emitter, task: dict, index: int, done: Finished, *, phase: str, step: int | None = None
+    events: Emitter, task: dict, index: int, done: Finished, *, phase: str, step: int | None = None, **measured: Any
 ) -> None:
-    """The counts are of all turns."""
+    """The counts are of all turns; `measured` has them where somebody else has measured."""
+    counts = {
+        "latency_ms": sum(reply.latency_ms for reply in done.replies),
+        "input_tokens": sum(reply.prompt_tokens for reply in done.replies),
+        "output_tokens": sum(reply.output_tokens for reply in done.replies),
+    }
     events.sample(
         task_id=task["id"],
         index=index,
         step=step,
         phase=phase,
         output=done.output,
-        **asdict(done.score),
-        latency_ms=sum(reply.latency_ms for reply in done.replies),
-        input_tokens=sum(reply.prompt_tokens for reply in done.replies),
-        output_tokens=sum(reply.output_tokens for reply in done.replies),
+        **vars(done.score),
+        **counts | measured,
         truncated=done.truncated,
         turns=len(done.replies),
         stop_reason=done.stop_reason,
@@ -47,26 +51,34 @@ def emit_sample(
 
 
 def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
-    tasks, n, engine, harness = spec.tasks, spec.samples_per_task, spec.engine, spec.environment["harness"]
-    total, ended, passed, answered = len(tasks) * n, 0, 0, False
-    events.progress(0, total, "loading the model")
+    tasks, n, engine, harness = spec.tasks, spec.samples_per_task, spec.engine, spec.environment.harness
+    total, ended, passed, answered, shown_at = len(tasks) * n, 0, 0, False, 0.0
+    agent = isinstance(engine, AgentEndpoint)
+    events.progress(0, total, "calling the agent" if agent else "loading the model")
     environment = load(spec.environment)
 
     def tell(index: int, sample: int, done: Finished) -> None:
-        nonlocal ended, passed, answered
+        nonlocal ended, passed, answered, shown_at
+        if agent and done.problem:
+            done.score.details = [*done.score.details, done.problem]
         emit_sample(events, tasks[index], sample, done, phase="eval")
         ended, passed = ended + 1, passed + done.score.success
         answered = answered or bool(done.replies)
-        events.progress(ended, total, f"{passed} of {ended} succeeded")
+        if ended == total or time.monotonic() - shown_at >= SHOWN_EVERY_S:
+            shown_at = time.monotonic()
+            events.progress(ended, total, f"{passed} of {ended} succeeded")
         if ended == total and not answered:
-            raise JobError(f"No sample got an answer. {done.score.mask_reason}")
+            raise JobError(f"No sample got an answer. {done.score.mask_reason or done.problem}")
         stop.check()
 
+    gc.freeze()  # what is loaded by now stays, so the collector need not look through it again and again
     play(
-        open_policy(engine, spec.model, sampling_of(harness)),
+        AgentPolicy(engine, tools=environment.tools)
+        if isinstance(engine, AgentEndpoint)
+        else open_policy(engine, spec.model, sampling_of(harness)),
         environment,
         tasks,
-        limits_of(harness),
+        Limits(seconds=harness.max_seconds) if agent else limits_of(harness),  # an agent's time is its policy's affair
         tell,
         n=n,
         concurrency=episodes_at_once(engine, environment),

@@ -18,20 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
 
 from workers.evaluate import emit_sample, limits_of, sampling_of
 from workers.lib.engines import Sampling
-from workers.lib.environments import Environment, is_multi_turn, load
+from workers.lib.environments import Environment, load
 from workers.lib.errors import JobError, SpecError
 from workers.lib.events import Emitter
 from workers.lib.policies import EnginePolicy, Reply
 from workers.lib.probes.watch import Paid, Seen, Watch
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
-from workers.lib.specs import Grpo
+from workers.lib.specs import Grpo, GrpoConfig
 from workers.lib.verifiers import Score
 from workers.ml import checkpoint
 from workers.ml.branches import completion_parts, decoder_of, pad
@@ -102,7 +101,7 @@ def policy_loss(
     reference: Tensor | None,
     advantage: Tensor,
     real: Tensor,
-    config: dict,
+    config: GrpoConfig,
     whole: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The clipped loss of a batch, all tensors [R, U] and advantage [R], and what was clipped. For a part of a batch, say
@@ -115,28 +114,28 @@ def policy_loss(
     whole = real if whole is None else whole
     tokens, lengths = whole.sum().clamp(min=1), real.sum(-1).clamp(min=1)
     log_ratio = (logprobs - old) * real
-    if config["loss_type"] == "gspo":
+    if config.loss_type == "gspo":
         # The value is the sequence's ratio, the gradient reaches each token (GSPO-token with equal advantages).
         log_ratio = (log_ratio.sum(-1) / lengths)[:, None].expand_as(logprobs)
     ratio = log_ratio.exp()
-    clipped = ratio.clamp(1 - config["clip_low"], 1 + config["clip_high"])
+    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
     each = -torch.minimum(ratio * advantage[:, None], clipped * advantage[:, None])
     measured: dict[str, float] = {}
     if reference is not None:
         gap = reference - logprobs
         kl = gap.exp() - gap - 1
         measured["train/kl"] = float((kl.detach() * real).sum() / tokens)
-        if config["beta"]:
+        if config.beta:
             # Times the ratio (1 on policy): without its gradient the KL's is biased (DeepSeek-V3.2 2512.02556).
-            each = each + config["beta"] * ratio * kl
-    if config["loss_type"] in ("grpo", "gspo"):
+            each = each + config.beta * ratio * kl
+    if config.loss_type in ("grpo", "gspo"):
         loss = ((each * real).sum(-1) / lengths).sum() / len(whole)
-    elif config["loss_type"] == "dapo":
+    elif config.loss_type == "dapo":
         loss = (each * real).sum() / tokens
     else:
-        loss = (each * real).sum() / (len(whole) * config["max_new_tokens"])
-    low = ((ratio < 1 - config["clip_low"]) & (advantage[:, None] < 0) & real).sum() / tokens
-    high = ((ratio > 1 + config["clip_high"]) & (advantage[:, None] > 0) & real).sum() / tokens
+        loss = (each * real).sum() / (len(whole) * config.max_new_tokens)
+    low = ((ratio < 1 - config.clip_low) & (advantage[:, None] < 0) & real).sum() / tokens
+    high = ((ratio > 1 + config.clip_high) & (advantage[:, None] > 0) & real).sum() / tokens
     return loss, measured | {"train/clip_low": float(low), "train/clip_high": float(high)}
 
 
@@ -151,7 +150,7 @@ class Batch:
 
 
 def add_gradients(
-    model: Any, batch: Batch, old: Tensor | None, reference: Tensor | None, config: dict, fill: int
+    model: Any, batch: Batch, old: Tensor | None, reference: Tensor | None, config: GrpoConfig, fill: int
 ) -> tuple[Tensor, dict[str, float]]:
     """Adds the gradients of the batch's loss to the model's: (log-probabilities [R, U] of its tokens, metrics).
 
@@ -160,7 +159,7 @@ def add_gradients(
     logprobs, metrics = torch.zeros(batch.used.shape, device=batch.used.device), Counter[str]()
     tokens = batch.used.sum().clamp(min=1)
     for rows, found, entropies, real in logprob_parts(
-        model, batch.prompts, batch.completions, config["temperature"], fill
+        model, batch.prompts, batch.completions, config.temperature, fill
     ):
         here = (rows, slice(real.shape[1]))
         logprobs[here] = found.detach()
@@ -180,25 +179,25 @@ class Trainer:
     """A policy, its optimizer, and the steps taken."""
 
     def __init__(self, spec: Grpo, events: Emitter, stop: StopFlag) -> None:
-        self.config = structs.asdict(spec.config)
+        self.config = spec.config
         self.events, self.stop, self.out = events, stop, Path(spec.out_dir)
         self.seed, self.resume = spec.seed, spec.resume_from
-        if is_multi_turn(spec.environment):
-            raise SpecError("Training in an environment of several turns is not there yet; it can be evaluated.")
         self.environment: Environment = load(spec.environment)
+        if self.environment.multi_turn:
+            raise SpecError("Training in an environment of several turns is not there yet; it can be evaluated.")
         self.tasks, self.validation = spec.tasks, spec.validation_tasks
         set_threads(spec.engine.threads)
         torch.manual_seed(self.seed)
         base, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
         start = spec.model.adapter
         self.model = lora(base, spec.config, self.resume or start).to(device()).eval()
-        self.reference = self._add_reference(start) if self.config["beta"] or self.config["kl_every"] else None
+        self.reference = self._add_reference(start) if self.config.beta or self.config.kl_every else None
         # The engine generates with this very model: the policy that acts is the policy that learns.
         self.engine = TransformersEngine(self.model, tokenizer, spec.engine.batch_size)
-        self.watch = Watch(self.config["watch_window"])
+        self.watch = Watch(self.config.watch_window)
         self.fill = tokenizer.pad_token_id or 0
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(parameters, lr=self.config["learning_rate"], weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(parameters, lr=self.config.learning_rate, weight_decay=0.0)
         checkpoint.load_optimizer(self.resume, self.optimizer)
         self.done = checkpoint.step_of(self.resume)
         self.saved = self.done if self.resume else None  # the step of the last checkpoint
@@ -213,21 +212,21 @@ class Trainer:
 
     def reference_logprobs(self, prompts: list[list[int]], completions: list[list[list[int]]]) -> Tensor | None:
         """What the policy at the start would have said, [R, U]; None in a step that neither uses nor measures it."""
-        every = 1 if self.config["beta"] else self.config["kl_every"]
+        every = 1 if self.config.beta else self.config.kl_every
         if not every or (self.done + 1) % every:
             return None
         if self.reference is None:
             with self.model.disable_adapter():
-                return logprobs_of(self.model, prompts, completions, self.config["temperature"], self.fill)
+                return logprobs_of(self.model, prompts, completions, self.config.temperature, self.fill)
         self.model.set_adapter("reference")
         try:
-            return logprobs_of(self.model, prompts, completions, self.config["temperature"], self.fill)
+            return logprobs_of(self.model, prompts, completions, self.config.temperature, self.fill)
         finally:
             self.model.set_adapter("default")
 
     def batch_of(self, step: int) -> list[dict]:
         """The step's tasks: each epoch is its own shuffle, and a resumed run draws what an unbroken one would."""
-        size = self.config["prompts_per_step"]
+        size = self.config.prompts_per_step
         chosen: list[dict] = []
         for at in range(step * size, (step + 1) * size):
             epoch, index = divmod(at, len(self.tasks))
@@ -252,9 +251,9 @@ class Trainer:
 
     def rollout(self, step: int) -> list[Group]:
         config, tasks = self.config, self.batch_of(step)
-        sampling = Sampling(config["temperature"], config["top_p"], config["max_new_tokens"])
+        sampling = Sampling(config.temperature, config.top_p, config.max_new_tokens)
         seed = self.seed * 100_003 + step
-        found = self.play(tasks, sampling, config["generations"], seed=seed, phase="train", step=step + 1)
+        found = self.play(tasks, sampling, config.generations, seed=seed, phase="train", step=step + 1)
         groups = []
         for task, episodes in zip(tasks, found, strict=True):
             replies = [done.replies[0] for done in episodes]
@@ -267,11 +266,11 @@ class Trainer:
         Groups that say nothing (no spread in their rewards, no KL to hold them) are left out, of the mean as well.
         """
         config = self.config
-        weights = [advantages(group.rewards, config["scale_rewards"]) for group in groups]
+        weights = [advantages(group.rewards, config.scale_rewards) for group in groups]
         telling = [
             (group, weight)
             for group, weight in zip(groups, weights, strict=True)
-            if config["beta"] or weight.abs().max() > 0
+            if config.beta or weight.abs().max() > 0
         ]
         if not telling:
             return {"train/loss": 0.0}
@@ -279,7 +278,7 @@ class Trainer:
         reference = self.reference_logprobs(batch.prompts, batch.completions)
         old: Tensor | None = None
         metrics: dict[str, float] = {}
-        for _ in range(config["updates_per_batch"]):
+        for _ in range(config.updates_per_batch):
             logprobs, found = add_gradients(self.model, batch, old, reference, config, self.fill)
             metrics |= found
             if old is None:
@@ -287,7 +286,7 @@ class Trainer:
                 old, entropy = logprobs, found["train/entropy"]
                 metrics |= sampler_gap(old, [output for group, _ in telling for output in group.outputs])
             norm = torch.nn.utils.clip_grad_norm_(
-                [p for p in self.model.parameters() if p.requires_grad], config["max_grad_norm"]
+                [p for p in self.model.parameters() if p.requires_grad], config.max_grad_norm
             )
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -308,7 +307,7 @@ class Trainer:
 
     def validate(self, step: int) -> None:
         """The validation tasks under the harness's own sampling, with the weights as they are."""
-        sampling, n = sampling_of(self.environment.harness), self.config["eval_samples"]
+        sampling, n = sampling_of(self.environment.harness), self.config.eval_samples
         found = self.play(self.validation, sampling, n, seed=self.seed, phase="validation", step=step)
         scores = [done.score for episodes in found for done in episodes if not done.score.masked]
         rewards = [float(score.reward or 0) for score in scores]
@@ -343,7 +342,7 @@ class Trainer:
         self.events.metric(self.done, metrics)
         self.events.progress(
             self.done,
-            self.config["steps"],
+            self.config.steps,
             f"reward {metrics['train/reward_mean']:.2f}, success {metrics['train/success']:.0%}",
         )
         self.heed(seen)
@@ -352,7 +351,7 @@ class Trainer:
         """Tells what is suspicious about the best-paid outputs. Raises Hacking where the policy climbs a hole."""
         for sentence in [*seen.warnings, *([seen.stop] if seen.stop else [])]:
             self.events.log("warning", sentence)
-        if seen.stop and self.config["stop_on_hacking"]:
+        if seen.stop and self.config.stop_on_hacking:
             raise Hacking(
                 f"{seen.stop} The run was stopped; a checkpoint is kept. Probe the verifier, or turn stop_on_hacking off."
             )
@@ -369,7 +368,7 @@ class Trainer:
 
         A stop is heeded between updates, where nothing is half done: it saves a checkpoint and goes on as Stop.
         """
-        steps, every = self.config["steps"], self.config["eval_every"]
+        steps, every = self.config.steps, self.config.eval_every
         try:
             while True:
                 self.stop.check()
@@ -378,7 +377,7 @@ class Trainer:
                 if self.done >= steps:
                     break
                 self.step()
-                if self.done % self.config["save_every"] == 0 and self.done < steps:
+                if self.done % self.config.save_every == 0 and self.done < steps:
                     self.save()
         except (Stop, Hacking):
             if self.saved != self.done:

@@ -40,10 +40,10 @@ class Side:
 def main(spec: MeasureLatency, events: Emitter, stop: StopFlag) -> None:
     total = len(spec.tasks) * spec.rounds * len(spec.versions)
     events.progress(0, total, "loading the models")
-    samplings = [sampling_of(version.environment["harness"]) for version in spec.versions]
+    samplings = [sampling_of(version.environment.harness) for version in spec.versions]
     policies = open_side_by_side(spec.versions, samplings, merged=spec.adapters == "merged")
     sides = [
-        Side(version.id, policy, load(version.environment), limits_of(version.environment["harness"]), [])
+        Side(version.id, policy, load(version.environment), limits_of(version.environment.harness), [])
         for version, policy in zip(spec.versions, policies, strict=True)
     ]
     rounds = asyncio.run(_measure(spec, sides, events, stop, total))

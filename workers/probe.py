@@ -27,8 +27,7 @@ def cheat_of(spec: Probe) -> Cheat | None:
 
 def main(spec: Probe, events: Emitter, stop: StopFlag) -> None:
     environment = load(spec.environment)
-    given = structs.asdict(spec.options).items()
-    options = Options(**{name: value for name, value in given if value is not None})
+    options = Options(**structs.asdict(spec.options))
     scored = 0
     with asyncio.Runner() as runner:
 

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import structs
 from torch import Tensor
 
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import Stop, StopFlag, run_main
-from workers.lib.specs import Sft, SftRow
+from workers.lib.specs import Sft, SftConfig, SftRow
 from workers.ml import checkpoint
 from workers.ml.branches import common_prefix, cut, decoder_of, forward_level, forward_prefix, parts, use_branches
 from workers.ml.losses import token_logprobs
@@ -44,11 +43,9 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
             return torch.tensor(found["train/loss"], device=device())
 
         def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
-            return row_order(len(self.train_dataset), steps * config["batch_size"], seed)[
-                start * config["batch_size"] :
-            ]
+            return row_order(len(self.train_dataset), steps * config.batch_size, seed)[start * config.batch_size :]
 
-    config, out = structs.asdict(spec.config), Path(spec.out_dir)
+    config, out = spec.config, Path(spec.out_dir)
     steps, resume = spec.config.steps, spec.resume_from
     start, seed = checkpoint.step_of(resume), spec.seed
     events.progress(start, steps, "loading the model")
@@ -59,7 +56,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     model = lora(model, spec.config, resume or spec.model.adapter).to(device())
     use_branches(model)
     optimizer = torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad], lr=config["learning_rate"], weight_decay=0.0
+        [p for p in model.parameters() if p.requires_grad], lr=config.learning_rate, weight_decay=0.0
     )
     checkpoint.load_optimizer(resume, optimizer)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, checkpoint.schedule(spec.config, start))
@@ -75,8 +72,8 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
             output_dir=str(out / "trl"),
             max_steps=steps - start,
             seed=seed,
-            per_device_train_batch_size=config["batch_size"],
-            learning_rate=config["learning_rate"],
+            per_device_train_batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
             max_grad_norm=spec.config.max_grad_norm,
             max_length=None,  # nothing is cut off: longer rows were refused
             logging_steps=1,
@@ -156,7 +153,7 @@ def add_gradients(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> dict
 def reporting(
     events: Emitter,
     stop: StopFlag,
-    config: dict,
+    config: SftConfig,
     out: Path,
     start: int,
     seed: int,
@@ -167,7 +164,7 @@ def reporting(
     """A trainer callback that reports each step (`found`: the last batch), saves checkpoints, stops on request."""
     from transformers import TrainerCallback
 
-    steps, every = config["steps"], config["save_every"]
+    steps, every = config.steps, config.save_every
 
     def save(step: int) -> None:
         folder = checkpoint.save(out / f"checkpoint-{step}", step=step, model=model, optimizer=optimizer)

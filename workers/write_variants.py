@@ -90,15 +90,15 @@ PASSING = {
 UNREADABLE, AT_FIRST = "could not be parsed into the requested format", "while running health checks"
 
 
-class Heard(logging.Handler):
+class LastWarnings(logging.Handler):
     """The library's last warnings: why single answers were dropped is said nowhere else."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said = [*self.said[-19:], record.getMessage()]
+        self.lines = [*self.lines[-19:], record.getMessage()]
 
 
 class Failed(Exception):
@@ -147,7 +147,7 @@ class Designer:
         from data_designer.config.run_config import RunConfig
         from data_designer.interface.data_designer import DataDesigner
 
-        self.server, self.out, self.heard, self.tried = server, out, Heard(), False
+        self.server, self.out, self.warnings, self.tried = server, out, LastWarnings(), False
         key = server.api_key_env or None  # the library takes a variable's name and reads it itself
         provider = ModelProvider(name="endpoint", endpoint=server.base_url, api_key=key)
         self.designer = DataDesigner(out / "designer", model_providers=[provider], auto_configure_logging=False)
@@ -159,11 +159,11 @@ class Designer:
                 preserve_dropped_columns=False,
             )
         )
-        logging.getLogger("data_designer").addHandler(self.heard)
+        logging.getLogger("data_designer").addHandler(self.warnings)
 
     def ask(self, chunk: list[Wish]) -> list[dict]:
         """A row for every answer of use. Raises Failed where there is none."""
-        self.heard.said.clear()
+        self.warnings.lines.clear()
         try:
             made = self.designer.create(self._builder(chunk), num_records=len(chunk), dataset_name="variants")
             table = made.load_processor_dataset("gym")
@@ -213,10 +213,10 @@ class Designer:
     def _failed(self, error: Exception) -> Failed:
         chain = list(_chain(error))
         names = {type(link).__name__ for link in chain}
-        said = " ".join([*map(str, chain), *self.heard.said])
-        at_first = AT_FIRST in said  # the one question before all others
+        log = " ".join([*map(str, chain), *self.warnings.lines])
+        at_first = AT_FIRST in log  # the one question before all others
         self.tried = self.tried or not at_first
-        sentence = f"The model's server at {self.where} {reason(names, said, plain(self.server))}.{_provider(said)}"
+        sentence = f"The model's server at {self.where} {reason(names, log, plain(self.server))}.{_provider(log)}"
         return Failed(self._hidden(sentence), at_first or not names.isdisjoint(FINAL))
 
     @property
@@ -229,15 +229,15 @@ class Designer:
         return hidden(text, key)
 
 
-def reason(names: set[str], said: str, server: dict) -> str:
+def reason(names: set[str], log: str, server: dict) -> str:
     """Why there was no answer: by the library's exceptions, else by its words."""
     for name, words in (FINAL | PASSING).items():
         if name in names:
             return words.format_map(server)
-    if UNREADABLE in said:
+    if UNREADABLE in log:
         return PASSING["ModelGenerationValidationFailureError"]
-    found = re.search(r"Cause: ([^\n|]{1,300})", said)
-    return f"gave no answer of use ({(found[1] if found else said[:300]).strip().rstrip('.')})"
+    found = re.search(r"Cause: ([^\n|]{1,300})", log)
+    return f"gave no answer of use ({(found[1] if found else log[:300]).strip().rstrip('.')})"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -246,8 +246,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _provider(said: str) -> str:
-    found = re.search(r"Provider message: ([^\n|]{1,200})", said)
+def _provider(log: str) -> str:
+    found = re.search(r"Provider message: ([^\n|]{1,200})", log)
     return f" It says: {found[1].strip()}" if found else ""
 
 

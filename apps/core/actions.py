@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -13,6 +15,7 @@ from django.db import models, transaction
 from apps.core import attempts
 from apps.core.api import forget
 from apps.core.models import ApiKey, Attempts, AuditEvent, Membership, Project, Role, key_digest
+from apps.core.scopes import Scope
 
 POLICY_ACTOR = "policy"
 DEMO_PROJECT = ("workplace-assistant", "Workplace assistant")
@@ -58,15 +61,19 @@ def create_project(*, slug: str, name: str, by: Any, description: str = "") -> P
 
 @transaction.atomic
 def create_api_key(
-    *, project: Project, name: str, by: Any, secret: str = "", may_see_holdout: bool = False
-) -> tuple[ApiKey, str]:
+    *, project: Project, name: str, by: Any, secret: str = "", scopes: Iterable[str] = Scope.values,
+    expires_at: datetime | None = None, may_see_holdout: bool = False,
+) -> tuple[ApiKey, str]:  # fmt: skip
     """The row and the secret, which is shown once and cannot be read again."""
     secret = secret or ApiKey.new_secret()
     key = ApiKey.objects.create(
         project=project, name=name, prefix=secret[:8], digest=key_digest(secret), created_by=by,
-        may_see_holdout=may_see_holdout,
+        scopes=[scope for scope in Scope.values if scope in scopes], expires_at=expires_at, may_see_holdout=may_see_holdout,
     )  # fmt: skip
-    audit("api_key.created", project=project, by=by, target=key, name=name, may_see_holdout=may_see_holdout)
+    audit(
+        "api_key.created", project=project, by=by, target=key, name=name, scopes=key.scopes,
+        expires_at=expires_at.isoformat() if expires_at else None, may_see_holdout=may_see_holdout,
+    )  # fmt: skip
     return key, secret
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest
@@ -15,6 +15,7 @@ from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
+from apps.core import scopes
 from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.models import ApiKey, key_digest
 
@@ -47,7 +48,8 @@ class TooManyRefused(AuthenticationFailed):
 
 
 def key_of(request: HttpRequest | Request) -> ApiKey | None:
-    """The key of the Authorization header; None without one. Raises AuthenticationFailed for an unknown or revoked key.
+    """The key of the Authorization header; None without one. Raises AuthenticationFailed for one that is unknown, revoked or
+    expired.
 
     A key that was found is trusted for `TRUSTED_S` seconds: a revoked one may work so much longer.
     """
@@ -58,20 +60,31 @@ def key_of(request: HttpRequest | Request) -> ApiKey | None:
         raise AuthenticationFailed("Send the key as “Authorization: Bearer <key>”.")
     digest = key_digest(given if scheme.lower() == "bearer" else _password(given))
     until, key = _trusted.get(digest, (0.0, None))
-    if key is None or until < time.monotonic():
+    known = key is not None and until >= time.monotonic()
+    if not known:
         key = ApiKey.objects.by_digest(digest)
-        if key is None:
-            _trusted.pop(digest, None)
-            try:
-                refuse_key(digest, address_of(request))
-            except Locked as locked:
-                raise TooManyRefused(locked) from None
-            raise AuthenticationFailed("This API key is unknown or revoked. Make one under Settings → API keys.")
+    if key is None or key.is_expired:
+        _trusted.pop(digest, None)
+        _refuse(key, digest, request)
+    elif not known:
         if len(_trusted) >= MAX_TRUSTED:
             _trusted.clear()
         _trusted[digest] = time.monotonic() + TRUSTED_S, key
         _note_use(key)
     return key
+
+
+def _refuse(expired: ApiKey | None, digest: str, request: HttpRequest | Request) -> NoReturn:
+    """Raises AuthenticationFailed; TooManyRefused where too many came from the address."""
+    try:
+        refuse_key(digest, address_of(request))
+    except Locked as locked:
+        raise TooManyRefused(locked) from None
+    if expired is None:
+        raise AuthenticationFailed("This API key is unknown or revoked. Make one under Settings → API keys.")
+    raise AuthenticationFailed(
+        f"The API key {expired} expired on {expired.expires_at:%Y-%m-%d %H:%M} UTC. Make a new one under Settings → API keys."
+    )
 
 
 def forget(key: ApiKey) -> None:
@@ -97,9 +110,10 @@ class HasProjectKey(BasePermission):
     message = "Send an API key of the project as “Authorization: Bearer <key>”. Make one under Settings → API keys."
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Raises NotAuthenticated: the framework's own words would not say what to send."""
+        """Raises NotAuthenticated (the framework's own words would not say what to send), and as `scopes.require` does."""
         if not isinstance(request.auth, ApiKey):
             raise NotAuthenticated(self.message)
+        scopes.require(request.auth, request)
         return True
 
 
@@ -108,4 +122,8 @@ class ApiKeyScheme(OpenApiAuthenticationExtension):
     name = "ApiKey"
 
     def get_security_definition(self, auto_schema: Any) -> dict:
-        return {"type": "http", "scheme": "bearer", "description": "An API key of the project."}
+        return {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An API key of the project, with the scope that an operation names.",
+        }

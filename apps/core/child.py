@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import logging
 import os
@@ -24,6 +25,8 @@ from workers.lib.clients import key_variables
 log = logging.getLogger(__name__)
 CANCEL_GRACE_S = 30.0
 MAX_LINE = 8 * 1024 * 1024
+PIPE_BYTES = 1 << 20  # that a child can write before it has to wait for us
+GATHER_S = 0.02  # in which more events come: to be woken for each costs more than to read it
 PR_SET_PDEATHSIG = 1
 # What the child may know of this process: nothing that opens the database, the broker or a session.
 PASSED_ENV = (
@@ -58,7 +61,8 @@ class Child:
         ready, _, _ = select.select([self.events_fd], [], [], timeout)
         if not ready:
             return [], False
-        chunk = os.read(self.events_fd, 1 << 20)
+        time.sleep(GATHER_S)
+        chunk = os.read(self.events_fd, PIPE_BYTES)
         *lines, self.tail = (self.tail + chunk).split(b"\n")
         if len(self.tail) > MAX_LINE:
             log.warning("A job's program wrote a line of more than %d bytes; it is dropped", MAX_LINE)
@@ -107,6 +111,8 @@ def start(command: Sequence[str], spec_path: Path, spec: dict, stderr_path: Path
     """Writes the spec and starts `command` with its path. Raises OSError."""
     spec_path.write_text(json.dumps(spec, indent=1))
     read_fd, write_fd = os.pipe()
+    with contextlib.suppress(OSError):  # an operator may allow less
+        fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     try:
         with stderr_path.open("ab") as stderr:
             process = subprocess.Popen(

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 from django import forms
 from django.contrib.auth import get_user_model
 from django.contrib.auth.forms import AuthenticationForm
+from django.utils import timezone
 
 from apps.core.attempts import Locked, LogIn, address_of
 from apps.core.models import Project, Role
+from apps.core.scopes import Scope
 
 LARGEST_KEY = 2**63 - 1  # of a bigint
 
@@ -63,8 +66,35 @@ class ProjectForm(PlainLabels, forms.ModelForm):
 
 
 class KeyForm(PlainForm):
+    """The least by default: a production agent needs nothing but `ingest`."""
+
     name = forms.CharField(max_length=80, help_text="Which agent or machine will use it")
-    may_see_holdout = forms.BooleanField(required=False, help_text="May read hold-outs and have answers to them scored")
+    scopes = forms.MultipleChoiceField(
+        choices=Scope.choices, initial=[Scope.INGEST], widget=forms.CheckboxSelectMultiple,
+        error_messages={"required": "Choose at least one scope: a key without one can do nothing."},
+    )  # fmt: skip
+    expires_on = forms.DateField(
+        required=False, label="Last day", widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"),
+        help_text="It works until the end of this day (UTC). Empty: it does not expire",
+    )  # fmt: skip
+    may_see_holdout = forms.BooleanField(
+        required=False,
+        label="May see hold-outs",
+        help_text="With read or evaluate: held-out tasks may be read and answers to them scored; each counts as a look",
+    )
+
+    def clean_expires_on(self) -> date | None:
+        last: date | None = self.cleaned_data["expires_on"]
+        if last and last < timezone.now().date():
+            raise forms.ValidationError("Choose today or a later day.")
+        return last
+
+    def fields_of_key(self) -> dict[str, Any]:
+        """For `actions.create_api_key`."""
+        given = dict(self.cleaned_data)
+        last = given.pop("expires_on")
+        given["expires_at"] = datetime.combine(last, time.max, UTC) if last else None
+        return given
 
 
 class MemberForm(PlainForm):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from celery import current_app
 from django.db import models, transaction
+from django.db.models.functions import Now
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerError
 
@@ -23,13 +25,19 @@ EXPIRES_S = 2 * LAST_RESEND.total_seconds()
 RESENT_AT_ONCE = 100
 
 
-def submit(job: J, *, by: Any) -> J:
-    """Saves a new job as QUEUED and, once that is committed, sends its id to its queue."""
+def submit(job: J, *, by: Any, due_in: timedelta | None = None) -> J:
+    """Saves a new job as QUEUED and, once that is committed, sends its id to its queue.
+
+    `due_in`: the reaper sends it then, unless somebody calls `enqueue` before.
+    """
     with transaction.atomic():
         job.created_by = by
+        if due_in is not None:
+            job.resend_at = Now() + due_in
         job.save(force_insert=True)
         audit(f"{job._meta.model_name}.submitted", project=job.project, by=by, target=job, name=job.name)
-        transaction.on_commit(lambda: enqueue(job))
+        if due_in is None:
+            transaction.on_commit(lambda: enqueue(job))
     return job
 
 

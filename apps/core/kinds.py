@@ -15,6 +15,14 @@ from apps.core.models import Job
 J = TypeVar("J", bound=Job)
 
 
+class Incomplete(Exception):
+    """Raised by `complete`: the job fails with this sentence, and `result` is what it keeps."""
+
+    def __init__(self, sentence: str, result: dict) -> None:
+        super().__init__(sentence)
+        self.result = result
+
+
 def _nothing(*_: Any) -> None:
     return None
 

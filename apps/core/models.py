@@ -9,11 +9,14 @@ from datetime import timedelta
 from typing import Any, Self
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils import timezone
+
+from apps.core.scopes import Scope
 
 
 class ProjectQuerySet(models.QuerySet["Project"]):
@@ -65,6 +68,9 @@ class Membership(models.Model):
         return Role(self.role).rank >= role.rank
 
 
+EXPIRES_SOON = timedelta(days=14)
+
+
 def key_digest(secret: str) -> str:
     """SHA-256 hex of an API key. A fast hash is enough: the key is 32 random bytes, not a password."""
     return hashlib.sha256(secret.encode()).hexdigest()
@@ -72,16 +78,27 @@ def key_digest(secret: str) -> str:
 
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def live(self) -> Self:
+        """Not revoked; they may have expired."""
         return self.filter(revoked_at=None)
+
+    def expiring(self) -> Self:
+        """Those that still work and expire soon."""
+        now = timezone.now()
+        return self.live().filter(expires_at__gt=now, expires_at__lte=now + EXPIRES_SOON).order_by("expires_at")
 
     def by_digest(self, digest: str) -> ApiKey | None:
         return self.live().filter(digest=digest).select_related("project").first()
 
 
+def all_scopes() -> list[str]:
+    return list(Scope.values)
+
+
 class ApiKey(models.Model):
     """A bearer key of one project. The secret is shown once; only its digest is kept.
 
-    `may_see_holdout`: it may read hold-outs and have answers to them scored. An agent's own key need not.
+    `scopes` say what it may do (`scopes`). `may_see_holdout`: it may, with a scope that reads or evaluates, read hold-outs and
+    have answers to them scored. An agent's own key need not.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="api_keys")
@@ -91,6 +108,8 @@ class ApiKey(models.Model):
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     last_used_at = models.DateTimeField(null=True)
+    scopes = ArrayField(models.CharField(max_length=10), default=all_scopes)
+    expires_at = models.DateTimeField(null=True)
     may_see_holdout = models.BooleanField(default=False)
     revoked_at = models.DateTimeField(null=True)
 
@@ -98,6 +117,12 @@ class ApiKey(models.Model):
 
     class Meta:
         ordering = ("-created_at",)
+        constraints = [
+            models.CheckConstraint(
+                name="api_key_has_known_scopes",
+                condition=Q(scopes__len__gte=1) & Q(scopes__contained_by=Scope.values),
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.prefix}… ({self.name})"
@@ -105,6 +130,14 @@ class ApiKey(models.Model):
     @staticmethod
     def new_secret() -> str:
         return "fw_" + secrets.token_urlsafe(32)
+
+    @property
+    def is_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= timezone.now()
+
+    @property
+    def expires_soon(self) -> bool:
+        return self.expires_at is not None and timezone.now() < self.expires_at <= timezone.now() + EXPIRES_SOON
 
     def revoke(self) -> bool:
         """True if this call revoked it, False if it was revoked before."""

@@ -1,11 +1,35 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.core.paginator import Page, Paginator
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def page_of(request: HttpRequest, rows: Any, size: int = 50) -> Page:
     """The page the URL asks for; the nearest there is for one out of range."""
     return Paginator(rows, size).get_page(request.GET.get("page"))
+
+
+def keyset(rows: QuerySet[Any], cursor: str, limit: int) -> tuple[list[Any], str | None]:
+    """A page of rows, the newest first, and the cursor of the next page (None at the end). Rows that come or go meanwhile
+    move nothing: a cursor is the time and the id of the last row shown. Raises ValueError for a text that is no cursor."""
+    if cursor:
+        at, _, pk = cursor.partition("_")
+        try:
+            moment, pk = EPOCH + timedelta(microseconds=int(at)), UUID(pk)
+        except (ValueError, OverflowError) as error:
+            raise ValueError("not a cursor of this list") from error
+        rows = rows.filter(Q(created_at__lt=moment) | Q(created_at=moment, pk__lt=pk))
+    found = list(rows.order_by("-created_at", "-pk")[: limit + 1])
+    last = found[limit - 1] if len(found) > limit else None
+    return found[:limit], f"{_microseconds(last.created_at)}_{last.pk}" if last else None
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - EPOCH) // timedelta(microseconds=1)

@@ -23,7 +23,7 @@ from apps.core import child as children
 from apps.core import jobs
 from apps.core.child import Child
 from apps.core.heartbeat import Heartbeat
-from apps.core.kinds import ChildProcess, InProcess, Progress, kind_of
+from apps.core.kinds import ChildProcess, Incomplete, InProcess, Progress, kind_of
 from apps.core.models import Job, JobLog, JobState
 from apps.core.patience import Patience, patiently
 from flywheel.outages import is_transient
@@ -214,7 +214,14 @@ def complete(job: Job, result: dict) -> None:
     """Stores the result and ends the job, in one transaction. Done again after a lost answer, it finds the job ended."""
     with transaction.atomic():
         owned(job)
-        finish(job, JobState.SUCCEEDED, result=kind_of(job).complete(job, result))
+        try:
+            finish(job, JobState.SUCCEEDED, result=kind_of(job).complete(job, result))
+        except Incomplete as end:
+            finish(job, JobState.FAILED, error=str(end), result=end.result)
+
+
+def in_words(seconds: float) -> str:
+    return f"{seconds / 3600:.0f} hours" if seconds >= 3600 else f"{seconds / 60:.0f} minutes"
 
 
 def end_badly(job: Job, child: Child, status: int) -> None:
@@ -226,7 +233,7 @@ def end_badly(job: Job, child: Child, status: int) -> None:
     elif child.error is not None:
         finish(job, JobState.FAILED, error=str(child.error.get("message", "")) or "The job failed.")
     elif kind.time_limit_s and child.terminated_at is not None:
-        finish(job, JobState.FAILED, error=f"It was stopped after {kind.time_limit_s / 3600:.0f} hours.")
+        finish(job, JobState.FAILED, error=f"It was stopped after {in_words(kind.time_limit_s)}.")
     elif status < 0 or status == 128 + signal.SIGTERM:
         name = signal.Signals(-status).name if status < 0 else "SIGTERM"
         jobs.retry_or_fail(job, f"The {program} process was killed ({name}).")

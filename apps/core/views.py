@@ -3,6 +3,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import LoginView
+from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
@@ -49,27 +50,31 @@ def settings(request: HttpRequest, project: Project) -> HttpResponse:
         request,
         "core/settings.html",
         {
-            "keys": project.api_keys.select_related("created_by"),
-            "key_form": KeyForm(),
             "member_form": MemberForm(),
             "members": members,
             "locked": locks_of([member.user.get_username() for member in members]),
             "page": page_of(request, events, 30),
-            "new_key": request.session.pop("new_key", None),
             "actions": actions_seen,
         },
     )
 
 
-@require_POST
 @project_view(Role.ADMIN)
-def create_key(request: HttpRequest, project: Project) -> HttpResponse:
-    form = KeyForm(request.POST)
-    if not form.is_valid():
-        messages.error(request, "Give the key a name.")
-    else:
-        _, request.session["new_key"] = actions.create_api_key(project=project, by=request.user, **form.cleaned_data)
-    return redirect("core:settings", project.slug)
+def keys(request: HttpRequest, project: Project) -> HttpResponse:
+    """The project's API keys; a POST makes one, whose secret is shown on the next page and never again."""
+    form = KeyForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        made = actions.create_api_key(project=project, by=request.user, **form.fields_of_key())
+        _, request.session["new_key"] = made
+        return redirect("core:keys", project.slug)
+    rows = project.api_keys.select_related("created_by").order_by(F("revoked_at").asc(nulls_first=True), "-created_at")
+    context = {
+        "page": page_of(request, rows, 50),
+        "expiring": project.api_keys.expiring(),
+        "form": form,
+        "new_key": request.session.pop("new_key", None),
+    }
+    return render(request, "core/keys.html", context)
 
 
 @require_POST
@@ -78,7 +83,7 @@ def revoke_key(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     key = get_object_or_404(ApiKey, project=project, pk=pk)
     actions.revoke_api_key(key=key, by=request.user)
     messages.success(request, f"The key {key.prefix}… no longer works.")
-    return redirect("core:settings", project.slug)
+    return redirect("core:keys", project.slug)
 
 
 @require_POST

@@ -41,7 +41,9 @@ def next_steps(wheel: Wheel) -> list[Step]:
             )
         )
     if wheel.running:
-        steps.append(Step("Watch the run", f"{wheel.running} job(s) running.", "training:list"))
+        steps.append(
+            Step("Watch the run", f"{wheel.running} job{'s' if wheel.running != 1 else ''} running.", "training:list")
+        )
     if not wheel.trajectories:
         steps.append(
             Step(

@@ -8,7 +8,7 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from apps.core.access import project_view
-from apps.core.models import Project
+from apps.core.models import Project, Role
 from apps.dashboard.next_steps import Wheel, next_steps
 from apps.evals.models import EvalRun, EvalSetState
 from apps.failures.models import Failure, FailureState
@@ -39,6 +39,9 @@ def home(request: HttpRequest, project: Project) -> HttpResponse:
             "moves": Promotion.objects.filter(channel__project=project).select_related("to_version", "by", "channel")[
                 :5
             ],
+            "disabled_webhooks": project.webhooks.exclude(disabled_reason="")
+            if request.membership.may(Role.ADMIN)  # type: ignore[attr-defined]
+            else [],
             "failed_jobs": [
                 *TrainingRun.objects.filter(project=project, state="failed", finished_at__gte=recent)[:3],
                 *EvalRun.objects.filter(project=project, state="failed", finished_at__gte=recent)[:3],

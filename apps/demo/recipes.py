@@ -50,7 +50,7 @@ class Recipe:
     validation: int
     samples_per_task: int
     timed_tasks: int = 24  # on which latency is measured in turns, until it is precise
-    timed_rounds: int = 4
+    timed_rounds: int = 2
     sft: dict[str, Any] = field(default_factory=dict)
     grpo: dict[str, Any] = field(default_factory=dict)
 
@@ -87,6 +87,8 @@ FAST = Recipe(
     holdout=60,
     validation=6,
     samples_per_task=2,
+    timed_tasks=22,
+    timed_rounds=1,
     sft=FULL.sft | {"steps": 12, "save_every": 6},
     grpo=FULL.grpo | {"steps": 3, "warmup_steps": 1, "prompts_per_step": 4, "eval_every": 3, "save_every": 2},
 )

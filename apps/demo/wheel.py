@@ -7,31 +7,34 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import OperationalError, connection
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from apps.core.actions import DEMO_PROJECT, create_api_key
 from apps.core.models import Job, JobState, Project
+from apps.core.scopes import Scope
 from apps.demo.recipes import HARNESS, MODEL, VERIFIER, Recipe
+from apps.demo.screen import bar, table_of
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals import actions as evals
 from apps.evals.latency import submit_measurement
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
+from apps.evals.submission import submit_eval
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
 from apps.promotion import actions as promotion
 from apps.promotion.models import GateReport, Verdict
-from apps.registry.actions import engine_spec, model_spec, register_base
+from apps.registry.actions import register_base
+from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelVersion
 from apps.reviews.actions import override_lock
 from apps.reviews.policy import set_policy
@@ -44,15 +47,6 @@ from workers.lib.environments.requests import make_requests
 
 OVERRIDE_REASON = "The demo runs unattended: it overrides the reward review, which a person would normally do."
 ALONE_REASON = "The demo has one user, who does everything."
-ROWS = (
-    ("Valid JSON", "valid_json"),
-    ("Correct tool", "correct_tool"),
-    ("Correct arguments", "correct_arguments"),
-    ("Execution success", "execution_success"),
-    ("Unsafe actions", "unsafe_action"),
-    ("Success", "success"),
-    ("Mean reward", "reward"),
-)
 
 
 class DemoError(Exception):
@@ -127,7 +121,9 @@ class Demo:
     def produce(self) -> list[Trajectory]:
         """The production agent answers requests and logs them through the public API."""
         with self.timed("produce"):
-            _, key = create_api_key(project=self.project, name=f"demo agent, seed {self.seed}", by=self.user)
+            _, key = create_api_key(
+                project=self.project, name=f"demo agent, seed {self.seed}", by=self.user, scopes=[Scope.INGEST]
+            )
             prefix = f"demo-{self.seed}-{self.recipe.requests}"
             folder = Path(settings.FLYWHEEL_DATA_DIR) / "demo"
             folder.mkdir(exist_ok=True)
@@ -162,7 +158,7 @@ class Demo:
 
     def follow_agent(self, path: Path) -> None:
         log = Path(settings.FLYWHEEL_DATA_DIR) / "logs" / "demo-agent.log"
-        with log.open("a") as stderr, self.bar("1 · Production") as advance:
+        with log.open("a") as stderr, bar(self.console, "1 · Production") as advance:
             process = subprocess.Popen(
                 [sys.executable, "-m", "workers.demo_agent", str(path)],
                 cwd=settings.BASE_DIR,
@@ -224,7 +220,7 @@ class Demo:
 
     def evaluate(self, model: ModelVersion, title: str) -> EvalRun:
         with self.timed(title):
-            run = evals.submit_eval(
+            run = submit_eval(
                 project=self.project,
                 eval_set=self.eval_set,
                 split=Split.HOLDOUT,
@@ -346,25 +342,7 @@ class Demo:
         }
 
     def show(self, runs: list[EvalRun], reports: dict[str, GateReport]) -> None:
-        table = Table(
-            title=f"Held-out tasks: {runs[0].result['metrics']['counts']['tasks']}, "
-            f"{self.recipe.samples_per_task} samples each, 95% intervals"
-        )
-        table.add_column("")
-        for run in runs:
-            table.add_column(str(run.model_version), justify="right")
-        metrics = [run.result["metrics"] for run in runs]
-        for title, name in ROWS:
-            table.add_row(
-                title, *(f"{m[name]['mean']:.3f} [{m[name]['low']:.3f}, {m[name]['high']:.3f}]" for m in metrics)
-            )
-        for k in metrics[0]["pass_at_k"]:
-            table.add_row(f"pass@{k}", *(f"{m['pass_at_k'][k]:.3f}" for m in metrics))
-        table.add_row(
-            "Latency p50 / p95 (ms)", *(f"{m['latency_ms']['p50']:.0f} / {m['latency_ms']['p95']:.0f}" for m in metrics)
-        )
-        table.add_row("Tokens in / out", *(f"{m['input_tokens']:.0f} / {m['output_tokens']:.0f}" for m in metrics))
-        self.console.print(table)
+        self.console.print(table_of(runs, self.recipe.samples_per_task))
         for name, report in reports.items():
             self.console.print(f"[bold]{name}[/]: {report.verdict} – {report.report['summary']}")
 
@@ -379,15 +357,15 @@ class Demo:
     def found(self, title: str, text: str) -> None:
         self.console.print(f"[bold green]✓[/] [bold]{title:<22}[/] {text}", highlight=False)
 
-    def timed(self, name: str) -> Any:
-        return _Timer(self.seconds, name)
-
-    def bar(self, title: str) -> Any:
-        return _Bar(self.console, title)
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.seconds[name] = time.monotonic() - began
 
     def wait(self, job: Job, title: str) -> None:
         """Shows a job's progress until it has ended. Raises DemoError where it did not succeed."""
-        with self.bar(title) as advance:
+        with bar(self.console, title) as advance:
             while True:
                 try:
                     job.refresh_from_db()
@@ -421,37 +399,3 @@ def _model_report(run: EvalRun) -> dict:
         "eval_run": str(run.pk),
         "metrics": run.result["metrics"],
     }
-
-
-class _Timer:
-    def __init__(self, into: dict[str, float], name: str) -> None:
-        self.into, self.name = into, name
-
-    def __enter__(self) -> None:
-        self.began = time.monotonic()
-
-    def __exit__(self, *_: Any) -> None:
-        self.into[self.name] = time.monotonic() - self.began
-
-
-class _Bar:
-    def __init__(self, console: Console, title: str) -> None:
-        columns = (
-            TextColumn("  {task.fields[title]:<22}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-        )
-        self.progress = Progress(*columns, console=console, transient=True)
-        self.title = title
-
-    def __enter__(self) -> Any:
-        self.progress.start()
-        task = self.progress.add_task("waiting", total=None, title=self.title)
-        return lambda done, total, label: self.progress.update(
-            task, completed=done, total=total or None, description=label
-        )
-
-    def __exit__(self, *_: Any) -> None:
-        self.progress.stop()

@@ -14,9 +14,10 @@ from apps.core import outgoing_keys
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.environments.models import Environment, EnvironmentKind, Verifier
-from workers.lib.environments import AGENT_PART, BUILTIN, load
+from workers.lib.environments import BUILTIN, load
 from workers.lib.errors import SpecError
 from workers.lib.outgoing import check_url
+from workers.lib.prompts import AGENT_PART
 from workers.lib.verifiers import build
 
 Versioned = TypeVar("Versioned", Verifier, Environment)
@@ -131,5 +132,6 @@ def _save(
         return existing
     last = rows.aggregate(last=models.Max("version"))["last"] or 0
     row = model.objects.create(project=project, version=last + 1, hash=digest, created_by=by, **name, **content)
+    row.is_new = True
     audit(f"{model._meta.model_name}.created", project=project, by=by, target=row, name=str(row), hash=digest)
     return row

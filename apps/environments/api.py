@@ -12,18 +12,16 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core.openapi import JSON, described, page
 from apps.environments import actions
 from apps.environments.clients import load_for
 from apps.environments.models import Environment, EnvironmentKind, Verifier
 from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
 from apps.trajectories.api import TooLarge, number_of
-from apps.trajectories.openapi import responses
 from workers.lib.errors import SpecError
 
-JSON = "application/json"
 PAGE, MAX_PAGE = 100, 1000
 SLUG = re.compile(r"[-a-zA-Z0-9_]{1,80}")
-NEXT = {"type": ["integer", "null"]}
 ENVIRONMENT = {
     "type": "object",
     "required": ["slug", "version", "kind", "hash", "tasks", "tools", "verifier", "url"],
@@ -62,16 +60,6 @@ NEW_VERIFIER = {
 }
 
 
-def _page(item: dict) -> dict:
-    properties = {"results": {"type": "array", "items": item}, "next": NEXT}
-    return {"type": "object", "required": ["results", "next"], "properties": properties}
-
-
-def described(good: dict[int, dict], *bad: int) -> dict[Any, Any]:
-    told = {(status, JSON): schema for status, schema in good.items()}
-    return told | {(status, JSON): value for status, value in responses({}, *bad).items()}
-
-
 PAGING = [
     OpenApiParameter("offset", int),
     OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
@@ -87,15 +75,15 @@ def page_of(request: Request, rows: QuerySet) -> tuple[list, int | None]:
 
 @extend_schema(
     operation_id="v1_environments_list",
-    responses=described({200: _page(ENVIRONMENT)}, 400),
+    responses=described({200: page(ENVIRONMENT, "integer")}, 400),
     parameters=PAGING,
     description="Every version of every environment, the newest of each first.",
 )
 @api_view(["GET"])
 def collection(request: Request) -> Response:
     rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
-    page, after = page_of(request, rows)
-    return Response({"results": [as_json(request, row) for row in page], "next": after})
+    found, after = page_of(request, rows)
+    return Response({"results": [as_json(request, row) for row in found], "next": after})
 
 
 @extend_schema(operation_id="v1_environments_read", responses=described({200: ENVIRONMENT}, 404))
@@ -131,7 +119,7 @@ def tool_names(environment: Environment) -> list[str]:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_verifiers_list", responses=described({200: _page(VERIFIER)}, 400),
+    methods=["GET"], operation_id="v1_verifiers_list", responses=described({200: page(VERIFIER, "integer")}, 400),
     parameters=PAGING, description="Every version of every verifier, the newest of each first.",
 )  # fmt: skip
 @extend_schema(
@@ -141,28 +129,26 @@ def tool_names(environment: Environment) -> list[str]:
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def verifiers(request: Request) -> Response:
-    rows = Verifier.objects.filter(project=request.auth.project)
     if request.method == "POST":
-        return _save(request, rows)
-    page, after = page_of(request, rows)
-    return Response({"results": [verifier_json(row) for row in page], "next": after})
+        return _save(request)
+    found, after = page_of(request, Verifier.objects.filter(project=request.auth.project))
+    return Response({"results": [verifier_json(row) for row in found], "next": after})
 
 
-def _save(request: Request, rows: QuerySet[Verifier]) -> Response:
+def _save(request: Request) -> Response:
     body = body_of(request)
     name, note = body.get("name"), body.get("note", "")
     if not isinstance(name, str) or not SLUG.fullmatch(name):
         raise ValidationError({"path": "name", "error": "1 to 80 letters, digits, dashes and underscores"})
     if not isinstance(note, str) or len(note) > 300:
         raise ValidationError({"path": "note", "error": "text of at most 300 characters"})
-    newest = rows.order_by("-pk").values_list("pk", flat=True).first() or 0
     try:
         made = actions.save_verifier(
             project=request.auth.project, name=name, spec=spec_in(body), note=note, by=request.auth.created_by
         )
     except SpecError as error:
         raise ValidationError({"path": "spec", "error": str(error)}) from error
-    return Response(verifier_json(made), status=201 if made.pk > newest else 200)
+    return Response(verifier_json(made), status=201 if made.is_new else 200)
 
 
 def spec_in(body: dict) -> dict:

@@ -14,6 +14,7 @@ from apps.core.models import Project
 from apps.environments.models import Environment
 from apps.failures.judge.client import Server, ask, complete, key_of
 from apps.failures.judge.rubrics import server_of
+from apps.registry.servers import address_spec
 from workers.lib.clients import judging, key_variable
 from workers.lib.environments import Environment as Loaded
 from workers.lib.environments import load
@@ -61,14 +62,7 @@ def client_specs(environment: Environment) -> dict[str, Any]:
     if server is None:
         return {}
     key_of(server, check_url(server.base_url, allow_private=server.allow_private).host)  # may the key go there?
-    return {
-        "judge": {
-            "base_url": server.base_url,
-            "model": server.model,
-            "api_key_env": server.key_variable,
-            "allow_private": server.allow_private,
-        }
-    }
+    return {"judge": address_spec(server.base_url, server.key_variable, model=server.model)}
 
 
 def clients_of(project: Project) -> dict[str, Any]:

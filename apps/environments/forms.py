@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import import_module
 from typing import Any
 
@@ -14,7 +15,8 @@ from apps.core.outgoing_keys import key_hosts
 from apps.environments.actions import connect_mcp, connect_remote, own_kinds, save_environment, save_verifier
 from apps.environments.models import Environment, EnvironmentKind, Verifier
 from apps.environments.remote import Found
-from workers.lib.environments import BUILTIN, REMOTE
+from workers.lib.environments import BUILTIN
+from workers.lib.specs import REMOTE
 
 MADE_HERE = [choice for choice in EnvironmentKind.choices if choice[0] not in REMOTE]
 CODE = {"rows": 5, "class": "mono", "spellcheck": "false"}
@@ -23,7 +25,7 @@ CODE = {"rows": 5, "class": "mono", "spellcheck": "false"}
 def builtins() -> dict[str, str]:
     """{name: what it is, in its module's own first sentence}."""
     docs = {name: import_module(where.partition(":")[0]).__doc__ or "" for name, where in BUILTIN.items()}
-    return {name: doc.strip().split("\n")[0].removesuffix(" Light: no torch.") for name, doc in docs.items()}
+    return {name: " ".join(re.split(r"(?<=\.)\s", doc.strip())[0].split()) for name, doc in docs.items()}
 
 
 class ListOfObjects(forms.CharField):

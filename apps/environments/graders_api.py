@@ -11,13 +11,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.models import ApiKey, Project
-from apps.environments.api import JSON
+from apps.core.openapi import JSON, reference
 from apps.environments.clients import NO_JUDGE, completer, judge_of
 from apps.environments.protocol import guards
 from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
 from apps.environments.protocol.guards import Use
-from apps.trajectories.openapi import reference
 from workers.lib.graders import run, sample_of, validate
+from workers.lib.graders.errors import RunError
+from workers.lib.graders.templates import render
 from workers.lib.graders.validation import Grader
 from workers.lib.sandbox import RETRY_AFTER_S, Busy, visiting
 from workers.lib.typed import FormError, json_schema
@@ -78,9 +79,9 @@ class Wrong(Exception):
         self.status = status
 
 
-def _told(good: dict) -> dict[Any, Any]:
-    told = {(200, JSON): good} | {(status, JSON): ERROR for status in (400, 403, 413, 429, 503)}
-    return told | {(401, JSON): reference("Error")}
+def _responses(good: dict) -> dict[Any, Any]:
+    found = {(200, JSON): good} | {(status, JSON): ERROR for status in (400, 413, 429, 503)}
+    return found | {(401, JSON): reference("Error"), (403, JSON): {"anyOf": [ERROR, reference("Error")]}}
 
 
 def _run(key: ApiKey, body: dict) -> dict:
@@ -93,7 +94,8 @@ def _run(key: ApiKey, body: dict) -> dict:
         raise Wrong("“item” must be an object.", "item")
     ask = _ask(project, grader)
     try:
-        guards.check(key, item, Use.SCORE)
+        read_by_grader = _filled(grader, {"item": item, "sample": sample_of(sample)})
+        guards.check(key, {"item": item, "model_sample": sample, "grader": read_by_grader}, Use.SCORE)
     except Refusal as refusal:
         raise Wrong(refusal.sentence, "item", refusal.status, "held_out") from refusal
     try:
@@ -105,6 +107,18 @@ def _run(key: ApiKey, body: dict) -> dict:
     return result
 
 
+def _filled(part: Any, values: dict) -> Any:
+    """A grader with its templates filled in: a request may stand half in one of them and half in the row."""
+    if isinstance(part, dict):
+        return {name: _filled(inner, values) for name, inner in part.items()}
+    if isinstance(part, list):
+        return [_filled(inner, values) for inner in part]
+    try:
+        return render(part, values) if isinstance(part, str) and "{{" in part else part
+    except (RunError, ValueError):  # a path that leads nowhere, or braces of a program
+        return part
+
+
 def _validate(key: ApiKey, body: dict) -> dict:
     """Raises Wrong."""
     return {"grader": _grader(body)}
@@ -113,7 +127,7 @@ def _validate(key: ApiKey, body: dict) -> dict:
 def _endpoint(operation: str, asked: dict, given: dict, answer: Callable[[ApiKey, dict], dict], text: str) -> Callable:
     """A view of its own for each path, since OpenAPI wants one operation id for each."""
 
-    @extend_schema(operation_id=operation, request={JSON: asked}, responses=_told(given), description=text)
+    @extend_schema(operation_id=operation, request={JSON: asked}, responses=_responses(given), description=text)
     @api_view(["POST"])
     def view(request: Request) -> Response:
         try:

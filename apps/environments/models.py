@@ -6,7 +6,10 @@ from django.conf import settings
 from django.db import models
 
 from apps.core.models import Project
-from workers.lib.environments import AGENT_PART, REMOTE, opening
+from workers.lib.environments import opening
+from workers.lib.prompts import AGENT_PART, applied
+from workers.lib.specs import REMOTE, Harness
+from workers.lib.typed import convert
 
 
 class Verifier(models.Model):
@@ -20,6 +23,8 @@ class Verifier(models.Model):
     note = models.CharField(max_length=300, blank=True, help_text="What changed, in a person's words")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
+
+    is_new = False  # True on the instance that an action has just made, False on one that was there already
 
     class Meta:
         ordering = ("name", "-version")
@@ -63,6 +68,8 @@ class Environment(models.Model):
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
+    is_new = False  # as of Verifier
+
     class Meta:
         ordering = ("slug", "-version")
         constraints = [
@@ -81,15 +88,23 @@ class Environment(models.Model):
     @property
     def agent_part(self) -> dict:
         """What of the harness the agent brings: its prompt, examples and sampling."""
-        return {name: value for name, value in self.harness.items() if name in AGENT_PART}
+        return self.agent_part_with({})
+
+    def agent_part_with(self, prompt: dict) -> dict:
+        """What the agent brings where it has a prompt version."""
+        return {name: value for name, value in applied(self.harness, prompt).items() if name in AGENT_PART}
 
     @property
     def opening(self) -> list[dict]:
         """The messages that stand before a task's own: the agent's system prompt and examples."""
-        return opening(self.harness)
+        return self.opening_with({})
 
-    def as_spec(self) -> dict:
-        """What `workers.lib.environments.load` takes."""
+    def opening_with(self, prompt: dict) -> list[dict]:
+        """The same where the agent has a prompt version."""
+        return opening(convert(applied(self.harness, prompt), Harness))
+
+    def as_spec(self, prompt: dict | None = None) -> dict:
+        """What `workers.lib.environments.load` takes; with what a prompt version says in place of the harness's own."""
         return {
             "slug": self.slug,
             "version": self.version,
@@ -97,20 +112,20 @@ class Environment(models.Model):
             "kind": self.kind,
             "name": self.builtin,
             "config": self.config,
-            "harness": self.harness,
+            "harness": applied(self.harness, prompt or {}),
             "verifier": self.verifier.spec,
             "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
         }
 
-    def job_spec(self) -> dict:
-        """The `environment` part of a job's spec (docs/jobs.md).
+    def job_spec(self, prompt: dict | None = None) -> dict:
+        """The `environment` part of a job's spec (docs/jobs.md), see `as_spec`.
 
         Raises ServerError where the judge may not be asked, RefusedKey where a remote one's key may not be sent.
         """
         from apps.environments.clients import check_key, client_specs
 
         check_key(self)
-        return self.as_spec() | {"clients": client_specs(self)}
+        return self.as_spec(prompt) | {"clients": client_specs(self)}
 
 
 class EnvironmentSession(models.Model):

@@ -9,7 +9,7 @@ from apps.environments.actions import content_hash
 from apps.environments.clients import judge_of, needs_judge
 from apps.environments.models import Environment
 from apps.environments.remote import UNKNOWN, reported_by
-from workers.lib.environments import AGENT_PART
+from workers.lib.prompts import AGENT_PART
 from workers.lib.verifiers.judges import SYSTEM
 
 
@@ -33,9 +33,19 @@ def scorer_of(environment: Environment, *, verifier: dict | None = None, ask: bo
     }
 
 
-def record_scorer(job: Job, environment: Environment, verifier: dict | None = None) -> None:
-    """Keeps in a starting job's spec who scores: what is reviewed later must say whose scores they are."""
-    job.spec["scorer"] = scorer_of(environment, verifier=verifier, ask=True)
+class ScorerChanged(Exception):
+    """Who scores is not who scored the first part of a job; the message says what changed and what to do."""
+
+
+def record_scorer(job: Job, environment: Environment, verifier: dict | None = None, scored: bool = False) -> None:
+    """Keeps in a starting job's spec who scores: what is reviewed later must say whose scores they are.
+
+    `scored`: an earlier attempt has stored scores already. Raises ScorerChanged where those were given by somebody else.
+    """
+    now = scorer_of(environment, verifier=verifier, ask=True)
+    if scored and (told := differences(job.spec.get("scorer", now), now)):
+        raise ScorerChanged(f"{' '.join(told)} Scores of both cannot be mixed: start it again.")
+    job.spec["scorer"] = now
     type(job)._default_manager.filter(pk=job.pk).update(spec=job.spec)
 
 

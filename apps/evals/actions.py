@@ -1,8 +1,9 @@
-"""Writes of floor 6: tasks from trajectories, splits, freezing, evaluations, looks at a hold-out."""
+"""Writes of floor 6: sets, tasks from trajectories, splits, freezing."""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,36 +12,37 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from apps.core import jobs, locks
+from apps.core import locks
 from apps.core.actions import audit
 from apps.core.locks import ProjectLock
 from apps.core.models import ApiKey, Project
-from apps.environments.models import Environment
-from apps.evals.canonical import canonical_hash, set_digest
-from apps.evals.holdout import groups, leaks
+from apps.evals.canonical import canonical_hash, group_key, set_digest
+from apps.evals.holdout import groups, judged, leaks
 from apps.evals.holdout.splits import choose_holdout
-from apps.evals.holdout.view_log import record_membership, record_view
-from apps.evals.models import WAITING, EvalRun, EvalSet, EvalSetState, HoldoutView, Origin, Split, Task
+from apps.evals.holdout.view_log import record_membership
+from apps.evals.models import WAITING, EvalSet, EvalSetState, Origin, Split, Task
 from apps.evals.near_duplicates import compare
 from apps.failures.actions.clusters import in_evals
-from apps.registry.models import ModelVersion
 from apps.trajectories.models import Outcome, Trajectory
 from workers.lib.messages import calls_in, is_example
-from workers.lib.verifiers.expectations import problem_of
 
 DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
 FROZEN = "{} is frozen. Create a new version to change its tasks."
 
 
 class EvalSetError(Exception):
-    """Something that may not be done to a set; the message is a sentence for the screen."""
+    """Something that may not be done to a set; the message is a sentence for the screen.
+
+    `held`: canonical hashes of the held-out tasks that the sentence says something about.
+    """
+
+    held: Collection[str] = ()
 
 
 class HoldoutLeak(EvalSetError):
     """The same prompt, nearly the same, or the same group would stand in a hold-out and outside it: `pair`, where known."""
 
     def __init__(self, sentence: str, pair: leaks.Leak | None = None, held: Collection[str] = ()) -> None:
-        """`held`: canonical hashes of the held-out tasks that the sentence says something about."""
         super().__init__(sentence)
         self.pair = pair
         self.held = held or ([pair.theirs_hash] if pair else [])
@@ -176,10 +178,11 @@ def store_tasks(
             keys.add(task.key)
             new.append(task)
     duplicates = len(given) - len(new)
+    known = _held_of(eval_set, given)
     refused = {task.key: other for task, other in groups.conflicts(eval_set.project, new)}
     allowed = [task for task in new if task.key not in refused]
     guarded, found = len(refused), _leaks(eval_set.project, allowed)
-    held = {other.canonical_hash for other in refused.values()} | {leak.theirs_hash for leak in found}
+    held = {other.canonical_hash for other in refused.values()} | {leak.theirs_hash for leak in found} | known
     record_membership(eval_set.project, held, by=viewer or by, detail=f"left out of {eval_set}")
     leaking = {leak.key for leak in found}
     good = [task for task in allowed if task.key not in leaking]
@@ -196,6 +199,20 @@ def store_tasks(
         **counts,
     )
     return TasksMade(len(good), duplicates, 0, guarded, found)
+
+
+def _held_of(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
+    """The canonical hashes of the set's held-out tasks whose request or key these have: who is told so knows they are held out."""
+    same = Q(canonical_hash__in=[task.canonical_hash for task in tasks]) | Q(key__in=[task.key for task in tasks])
+    return set(eval_set.tasks.holdout().filter(same).values_list("canonical_hash", flat=True))
+
+
+def _require_new(eval_set: EvalSet, task: Task) -> None:
+    """Raises EvalSetError where the set has its key or request."""
+    if eval_set.tasks.filter(Q(canonical_hash=task.canonical_hash) | Q(key=task.key)).exists():
+        error = EvalSetError(f"{eval_set} has a task with this key or request already.")
+        error.held = _held_of(eval_set, [task])
+        raise error
 
 
 def locked_draft(eval_set: EvalSet) -> EvalSet:
@@ -218,8 +235,7 @@ def _leaks(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
 def task_from_trajectory(*, eval_set: EvalSet, trajectory: Trajectory, split: Split, by: Any) -> Task:
     """Adds the task of one trajectory. Raises EvalSetError with what is in the way."""
     task = build_task(locked_draft(eval_set), trajectory, split)
-    if eval_set.tasks.filter(Q(canonical_hash=task.canonical_hash) | Q(key=task.key)).exists():
-        raise EvalSetError(f"{eval_set} has this request already.")
+    _require_new(eval_set, task)
     _insert_one(task)
     audit("task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), split=split)
     return task
@@ -233,8 +249,6 @@ def add_task(
     eval_set = locked_draft(eval_set)
     messages = [{"role": "user", "content": request}]
     digest = canonical_hash(messages)
-    if eval_set.tasks.filter(Q(canonical_hash=digest) | Q(key=key)).exists():
-        raise EvalSetError(f"{eval_set} has a task with this key or request already.")
     task = Task(
         project=eval_set.project,
         eval_set=eval_set,
@@ -248,6 +262,7 @@ def add_task(
         origin=Origin.MANUAL,
         confirmed_by=by,
     )
+    _require_new(eval_set, task)
     _insert_one(task)
     audit("task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), split=split)
     return task
@@ -312,7 +327,11 @@ def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) 
     """
     names = {task.group for task in tasks}
     linked = [(one.group, other.group, score) for one, other, score in leaks.within(tasks)]
-    linked += [(task.group, name, 1.0) for task in tasks for name in task.groups if name in names - {task.group}]
+    linked += [(one.group, other.group, 1.0) for one, other in judged.within(project, tasks)]
+    of_key: dict[str, set[str]] = defaultdict(set)
+    for name in names:
+        of_key[group_key(name)].add(name)
+    linked += [(task.group, name, 1.0) for task in tasks for key in task.groups for name in of_key[key] - {task.group}]
     alike = compare.components(names, linked)
     group_of = {task.key: task.group for task in tasks}
     elsewhere = Task.objects.exclude(eval_set__in={task.eval_set_id for task in tasks})
@@ -352,6 +371,8 @@ def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
         raise EvalSetError(f"{locked} has no tasks yet. Add some before freezing it.")
     if waiting := locked.tasks.filter(**WAITING).count():
         raise EvalSetError(f"{waiting} synthetic variants need review. Use or discard the batch before freezing.")
+    for task, other in groups.conflicts(locked.project, tasks):  # a person may have judged them the same since
+        raise _leak_of(task, other)
     if found := _leaks(locked.project, tasks):
         raise HoldoutLeak(f"{found[0]} {_more(found)}Remove one of each pair before freezing.", found[0])
     locked.state, locked.digest = (
@@ -378,77 +399,6 @@ def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
 
 def _more(found: Sequence[leaks.Leak]) -> str:
     return f"There are {len(found) - 1} more such pairs. " if len(found) > 1 else ""
-
-
-def _check_expected(eval_set: EvalSet, split: Split, environment: Environment) -> None:
-    """Raises EvalSetError for a task whose right answer the verifier cannot read: all its samples would be masked."""
-    for key, expected in eval_set.tasks.filter(split=split).values_list("key", "expected").iterator():
-        if problem := problem_of(environment.verifier.spec, expected):
-            raise EvalSetError(f"Task {key}: {problem}.")
-
-
-@transaction.atomic
-def submit_eval(
-    *,
-    project: Project,
-    eval_set: EvalSet,
-    split: Split,
-    environment: Environment,
-    model_version: ModelVersion,
-    by: Any,
-    samples_per_task: int = 8,
-    seed: int = 0,
-    batch_size: int = 64,
-    subset: int | None = None,
-    stop_against: EvalRun | None = None,
-) -> EvalRun:
-    """Queues an evaluation, on `subset` of the split's tasks (`subsets`).
-
-    `stop_against`: a baseline; the evaluation stops as soon as a sequential policy decides between the two. Raises
-    EvalSetError for a draft, an empty split, or one that is under way already.
-    """
-    if not eval_set.is_frozen:
-        raise EvalSetError(f"{eval_set} is a draft. Freeze it first so evaluations stay comparable.")
-    count = eval_set.tasks.filter(split=split).count()
-    if not count:
-        raise EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
-    _check_expected(eval_set, split, environment)
-    count = min(count, subset or count)
-    if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
-        raise HoldoutLeak(f"Every prompt of {environment} would show what is held out. {leak}", leak)
-    EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # who presses twice asks once
-    same = {"split": split, "environment": environment, "model_version": model_version, "spec__seed": seed}
-    if EvalRun.objects.active().filter(eval_set=eval_set, samples_per_task=samples_per_task, **same).exists():
-        raise EvalSetError("The same evaluation is already running; see the list of the set.")
-    run = EvalRun(
-        project=project,
-        name=f"{model_version} on {eval_set} {split.label.lower()}",
-        eval_set=eval_set,
-        split=split,
-        environment=environment,
-        model_version=model_version,
-        samples_per_task=samples_per_task,
-        total=count * samples_per_task,
-        spec={
-            "eval_set": str(eval_set),
-            "eval_set_digest": eval_set.digest,
-            "split": split,
-            "tasks": count,
-            "subset": subset,
-            "environment_hash": environment.hash,
-            "task_hash": environment.task_hash,
-            "agent_hash": environment.agent_hash,
-            "verifier_hash": environment.verifier.hash,
-            "model_digest": model_version.digest,
-            "samples_per_task": samples_per_task,
-            "seed": seed,
-            "batch_size": batch_size,
-            "stop_against": str(stop_against.pk) if stop_against else None,
-        },
-    )
-    if split == Split.HOLDOUT:
-        record_view(eval_set=eval_set, kind=HoldoutView.Kind.EVALUATION, by=by, detail=str(model_version))
-    return jobs.submit(run, by=by)
 
 
 def _require_draft(eval_set: EvalSet) -> None:

@@ -9,19 +9,17 @@ from uuid import UUID
 from django.db.models import Count
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core.openapi import JSON, LINES, described, results
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
 from apps.evals.holdout.view_log import record_refusal, record_view, views_of
+from apps.evals.lookups import find_set, needs_right, one_of
 from apps.evals.models import EvalSet, EvalSetState, Split
 from apps.trajectories.api import number_of, parts_of
-from apps.trajectories.openapi import responses
 
-NO_RIGHT = "This key may not see hold-outs. An admin makes one that may under Settings → API keys."
-JSON, LINES = "application/json", "application/x-ndjson"
 PAGE, MAX_PAGE, MAX_ROWS = 100, 1000, 5000
 ROW = {
     "type": "object",
@@ -52,7 +50,6 @@ SET = {
         "holdout_views": {"type": "integer"},
     },
 }
-SETS = {"type": "object", "required": ["results"], "properties": {"results": {"type": "array", "items": SET}}}
 WITH_TASKS = {
     "type": "object",
     "required": [*SET["required"], "tasks", "next"],
@@ -74,15 +71,9 @@ STORED = {
 }
 
 
-def _responses(good: dict[int, dict], *bad: int) -> dict[Any, Any]:
-    return {(status, JSON): schema for status, schema in good.items()} | {
-        (status, JSON): value for status, value in responses({}, *bad).items()
-    }
-
-
 @extend_schema(
     operation_id="v1_eval_sets_list",
-    responses=_responses({200: SETS}),
+    responses=described({200: results(SET)}),
     description="All eval sets, every version of each, with the number of tasks in each split.",
 )
 @api_view(["GET"])
@@ -93,7 +84,7 @@ def collection(request: Request) -> Response:
 
 @extend_schema(
     operation_id="v1_eval_sets_read",
-    responses=_responses({200: WITH_TASKS}, 400, 403, 404),
+    responses=described({200: WITH_TASKS}, 400, 403, 404),
     description="A set with its tasks, in Flywheel's own form. Of a held-out task only its place and split are returned, unless "
     "`holdout=1` asks for more: that needs a key that may see hold-outs, and each such response counts as a view.",
     parameters=[
@@ -105,18 +96,16 @@ def collection(request: Request) -> Response:
 )
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
-    eval_set = _find(request, pk)
+    eval_set = find_set(request, pk)
     limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 10**9)
     tasks = eval_set.tasks.select_related("eval_set", "trajectory", "variant_of").order_by("key")
-    if split := request.query_params.get("split"):
-        if split not in Split.values:
-            raise ValidationError({"path": "split", "error": f"one of {', '.join(Split.values)}"})
+    if split := one_of(request, "split", Split.values):
         tasks = tasks.filter(split=split)
     page = list(tasks[offset : offset + limit + 1])
     shown, more = page[:limit], len(page) > limit
     open_ = request.query_params.get("holdout") == "1"
-    if open_ and not request.auth.may_see_holdout:
-        raise PermissionDenied(NO_RIGHT)
+    if open_:
+        needs_right(request, Split.HOLDOUT)
     if open_ and any(task.split == Split.HOLDOUT for task in shown):
         record_view(eval_set=eval_set, by=request.auth, detail="tasks by API")
     told = [
@@ -130,13 +119,13 @@ def item(request: Request, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_eval_sets_add_tasks",
     request={JSON: {"type": "array", "items": ROW, "maxItems": MAX_ROWS}, LINES: {"type": "string"}},
-    responses=_responses({200: STORED, 201: STORED}, 400, 404, 409, 413),
+    responses=described({200: STORED, 201: STORED}, 400, 404, 409, 413),
     description=f"Adds up to {MAX_ROWS} tasks to a draft: a JSON array, or JSON Lines in Flywheel's own form. Good rows are "
     "stored though others are bad; rows too similar to the other side of a hold-out are skipped.",
 )
 @api_view(["POST"])
 def tasks(request: Request, pk: UUID) -> Response:
-    eval_set = _find(request, pk)
+    eval_set = find_set(request, pk)
     rejected: list[dict] = []
     rows = list(_good(_lines(request), rejected))
     name = f"API key “{request.auth.name}”"
@@ -165,13 +154,6 @@ def _good(lines: list[bytes], rejected: list[dict]) -> Iterator[TaskRow]:
             rejected.append({"line": found.line, "field": found.field, "error": found.message})
         else:
             yield found
-
-
-def _find(request: Request, pk: UUID) -> EvalSet:
-    found = EvalSet.objects.filter(project=request.auth.project, pk=pk).select_related("project").first()
-    if found is None:
-        raise NotFound("No eval set of this project has this id.")
-    return found
 
 
 def as_json(eval_set: EvalSet) -> dict[str, Any]:

@@ -1,10 +1,22 @@
 from django.urls import path
 
-from apps.evals import api
+from apps.evals import answers_api, api, runs_api, samples_api
+from apps.evals.meaning import api as meaning
 
 app_name = "evals_api"
 urlpatterns = [
     path("eval-sets/", api.collection, name="sets"),
     path("eval-sets/<uuid:pk>/", api.item, name="set"),
     path("eval-sets/<uuid:pk>/tasks/", api.tasks, name="tasks"),
+    path("eval-runs/", runs_api.collection, name="runs"),
+    path("eval-runs/compare/", samples_api.compare, name="runs_compare"),
+    path("eval-runs/<uuid:pk>/", runs_api.item, name="run"),
+    path("eval-runs/<uuid:pk>/cancel/", runs_api.cancel, name="run_cancel"),
+    path("eval-runs/<uuid:pk>/samples/", runs_api.samples, name="run_samples"),
+    path("eval-runs/<uuid:pk>/samples/<int:number>/", samples_api.item, name="run_sample"),
+    path("eval-runs/<uuid:pk>/tasks/", answers_api.tasks, name="run_tasks"),
+    path("eval-runs/<uuid:pk>/finish/", answers_api.finish, name="run_finish"),
+    path("eval-sets/<uuid:pk>/meaning-checks/", meaning.checks, name="meaning_checks"),
+    path("eval-sets/<uuid:pk>/meaning-checks/<uuid:job>/", meaning.item, name="meaning_check"),
+    path("eval-sets/<uuid:pk>/meaning-checks/<uuid:job>/cancel/", meaning.cancel, name="meaning_check_cancel"),
 ]

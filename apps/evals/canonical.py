@@ -22,6 +22,11 @@ def normalise(text: str) -> str:
     return _SPACE.sub(" ", unicodedata.normalize("NFKC", text)).strip().casefold()
 
 
+def group_key(name: str) -> str:
+    """A group's name as groups are compared: case, width, white space and hidden characters make no other group."""
+    return normalise("".join(char for char in name if unicodedata.category(char) != "Cf"))[:200]
+
+
 def canonical_hash(messages: list[dict]) -> str:
     """SHA-256 hex of a prompt: the role, normalised text and calls of each message, without the harness's instructions.
 

@@ -39,7 +39,7 @@ def tasks_of(eval_set: EvalSet, split: Split) -> QuerySet[Task]:
 def row_of(task: Task) -> TaskRow:
     """The task as files carry it. Where it comes from goes along: what is synthetic is so for ever."""
     ours: dict[str, Any] = {"origin": task.origin, "set": str(task.eval_set)}
-    if task.groups != [task.group]:
+    if task.groups != [task.group_key]:
         ours["groups"] = task.groups
     if task.trajectory:
         ours["trajectory"] = task.trajectory.external_id

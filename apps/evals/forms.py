@@ -11,9 +11,12 @@ from apps.core.models import JobState, Project
 from apps.evals import importing
 from apps.evals.formats import FORMATS
 from apps.evals.formats.rows import Bad, checked_expected
+from apps.evals.meaning.check import MOST_PAIRS, PAIRS, Source
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
 from apps.evals.variants.from_model import WRITTEN
 from apps.evals.variants.templates import KINDS
+from apps.registry import engines
+from apps.registry.models import ModelKind, Server
 from workers.lib.checks import assertions_in
 
 MOST_TOKENS = 1_000_000_000  # that a person may allow a job
@@ -67,10 +70,33 @@ class EvalRunForm(PlainForm):
     split = forms.ChoiceField(initial=Split.HOLDOUT)
     samples_per_task = forms.IntegerField(min_value=1, max_value=64, initial=8)
     seed = forms.IntegerField(initial=0)
+    engine = forms.ChoiceField(
+        help_text="Automatic: a served model on its server, an adapter where a server has its base and can load it, else in process"
+    )
+    most_tokens = forms.IntegerField(
+        min_value=1, max_value=MOST_TOKENS, required=False, label="At most tokens",
+        help_text="On a server: the evaluation stops before it uses more",
+    )  # fmt: skip
+    most_usd = forms.FloatField(
+        min_value=0.0001,
+        max_value=1e6,
+        required=False,
+        label="At most USD",
+        help_text="On a server whose prices are known",
+    )
+    timeout_s = forms.IntegerField(
+        min_value=1, max_value=engines.LONGEST_AGENT_S, required=False, label="Seconds per sample",
+        help_text=f"Of an agent that is called over HTTP, {engines.AGENT_TIMEOUT_S} if empty; a sample that takes longer fails",
+    )  # fmt: skip
+    at_once = forms.IntegerField(
+        min_value=1, max_value=engines.MOST_AT_ONCE, required=False, label="Tasks at a time",
+        help_text=f"Of an agent that is called over HTTP, {engines.AGENTS_AT_ONCE} if empty",
+    )  # fmt: skip
     stop_against = forms.ModelChoiceField(
         None, required=False, label="Stop early against", empty_label="Evaluate all tasks",
-        help_text="Stops as soon as the gate can decide. Needs a sequential policy of the channel “production”",
+        help_text="Stops as soon as the gate can decide by the policy of the channel below, which must be sequential",
     )  # fmt: skip
+    stop_channel = forms.ChoiceField(required=False, label="By the policy of")
 
     def __init__(self, eval_set: EvalSet, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -78,12 +104,21 @@ class EvalRunForm(PlainForm):
         self.fields["split"].choices = [
             (split, f"{split.label} ({counts[split]:,})") for split in Split if split in counts
         ]
-        self.fields["model_version"].queryset = project.model_versions.all()
+        self.fields["model_version"].queryset = versions = project.model_versions.evaluated_here()
+        if not versions.filter(kind=ModelKind.AGENT).exists():
+            del self.fields["timeout_s"], self.fields["at_once"]
+        self.fields["engine"].choices = engines.choices(project)
+        if not Server.objects.filter(project=project).exists():
+            for name in ("engine", "most_tokens", "most_usd"):
+                del self.fields[name]
         self.fields["environment"].queryset = project.environments.select_related("verifier")
         done = EvalRun.objects.filter(eval_set=eval_set, split=Split.HOLDOUT, state=JobState.SUCCEEDED)
         self.fields["stop_against"].queryset = done
-        if not done.exists():
-            del self.fields["stop_against"]
+        channels = list(project.channels.values_list("name", flat=True))
+        self.fields["stop_channel"].choices = [(name, name) for name in channels]
+        self.fields["stop_channel"].initial = "production"
+        if not done.exists() or not channels:
+            del self.fields["stop_against"], self.fields["stop_channel"]
         for name in ("model_version", "environment"):  # the newest is chosen, not a row of dashes
             self.fields[name].empty_label = None
 
@@ -242,3 +277,37 @@ class ModelVariantsForm(PlainForm):
             if not given.get(name, "").strip():
                 self.add_error(name, "Required for another server.")
         return given | {name: given.get(name, "").strip() for name in ("base_url", "model", "key_variable")}
+
+
+class MeaningForm(PlainForm):
+    """Where the vectors of a check of meaning come from: a model version of the project, or a server."""
+
+    version = forms.ModelChoiceField(
+        None, required=False, label="Model version", empty_label="An embeddings server (below)",
+        help_text="Its own hidden states are compared, on a worker. Of a served model, its server’s /v1/embeddings",
+    )  # fmt: skip
+    base_url = forms.CharField(max_length=200, required=False, label="Address of the server, ending in /v1")
+    model = forms.CharField(max_length=200, required=False, label="Embedding model")
+    key_variable = forms.CharField(
+        max_length=80, required=False, label="Environment variable with its key",
+        help_text="Must be allowed by FLYWHEEL_OUTGOING_KEYS; leave empty if no key is needed",
+    )  # fmt: skip
+    most = forms.IntegerField(min_value=1, max_value=MOST_PAIRS, initial=PAIRS, label="Pairs to show, at most")
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["version"].queryset = versions = project.model_versions.models()
+        self.fields["version"].initial = versions.first()
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or self.cleaned_data
+        named = [name for name in ("base_url", "model") if given.get(name, "").strip()]
+        if not given.get("version") and "version" not in self.errors and len(named) < 2:
+            raise forms.ValidationError("Choose a model version, or give a server’s address and its embedding model.")
+        return given
+
+    def source(self) -> Source:
+        given = self.cleaned_data
+        if given["version"]:
+            return Source(version=given["version"].pk)
+        return Source(**{name: given[name].strip() for name in ("base_url", "model", "key_variable")})

@@ -28,7 +28,8 @@ from apps.evals.exporting import FLYWHEEL
 from apps.evals.formats import FORMATS, RowProblem, TaskRow, read, sniff
 from apps.evals.formats.rows import GROUP_LENGTH, Read
 from apps.evals.from_failures import free_key
-from apps.evals.holdout.groups import of_metadata
+from apps.evals.holdout.groups import names_in, of_metadata
+from apps.evals.holdout.view_log import record_membership, record_refusal
 from apps.evals.models import EvalSet, Origin, Split, Task, TaskImport
 
 MAX_BYTES, MAX_ROWS = 64 * 1024 * 1024, 100_000
@@ -36,7 +37,6 @@ AT_ONCE = 2_000  # rows; more are imported by a worker
 SHOWN, PROBLEMS = 20, 50
 HEAD = 64 * 1024
 KEPT_S = 2 * 24 * 3600
-AS_FILE = "file"
 BY_FILE, BY_REQUEST = "file", "request"  # other groups: "metadata.NAME"
 
 
@@ -165,16 +165,19 @@ def store_rows(
     done = done or Imported()
     taken = set(eval_set.tasks.values_list("key", flat=True))
     hashes = dict(eval_set.tasks.values_list("canonical_hash", "key"))
-    tasks = []
+    tasks, numbered = [], set()
     for row in rows:
         task = task_of(row, eval_set, name, choice)
         if task.origin == Origin.SYNTHETIC and task.split == Split.HOLDOUT:
             _tell(done, f"Line {row.line}, split: the task is synthetic and can never be held out. Give another split.")
             continue
         if task.canonical_hash not in hashes:
+            numbered |= {task.key} & taken
             task.key = free_key(eval_set, task.key, taken)
             taken.add(task.key)
         tasks.append(task)
+    held = set(eval_set.tasks.holdout().filter(key__in=numbered).values_list("canonical_hash", flat=True))
+    record_membership(eval_set.project, held, by=viewer or by, detail=f"keys that {eval_set} has already")
     made = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what=f"file {name}"[:200], viewer=viewer)
     done.made, done.duplicates, done.guarded = made.made, made.duplicates, made.guarded
     done.leaking, done.leaks = len(made.leaks), [asdict(leak) for leak in made.leaks[:SHOWN]]
@@ -215,9 +218,8 @@ def _groups(row: TaskRow) -> list[str]:
     """What else the row belongs to: by its metadata, and what a file of ours says of the run that it came from."""
     ours = row.metadata.get(FLYWHEEL)
     kept = ours.get("groups") if isinstance(ours, dict) else None
-    named = of_metadata({name: value for name, value in row.metadata.items() if isinstance(value, str | int | float)})
     kept = [name[:GROUP_LENGTH] for name in kept if isinstance(name, str)] if isinstance(kept, list) else []
-    return sorted({*kept, *named.values()})
+    return sorted({*kept, *names_in(row.metadata)})
 
 
 # Files that wait, and imports by a worker
@@ -285,9 +287,15 @@ def steps(job: TaskImport) -> Generator[Progress, None, dict]:
     yield Progress(done=0, label="reading the file")
     path, answers = paths_of(str(job.pk))
     choice = Choice(**job.spec["choice"])
-    done = import_file(
-        eval_set=job.eval_set, path=path, name=job.name, choice=choice, by=job.created_by, answers=answers
-    )
+    try:
+        with transaction.atomic():
+            done = import_file(
+                eval_set=job.eval_set, path=path, name=job.name, choice=choice, by=job.created_by, answers=answers
+            )
+    except actions.EvalSetError as error:
+        record_refusal(job.project, error, by=job.created_by)
+        yield Progress(done=0, label="refused")  # a step of its own: the look is kept although the job fails
+        raise error
     return asdict(done)
 
 

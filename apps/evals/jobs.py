@@ -1,4 +1,4 @@
-"""The jobs of floor 6: evaluations, latency measured in turns, imports of tasks, variants that a model writes."""
+"""The jobs of floor 6: evaluations, latency measured in turns, imports of tasks, variants that a model writes, checks of meaning."""
 
 from __future__ import annotations
 
@@ -8,30 +8,58 @@ from typing import Any
 from django.conf import settings
 
 from apps.core.actions import audit
-from apps.core.kinds import ChildProcess, InProcess, register
+from apps.core.kinds import ChildProcess, Incomplete, InProcess, register
 from apps.environments.scorer import record_scorer
-from apps.evals import importing, latency
+from apps.evals import answers, importing, latency
+from apps.evals.announcing import announce_end
 from apps.evals.bounds import fixed_order
-from apps.evals.models import EvalRun, LatencyMeasurement, Sample, SampleFields, Task, TaskImport, VariantJob
+from apps.evals.meaning import check
+from apps.evals.models import (
+    EvalRun,
+    LatencyMeasurement,
+    MeaningCheck,
+    Sample,
+    SampleFields,
+    Task,
+    TaskImport,
+    VariantJob,
+)
+from apps.evals.samples.diagnosis import describe
 from apps.evals.stats import SampleRow, summarise
 from apps.evals.subsets import subset
 from apps.evals.variants import model_job
-from apps.registry.actions import engine_spec, model_spec
+from apps.registry.adapters import load_for
+from apps.registry.engines import engine_spec, model_spec
+from apps.registry.models import ModelKind
+from workers.lib.prompts import AGENT_PART
 
 SAMPLE_FIELDS = tuple(field.name for field in SampleFields._meta.get_fields() if field.name != "created_at")
 
 
 def child_spec(run: EvalRun) -> dict:
-    record_scorer(run, run.environment)
+    """Raises ScorerChanged where the judge or a remote server changed since an earlier attempt."""
+    if run.is_answered_elsewhere:
+        return answers.child_spec(run)
+    record_scorer(run, run.environment, scored=run.samples.exists())
+    load_for(run, run.model_version, run.spec.get("engine"))
     return {
         "kind": "evaluate",
         "seed": run.spec["seed"],
-        "model": model_spec(run.model_version),
-        "engine": engine_spec(run.model_version, run.spec["batch_size"]),
-        "environment": run.environment.job_spec(),
+        "model": model_spec(run.model_version, run.spec.get("engine")),
+        "engine": engine_spec(run.model_version, run.spec["batch_size"], run.spec.get("engine")),
+        "environment": agents_own(run)
+        if run.model_version.kind == ModelKind.AGENT
+        else run.environment.job_spec(run.prompt),
         "samples_per_task": run.samples_per_task,
         "tasks": [task.as_spec() for task in tasks_of(run)],
     }
+
+
+def agents_own(run: EvalRun) -> dict[str, Any]:
+    """The environment for an agent that is called: it brings its own prompt and examples, and gets the tools with the task."""
+    spec = run.environment.job_spec()
+    harness = {name: value for name, value in spec["harness"].items() if name not in AGENT_PART}
+    return spec | {"harness": harness}
 
 
 def tasks_of(run: EvalRun) -> list[Task]:
@@ -49,19 +77,21 @@ def sample_fields(event: dict) -> dict[str, Any]:
 
 
 def store_events(run: EvalRun, events: list[dict]) -> None:
-    Sample.objects.bulk_create(
-        [
-            Sample(run=run, task_id=event["task_id"], index=event["index"], **sample_fields(event))
-            for event in events
-            if event["type"] == "sample"
-        ],
-        ignore_conflicts=True,
-    )
+    said = [event for event in events if event["type"] == "sample"]
+    tasks = run.eval_set.tasks.select_related("trajectory").in_bulk({event["task_id"] for event in said})
+    found = {str(pk): task for pk, task in tasks.items()}
+    samples = [
+        Sample(run=run, task=found[event["task_id"]], index=event["index"], **sample_fields(event)) for event in said
+    ]
+    for sample in samples:
+        describe(sample)
+    Sample.objects.bulk_create(samples, ignore_conflicts=True)
     if run.spec.get("stop_against"):
-        _stop_if_decided(run, sum(event["type"] == "sample" for event in events))
+        _stop_if_decided(run, len(samples))
 
 
 DECIDED: list[Callable[[EvalRun], bool]] = []  # the gate, a floor above: may an evaluation that asks for it stop?
+TIMED_OUT = "time"  # a stop reason of `workers.lib.rollouts`
 LOOKS = 20  # at which it is asked, at equal distances
 
 
@@ -87,6 +117,7 @@ def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
             executed=sample.executed,
             unsafe=sample.unsafe,
             masked=sample.masked,
+            timed_out=sample.stop_reason == TIMED_OUT,
             latency_ms=sample.latency_ms,
             input_tokens=sample.input_tokens,
             output_tokens=sample.output_tokens,
@@ -99,6 +130,11 @@ def complete(run: EvalRun, result: dict) -> dict:
     """The metrics, computed from the stored samples and not from what the child says."""
     rows = rows_of(run.samples.defer("output", "messages"))
     expected = len(tasks_of(run)) * run.samples_per_task
+    if len(rows) != expected and run.is_answered_elsewhere:
+        raise Incomplete(
+            f"Incomplete: {len(rows):,} of {expected:,} answers were sent. It cannot pass the gate.",
+            {"metrics": summarise(rows)},
+        )
     if len(rows) != expected:
         raise ValueError(f"The evaluation reported {len(rows)} samples; {expected} were asked for.")
     return {"metrics": summarise(rows)}
@@ -108,10 +144,11 @@ register(
     EvalRun,
     ChildProcess(
         queue="eval",
-        program=lambda run: "evaluate",
+        program=lambda run: "score_answers" if run.is_answered_elsewhere else "evaluate",
         child_spec=child_spec,
         store_events=store_events,
         complete=complete,
+        ended=announce_end,
     ),
 )
 register(
@@ -137,5 +174,15 @@ register(
         ended=model_job.ended,
         time_limit_s=model_job.LONGEST_S,
         if_lost=model_job.IF_LOST,
+    ),
+)
+register(
+    MeaningCheck,
+    ChildProcess(
+        queue="eval",
+        program=lambda job: "compare_meaning",
+        child_spec=check.child_spec,
+        complete=check.complete,
+        time_limit_s=check.LONGEST_S,
     ),
 )

@@ -13,8 +13,8 @@ from django.db import transaction
 from apps.core import jobs
 from apps.core.models import JobState
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, TimedAnswer
-from apps.registry.actions import engine_spec, model_spec
-from apps.registry.models import ModelVersion
+from apps.registry.engines import engine_spec, model_spec
+from apps.registry.models import Engine, ModelVersion
 
 TASKS, ROUNDS = 40, 4
 
@@ -40,6 +40,10 @@ def submit_measurement(
         raise LatencyError(
             f"The models run in different places ({', '.join(sorted(places))}). Latency is only compared on one server."
         )
+    if elsewhere := next((run for run in runs if run.model_version.engine == Engine.AGENT), None):
+        raise LatencyError(
+            f"{elsewhere.model_version} answers elsewhere: its latency cannot be measured in turns here."
+        )
     EvalSet.objects.select_for_update().get(pk=first.eval_set_id)  # who presses twice asks once
     if same := measurements_of(runs).filter(state__in=(JobState.QUEUED, JobState.RUNNING)).first():
         return same
@@ -59,7 +63,8 @@ def submit_measurement(
 
 
 def _place(version: ModelVersion) -> str:
-    return version.base_url or "this installation"
+    server = version.model.server
+    return server.base_url if server else "this installation"
 
 
 def measurements_of(runs: Iterable[EvalRun]) -> Any:
@@ -97,7 +102,7 @@ def child_spec(measurement: LatencyMeasurement) -> dict:
                 "id": pk,
                 "model": model_spec(runs[pk].model_version),
                 "engine": engine_spec(runs[pk].model_version, 1),
-                "environment": runs[pk].environment.job_spec(),
+                "environment": runs[pk].environment.job_spec(runs[pk].prompt),
             }
             for pk in spec["runs"]
         ],

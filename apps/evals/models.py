@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from typing import Any, Self
+from uuid import UUID
 
 from django.conf import settings
 from django.contrib.postgres.constraints import ExclusionConstraint
@@ -14,8 +15,9 @@ from django.db import models
 from django.db.models import Deferrable, Q
 from django.utils import timezone
 
-from apps.core.models import ACTIVE_STATES, ApiKey, Job, Project
+from apps.core.models import ACTIVE_STATES, ApiKey, Job, JobState, Project
 from apps.environments.models import Environment
+from apps.evals.canonical import group_key
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Trajectory
 
@@ -89,7 +91,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
     def bulk_create(self, objs: Iterable[Task], *args: Any, **kwargs: Any) -> list[Task]:
         tasks = list(objs)
         for task in tasks:
-            task.groups = sorted({*task.groups, task.group})
+            task.name_groups()
         return super().bulk_create(tasks, *args, **kwargs)
 
 
@@ -116,6 +118,7 @@ class Task(models.Model):
         db_persist=True,
     )
     group = models.CharField(max_length=200)
+    group_key = models.CharField(max_length=200, editable=False, default="")
     groups = ArrayField(models.CharField(max_length=200), default=list, help_text="Of its run: session, user, day…")
     canonical_hash = models.CharField(max_length=64)
     messages = models.JSONField()
@@ -154,7 +157,7 @@ class Task(models.Model):
                 deferrable=Deferrable.IMMEDIATE,
                 expressions=[
                     ("project", RangeOperators.EQUAL),
-                    ("group", RangeOperators.EQUAL),
+                    ("group_key", RangeOperators.EQUAL),
                     ("guarded", RangeOperators.NOT_EQUAL),
                 ],
             ),
@@ -168,10 +171,15 @@ class Task(models.Model):
         return self.key
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        self.groups = sorted({*self.groups, self.group})
+        self.name_groups()
         if kwargs.get("update_fields") is not None:
-            kwargs["update_fields"] = {*kwargs["update_fields"], "groups"}
+            kwargs["update_fields"] = {*kwargs["update_fields"], "group_key", "groups"}
         super().save(*args, **kwargs)
+
+    def name_groups(self) -> None:
+        """Groups are compared by their keys: case, white space and hidden characters make no other group."""
+        self.group_key = group_key(self.group)
+        self.groups = sorted({*map(group_key, self.groups), self.group_key})
 
     def as_spec(self) -> dict:
         """What workers are given of it: an environment may need the tools and what was recorded of them."""
@@ -218,13 +226,43 @@ class HoldoutView(models.Model):
 
 
 class EvalRun(Job):
-    """An evaluation: every task of a split, `samples_per_task` times, by one model version in one environment."""
+    """An evaluation: every task of a split, `samples_per_task` times, by one model version in one environment.
+
+    Where the model version is an agent that answers elsewhere, the run is queued but not sent to a worker while its answers
+    come in (`answers`): it is due at `answers_until`, or as soon as all are there, and then a worker scores them.
+    """
 
     eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="runs")
     split = models.CharField(max_length=12, choices=Split, default=Split.HOLDOUT)
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="eval_runs")
     model_version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="eval_runs")
     samples_per_task = models.PositiveSmallIntegerField(default=8)
+    answers_until = models.DateTimeField(
+        null=True, help_text="Of an agent elsewhere: when no more of its answers are taken"
+    )
+
+    @property
+    def prompt(self) -> dict[str, Any]:
+        """What of a prompt version stood in place of the environment's harness; {} where nothing did."""
+        return self.spec.get("prompt") or {}
+
+    @property
+    def agent_part(self) -> dict[str, Any]:
+        """What the agent brought: the environment's, or the prompt version's."""
+        return self.environment.agent_part_with(self.prompt)
+
+    @property
+    def agent_hash(self) -> str:
+        return self.spec.get("agent_hash") or self.environment.agent_hash
+
+    @property
+    def is_answered_elsewhere(self) -> bool:
+        return self.answers_until is not None
+
+    @property
+    def takes_answers(self) -> bool:
+        """By this process's clock: what decides is the database's, in `answers`."""
+        return self.state == JobState.QUEUED and self.answers_until is not None and self.answers_until > timezone.now()
 
 
 class LatencyMeasurement(Job):
@@ -283,6 +321,99 @@ class VariantJob(Job):
         ]
 
 
+class Answer(models.Model):
+    """What an agent elsewhere said to a task, before it is scored. Immutable: the same answer twice is one. Only a `trajectory`
+    of which more comes replaces its own."""
+
+    run = models.ForeignKey(EvalRun, models.CASCADE, related_name="answers")
+    task = models.ForeignKey(Task, models.CASCADE, related_name="+")
+    index = models.PositiveSmallIntegerField()
+    turns = models.JSONField(help_text="The agent's messages")
+    error = models.TextField(blank=True, help_text="What the agent failed with, in its own words")
+    latency_ms = models.FloatField(null=True)
+    input_tokens = models.PositiveIntegerField(null=True)
+    output_tokens = models.PositiveIntegerField(null=True)
+    digest = models.CharField(max_length=32, help_text="Of all the agent sent for it")
+    size = models.PositiveIntegerField(help_text="Bytes")
+    trajectory = models.UUIDField(null=True, help_text="The run that it came as, where it came as a trace")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "task", "index"], name="one_answer_per_index")]
+
+    def __str__(self) -> str:
+        return f"{self.task} #{self.index}"
+
+
+class MeaningCheck(Job):
+    """A comparison by meaning of a set's hold-out with all of it that could train (`meaning`)."""
+
+    eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="meaning_checks")
+
+    class Meta(Job.Meta):
+        constraints = [
+            *Job.Meta.constraints,
+            models.UniqueConstraint(
+                fields=["eval_set"], condition=Q(state__in=ACTIVE_STATES), name="one_active_meaning_check_per_set"
+            ),
+        ]
+
+
+class MeaningPair(models.Model):
+    """A held-out task and one that could train which a check found alike. `ours` and `theirs` are their canonical hashes,
+    `digest` is of all texts of the second that were compared: a person's decision is about these, in whichever version."""
+
+    job = models.ForeignKey(MeaningCheck, models.CASCADE, related_name="pairs")
+    position = models.PositiveSmallIntegerField(help_text="0 is most alike")
+    held = models.ForeignKey(Task, models.SET_NULL, null=True, related_name="+")
+    other = models.ForeignKey(Task, models.SET_NULL, null=True, related_name="+")
+    ours = models.CharField(max_length=64)
+    theirs = models.CharField(max_length=64)
+    digest = models.CharField(max_length=64)
+    text = models.TextField(
+        help_text="The text of the second that is most alike: a request of it, or its demonstration"
+    )
+    score = models.FloatField()
+
+    class Meta:
+        ordering = ("position",)
+        constraints = [models.UniqueConstraint(fields=["job", "position"], name="one_meaning_pair_per_position")]
+
+    def __str__(self) -> str:
+        return f"pair {self.position + 1} of {self.job}"
+
+
+class MeaningVerdict(models.Model):
+    """What a person said of two requests, by what they ask: `one` < `two` are canonical hashes.
+
+    “Different” holds for the texts with this `digest`; “same” holds whatever else of the tasks changes. `removed` is the
+    task that was taken out of the draft, as its fields, for the undo.
+    """
+
+    class Verdict(models.TextChoices):
+        SAME = "same", "Same task"
+        DIFFERENT = "different"
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="meaning_verdicts")
+    one = models.CharField(max_length=64)
+    two = models.CharField(max_length=64)
+    digest = models.CharField(max_length=64)
+    verdict = models.CharField(max_length=10, choices=Verdict)
+    removed = models.JSONField(default=dict)
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project", "one", "two"], name="one_verdict_per_two_requests"),
+            models.CheckConstraint(name="verdict_hashes_in_order", condition=Q(one__lt=models.F("two"))),
+        ]
+        indexes = [models.Index(fields=["project", "two"], name="meaning_verdict_by_two")]
+
+    def __str__(self) -> str:
+        return self.get_verdict_display()
+
+
 class SampleFields(models.Model):
     """What one scored output is, in evaluation and in training. `reward` is null if and only if `masked`."""
 
@@ -311,15 +442,35 @@ class SampleFields(models.Model):
         abstract = True
 
 
+class SampleQuerySet(models.QuerySet["Sample"]):
+    def bulk_create(self, objs: Iterable[Sample], *args: Any, **kwargs: Any) -> list[Sample]:
+        samples = list(objs)
+        unnamed = {sample.task_id for sample in samples if not sample.task_key}
+        keys = dict(Task.objects.filter(pk__in=unnamed).values_list("pk", "key"))
+        for sample in samples:
+            sample.task_key = sample.task_key or keys[UUID(str(sample.task_id))]
+        return super().bulk_create(samples, *args, **kwargs)
+
+
 class Sample(SampleFields):
-    """One output of an evaluated model on one task, with its score."""
+    """One output of an evaluated model on one task, with its score.
+
+    What the evaluation's page filters and sorts by stands here a second time, since a run may have 80,000 of them: the key
+    of its task, the failure mode that the rules give it (empty: none), the tools it called and the tags of its task.
+    """
 
     run = models.ForeignKey(EvalRun, models.CASCADE, related_name="samples")
     task = models.ForeignKey(Task, models.CASCADE, related_name="samples")
     index = models.PositiveSmallIntegerField()
+    task_key = models.CharField(max_length=120, editable=False)
+    mode = models.CharField(max_length=60, blank=True, help_text="A failure mode, by its slug")
+    tools = ArrayField(models.CharField(max_length=64), default=list)
+    tags = ArrayField(models.CharField(max_length=80), default=list)
+
+    objects = SampleQuerySet.as_manager()
 
     class Meta:
-        ordering = ("task__key", "index")
+        ordering = ("task_key", "index")
         constraints = [
             models.UniqueConstraint(fields=["run", "task", "index"], name="one_sample_per_index"),
             models.CheckConstraint(
@@ -327,6 +478,17 @@ class Sample(SampleFields):
                 condition=Q(masked=True, reward__isnull=True) | Q(masked=False, reward__isnull=False),
             ),
         ]
+        indexes = [
+            models.Index(
+                fields=["run", "task_key", "index"],
+                include=["task", "mode", "success", "masked", "reward"],
+                name="sample_in_order",
+            ),
+        ]
 
     def __str__(self) -> str:
-        return f"{self.task} #{self.index}"
+        return f"{self.task_key} #{self.index}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self.task_key = self.task_key or self.task.key
+        super().save(*args, **kwargs)

@@ -22,7 +22,8 @@ PASS_AT = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class SampleRow:
-    """One scored output, as far as the numbers need it. `reward` is None where it is masked."""
+    """One scored output, as far as the numbers need it. `reward` is None where it is masked. `timed_out`: it failed because
+    it took longer than it may, by the clock of the machine it ran on."""
 
     task: str
     reward: float | None
@@ -33,6 +34,7 @@ class SampleRow:
     executed: bool = False
     unsafe: bool = False
     masked: bool = False
+    timed_out: bool = False
     latency_ms: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -107,21 +109,27 @@ class TaskSamples:
         self.rows = [row for row in given if row.task in number]
         self.at = np.array([number[row.task] for row in self.rows], dtype=int)
         self.masked = np.array([row.masked for row in self.rows], dtype=bool)
+        self.timed_out = np.array([row.timed_out for row in self.rows], dtype=bool)
         self._columns: dict[Value, np.ndarray] = {}
 
-    def sums(self, value: Value, masked: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Each task's sum and number of samples, [tasks] both; masked ones count as `masked`, or not at all."""
+    def sums(
+        self, value: Value, masked: float | None = None, timed_out: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Each task's sum and number of samples, [tasks] both; masked ones count as `masked`, or not at all, and those that
+        timed out as `timed_out`, where it is given."""
         if value not in self._columns:
             self._columns[value] = np.array([value(row) for row in self.rows], dtype=float)
         found = self._columns[value].copy()
         weights = np.ones(len(found)) if masked is not None else (~self.masked).astype(float)
         found[self.masked] = masked or 0.0
+        if timed_out is not None:
+            found[self.timed_out] = timed_out
         size = len(self.tasks)
         return np.bincount(self.at, found, size), np.bincount(self.at, weights, size)
 
-    def means(self, value: Value, masked: float | None = None) -> dict[str, float]:
+    def means(self, value: Value, masked: float | None = None, timed_out: float | None = None) -> dict[str, float]:
         """Each task's mean, without the tasks where nothing was scored."""
-        totals, counts = self.sums(value, masked)
+        totals, counts = self.sums(value, masked, timed_out)
         return {self.tasks[at]: float(totals[at] / counts[at]) for at in np.flatnonzero(counts)}
 
     def scored(self) -> dict[str, list[SampleRow]]:
@@ -135,6 +143,10 @@ class TaskSamples:
     @property
     def masked_share(self) -> float:
         return float(self.masked.mean()) if len(self.masked) else 0.0
+
+    @property
+    def timed_out_share(self) -> float:
+        return float(self.timed_out.mean()) if len(self.timed_out) else 0.0
 
 
 RATES: dict[str, Value] = {

@@ -1,6 +1,20 @@
 from django.urls import path
 
-from apps.evals.pages import environment, failures, files, learnability, sets, variant_job, versions
+from apps.evals.pages import (
+    compare,
+    distributions,
+    environment,
+    failures,
+    files,
+    learnability,
+    meaning,
+    runs,
+    sample_tasks,
+    samples,
+    sets,
+    variant_job,
+    versions,
+)
 
 app_name = "evals"
 urlpatterns = [
@@ -31,12 +45,28 @@ urlpatterns = [
     path("<uuid:pk>/variants/job/", variant_job.start, name="variant_job_start"),
     path("<uuid:pk>/variants/job/status/", variant_job.status, name="variant_job_status"),
     path("<uuid:pk>/variants/job/stop/", variant_job.stop, name="variant_job_stop"),
+    path("<uuid:pk>/meaning/", meaning.page, name="meaning"),
+    path("<uuid:pk>/meaning/start/", meaning.start, name="meaning_start"),
+    path("<uuid:pk>/meaning/status/", meaning.status, name="meaning_status"),
+    path("<uuid:pk>/meaning/stop/", meaning.stop, name="meaning_stop"),
+    path("meaning/<int:pk>/decide/", meaning.decide, name="meaning_decide"),
+    path("meaning/<int:pk>/undo/", meaning.undo, name="meaning_undo"),
     path("tasks/<uuid:pk>/confirm/", versions.confirm_task, name="confirm_task"),
     path("tasks/<uuid:pk>/verdict/", versions.judge_variant, name="judge_variant"),
     path("from-failure/<int:pk>/", failures.task_from_failure, name="task_from_failure"),
     path("tasks/<uuid:pk>/remove/", sets.remove_task, name="remove_task"),
-    path("runs/<uuid:pk>/", sets.run, name="run"),
-    path("runs/<uuid:pk>/status/", sets.run_status, name="run_status"),
+    path("compare/", compare.compare, name="compare"),
+    path("compare/open/", compare.open_compared, name="open_compared"),
+    path("compare/distributions/", distributions.of_several, name="compared_distributions"),
+    path("runs/<uuid:pk>/", runs.run, name="run"),
+    path("runs/<uuid:pk>/status/", runs.run_status, name="run_status"),
+    path("runs/<uuid:pk>/samples/", runs.samples, name="samples"),
+    path("runs/<uuid:pk>/samples/open/", runs.open_holdout, name="open_holdout"),
+    path("runs/<uuid:pk>/samples/<int:number>/", samples.sample, name="sample"),
+    path("runs/<uuid:pk>/tasks/<uuid:task>/", samples.of_task, name="task_samples"),
+    path("runs/<uuid:pk>/distributions/", distributions.of_run, name="distributions"),
+    path("runs/<uuid:pk>/export/", runs.export, name="export_samples"),
+    path("runs/<uuid:pk>/to-tasks/", sample_tasks.to_tasks, name="to_tasks"),
     path("runs/<uuid:pk>/learnability/", learnability.learnability, name="learnability"),
-    path("runs/<uuid:pk>/cancel/", sets.cancel, name="cancel"),
+    path("runs/<uuid:pk>/cancel/", runs.cancel, name="cancel"),
 ]

@@ -24,7 +24,7 @@ DECIDING = ("decided", "marked")  # kinds of decisions that say which mode it is
 LAYERS = ("rules", "judge")
 MOST_VERSIONS = 40
 
-Word = tuple[str, str, frozenset[str]]  # what the layer said, what people say first, and all that they say
+Pair = tuple[str, str, frozenset[str]]  # what the layer said, what people say first, and all that they say
 
 
 @dataclass(frozen=True)
@@ -54,34 +54,34 @@ class Score:
     marked: int
 
 
-def scores(words: Mapping[Word, int]) -> list[Score]:
+def scores(pairs: Mapping[Pair, int]) -> list[Score]:
     """A score for every mode that the layer or people named, by name.
 
     precision: of what the layer called so, what people call so, too. recall: of what people call so, what the layer did.
     """
-    modes = {said for said, _, _ in words} | {mode for _, _, true in words for mode in true}
-    return [_score(mode, words) for mode in sorted(modes - {NONE})]
+    modes = {called for called, _, _ in pairs} | {mode for _, _, true in pairs for mode in true}
+    return [_score(mode, pairs) for mode in sorted(modes - {NONE})]
 
 
-def _score(mode: str, words: Mapping[Word, int]) -> Score:
-    said = sum(n for (word, _, _), n in words.items() if word == mode)
-    true = sum(n for (_, _, true), n in words.items() if mode in true)
-    both = sum(n for (word, _, true), n in words.items() if word == mode and mode in true)
-    marked = sum(n for (word, _, true), n in words.items() if word == NONE and mode in true)
-    return Score(mode, Share(both, said), Share(both, true), true - both - marked, marked)
+def _score(mode: str, pairs: Mapping[Pair, int]) -> Score:
+    called = sum(n for (word, _, _), n in pairs.items() if word == mode)
+    true = sum(n for (_, _, true), n in pairs.items() if mode in true)
+    both = sum(n for (word, _, true), n in pairs.items() if word == mode and mode in true)
+    marked = sum(n for (word, _, true), n in pairs.items() if word == NONE and mode in true)
+    return Score(mode, Share(both, called), Share(both, true), true - both - marked, marked)
 
 
-def agreement(words: Mapping[Word, int]) -> Share:
+def agreement(pairs: Mapping[Pair, int]) -> Share:
     """Over all decided cases: the layer's word is among people's, or both say that it is none."""
-    same = sum(n for (word, first, true), n in words.items() if word in true or word == first)
-    return Share(same, sum(words.values()))
+    same = sum(n for (word, first, true), n in pairs.items() if word in true or word == first)
+    return Share(same, sum(pairs.values()))
 
 
-def confusion(words: Mapping[Word, int]) -> dict[str, dict[str, int]]:
+def confusion(pairs: Mapping[Pair, int]) -> dict[str, dict[str, int]]:
     """What the layer said → what people say first → cases; an empty mode means no failure."""
     table: dict[str, dict[str, int]] = {}
-    for (said, first, _), n in words.items():
-        row = table.setdefault(said, {})
+    for (called, first, _), n in pairs.items():
+        row = table.setdefault(called, {})
         row[first] = row.get(first, 0) + n
     return table
 
@@ -96,19 +96,19 @@ def decided(project: Project) -> QuerySet[Failure]:
     return rows.filter(Exists(decision)).order_by()
 
 
-def words_of(project: Project, layer: str) -> Counter[Word]:
+def pairs_of(project: Project, layer: str) -> Counter[Pair]:
     """The layer's word and people's, counted. Of the judge only those that it was asked about."""
     rows, column = decided(project), "rule_mode" if layer == "rules" else "judge_mode"
     if layer == "judge":
         rows = rows.filter(asked() | ~Q(judge_mode=NONE))
-    words: Counter[Word] = Counter()
+    pairs: Counter[Pair] = Counter()
     plain = rows.filter(also=None).values(column, "mode__slug", "state").annotate(n=Count("pk"))
     for row in plain:
-        words[_word(row[column], row["mode__slug"], row["state"], ())] += row["n"]
+        pairs[_pair(row[column], row["mode__slug"], row["state"], ())] += row["n"]
     for failure in rows.exclude(also=None).distinct().select_related("mode").prefetch_related("also"):
         also = [mode.slug for mode in failure.also.all()]
-        words[_word(getattr(failure, column), failure.mode.slug, failure.state, also)] += 1
-    return words
+        pairs[_pair(getattr(failure, column), failure.mode.slug, failure.state, also)] += 1
+    return pairs
 
 
 def asked() -> Exists:
@@ -117,10 +117,10 @@ def asked() -> Exists:
     return Exists(JudgeVerdict.objects.filter(error="", **same))
 
 
-def _word(said: str, mode: str, state: str, also: Iterable[str]) -> Word:
+def _pair(called: str, mode: str, state: str, also: Iterable[str]) -> Pair:
     if state == FailureState.DISMISSED:
-        return said, NONE, frozenset()
-    return said, mode, frozenset((mode, *also))
+        return called, NONE, frozenset()
+    return called, mode, frozenset((mode, *also))
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def figures(
     if not any(rate.failed for _, rate in over_time):
         return
     if len(over_time) > 1:
-        yield "rate-by-time", _band(over_time, f"Failure rate by the {unit}")
+        yield "rate-by-time", _band(over_time, f"Failure rate per {unit}")
     if rows := by_mode(project, since):
         yield "rate-by-mode", _dots(rows, "Failure rate by mode")
     if rows := by_version(kinds(project, since) if known is None else known):

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+from apps.core.http import uuid_of
 from apps.core.models import Project
 from apps.failures.models import Failure, FailureMode, FailureQuerySet, Severity
 
@@ -58,13 +59,6 @@ def _narrowed(rows: FailureQuerySet, given: Mapping[str, str], user: Any) -> Fai
     if confidence := given.get("confidence"):
         rows = rows.filter(evidence__0__confidence=confidence.replace("\x00", ""))
     return rows
-
-
-def uuid_of(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
 
 
 class TriageQueue:

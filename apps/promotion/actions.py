@@ -18,22 +18,21 @@ from apps.evals.jobs import rows_of, tasks_of
 from apps.evals.latency import latencies
 from apps.evals.models import EvalRun, LatencyMeasurement, Split
 from apps.promotion import preparation
+from apps.promotion.announcing import announce_move, announce_report
+from apps.promotion.conditions import PromotionError, needs_admin, require_deciding_set
 from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare, prefix
-from apps.promotion.models import Channel, GateReport, Promotion, Verdict
+from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.policies import channel_of, policy_of
-from apps.promotion.signing import code_hash, document_of, sign
+from apps.promotion.signing import code_hash, document_of, is_genuine, sign
 from apps.promotion.wear import comparison_number
+from apps.registry import engines
 from apps.registry.models import ModelVersion
 from workers.lib.typed import convert, plain
 
 
-class PromotionError(Exception):
-    """A move that may not be made; the message is a sentence for the screen."""
-
-
-def as_evaluation(run: EvalRun, measurement: LatencyMeasurement | None = None) -> Evaluation:
+def as_evaluation(run: EvalRun, measurement: LatencyMeasurement | None = None, tries: int = 1) -> Evaluation:
     samples = run.samples.defer("output", "messages").select_related("task")
-    timing = None
+    timing, scorer, planned = None, run.spec.get("scorer", {}), tasks_of(run)
     if measurement:
         how = f"adapters {measurement.get_adapters_display()}"
         timing = Timing(str(measurement.pk), how, latencies(measurement, run))
@@ -41,13 +40,17 @@ def as_evaluation(run: EvalRun, measurement: LatencyMeasurement | None = None) -
         model=str(run.model_version),
         eval_set_digest=f"{run.eval_set.digest}:{run.split}",
         task_hash=run.environment.task_hash,
-        agent=run.environment.agent_part,
+        agent=run.agent_part,
         verifier_hash=run.environment.verifier.hash,
         samples_per_task=run.samples_per_task,
         rows=rows_of(samples),
         keys={str(sample.task_id): sample.task.key for sample in samples},
         timing=timing,
-        planned=[str(task.pk) for task in tasks_of(run)],
+        planned=[str(task.pk) for task in planned],
+        groups={str(task.pk): task.group for task in planned},
+        scorer={what: scorer.get(name) for what, name in (("judge", "judge"), ("remote server", "remote"))},
+        tries=tries,
+        engine=engines.in_words(run.spec.get("engine") or {}, run.model_version),
     )
 
 
@@ -66,7 +69,8 @@ class Inputs:
     ) -> Inputs:  # fmt: skip
         """`sequential`: only the tasks that both have completed, at most `most`, see `prefix`."""
         measured = {
-            name: (as_evaluation(pair[0]), as_evaluation(pair[1])) if pair else None for name, pair in guards.items()
+            name: tuple(as_evaluation(run, tries=preparation.tries(run)) for run in pair) if pair else None
+            for name, pair in guards.items()
         }
         sides = as_evaluation(baseline, measurement), as_evaluation(candidate, measurement)
         return cls(*(prefix(*sides, most) if sequential else sides), measured)
@@ -86,15 +90,32 @@ def _ordered(side: Evaluation) -> Evaluation:
     return replace(side, rows=sorted(side.rows, key=msgspec.json.encode))
 
 
-@transaction.atomic
-def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel: Channel | None = None) -> GateReport:
-    """Compares two evaluations by a channel's policy (production's), stores and signs what the gate says.
+@dataclass(frozen=True)
+class Comparison:
+    """What the gate says of two evaluations, and everything it was given."""
+
+    baseline: EvalRun
+    candidate: EvalRun
+    channel: Channel
+    policy: Policy
+    policy_version: int
+    measurement: LatencyMeasurement | None
+    guards: dict[str, list[EvalRun] | None]
+    inputs: Inputs
+    report: Report
+
+
+def compare_runs(*, baseline: EvalRun, candidate: EvalRun, channel: Channel) -> Comparison:
+    """Compares two evaluations by a channel's policy and stores nothing.
 
     They must be finished, unless the policy is sequential: then at any time. Raises PromotionError.
     """
-    channel = channel or channel_of(candidate.project)
     (rules, version), comparison = policy_of(channel), comparison_number(baseline, candidate)
     for run in (baseline, candidate):
+        if run.state != JobState.SUCCEEDED and run.is_answered_elsewhere:
+            raise PromotionError(
+                f"The evaluation “{run.name}” is not complete; it cannot be compared. Have the agent answer all tasks."
+            )
         if run.state != JobState.SUCCEEDED and not rules.sequential:
             raise PromotionError(
                 f"The evaluation “{run.name}” did not succeed; it cannot be compared. With a sequential policy it could be."
@@ -105,19 +126,26 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
         report = inputs.compare(rules, comparison)
     except NotComparable as error:
         raise PromotionError(str(error)) from error
+    return Comparison(baseline, candidate, channel, rules, version, measurement, guards, inputs, report)
+
+
+@transaction.atomic
+def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel: Channel | None = None) -> GateReport:
+    """Stores and signs what the gate says by a channel's policy (production's), see `compare_runs`. Raises PromotionError."""
+    found = compare_runs(baseline=baseline, candidate=candidate, channel=channel or channel_of(candidate.project))
     row = GateReport(
         project=candidate.project,
         baseline=baseline,
         candidate=candidate,
-        channel=channel,
-        measurement=measurement,
-        guards={name: pair and [str(run.pk) for run in pair] for name, pair in guards.items()},
-        policy=plain(rules),
-        policy_version=version,
-        comparison=comparison,
-        report=report.as_dict(),
-        inputs_hash=inputs.hash,
-        verdict=report.verdict,
+        channel=found.channel,
+        measurement=found.measurement,
+        guards={name: pair and [str(run.pk) for run in pair] for name, pair in found.guards.items()},
+        policy=plain(found.policy),
+        policy_version=found.policy_version,
+        comparison=found.report.comparison,
+        report=found.report.as_dict(),
+        inputs_hash=found.inputs.hash,
+        verdict=found.report.verdict,
         created_by=by,
     )
     row.inputs = facts_of(row)
@@ -132,7 +160,32 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
         baseline=str(baseline.model_version),
         candidate=str(candidate.model_version),
     )
+    announce_report(row)
     return row
+
+
+def live_baseline(candidate: EvalRun, channel: Channel) -> EvalRun:
+    """The newest evaluation of what a channel runs now that can be compared with this one. Raises PromotionError."""
+    if channel.current is None:
+        raise PromotionError(f"Nothing is live in {channel.name} yet, so there is nothing to compare with.")
+    runs = EvalRun.objects.filter(
+        project=candidate.project_id,
+        model_version=channel.current,
+        eval_set=candidate.eval_set_id,
+        split=candidate.split,
+        samples_per_task=candidate.samples_per_task,
+        environment__task_hash=candidate.environment.task_hash,
+        environment__verifier__hash=candidate.environment.verifier.hash,
+        state=JobState.SUCCEEDED,
+    ).exclude(pk=candidate.pk)
+    subset = candidate.spec.get("subset")
+    found = [run for run in runs.order_by("-created_at") if run.spec.get("subset") == subset]
+    if not found:
+        raise PromotionError(
+            f"{channel.current}, live in {channel.name}, has no finished evaluation on the same tasks with "
+            f"{candidate.samples_per_task} samples per task in {candidate.environment}. Evaluate it there first."
+        )
+    return found[0]
 
 
 def facts_of(row: GateReport) -> dict[str, Any]:
@@ -161,8 +214,9 @@ def _run_facts(run: EvalRun) -> dict[str, Any]:
         "split": run.split,
         "samples_per_task": run.samples_per_task,
         "task_hash": run.environment.task_hash,
-        "agent_hash": run.environment.agent_hash,
+        "agent_hash": run.agent_hash,
         "verifier_hash": run.environment.verifier.hash,
+        "scorer": run.spec.get("scorer"),
     }
 
 
@@ -193,8 +247,7 @@ def promote(
     """Moves the channel to the report's candidate. Raises PromotionError where the report does not support it.
 
     The report must be made for this channel by its present policy, on a frozen hold-out, against what runs now. Who may
-    promote is said by the policy. An admin may override another verdict, and decides where any baseline could have been
-    chosen: nothing runs yet, or the baseline was evaluated with another prompt. `key`: the API key that asks, `by` is then
+    promote is said by the policy. An admin may override another verdict, and decides what `needs_admin` says. `key`: the API key that asks, `by` is then
     who created it; a key overrides nothing. Raises PermissionDenied.
     """
     channel = _locked(channel)
@@ -202,6 +255,11 @@ def promote(
     baseline = gate_report.baseline.model_version
     if channel.pk != gate_report.channel_id:
         raise PromotionError(f"This report was made for another channel than {channel.name}. Compare for this one.")
+    if not is_genuine(gate_report):
+        raise PromotionError(
+            "The signature of this report does not fit: it was changed, or signed with a key that is no longer configured. "
+            "Compare again."
+        )
     policy, version = policy_of(channel)
     if version != gate_report.policy_version:
         raise PromotionError(
@@ -210,8 +268,8 @@ def promote(
         )
     if baseline == candidate == channel.current:
         raise PromotionError(
-            f"The report compares two prompts of {candidate}, which {channel.name} runs already. A channel names models: "
-            f"deploy the prompt of {gate_report.candidate.environment}."
+            f"The report compares the prompts of two environments with {candidate}, which {channel.name} runs already. Save the "
+            f"prompt of {gate_report.candidate.environment} as a prompt version on it, and evaluate and promote that."
         )
     if channel.current_id == candidate.pk:
         raise PromotionError(f"{channel.name} runs {candidate} already.")
@@ -225,10 +283,10 @@ def promote(
                 f"The report compares on {run.get_split_display().lower()} tasks. Only a frozen hold-out may promote: "
                 "evaluate both models on one and compare again."
             )
+    require_deciding_set(gate_report.candidate.eval_set, policy)
     if not reason.strip():
         raise PromotionError("Enter a reason: it is stored with the promotion.")
-    other_prompt = gate_report.baseline.environment.agent_hash != gate_report.candidate.environment.agent_hash
-    overridden = gate_report.verdict != Verdict.PROMOTE or channel.current_id is None or other_prompt
+    overridden = needs_admin(channel, gate_report, policy)
     if key and (overridden or not policy.api_keys):
         raise PermissionDenied(
             "An API key may promote only what the gate says is better, into a channel that runs its baseline with the same "
@@ -261,13 +319,8 @@ def rollback(*, channel: Channel, by: Any, reason: str = "") -> Promotion:
 
 def previous_of(channel: Channel) -> ModelVersion | None:
     """What ran before the current version: forward moves are pushed, a rollback takes the last one off."""
-    stack: list[ModelVersion] = []
-    for move in channel.promotions.select_related("to_version").order_by("at", "pk"):
-        if move.kind == Promotion.Kind.ROLLBACK:
-            stack.pop()
-        else:
-            stack.append(move.to_version)
-    return stack[-2] if len(stack) > 1 else None
+    moves = channel.forward_moves()
+    return moves[-2].to_version if len(moves) > 1 else None
 
 
 def _locked(channel: Channel) -> Channel:
@@ -306,4 +359,5 @@ def _move(
     )
     channel.current = version
     channel.save(update_fields=["current", "updated_at"])
+    announce_move(promotion)
     return promotion

@@ -33,7 +33,7 @@ def channel(request: Request, name: str) -> Response:
             "version": version.version,
             "kind": version.kind,
             "base": version.base,
-            "adapter": version.artifact_id,
+            "adapter": version.model.artifact_id,
             "prompt": version.prompt,
             "digest": version.digest,
             "updated_at": row.updated_at,

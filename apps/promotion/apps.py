@@ -6,7 +6,9 @@ class PromotionConfig(AppConfig):
     label = "promotion"
 
     def ready(self) -> None:
-        from apps.evals import jobs
+        from apps.evals import jobs, runs_api
+        from apps.promotion.reports_api import against
         from apps.promotion.stopping import decided
 
         jobs.DECIDED.append(decided)
+        runs_api.EXTRAS.append(against)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from uuid import UUID
 
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import Http404, HttpResponse
@@ -19,13 +18,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.forms import whole
-from apps.evals.holdout.view_log import record_output_view
+from apps.core.openapi import JSON
 from apps.evals.models import EvalSet
 from apps.promotion import actions
 from apps.promotion.gate.policy import Policy, as_toml, from_toml, from_values
-from apps.promotion.models import Channel, GateReport
+from apps.promotion.models import Channel
 from apps.promotion.policies import PolicyError, policy_of, save_policy
-from apps.promotion.signing import signed_document
+from apps.promotion.reports_api import find_report
 from apps.promotion.wear import plan_for, wear_of
 from workers.lib.typed import FormError, json_schema, plain
 
@@ -53,7 +52,7 @@ PROMOTION = {
 @extend_schema(
     methods=["PUT"],
     operation_id="v1_channels_policy_save",
-    request={"application/json": CHANGE},
+    request={JSON: CHANGE},
     responses=WRITES,
     description="Adds a version: `policy`, or `toml` as exported; fields left out have their defaults. Needs a reason, a key "
     "of an admin, and a present policy that allows API keys.",
@@ -85,7 +84,7 @@ def _save(request: Request, channel: Channel) -> Response | None:
 
 @extend_schema(
     operation_id="v1_channels_promote",
-    request={"application/json": PROMOTION},
+    request={JSON: PROMOTION},
     responses=WRITES,
     description="Promotes a report's candidate. An API key may do so only where the channel's policy allows it and the gate "
     "says “promote”.",
@@ -94,7 +93,7 @@ def _save(request: Request, channel: Channel) -> Response | None:
 def promote(request: Request, name: str) -> Response:
     channel = _channel(request, name)
     try:
-        report = _report(request, _text(request.data, "report"))
+        report = find_report(request, _text(request.data, "report"))
         reason = _text(request.data, "reason")
         move = actions.promote(
             channel=channel, gate_report=report, by=request.auth.created_by, reason=reason, key=request.auth
@@ -131,18 +130,6 @@ def plan(request: Request, name: str) -> Response:
     return Response({"plan": found.as_dict(), "wear": wear_of(eval_set, now).as_dict()})
 
 
-@extend_schema(
-    operation_id="v1_gate_reports_read",
-    responses=ANSWERS,
-    description="A gate report as it was signed: `document` and `signature`.",
-)
-@api_view(["GET"])
-def gate_report(request: Request, pk: UUID) -> Response:
-    row = _report(request, str(pk))
-    record_output_view(row.candidate, by=request.auth)
-    return Response(signed_document(row))
-
-
 SURROGATE = re.compile("[\ud800-\udfff]")  # PostgreSQL stores none
 NO_MEMBER = "Whoever created this API key is no longer a member of the project."
 
@@ -152,13 +139,6 @@ def _channel(request: Request, name: str) -> Channel:
     if found is None:
         raise NotFound(f"This project has no channel “{name}”.")
     return found
-
-
-def _report(request: Request, pk: str) -> GateReport:
-    try:
-        return GateReport.objects.select_related("baseline", "candidate").get(project=request.auth.project, pk=pk)
-    except (GateReport.DoesNotExist, ValidationError) as error:
-        raise NotFound("No gate report of this project has this id.") from error
 
 
 def _text(data: Any, name: str) -> str:

@@ -20,7 +20,7 @@ class PolicyForm(PlainForm):
     def __init__(self, policy: Policy, data: Any = None) -> None:
         super().__init__(data, initial=plain(policy))
         for name, field in FIELDS.items():
-            self.fields[name] = _field(getattr(policy, name), f"{field.label} ({field.unit})", field.help)
+            self.fields[name] = _field(name, getattr(policy, name), label_of(name), field.help)
         self.fields["reason"] = forms.CharField(max_length=2_000, help_text="Stored with the new version")
 
     def clean(self) -> dict[str, Any]:
@@ -34,10 +34,18 @@ class PolicyForm(PlainForm):
         return self.cleaned_data
 
 
-def _field(value: Any, label: str, help_text: str) -> forms.Field:
-    if isinstance(value, str):
+def label_of(name: str) -> str:
+    """With the unit, where the field has one that its label does not say."""
+    field = FIELDS[name]
+    return f"{field.label} ({field.unit})" if field.unit not in ("role", "yes or no", "tasks") else field.label
+
+
+def _field(name: str, value: Any, label: str, help_text: str) -> forms.Field:
+    if name == "promoters":
         roles = [(role.value, role.label) for role in (Role.MEMBER, Role.ADMIN)]
         return forms.ChoiceField(choices=roles, label=label, help_text=help_text)
+    if isinstance(value, str):
+        return forms.CharField(required=False, max_length=80, label=label, help_text=help_text)
     if isinstance(value, bool):
         return forms.BooleanField(required=False, label=label, help_text=help_text)
     if isinstance(value, int):

@@ -29,6 +29,16 @@ class Channel(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    def forward_moves(self) -> list[Promotion]:
+        """Those that led to what runs now, the newest last: a rollback takes the last one off."""
+        stack: list[Promotion] = []
+        for move in self.promotions.select_related("to_version", "gate_report").order_by("at", "pk"):
+            if move.kind == Promotion.Kind.ROLLBACK:
+                stack.pop()
+            else:
+                stack.append(move)
+        return stack
+
 
 class PromotionPolicy(models.Model):
     """One version of a channel's policy (`gate.policy.Policy`). Rows are only ever added; the newest one applies."""

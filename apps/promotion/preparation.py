@@ -9,10 +9,13 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from apps.core.models import Job, JobState
-from apps.evals.actions import EvalSetError, submit_eval
-from apps.evals.capability.environment import SLUG, general_environment
+from apps.evals.actions import EvalSetError
+from apps.evals.capability.environment import general_environment, general_environments
 from apps.evals.latency import LatencyError, measurements_of, submit_measurement
 from apps.evals.models import EvalRun, LatencyMeasurement, Split
+from apps.evals.submission import submit_eval
+from apps.registry.actions import ModelError
+from apps.registry.engines import default_engine, same_as
 
 GENERAL_TASKS = 120  # of the split's, unless somebody asks for more
 ENDED_BADLY = (JobState.FAILED, JobState.CANCELLED)
@@ -36,7 +39,7 @@ class Part:
 
 def parts(baseline: EvalRun, candidate: EvalRun) -> list[Part]:
     measured = [found] if (found := measurements_of([baseline, candidate]).first()) else []
-    found_parts = [Part("Latency in turns", measured, 1)]
+    found_parts = [Part("Latency, interleaved", measured, 1)]
     for split in splits_of(candidate):
         runs = [run for side in (baseline, candidate) if (run := guard_runs(side, split).first())]
         found_parts.append(Part(f"{split.label} tasks", list(runs), 2))
@@ -54,8 +57,13 @@ def guard_runs(run: EvalRun, split: Split) -> QuerySet[EvalRun]:
     found = EvalRun.objects.filter(eval_set=run.eval_set, split=split, model_version=run.model_version)
     found = found.select_related("environment__verifier", "eval_set", "model_version").order_by("-created_at")
     if split == Split.GENERAL:
-        return found.filter(environment__slug=SLUG, environment__project=run.project_id)
+        return found.filter(environment__in=general_environments(run.project))
     return found.filter(environment=run.environment, samples_per_task=run.samples_per_task)
+
+
+def tries(run: EvalRun) -> int:
+    """Evaluations like this one that were begun up to it, finished or not: the newest is used, so it could be chosen."""
+    return max(1, guard_runs(run, Split(run.split)).filter(started_at__lte=run.started_at).count())
 
 
 def measured_guards(baseline: EvalRun, candidate: EvalRun) -> dict[str, list[EvalRun] | None]:
@@ -108,8 +116,9 @@ def _submit_guard(run: EvalRun, split: Split, by: Any, general_tasks: int) -> li
             model_version=run.model_version,
             samples_per_task=1 if general else run.samples_per_task,
             subset=general_tasks if general else None,
+            engine=same_as(run.spec.get("engine") or default_engine(run.model_version)),
             by=by,
         )
-    except EvalSetError as error:
+    except (EvalSetError, ModelError) as error:
         return [str(error)]
     return []

@@ -19,6 +19,7 @@ from apps.promotion import gate
 from apps.promotion.models import GateReport
 
 FORMAT = "flywheel gate report 1"
+SIDES = ("baseline", "candidate")
 
 
 def document_of(row: GateReport) -> dict[str, Any]:
@@ -46,6 +47,16 @@ def is_signed(document: dict[str, Any], signature: str) -> bool:
     signer = _signer()
     keys = [signer.key, *signer.fallback_keys]
     return any(constant_time_compare(signer.signature(canonical(document), key), signature) for key in keys)
+
+
+def is_genuine(row: GateReport) -> bool:
+    """Whether a stored report is what was signed, and its columns say what it says."""
+    facts = row.inputs
+    said = [facts.get("channel"), *(facts.get(side, {}).get("evaluation") for side in SIDES), row.report.get("verdict")]
+    stored = [row.channel.name, str(row.baseline_id), str(row.candidate_id), row.verdict]
+    models = [getattr(row, side).model_version.digest for side in SIDES]
+    same = said == stored and models == [facts[side].get("model_digest") for side in SIDES]
+    return same and is_signed(document_of(row), row.signature)
 
 
 def canonical(value: Any) -> str:

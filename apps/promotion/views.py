@@ -14,11 +14,13 @@ from apps.core.paging import page_of
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun
 from apps.promotion import actions
+from apps.promotion.conditions import needs_admin
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
-from apps.promotion.signing import document_of, is_signed, signed_document
+from apps.promotion.signing import is_genuine, signed_document
 from apps.registry.models import ModelVersion
+from workers.lib.prompts import as_lines
 
 SIDE_BY_SIDE = 30
 IN_OTHER_UNITS = ("tokens", "latency", "latency_p95")  # than the chart's shares
@@ -30,7 +32,10 @@ def models(request: HttpRequest, project: Project) -> HttpResponse:
     versions = project.model_versions.select_related("parent").prefetch_related(
         "live_in", Prefetch("eval_runs", finished, to_attr="finished")
     )
-    channels = [(channel, actions.previous_of(channel)) for channel in project.channels.select_related("current")]
+    channels = [
+        (channel, actions.previous_of(channel), policy_of(channel)[0].rollback_needs_reason)
+        for channel in project.channels.select_related("current")
+    ]
     return render(
         request,
         "promotion/models.html",
@@ -48,7 +53,7 @@ def models(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view()
 def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     version = get_object_or_404(
-        ModelVersion.objects.select_related("parent", "artifact", "created_by"), project=project, pk=pk
+        ModelVersion.objects.select_related("parent", "artifact", "server", "created_by"), project=project, pk=pk
     )
     run = version.made_by.select_related("dataset__eval_set", "environment").first()
     return render(
@@ -57,6 +62,7 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         {
             "version": version,
             "ancestors": version.ancestors(),
+            "prompt_lines": as_lines(version.prompt),
             "run": run,
             "children": version.children.all(),
             "evals": version.eval_runs.select_related("eval_set"),
@@ -105,7 +111,7 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         project=project,
         pk=pk,
     )
-    checks = row.report["checks"]
+    checks, (policy, version) = row.report["checks"], policy_of(row.channel)
     measured = [
         check for check in reversed(checks) if check["high"] is not None and check["name"] not in IN_OTHER_UNITS
     ]
@@ -116,10 +122,11 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         "promotion/report.html",
         {
             "report": row,
-            "checks": [check | {"change": change_of(check)} for check in checks],
+            "checks": [check | {"change": change_of(check), "interval": interval_of(check)} for check in checks],
             "channel": row.channel,
-            "policy_now": policy_of(row.channel)[1],
-            "signed": is_signed(document_of(row), row.signature),
+            "policy_now": version,
+            "signed": is_genuine(row),
+            "admin_decides": needs_admin(row.channel, row, policy),
             "promotions": row.promotions.select_related("by"),
             "figure": intervals(
                 [check["title"] for check in measured],
@@ -145,10 +152,16 @@ def report_file(request: HttpRequest, project: Project, pk: str) -> HttpResponse
 
 def change_of(check: dict) -> str:
     """The difference with as many decimals as the two sides are shown with."""
-    if check["difference"] is None:
-        return "–"
+    return "–" if check["difference"] is None else _signed(check, check["difference"])
+
+
+def interval_of(check: dict) -> str:
+    return "" if check["high"] is None else f"[{_signed(check, check['low'])}, {_signed(check, check['high'])}]"
+
+
+def _signed(check: dict, value: float) -> str:
     large = max(abs(check[side] or 0) for side in ("baseline", "candidate")) >= 100
-    return f"{check['difference']:+,.0f}" if large else f"{check['difference']:+.3f}"
+    return f"{value:+,.0f}" if large else f"{value:+.3f}"
 
 
 def moved_pairs(row: GateReport) -> list[dict]:

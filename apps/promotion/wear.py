@@ -7,7 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 
 from apps.core.models import JobState
 from apps.evals.holdout.view_log import WORN_OUT, views_of
@@ -16,27 +16,50 @@ from apps.evals.models import EvalRun, EvalSet, HoldoutView, Split, Task
 from apps.promotion.gate.error_control import level_of, more_tasks
 from apps.promotion.gate.planning import Plan, plan, spread_of
 from apps.promotion.gate.policy import Policy
+from apps.promotion.policies import PRODUCTION, find_channel
 
 MODELS = 4  # whose newest evaluations say how much success varies
 
 
 def evaluations_on(eval_set: EvalSet, split: str = Split.HOLDOUT) -> QuerySet[EvalRun]:
-    """Those begun on any of the same tasks, by their content: a new version of a set is not a fresh hold-out."""
+    """Those begun on any of the same tasks, by their content: a new version of a set is not a fresh hold-out, and neither is
+    one whose requests are written with other punctuation."""
     contents = Task.objects.filter(eval_set=eval_set, split=split).values("canonical_hash")
     same = Task.objects.filter(project=eval_set.project_id, canonical_hash__in=contents).order_by()
     places = set(same.values_list("eval_set", "split").distinct())
+    if split == Split.HOLDOUT:
+        evaluated = views_of(eval_set).filter(kind=HoldoutView.Kind.EVALUATION, eval_set__isnull=False)
+        places |= {(pk, split) for pk in evaluated.order_by().values_list("eval_set", flat=True).distinct()}
     either = reduce(or_, (Q(eval_set=place[0], split=place[1]) for place in sorted(places)), Q(pk__in=()))
     return EvalRun.objects.filter(either, started_at__isnull=False)
 
 
 def comparison_number(baseline: EvalRun, candidate: EvalRun) -> int:
-    """Which comparison it is, from 1: the evaluations on these tasks up to the later one of the two, without the first.
+    """Which comparison it is, from 1: the pairs of an evaluation of the baseline (its model and prompt) and another one on
+    these tasks, of all that were submitted or begun up to the later one of the two.
 
-    Every evaluation counts, of either model, compared or not, finished or cancelled: who evaluates ten models and compares
-    the best has compared ten. So it does not depend on when the gate is asked.
+    Every evaluation counts, compared or not, finished or cancelled: who evaluates ten models and compares the best has
+    compared ten, and who evaluates the baseline three times can compare each of them with the worst. It does not depend on
+    when the gate is asked.
     """
-    until = max(baseline.created_at, candidate.created_at)
-    return max(1, evaluations_on(candidate.eval_set, candidate.split).filter(created_at__lte=until).count() - 1)
+    pair = baseline, candidate
+    created = Q(created_at__lte=max(run.created_at for run in pair))
+    begun = Q(started_at__lte=max(run.started_at for run in pair if run.started_at))
+    every = evaluations_on(candidate.eval_set, candidate.split).filter(created | begun)
+    count = every.count()
+    mine = every.filter(
+        model_version=baseline.model_version_id, environment__agent_hash=baseline.environment.agent_hash
+    ).count()
+    return max(1, count - 1, mine * (count - mine))
+
+
+def next_number(eval_set: EvalSet) -> int:
+    """Which comparison on a set's hold-out the next candidate's would be, against what production runs."""
+    runs, channel = evaluations_on(eval_set), find_channel(eval_set.project, PRODUCTION)
+    live = runs.filter(model_version=channel.current_id) if channel and channel.current_id else runs.none()
+    by_prompt = live.order_by().values("environment__agent_hash").annotate(n=Count("pk")).values_list("n", flat=True)
+    mine = max(by_prompt, default=1)
+    return mine * max(1, runs.count() - mine + 1)
 
 
 @dataclass(frozen=True)
@@ -60,7 +83,7 @@ class Wear:
 
 def wear_of(eval_set: EvalSet, policy: Policy) -> Wear:
     count = evaluations_on(eval_set).count()
-    level = level_of(max(1, count), policy.alpha)
+    level = level_of(next_number(eval_set), policy.alpha)
     views = views_of(eval_set).exclude(kind=HoldoutView.Kind.EVALUATION).count()
     factor = more_tasks(level, level_of(1, policy.alpha))
     return Wear(eval_set.tasks.holdout().count(), count, views, level, factor)
@@ -74,4 +97,4 @@ def plan_for(eval_set: EvalSet, policy: Policy, samples: int) -> Plan:
     )
     newest = sorted(finished, key=lambda run: run.created_at, reverse=True)[:MODELS]
     spread = spread_of([rows_of(run.samples.defer("output", "messages")) for run in newest])
-    return plan(eval_set.tasks.holdout().count(), samples, policy, max(1, runs.count()), spread)
+    return plan(eval_set.tasks.holdout().count(), samples, policy, next_number(eval_set), spread)

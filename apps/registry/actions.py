@@ -8,16 +8,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.core.outgoing_keys import key_of
-from apps.registry.artifacts import local_path, sha256_of
-from apps.registry.models import Artifact, Engine, ModelKind, ModelVersion
-from workers.lib.keys import RefusedKey
-from workers.lib.outgoing import RefusedAddress, check_url
+from apps.registry.artifacts import sha256_of
+from apps.registry.models import Artifact, Dialect, Engine, ModelKind, ModelVersion, Protocol, Reach, Server
+from apps.registry.servers import ServerError, check_address
+from workers.lib.prompts import checked_prompt
+
+SERVED_NAME = 200  # characters
 
 
 class ModelError(Exception):
@@ -64,7 +65,7 @@ def register_adapter(
     *, project: Project, name: str, parent: ModelVersion, artifact: Artifact, lineage: dict, by: Any
 ) -> ModelVersion:
     """An adapter on its parent's base. The same content twice is one version."""
-    digest = hashlib.sha256(f"{_base_of(parent).digest}:{artifact.digest}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{parent.base_version().digest}:{artifact.digest}".encode()).hexdigest()
     return _register(
         project=project,
         name=name,
@@ -75,41 +76,145 @@ def register_adapter(
         parent=parent,
         artifact=artifact,
         lineage=lineage,
-        prompt=parent.prompt,
     )
 
 
 def register_endpoint(
-    *, project: Project, name: str, base_url: str, served_as: str, key_variable: str = "", by: Any
+    *,
+    project: Project,
+    name: str,
+    server: Server,
+    served_as: str,
+    by: Any,
+    dialect: str = "",
+    parent: ModelVersion | None = None,
 ) -> ModelVersion:
-    """A model that an OpenAI-compatible server has. The same address and name twice are one version. Raises ModelError."""
-    base_url = base_url.rstrip("/")
-    _check_server(base_url, key_variable)
+    """A model that a server of the project has. The same address, name and dialect twice are one version.
+
+    `parent`: the base model whose weights it is known to be, so that adapters on that base can be loaded there.
+    Raises ModelError.
+    """
+    served_as, dialect = served_as.strip(), dialect or server.dialect
+    if not 0 < len(served_as) <= SERVED_NAME or not served_as.isprintable():
+        raise ModelError(f"The name of a served model is text in one line, of at most {SERVED_NAME} characters.")
+    if parent is not None and parent.kind != ModelKind.BASE:
+        raise ModelError(f"{parent} is no base model; a served model can only have the weights of one.")
+    content = [server.base_url, served_as]
+    content += [dialect] if dialect != Dialect.NATIVE else []
+    content += [f"weights:{parent.digest}"] if parent else []
     return _register(
         project=project,
         name=name,
         kind=ModelKind.ENDPOINT,
-        digest=hashlib.sha256(json.dumps([base_url, served_as]).encode()).hexdigest(),
+        digest=hashlib.sha256(json.dumps(content).encode()).hexdigest(),
         by=by,
         base=served_as,
+        parent=parent,
         engine=Engine.OPENAI,
-        base_url=base_url,
+        server=server,
         served_as=served_as,
-        key_variable=key_variable,
+        dialect=dialect,
     )
 
 
-def _check_server(base_url: str, key_variable: str) -> None:
-    """Whether this installation may call the address, and send it the key. Raises ModelError."""
+def register_agent(
+    *,
+    project: Project,
+    name: str,
+    agent_version: str,
+    by: Any,
+    reached_by: Reach = Reach.CI,
+    base_url: str = "",
+    key_variable: str = "",
+    protocol: str = "",
+) -> ModelVersion:
+    """An agent whose loop is not ours, at one version of its own (a git SHA, a tag). Raises ModelError.
+
+    The same name and version twice are one version, whether it answers from CI or is known by its traces; called over
+    HTTP, the address is part of what it is, and the shape in which it gets its tasks (chat completions where none is named).
+    """
+    agent_version, base_url = agent_version.strip(), base_url.rstrip("/")
+    _check_agent(name, agent_version)
+    if reached_by == Reach.HTTP:
+        checked_address(base_url, key_variable)
+        protocol = protocol or Protocol.CHAT
+    elif base_url or key_variable or protocol:
+        raise ModelError("Only an agent that is called over HTTP has an address, a key and a protocol.")
+    content = ["agent", name, agent_version, base_url]
+    content += [protocol] if protocol not in ("", Protocol.CHAT) else []
+    return _register(
+        project=project,
+        name=name,
+        kind=ModelKind.AGENT,
+        digest=hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+        by=by,
+        base=name,
+        engine=Engine.AGENT,
+        agent_version=agent_version,
+        reached_by=reached_by,
+        base_url=base_url,
+        key_variable=key_variable,
+        protocol=protocol,
+    )
+
+
+def register_prompt(
+    *,
+    project: Project,
+    name: str,
+    on: ModelVersion,
+    prompt: dict[str, Any],
+    by: Any,
+    started_from: dict[str, Any] | None = None,
+    lineage: dict[str, Any] | None = None,
+    notes: str = "",
+) -> ModelVersion:
+    """A prompt (`workers.lib.prompts`) for the model that `on` is or stands on; where `on` is a prompt version itself, this one
+    is a change of it. The same prompt for the same model twice is one version. Raises ModelError, FormError.
+
+    `started_from` is what the prompt was made from where no prompt version was: {name, prompt} of an environment.
+    """
+    model = on.model
+    if model.kind == ModelKind.AGENT:
+        raise ModelError(
+            f"{model} is an agent whose prompt is part of its own code. Register a new version of the agent."
+        )
+    prompt = checked_prompt(prompt)
+    content = ["prompt", model.digest, prompt]
+    return _register(
+        project=project,
+        name=name,
+        kind=ModelKind.PROMPT,
+        digest=hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+        by=by,
+        base=model.base,
+        parent=on,
+        engine=model.engine,
+        prompt=prompt,
+        notes=notes,
+        lineage={"model": str(model), "model_digest": model.digest}
+        | (lineage or {})
+        | ({"started_from": started_from} if started_from else {}),
+    )
+
+
+def _check_agent(name: str, agent_version: str) -> None:
+    fields = {"name": name, "agent_version": agent_version}
+    for field, value in fields.items():
+        if not value or not value.isprintable():
+            raise ModelError(f"An agent's {field} is text in one line, for instance support-agent at 3f2a9c1.")
+        try:
+            ModelVersion._meta.get_field(field).clean(value, None)
+        except ValidationError as error:
+            raise ModelError(f"An agent's {field} “{value[:80]}” does not work: {' '.join(error.messages)}") from error
+
+
+def checked_address(base_url: str, key_variable: str) -> None:
+    """Raises ModelError where this installation may not call the address, or send it the key."""
     try:
-        host = check_url(base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS).host
-        key_of(key_variable, host)
-    except (RefusedAddress, RefusedKey) as error:
+        check_address(base_url, key_variable)
+    except ServerError as error:
         raise ModelError(str(error)) from error
-
-
-def _base_of(version: ModelVersion) -> ModelVersion:
-    return next((node for node in [version, *version.ancestors()] if node.kind == ModelKind.BASE), version)
 
 
 @transaction.atomic
@@ -129,28 +234,6 @@ def _register(*, project: Project, name: str, kind: ModelKind, digest: str, by: 
         created_by=by,
         **fields,
     )
+    version.is_new = True
     audit("model_version.created", project=project, by=by, target=version, name=str(version), digest=digest)
     return version
-
-
-def model_spec(version: ModelVersion) -> dict[str, str | None]:
-    """The `model` part of a job's spec. Raises ModelError or ArtifactError with a sentence."""
-    if version.engine == Engine.OPENAI:
-        return {"base": version.base, "adapter": None}
-    check_base_folder(Path(version.base))
-    adapter = str(local_path(version.artifact)) if version.artifact else None
-    return {"base": version.base, "adapter": adapter}
-
-
-def engine_spec(version: ModelVersion, batch_size: int) -> dict[str, Any]:
-    """The `engine` part of a job's spec: what generates for this version. Raises ModelError where it may not be asked."""
-    if version.engine == Engine.TRANSFORMERS:
-        return {"kind": "transformers", "dtype": settings.FLYWHEEL_DTYPE, "threads": 0, "batch_size": batch_size}
-    _check_server(version.base_url, version.key_variable)  # what is allowed may have changed since it was registered
-    return {
-        "kind": "openai",
-        "base_url": version.base_url,
-        "model": version.served_as,
-        "api_key_env": version.key_variable,
-        "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
-    }

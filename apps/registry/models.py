@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from apps.core.models import Project
+from apps.core.diffing import changed_lines
+from apps.core.models import ACTIVE_STATES, Job, Project
+from workers.lib.prompts import as_lines
+
+SHOWN_OF_VERSION = 20  # characters of an agent's version: of a git SHA, enough to tell commits apart
 
 
 class Artifact(models.Model):
@@ -28,26 +32,186 @@ class ModelKind(models.TextChoices):
     PROMPT = "prompt", "Prompt version"
     ADAPTER = "adapter", "LoRA adapter"
     ENDPOINT = "endpoint", "Served model"
+    AGENT = "agent", "Agent"
 
 
 class Engine(models.TextChoices):
-    """What generates for a version: this installation itself, or a server that is asked."""
+    """What generates for a version: this installation itself, a server that is asked, or an agent's own process."""
 
     TRANSFORMERS = "transformers", "In this installation (transformers)"
     OPENAI = "openai", "An OpenAI-compatible server"
+    AGENT = "agent", "The agent itself"
+
+
+class Reach(models.TextChoices):
+    """How the answers of an agent that is not ours get here."""
+
+    HTTP = "http", "Called over HTTP"
+    CI = "ci", "Answers from CI"
+    TRACES = "traces", "Known by its traces"
+
+
+class Protocol(models.TextChoices):
+    """The shape in which an agent that is called over HTTP gets its task."""
+
+    CHAT = "chat", "Chat completions (POST …/chat/completions)"
+    RESPONSES = "responses", "Responses API (POST …/responses)"
+    GYM = "gym", "NeMo Gym agent (POST …/run)"
+
+
+class ServerKind(models.TextChoices):
+    VLLM = "vllm", "vLLM"
+    SGLANG = "sglang", "SGLang"
+    OPENAI = "openai", "Other OpenAI-compatible server"
+
+
+class Dialect(models.TextChoices):
+    """How a model on a server is given tools, and how it calls them."""
+
+    NATIVE = "native", "Native tool calls"
+    TEXT = "text", "Tools and calls written as text"
+
+
+class Health(models.TextChoices):
+    UNCHECKED = "unchecked", "Not checked yet"
+    HEALTHY = "healthy", "Healthy"
+    UNLISTED = "unlisted", "Lists no models"
+    DOWN = "down", "Down"
+
+
+class Server(models.Model):
+    """An inference server: one that somebody else runs, or a managed one, which a worker starts to serve `base` as `serving`
+    says (`workers.lib.specs.ServedModel`; its address is where it runs now, "" where it is not up).
+    Policies, judges and writers of variants may share its address.
+
+    `served` is what it listed last: [{id, context, parent}], an adapter's `parent` being its base. `capabilities` is what
+    a probe found out about `probed_model`: {name: {value, how}}, value null where it stays unknown. `prices` are in USD per
+    million tokens: {model: [input, output]}.
+    """
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="servers")
+    name = models.SlugField(max_length=80)
+    kind = models.CharField(max_length=10, choices=ServerKind, default=ServerKind.OPENAI)
+    base_url = models.CharField(max_length=500, blank=True)
+    base = models.ForeignKey("ModelVersion", models.PROTECT, null=True, related_name="managed_servers")
+    serving = models.JSONField(default=dict)
+    key_variable = models.CharField(max_length=80, blank=True)
+    dialect = models.CharField(max_length=10, choices=Dialect, default=Dialect.NATIVE)
+    adapters_at = models.CharField(max_length=500, blank=True, help_text="Where it sees our folder of artifacts")
+    prices = models.JSONField(default=dict)
+    health = models.CharField(max_length=10, choices=Health, default=Health.UNCHECKED)
+    health_detail = models.CharField(max_length=500, blank=True)
+    checked_at = models.DateTimeField(null=True)
+    served = models.JSONField(default=list)
+    capabilities = models.JSONField(default=dict)
+    probed_model = models.CharField(max_length=200, blank=True)
+    probed_at = models.DateTimeField(null=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("name",)
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="one_server_per_name"),
+            models.UniqueConstraint(
+                fields=["project", "base_url"], condition=~Q(base_url=""), name="one_server_per_address"
+            ),
+            models.CheckConstraint(
+                name="only_managed_servers_have_no_address", condition=Q(base__isnull=False) | ~Q(base_url="")
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def can(self, capability: str) -> bool | int | None:
+        """What the last probe found out; None where that is unknown."""
+        return self.capabilities.get(capability, {}).get("value")
+
+    @property
+    def is_managed(self) -> bool:
+        return self.base_id is not None
+
+
+class ServerProbe(Job):
+    """Finds out what a server can do (`servers`)."""
+
+    server = models.ForeignKey(Server, models.CASCADE, related_name="probes")
+
+    class Meta(Job.Meta):
+        constraints = [
+            *Job.Meta.constraints,
+            models.UniqueConstraint(
+                fields=["server"], condition=Q(state__in=ACTIVE_STATES), name="one_active_probe_per_server"
+            ),
+        ]
+
+
+class Phase(models.TextChoices):
+    """Of a server that a worker runs."""
+
+    STARTING = "starting", "Starting"
+    UP = "up", "Up"
+    WAITING = "waiting", "Restarting"
+
+
+class ServerRun(Job):
+    """A managed server while it runs, from its start to its stop (`managed`): as long as a worker is there."""
+
+    server = models.ForeignKey(Server, models.CASCADE, related_name="runs")
+    phase = models.CharField(max_length=10, choices=Phase, default=Phase.STARTING)
+    detail = models.TextField(blank=True)
+    restarts = models.PositiveIntegerField(default=0)
+    up_at = models.DateTimeField(null=True)
+    tail = models.JSONField(default=list, help_text="The last lines of its log")
+
+    class Meta(Job.Meta):
+        constraints = [
+            *Job.Meta.constraints,
+            models.UniqueConstraint(
+                fields=["server"], condition=Q(state__in=ACTIVE_STATES), name="one_active_run_per_server"
+            ),
+        ]
+
+
+class AdapterSlots(models.Model):
+    """The adapters that jobs have had loaded at an address: {name: {"used": time, "jobs": [[model's label, id]]}}. Its row is
+    locked by who loads or unloads there; projects may share a server."""
+
+    base_url = models.CharField(max_length=500, unique=True)
+    adapters = models.JSONField(default=dict)
+
+    def __str__(self) -> str:
+        return self.base_url
 
 
 class ModelVersionQuerySet(models.QuerySet["ModelVersion"]):
     def adapters(self) -> Self:
         return self.filter(kind=ModelKind.ADAPTER)
 
+    def run_here(self) -> Self:
+        """Those whose answers a job of ours generates or asks for; an agent runs its own loop."""
+        return self.exclude(kind=ModelKind.AGENT)
+
+    def models(self) -> Self:
+        """Those that generate by themselves: no agents, and no prompt versions, which stand on one of these."""
+        return self.run_here().exclude(kind=ModelKind.PROMPT)
+
+    def evaluated_here(self) -> Self:
+        """Those that a job of ours can evaluate: also agents that are called over HTTP."""
+        return self.filter(~Q(kind=ModelKind.AGENT) | Q(reached_by=Reach.HTTP))
+
 
 class ModelVersion(models.Model):
-    """One immutable version: a base model, an adapter on top of its parent's base, or a model that a server has.
+    """One immutable version: a base model, an adapter on top of its parent's base, a model that a server has, a prompt
+    version, or an agent.
 
-    `base` is the folder (or the served name) of the base model. Where `engine` is a server, `base_url`, `served_as` and
-    the name of the environment variable with its key say which. `lineage` is frozen when the version is made:
-    the run, the dataset and its digest, the environment and verifier hashes, the settings.
+    `base` is the folder (or the served name) of the base model. A served model is what `server` has as `served_as`; its
+    `parent`, where there is one, is the base model whose weights it is known to be. An agent is identified by its name and
+    its own `agent_version`, such as a git SHA; `reached_by` says how it answers, `base_url` and `protocol` where and how it is
+    called. A prompt version is a `prompt` (`workers.lib.prompts`) for the model that its parent is or stands on (`model`).
+    `lineage` is frozen when the version is made: the run, the dataset and its digest, the environment and verifier hashes, the
+    settings.
     `digest` identifies the content; making the same content twice gives the same row.
     """
 
@@ -59,10 +223,15 @@ class ModelVersion(models.Model):
     base = models.CharField(max_length=500)
     artifact = models.ForeignKey(Artifact, models.PROTECT, null=True, related_name="model_versions")
     engine = models.CharField(max_length=20, choices=Engine, default=Engine.TRANSFORMERS)
-    base_url = models.CharField(max_length=500, blank=True)
+    server = models.ForeignKey(Server, models.PROTECT, null=True, related_name="model_versions")
     served_as = models.CharField(max_length=200, blank=True)
+    dialect = models.CharField(max_length=10, choices=Dialect, blank=True)
+    base_url = models.CharField(max_length=500, blank=True)
     key_variable = models.CharField(max_length=80, blank=True)
-    prompt = models.TextField(blank=True)
+    agent_version = models.CharField(max_length=200, blank=True)
+    reached_by = models.CharField(max_length=10, choices=Reach, blank=True)
+    protocol = models.CharField(max_length=10, choices=Protocol, blank=True)
+    prompt = models.JSONField(default=dict, help_text="Of a prompt version: system_prompt, tools, examples, sampling")
     digest = models.CharField(max_length=64)
     lineage = models.JSONField(default=dict)
     notes = models.TextField(blank=True)
@@ -70,6 +239,7 @@ class ModelVersion(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = ModelVersionQuerySet.as_manager()
+    is_new = False  # True on the instance that an action has just made, False on one that was there already
 
     class Meta:
         ordering = ("-created_at", "-id")
@@ -81,15 +251,55 @@ class ModelVersion(models.Model):
                 condition=~Q(kind=ModelKind.ADAPTER) | Q(artifact__isnull=False, parent__isnull=False),
             ),
             models.CheckConstraint(
-                name="servers_have_an_address_and_a_name",
-                condition=Q(engine=Engine.TRANSFORMERS, base_url="", served_as="", key_variable="")
-                & ~Q(kind=ModelKind.ENDPOINT)
-                | Q(engine=Engine.OPENAI) & ~Q(base_url="") & ~Q(served_as=""),
+                name="served_models_have_a_server_and_a_name",
+                condition=Q(kind=ModelKind.ENDPOINT, engine=Engine.OPENAI, server__isnull=False, base_url="")
+                & ~Q(served_as="")
+                & ~Q(dialect="")
+                | ~Q(kind=ModelKind.ENDPOINT)
+                & (~Q(engine=Engine.OPENAI) | Q(kind=ModelKind.PROMPT))
+                & Q(server__isnull=True, served_as="", dialect=""),
+            ),
+            models.CheckConstraint(
+                name="prompt_versions_have_a_prompt_and_a_parent",
+                condition=Q(kind=ModelKind.PROMPT, parent__isnull=False, artifact__isnull=True) & ~Q(prompt={})
+                | ~Q(kind=ModelKind.PROMPT) & Q(prompt={}),
+            ),
+            models.CheckConstraint(
+                name="only_agents_have_an_address_of_their_own",
+                condition=Q(kind=ModelKind.AGENT) | Q(base_url="", key_variable=""),
+            ),
+            models.CheckConstraint(
+                name="agents_have_a_version_and_a_reach",
+                condition=Q(kind=ModelKind.AGENT, engine=Engine.AGENT)
+                & ~Q(agent_version="")
+                & (
+                    Q(reached_by=Reach.HTTP) & ~Q(base_url="") & ~Q(protocol="")
+                    | Q(reached_by__in=[Reach.CI, Reach.TRACES], base_url="", protocol="")
+                )
+                | ~Q(kind=ModelKind.AGENT) & ~Q(engine=Engine.AGENT) & Q(agent_version="", reached_by="", protocol=""),
             ),
         ]
 
     def __str__(self) -> str:
+        """Of an agent by its own version, which is what its team calls it."""
+        if self.kind == ModelKind.AGENT:
+            return f"{self.name}@{self.agent_version[:SHOWN_OF_VERSION]}"
         return f"{self.name}-v{self.version}"
+
+    @property
+    def model(self) -> ModelVersion:
+        """What generates: of a prompt version the model that it stands on, else itself."""
+        return next(node for node in [self, *self.ancestors()] if node.kind != ModelKind.PROMPT)
+
+    def prompt_before(self) -> dict[str, Any]:
+        """What a prompt version was made from: its parent's prompt, or that of the environment it started from."""
+        if self.parent is not None and self.parent.kind == ModelKind.PROMPT:
+            return self.parent.prompt
+        return self.lineage.get("started_from", {}).get("prompt", {})
+
+    def prompt_changes(self) -> list[tuple[str, str]]:
+        """(kind, line) of the difference to `prompt_before`, see `changed_lines`."""
+        return list(changed_lines(as_lines(self.prompt_before()), as_lines(self.prompt)))
 
     def ancestors(self) -> list[ModelVersion]:
         """From this version's parent up to the base model."""
@@ -98,3 +308,7 @@ class ModelVersion(models.Model):
             chain.append(node)
             node = node.parent
         return chain
+
+    def base_version(self) -> ModelVersion:
+        """The base model that it stands on; itself where it has none."""
+        return next((node for node in [self, *self.ancestors()] if node.kind == ModelKind.BASE), self)

@@ -120,7 +120,7 @@ def undo(*, review: RewardReview, by: Any) -> ReviewItem | None:
 
 @transaction.atomic
 def rule(*, item: ReviewItem, success: bool, reason: str, by: Any) -> ReviewItem:
-    """Settles an item whose reviewers differ, or one of whom had second thoughts; this counts as the people's word. By a
+    """Settles an item whose reviewers differ, or one of whom had second thoughts; this counts as the people's verdict. By a
     member who has not judged it, or an admin. Ruling again replaces it. Raises ReviewError, and PermissionDenied below
     the role member."""
     item = _locked(item)

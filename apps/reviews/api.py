@@ -12,8 +12,10 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core.http import uuid_of
 from apps.core.models import Project
-from apps.environments.api import PAGING, described, page_of
+from apps.core.openapi import NUMBER, described, page
+from apps.environments.api import PAGING, page_of
 from apps.environments.models import Environment
 from apps.evals.models import EvalSet, EvalSetState
 from apps.reviews import results
@@ -24,7 +26,6 @@ from apps.reviews.models import RewardReview
 from apps.reviews.policy import policy_of
 from apps.reviews.reservations import needed_of, progress_of
 
-NUMBER = {"type": ["number", "null"]}
 INTERVAL = {"value": NUMBER, "low": NUMBER, "high": NUMBER, "n": {"type": "integer"}}
 RATE = {"type": "object", "properties": INTERVAL | {"count": {"type": "integer"}}}
 COEFFICIENT = {"type": "object", "properties": INTERVAL}
@@ -75,13 +76,8 @@ LOCK = {
 }
 
 
-def _page(item: dict) -> dict:
-    properties = {"results": {"type": "array", "items": item}, "next": {"type": ["integer", "null"]}}
-    return {"type": "object", "required": ["results", "next"], "properties": properties}
-
-
 @extend_schema(
-    operation_id="v1_reviews_list", responses=described({200: _page(REVIEW)}, 400), parameters=PAGING,
+    operation_id="v1_reviews_list", responses=described({200: page(REVIEW, "integer")}, 400), parameters=PAGING,
     description="Reviews of the scores of verifiers, the newest first.",
 )  # fmt: skip
 @api_view(["GET"])
@@ -135,7 +131,7 @@ def _results(row: RewardReview) -> dict[str, Any]:
 
 
 @extend_schema(
-    operation_id="v1_locks_list", responses=described({200: _page(LOCK)}, 400), parameters=PAGING,
+    operation_id="v1_locks_list", responses=described({200: page(LOCK, "integer")}, 400), parameters=PAGING,
     description="May training start in each environment, whatever the tasks, and if not: why, and what to do.",
 )  # fmt: skip
 @api_view(["GET"])
@@ -170,10 +166,10 @@ def _eval_set(request: Request) -> EvalSet | None:
     given = request.query_params.get("eval_set", "")
     if not given:
         return None
-    try:
-        found = EvalSet.objects.filter(project=request.auth.project, pk=UUID(given), state=EvalSetState.FROZEN).first()
-    except ValueError as error:
-        raise ValidationError({"path": "eval_set", "error": "the id of a frozen eval set"}) from error
+    pk = uuid_of(given)
+    if pk is None:
+        raise ValidationError({"path": "eval_set", "error": "the id of a frozen eval set"})
+    found = EvalSet.objects.filter(project=request.auth.project, pk=pk, state=EvalSetState.FROZEN).first()
     if found is None:
         raise NotFound("No frozen eval set of this project has this id.")
     return found

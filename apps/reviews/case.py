@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from apps.environments.models import Environment
+from apps.evals.samples.transcript import conversation, offered, request_of
 from apps.reviews.models import ReviewItem
-from workers.lib.environments import load
-from workers.lib.errors import SpecError
-from workers.lib.messages import functions_of, last_request, text_of
+from workers.lib.messages import functions_of
 
 
 @dataclass(frozen=True)
@@ -49,14 +46,12 @@ class Shown:
 
 def case_of(item: ReviewItem) -> Case:
     sample, task = item.sample, item.sample.task
-    answered = sample.messages or [{"role": "assistant", "content": sample.output}]
-    environment = sample.run.environment
     return Case(
         pk=item.pk,
         number=item.position + 1,
-        request=_request(task.messages),
-        conversation=[*environment.opening, *task.messages, *answered],
-        tools=task.tools or list(tools_of(environment)),
+        request=request_of(task.messages),
+        conversation=conversation(sample),
+        tools=offered(sample),
         output=sample.output if sample.messages else "",
         expected=task.expected,
     )
@@ -71,22 +66,3 @@ def shown_of(item: ReviewItem) -> Shown:
         details=item.sample.details if same else [],
         model=str(item.sample.run.model_version),
     )
-
-
-def _request(messages: list[dict]) -> str:
-    """The user's last words, as a heading."""
-    at = last_request(messages)
-    return (at is not None and text_of(messages[at])) or "A sample"
-
-
-def tools_of(environment: Environment) -> tuple[dict, ...]:
-    """The tools that the agent had. An environment that cannot be loaded here has those of its harness."""
-    return _tools(environment.hash, environment)
-
-
-@lru_cache(maxsize=64)
-def _tools(digest: str, environment: Environment) -> tuple[dict, ...]:
-    try:
-        return tuple(load(environment.as_spec()).tools)
-    except SpecError:
-        return tuple(environment.harness.get("tools") or [])

@@ -2,8 +2,11 @@
 
 A task is unlike them by the first of these that holds:
   tool    it expects a call of a tool (or no call at all) that no judged task expects;
+  form    what is right has another form than of any judged task (an answer, tests, a constraint of another name): a
+          verifier scores each form by other rules;
   origin  no judged task is of its origin (a production failure, written by hand, synthetic …);
   bucket  it comes from a failure mode that no judged task comes from;
+  answer  its request was judged, but something else is right now;
   text    its words are strange: the Jaccard index of the words without values (numbers, days, what the expected call
           holds) to the nearest judged task is under 0.25. Of requests that are made from few templates most are strange
           even to one another, so only what is *more* than among the judged tasks themselves counts, each held against
@@ -30,11 +33,12 @@ Z = NormalDist().inv_cdf(0.95)
 AT_ONCE = 2000  # rows of a comparison
 SHOWN = 3
 NO_CALL = "no call"
+FORMS = ("tool", "calls", "any_call", "answer", "tests")
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a task is compared by. `key` names its content: equal ones are the same task."""
+    """What a task is compared by. `key` names its content: equal ones are the same task; `request` only what is asked."""
 
     key: str
     group: str
@@ -42,17 +46,28 @@ class Traits:
     bucket: str
     tools: frozenset[str]
     words: frozenset[str]
+    forms: frozenset[str] = frozenset()
+    request: str = ""
 
 
 def traits(
     *, key: str, group: str, origin: str, bucket: str, messages: Sequence[dict], expected: dict[str, Any] | None,
-    demonstration: str = "",
+    demonstration: str = "", request: str = "",
 ) -> Traits:  # fmt: skip
     found = document(messages, expected, demonstration)
     values = {word for _, _, word in found.calls or ()}
     tools = frozenset(tool for tool, _, _ in found.calls or () if tool) or frozenset([NO_CALL])
     words = frozenset(word for word in found.words if not is_slot(word) and word not in values)
-    return Traits(key, group, origin, bucket, tools, words)
+    return Traits(key, group, origin, bucket, tools, words, forms_of(expected or {}), request)
+
+
+def forms_of(expected: dict[str, Any]) -> frozenset[str]:
+    """How an answer is told to be right (`workers.lib.checks`): each constraint is a form of its own."""
+    if isinstance(constraint := expected.get("constraint"), dict):
+        return frozenset(f"constraint {name}" for name in constraint)
+    return frozenset(
+        ["call" if name in ("tool", "calls") else name.replace("_", " ") for name in FORMS if name in expected]
+    )
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,7 @@ class Drift:
 def drift_of(training: Iterable[Traits], judged: Sequence[Traits]) -> Drift:
     tasks, known = list(training), {task.key for task in judged}
     tools = {tool for task in judged for tool in task.tools}
+    forms, requests = {form for task in judged for form in task.forms}, {task.request for task in judged} - {""}
     origins, buckets = {task.origin for task in judged}, {task.bucket for task in judged} | {""}
     found: list[tuple[str, str]] = []
     rest: list[Traits] = []
@@ -87,10 +103,14 @@ def drift_of(training: Iterable[Traits], judged: Sequence[Traits]) -> Drift:
             rest.append(task)
         elif new := sorted(task.tools - tools):
             found.append(("tool", new[0]))
+        elif other := sorted(task.forms - forms):
+            found.append(("form", other[0]))
         elif task.origin not in origins:
             found.append(("origin", task.origin))
         elif task.bucket not in buckets:
             found.append(("bucket", task.bucket))
+        elif task.request in requests:
+            found.append(("answer", "other than judged"))
         else:
             rest.append(task)
     kinds = Counter(kind for kind, _ in found)

@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from apps.environments.models import Environment, Verifier
 from apps.environments.scorer import differences, runtime_hash, scorer_of
+from apps.evals.canonical import digest_of
 from apps.evals.models import Task
 from apps.reviews import drift
 from apps.reviews.agreement import Verdict
@@ -18,6 +19,7 @@ from apps.reviews.labels import Label, labels_of
 from apps.reviews.lock import Facts, Lock, OverrideFacts, ProbeFacts, TrainingLocked, decide
 from apps.reviews.models import LockOverride, ProbeRun, RewardReview
 from apps.reviews.policy import policies_of
+from apps.reviews.rescoring import PROBED_TASKS
 from apps.reviews.reservations import needed_of
 
 NAMED = 6  # probes that the lock names, the worst first
@@ -78,7 +80,7 @@ def verdict(review: RewardReview, labels: list[Label], policy: dict[str, Any]) -
     """The policy on a review's labels."""
     needed = policy["reviewers_per_sample"]
     settled = [label.settled(needed) for label in labels]
-    return judge(policy, settled, [[word.success for word in label.words] for label in labels])
+    return judge(policy, settled, [[answer.success for answer in label.answers] for label in labels])
 
 
 def of_people(review: RewardReview, labels: list[Label], policy: dict[str, Any]) -> list[str]:
@@ -112,7 +114,7 @@ def _answers(asked: list[Question], *, starter: int | None = None, tasks: Sequen
             review_reasons=of_people(review, mine, policy) if review else [],
             elsewhere=sorted({run["environment"] for other in every for run in other.scope["runs"].values()}),
             changed=_changed(review, one) if review else [],
-            probe=probe and _probe_facts(probe, one),
+            probe=probe and _probe_facts(probe, one, len(tasks or ())),
             drift=_drift(every, one, tasks, policy) if tasks is not None else None,
             author=one.verifier.created_by_id,
             starter=starter,
@@ -162,8 +164,8 @@ def _changed(review: RewardReview, one: Question) -> list[str]:
 
 
 def _eyes(labels: list[Label], involved: set[int | None]) -> dict[str, int]:
-    words = [{word.by for word in label.words} for label in labels if label.words]
-    return {"judged": len(words), "judged_by_others": sum(bool(by - involved) for by in words)}
+    answers = [{answer.by for answer in label.answers} for label in labels if label.answers]
+    return {"judged": len(answers), "judged_by_others": sum(bool(by - involved) for by in answers)}
 
 
 # Probes and overrides
@@ -185,13 +187,18 @@ def _probe_for(one: Question, probes: list[ProbeRun]) -> ProbeRun | None:
     return None
 
 
-def _probe_facts(probe: ProbeRun, one: Question) -> ProbeFacts:
+def _probe_facts(probe: ProbeRun, one: Question, training: int) -> ProbeFacts:
     report = probe.result.get("failed", []) if probe.failed else []
     worst = sorted(report, key=lambda found: found.get("severity") != "high")
     names = list(dict.fromkeys(found["probe"] for found in worst))[:NAMED]
     then = probe.spec.get("scorer")
     changed = differences(then, one.scorer) if then and one.scorer else []
     told = ["The probes were run with other settings. " + text for text in changed]
+    wanted, tried = min(PROBED_TASKS, training), len(probe.spec.get("tasks", ()))
+    if tried < wanted:
+        told.append(
+            f"The probes tried {tried} task{'' if tried == 1 else 's'}; for this training they must try {wanted}."
+        )
     return ProbeFacts(probe.failed or 0, names, told)
 
 
@@ -221,7 +228,7 @@ def traits_of(tasks: Iterable[Task]) -> list[drift.Traits]:
     )
     return [
         drift.traits(
-            key=row.canonical_hash, group=row.group, origin=row.get_origin_display(), bucket=modes.get(row.pk) or "",
+            key=digest_of([row.canonical_hash, row.expected]), request=row.canonical_hash, group=row.group, origin=row.get_origin_display(), bucket=modes.get(row.pk) or "",
             messages=row.messages, expected=row.expected, demonstration=row.demonstration,
         )
         for row in rows

@@ -9,6 +9,8 @@ from apps.core.forms import PlainForm
 from apps.core.models import JobState
 from apps.environments.models import Verifier
 from apps.evals.models import EvalRun, EvalSet, Split
+from apps.registry.models import Server
+from apps.reviews import rescoring
 from apps.reviews.actions import SIZE
 from apps.reviews.models import Rescore
 from apps.reviews.sampling import LARGEST, SMALLEST
@@ -66,53 +68,73 @@ def scorable(verifier: Verifier) -> list[EvalRun]:
 class ProbeForm(PlainForm):
     """Where a verifier is probed, and with whose tasks: hold-outs are left alone, so sets of nothing else are not offered."""
 
-    environment = forms.ModelChoiceField(None, label="In", empty_label=None)
-    eval_set = forms.ModelChoiceField(None, label="With tasks of", empty_label=None)
+    environment = forms.ModelChoiceField(None, label="Environment", empty_label=None)
+    eval_set = forms.ModelChoiceField(None, label="Tasks from", empty_label=None)
+
+    cheat_server = forms.ModelChoiceField(
+        None, required=False, label="Model told to cheat, on", empty_label="No model",
+        help_text="One of the project's servers. Its outputs join the search for what the verifier pays wrongly.",
+    )  # fmt: skip
+    cheat_model = forms.CharField(required=False, max_length=200, label="Its name on the server")
+    cheat_tokens = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=rescoring.MOST_CHEAT_TOKENS,
+        initial=rescoring.CHEAT_TOKENS,
+        label="Max tokens",
+    )
 
     def __init__(self, verifier: Verifier, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.fields["cheat_server"].queryset = Server.objects.filter(project=verifier.project_id)
         probed = [split for split in Split if split != Split.HOLDOUT]
         sets = EvalSet.objects.filter(project=verifier.project_id, tasks__split__in=probed).distinct()
         self.fields["environment"].queryset = verifier.environments.all()
         self.fields["eval_set"].queryset = sets.order_by("-created_at")
         self.has_sets = sets.exists()
 
+    def clean(self) -> dict[str, Any]:
+        """With `cheat` in place of its three fields."""
+        data = super().clean() or {}
+        server, model = data.pop("cheat_server", None), (data.pop("cheat_model", "") or "").strip()
+        tokens = data.pop("cheat_tokens", None) or rescoring.CHEAT_TOKENS
+        if server is None and model:
+            self.add_error("cheat_server", "Choose the server that has the model, or leave its name empty.")
+        if server is not None and not model:
+            self.add_error("cheat_model", "Name the model that is told to cheat, as its server lists it.")
+        data["cheat"] = rescoring.CheatingModel(server, model, tokens) if server is not None and model else None
+        return data
+
+
+def _share(label: str, help_text: str, lowest: int = 0) -> forms.FloatField:
+    widget = forms.NumberInput(attrs={"step": "0.01"})
+    return forms.FloatField(min_value=lowest, max_value=1, label=label, help_text=help_text, widget=widget)
+
 
 class PolicyForm(PlainForm):
     min_samples = forms.IntegerField(min_value=1, max_value=LARGEST, label="Min judged samples")
-    min_kappa = forms.FloatField(
-        min_value=-1,
-        max_value=1,
-        label="Min κ and α",
-        help_text="Lower end of the 95% intervals of κ (people and verifier) and of α (reviewers among themselves)",
-        widget=forms.NumberInput(attrs={"step": "0.01"}),
+    min_kappa = _share(
+        "Min κ and α",
+        "Lower end of the 95% intervals of κ (people and verifier) and of α (reviewers among themselves)",
+        lowest=-1,
     )
-    min_accuracy = forms.FloatField(
-        min_value=0,
-        max_value=1,
-        label="Min accuracy",
-        help_text="Share of samples on which the verifier is right: lower end of Wilson's 95% interval",
-        widget=forms.NumberInput(attrs={"step": "0.01"}),
+    min_accuracy = _share(
+        "Min accuracy", "Share of samples on which the verifier is right: lower end of Wilson's 95% interval"
     )
-    max_false_positive_rate = forms.FloatField(
-        min_value=0,
-        max_value=1,
-        label="Max false-positive rate",
-        help_text="Share of what people fail that the verifier passes: upper end of Wilson's 95% interval",
-        widget=forms.NumberInput(attrs={"step": "0.01"}),
+    max_false_positive_rate = _share(
+        "Max false-positive rate",
+        "Share of what people fail that the verifier passes: upper end of Wilson's 95% interval",
     )
     reviewers_per_sample = forms.IntegerField(
         min_value=1, max_value=9, label="Reviewers per sample", help_text="Open reviews keep their number"
     )
-    max_unreviewed_share = forms.FloatField(
-        min_value=0,
-        max_value=1,
-        label="Max share of unreviewed tasks",
-        help_text="Training tasks unlike those judged: other tools, origin, failure mode or words",
-        widget=forms.NumberInput(attrs={"step": "0.01"}),
+    max_unreviewed_share = _share(
+        "Max share of unreviewed tasks",
+        "Training tasks unlike those judged: other tools, origin, failure mode or words",
     )
     four_eyes = forms.BooleanField(
-        required=False, label="Four eyes: whoever wrote, overrode or alone reviewed it does not start its training"
+        required=False,
+        label="Four eyes: whoever wrote a verifier, overrode its lock or was its only reviewer cannot start its training",
     )
     probes_must_pass = forms.BooleanField(required=False, label="Hack probes must pass")
     reason = forms.CharField(max_length=500, label="Reason for the change")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
+import msgspec
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
 from drf_spectacular.utils import extend_schema
@@ -15,15 +15,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core import jobs
-from apps.environments.api import JSON, PAGING, body_of, described, page_of
+from apps.core.http import uuid_of
+from apps.core.openapi import JSON, NUMBER, described, page
+from apps.environments.api import PAGING, body_of, page_of
 from apps.environments.models import Environment
+from apps.evals.lookups import NAMED, find_environment, find_set
 from apps.evals.models import EvalSet
+from apps.registry.models import Server
 from apps.reviews import rescoring
 from apps.reviews.lock import ReviewError
 from apps.reviews.models import ProbeRun
 from apps.reviews.waivers import waive
 
-NAME = re.compile(r"([-a-zA-Z0-9_]{1,80})@(\d{1,9})")
 MOST_TASKS = 200
 FINDING = {
     "type": "object",
@@ -35,9 +38,9 @@ FINDING = {
         "what": {"type": "string"},
         "reason": {"type": "string"},
         "shown": {"type": "string", "description": "The output, at most 2,000 characters of it"},
-        "reward": {"type": ["number", "null"]},
-        "gold_reward": {"type": ["number", "null"], "description": "What the right output gets"},
-        "plain_reward": {"type": ["number", "null"], "description": "What honest wrong outputs get at best"},
+        "reward": NUMBER,
+        "gold_reward": NUMBER | {"description": "What the right output gets"},
+        "plain_reward": NUMBER | {"description": "What honest wrong outputs get at best"},
         "path": {"type": "array", "items": {"type": "string"}, "description": "How the search made it"},
     },
 }
@@ -88,6 +91,17 @@ START = {
         "environment": {"type": "string", "description": "slug@version"},
         "eval_set": {"type": "string", "format": "uuid", "description": "Its tasks that are not held out are used"},
         "tasks": {"type": "integer", "minimum": 1, "maximum": MOST_TASKS},
+        "cheat": {
+            "type": "object",
+            "description": "A model that is told to cheat, for the search",
+            "required": ["server", "model"],
+            "additionalProperties": False,
+            "properties": {
+                "server": {"type": "string", "description": "The name of one of the project's servers"},
+                "model": {"type": "string", "minLength": 1, "maxLength": 200},
+                "tokens": {"type": "integer", "minimum": 1, "maximum": rescoring.MOST_CHEAT_TOKENS},
+            },
+        },
     },
 }
 WAIVE = {
@@ -95,15 +109,16 @@ WAIVE = {
     "required": ["probe", "reason"],
     "properties": {"probe": {"type": "string"}, "reason": {"type": "string", "minLength": 1}},
 }
-PAGE = {
-    "type": "object",
-    "required": ["results", "next"],
-    "properties": {"results": {"type": "array", "items": RUN}, "next": {"type": ["integer", "null"]}},
-}
+
+
+class Cheat(msgspec.Struct, forbid_unknown_fields=True):
+    server: str
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"\S")]
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=rescoring.MOST_CHEAT_TOKENS)] = rescoring.CHEAT_TOKENS
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_probes_list", responses=described({200: PAGE}, 400), parameters=PAGING,
+    methods=["GET"], operation_id="v1_probes_list", responses=described({200: page(RUN, "integer")}, 400), parameters=PAGING,
     description="Runs of the hack probes, the newest first.",
 )  # fmt: skip
 @extend_schema(
@@ -115,8 +130,8 @@ PAGE = {
 def probes(request: Request) -> Response:
     if request.method == "POST":
         return _start(request)
-    page, after = page_of(request, _runs(request).order_by("-created_at"))
-    return Response({"results": [as_json(row) for row in page], "next": after})
+    found, after = page_of(request, _runs(request).order_by("-created_at"))
+    return Response({"results": [as_json(row) for row in found], "next": after})
 
 
 def _start(request: Request) -> Response:
@@ -127,7 +142,11 @@ def _start(request: Request) -> Response:
     environment, eval_set = _environment(request, body.get("environment")), _eval_set(request, body.get("eval_set"))
     try:
         run = rescoring.submit_probe(
-            environment=environment, eval_set=eval_set, by=request.auth.created_by, tasks=tasks
+            environment=environment,
+            eval_set=eval_set,
+            by=request.auth.created_by,
+            tasks=tasks,
+            cheat=_cheat(request, body.get("cheat")),
         )
     except rescoring.RescoringError as error:
         return Response({"detail": str(error)}, status=409)
@@ -135,27 +154,29 @@ def _start(request: Request) -> Response:
 
 
 def _environment(request: Request, given: Any) -> Environment:
-    named = NAME.fullmatch(given) if isinstance(given, str) else None
-    if named is None:
+    if not isinstance(given, str) or not NAMED.fullmatch(given):
         raise ValidationError({"path": "environment", "error": "“slug@version”, such as “workplace@1”"})
-    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
-    found = rows.filter(slug=named[1], version=int(named[2])).first()
-    if found is None:
-        raise NotFound("No environment of this project has this name and version.")
-    return found
+    return find_environment(request, given)
+
+
+def _cheat(request: Request, given: Any) -> rescoring.CheatingModel | None:
+    if given is None:
+        return None
+    try:
+        wanted = msgspec.convert(given, Cheat)
+    except msgspec.ValidationError as error:
+        raise ValidationError({"path": "cheat", "error": str(error)}) from error
+    server = Server.objects.filter(project=request.auth.project, name=wanted.server).first()
+    if server is None:
+        raise NotFound("No server of this project has this name.")
+    return rescoring.CheatingModel(server, wanted.model, wanted.tokens)
 
 
 def _eval_set(request: Request, given: Any) -> EvalSet:
-    try:
-        pk = UUID(given) if isinstance(given, str) else None
-    except ValueError:
-        pk = None
+    pk = uuid_of(given) if isinstance(given, str) else None
     if pk is None:
         raise ValidationError({"path": "eval_set", "error": "the id of an eval set"})
-    found = EvalSet.objects.filter(project=request.auth.project, pk=pk).first()
-    if found is None:
-        raise NotFound("No eval set of this project has this id.")
-    return found
+    return find_set(request, pk)
 
 
 @extend_schema(

@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
 
 from apps.core import jobs
 from apps.environments.actions import check_verifier, content_hash
 from apps.environments.models import Environment, Verifier
 from apps.environments.scorer import record_scorer
 from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
+from apps.registry.models import Server
+from apps.registry.servers import ServerError, address_spec, check_address
 from apps.reviews.models import ProbeRun, Rescore
 from workers.lib.errors import SpecError
 from workers.lib.probes import is_stochastic, promises_of, rubrics_of
 
 PROBED_TASKS = 40
+CHEAT_TOKENS, MOST_CHEAT_TOKENS = 20_000, 1_000_000
 RESCORED_SAMPLES = 200
 DIGITS = 6  # rewards that differ by less are the same
 
@@ -31,9 +33,35 @@ class RescoringError(Exception):
 # Probes.
 
 
+@dataclass(frozen=True)
+class CheatingModel:
+    """A model on one of the project's servers that is told to cheat in the search, and the tokens that it may use."""
+
+    server: Server
+    model: str
+    tokens: int = CHEAT_TOKENS
+
+    def as_spec(self) -> dict[str, Any]:
+        """Raises RescoringError where this installation may not call the server, or send it its key, now."""
+        try:
+            check_address(self.server.base_url, self.server.key_variable)
+        except ServerError as error:
+            raise RescoringError(f"The model that is told to cheat: {error}") from error
+        return address_spec(self.server.base_url, self.server.key_variable, model=self.model)
+
+
 @transaction.atomic
-def submit_probe(*, environment: Environment, eval_set: EvalSet, by: Any, tasks: int = PROBED_TASKS) -> ProbeRun:
+def submit_probe(
+    *,
+    environment: Environment,
+    eval_set: EvalSet,
+    by: Any,
+    tasks: int = PROBED_TASKS,
+    cheat: CheatingModel | None = None,
+) -> ProbeRun:
     """Queues the attacks on an environment's verifier, with tasks of a set. Raises RescoringError."""
+    if cheat is not None:
+        cheat.as_spec()
     chosen = _spread(eval_set.tasks.exclude(split=Split.HOLDOUT), tasks)
     if not chosen:
         raise RescoringError(
@@ -50,7 +78,8 @@ def submit_probe(*, environment: Environment, eval_set: EvalSet, by: Any, tasks:
             "environment_hash": environment.hash,
             "eval_set": str(eval_set),
             "tasks": [str(task.pk) for task in chosen],
-        },
+        }
+        | ({"cheat": {"server": cheat.server.pk, "model": cheat.model, "tokens": cheat.tokens}} if cheat else {}),
     )
     return jobs.submit(run, by=by)
 
@@ -63,8 +92,9 @@ def _spread(tasks: Any, count: int) -> list[Task]:
 
 
 def probe_spec(run: ProbeRun) -> dict:
+    """Raises RescoringError where the model that is told to cheat may not be asked any more."""
     record_scorer(run, run.environment)
-    return {
+    return _cheat_spec(run) | {
         "kind": "probe",
         "seed": 0,
         "environment": run.environment.job_spec(),
@@ -78,9 +108,28 @@ def probe_spec(run: ProbeRun) -> dict:
     }
 
 
+def _cheat_spec(run: ProbeRun) -> dict[str, Any]:
+    if (wanted := run.spec.get("cheat")) is None:
+        return {}
+    server = Server.objects.filter(project=run.project, pk=wanted["server"]).first()
+    if server is None:
+        raise RescoringError("The server of the model that is told to cheat has been removed.")
+    cheat = CheatingModel(server, wanted["model"], wanted["tokens"])
+    return {"server": cheat.as_spec(), "cheat_tokens": cheat.tokens}
+
+
 def complete_probe(run: ProbeRun, result: dict) -> dict:
-    """Keeps the report. Findings of high severity lock, and those of medium severity where there are many."""
+    """Keeps the report. Findings of high severity lock, and those of medium severity where there are many.
+
+    Raises ValueError where most outputs could not be scored: a judge that is away finds no hole and proves nothing.
+    """
     report = result["report"]
+    tried, masked = (sum(probe[name] for probe in report["probes"]) for name in ("n", "masked"))
+    if 2 * masked > tried or not report["golds"]["n"] + report["attacks"]["n"]:
+        raise ValueError(
+            f"{masked} of {tried} outputs could not be scored, so these probes say nothing. See that the judge or the remote "
+            "server answers, and run them again."
+        )
     ProbeRun.objects.filter(pk=run.pk).update(failed=report["locks"])
     return report
 
@@ -185,8 +234,3 @@ def changes(job: Rescore) -> list[Change]:
         if str(sample.pk) in scores
     ]
     return sorted(found, key=lambda one: (not one.flipped, -abs(one.delta or 0.0), one.sample.pk))
-
-
-def latest_probe(verifier: Verifier) -> ProbeRun | None:
-    """The newest probe that has ended well."""
-    return verifier.probe_runs.filter(Q(failed__isnull=False)).order_by("-created_at").first()

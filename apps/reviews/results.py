@@ -14,7 +14,7 @@ from django.contrib.auth import get_user_model
 from apps.core import charts
 from apps.reviews import agreement
 from apps.reviews.agreement import Bin, Correlation, Judged, Rate
-from apps.reviews.labels import Label, Word
+from apps.reviews.labels import HumanLabel, Label
 from apps.reviews.models import Judgement, RewardReview
 from apps.reviews.sampling import content_key
 
@@ -23,10 +23,10 @@ BREAK = timedelta(minutes=5)  # a longer pause between two judgements is not wor
 
 @dataclass(frozen=True)
 class Reviewer:
-    """One person's part: how often their blind word is the score's and the others', how long they took.
+    """One person's part: how often their blind verdict is the score's and the others', how long they took.
 
     `seen_before`: samples that they had judged in an earlier review too. `second_thoughts`: answers, the score shown,
-    against their blind word.
+    against their blind verdict.
     """
 
     user: Any
@@ -54,7 +54,7 @@ def pairs_of(labels: Iterable[Label], needed: int) -> list[tuple[bool, bool]]:
 
 
 def rank_correlation(labels: list[Label], needed: int) -> Correlation:
-    """Spearman's ρ between the reward and the people's word."""
+    """Spearman's ρ between the reward and the people's verdict."""
     known = [(label.reward, person) for label in labels if (person := label.person(needed)) is not None]
     return agreement.spearman([reward for reward, _ in known], [float(person) for _, person in known])
 
@@ -103,28 +103,30 @@ def calibration_figure(bins: list[Bin], low: float, high: float) -> dict:
 
 def reviewers_of(review: RewardReview, labels: list[Label]) -> list[Reviewer]:
     """Those who have judged, the busiest first."""
-    said: dict[int, list[tuple[Label, Word]]] = defaultdict(list)
+    said: dict[int, list[tuple[Label, HumanLabel]]] = defaultdict(list)
     for label in labels:
-        for word in label.words:
-            said[word.by].append((label, word))
+        for answer in label.answers:
+            said[answer.by].append((label, answer))
     users = get_user_model().objects.in_bulk(list(said))
     before = _seen_before(review)
     found = [_reviewer(users[pk], rows, before) for pk, rows in said.items()]
     return sorted(found, key=lambda one: (-one.n, str(one.user)))
 
 
-def _reviewer(user: Any, rows: list[tuple[Label, Word]], before: set[tuple[int, int]]) -> Reviewer:
-    others = [other.success == word.success for label, word in rows for other in label.words if other.by != word.by]
-    answers = [word.agrees for _, word in rows if word.agrees is not None]
+def _reviewer(user: Any, rows: list[tuple[Label, HumanLabel]], before: set[tuple[int, int]]) -> Reviewer:
+    others = [
+        other.success == answer.success for label, answer in rows for other in label.answers if other.by != answer.by
+    ]
+    checked = [answer.agrees for _, answer in rows if answer.agrees is not None]
     return Reviewer(
         user=user,
         n=len(rows),
-        with_verifier=agreement.rate(sum(label.success == word.success for label, word in rows), len(rows)),
+        with_verifier=agreement.rate(sum(label.success == answer.success for label, answer in rows), len(rows)),
         with_others=agreement.rate(sum(others), len(others)),
-        finds_right=agreement.rate(sum(answers), len(answers)),
-        second_thoughts=sum(label.second_thoughts(word) for label, word in rows),
-        seen_before=sum((label.item, word.by) in before for label, word in rows),
-        minutes=minutes_of([word.agreed_at or word.at for _, word in rows]),
+        finds_right=agreement.rate(sum(checked), len(checked)),
+        second_thoughts=sum(label.second_thoughts(answer) for label, answer in rows),
+        seen_before=sum((label.item, answer.by) in before for label, answer in rows),
+        minutes=minutes_of([answer.agreed_at or answer.at for _, answer in rows]),
     )
 
 

@@ -15,7 +15,7 @@ from apps.environments.models import Environment
 from apps.evals.canonical import digest_of
 from apps.evals.holdout import groups, leaks
 from apps.evals.models import EvalRun, EvalSet, Split, Task
-from apps.registry.models import Engine, ModelVersion
+from apps.registry.models import Engine, ModelKind, ModelVersion
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints
 from apps.training.models import Dataset, DatasetRow, Method, TrainingRun
@@ -109,6 +109,10 @@ def submit_training(
         settings = convert(config, CONFIGS[method], "config")
     except FormError as error:
         raise TrainingError(str(error)) from error
+    if parent.kind == ModelKind.PROMPT:
+        raise TrainingError(
+            f"{parent} is a prompt version and has no weights of its own. Train {parent.model}, in an environment with its prompt."
+        )
     if parent.engine != Engine.TRANSFORMERS:
         raise TrainingError(
             f"{parent} is served elsewhere; its weights cannot be trained here. Choose a version with a folder."

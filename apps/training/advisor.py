@@ -14,11 +14,13 @@ SOMETIMES = 0.1
 MIXED_ENOUGH = 0.15
 DEMONSTRATIONS_ENOUGH = 20
 PAIRS_ENOUGH = 50
+SOMETIMES_MORE = 0.1  # pass@k above success: what it can do now and then, an instruction may make it do always
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an evaluation of the current model and the collected data show. Rates are in [0, 1]."""
+    """What an evaluation of the current model and the collected data show. Rates are in [0, 1]. `prompt_tried`: a search for a
+    better prompt has ended, or the model has a prompt version; `prompt_cost` says what one costs, as a sentence."""
 
     success: float
     valid_json: float
@@ -29,9 +31,19 @@ class Evidence:
     demonstrations: int = 0
     preference_pairs: int = 0
     verifiable: bool = True
+    prompt_tried: bool = False
+    prompt_cost: str = ""
 
     @classmethod
-    def from_metrics(cls, metrics: dict, *, demonstrations: int, preference_pairs: int = 0) -> Evidence:
+    def from_metrics(
+        cls,
+        metrics: dict,
+        *,
+        demonstrations: int,
+        preference_pairs: int = 0,
+        prompt_tried: bool = False,
+        prompt_cost: str = "",
+    ) -> Evidence:
         """From the metrics of an evaluation (apps.evals.stats.summarise)."""
         passes = {int(k): value for k, value in metrics["pass_at_k"].items()}
         k = max(passes, default=1)
@@ -45,6 +57,8 @@ class Evidence:
             mixed_share=tasks["mixed"] / max(1, sum(tasks.values())),
             demonstrations=demonstrations,
             preference_pairs=preference_pairs,
+            prompt_tried=prompt_tried,
+            prompt_cost=prompt_cost,
         )
 
 
@@ -68,6 +82,12 @@ def advise(evidence: Evidence) -> list[Advice]:
                 "Add fresh, harder tasks from production.",
             )
         ]
+    prompt = [_prompt(evidence)] if _prompt_can_help(evidence) else []
+    training = _training(evidence) or [_more_signal(evidence)]
+    return prompt + [advice for advice in training if not prompt or advice.fix != "prompt"]
+
+
+def _training(evidence: Evidence) -> list[Advice]:
     plan: list[Advice] = []
     if _needs_format(evidence):
         plan.append(_sft(evidence))
@@ -81,7 +101,31 @@ def advise(evidence: Evidence) -> list[Advice]:
                 f"{evidence.preference_pairs} pairs say which answer is better, and no verifier can.",
             )
         )
-    return plan or [_more_signal(evidence)]
+    return plan
+
+
+def _prompt_can_help(evidence: Evidence) -> bool:
+    """Format and choice of tools can be said in words; so can what the model does right now and then."""
+    return not evidence.prompt_tried and (
+        evidence.valid_json < RELIABLE
+        or evidence.correct_tool < RELIABLE
+        or evidence.pass_at_k - evidence.success >= SOMETIMES_MORE
+    )
+
+
+def _prompt(evidence: Evidence) -> Advice:
+    reasons = [
+        f"{1 - rate:.0%} of the outputs {fault}"
+        for rate, fault in (
+            (evidence.valid_json, "are not in the format"),
+            (evidence.correct_tool, "choose another tool"),
+        )
+        if rate < RELIABLE
+    ]
+    if evidence.pass_at_k - evidence.success >= SOMETIMES_MORE:
+        reasons.append(f"pass@{evidence.k} is {evidence.pass_at_k:.0%} where success is {evidence.success:.0%}")
+    why = f"{'; '.join(reasons)}: instructions can say that, and a prompt is the lightest fix. {evidence.prompt_cost}"
+    return Advice("prompt", "Change the prompt first", why.strip())
 
 
 def _needs_format(evidence: Evidence) -> bool:

@@ -22,15 +22,17 @@ class TrainingForm(PlainForm):
     batch_size = forms.IntegerField(min_value=1, max_value=1024, initial=8, help_text="SFT: rows per step")
     prompts_per_step = forms.IntegerField(min_value=1, max_value=1024, initial=4, help_text="GRPO: groups per step")
     generations = forms.IntegerField(min_value=2, max_value=128, initial=8, help_text="GRPO: completions per prompt")
-    beta = forms.FloatField(min_value=0, initial=0.0, help_text="GRPO: weight of the KL to the start")
+    beta = forms.FloatField(min_value=0, initial=0.0, help_text="GRPO: weight of the KL penalty to the starting model")
     stop_on_hacking = forms.BooleanField(
-        required=False, initial=True, help_text="GRPO: end the run where the reward rises while what is paid gets worse"
+        required=False,
+        initial=True,
+        help_text="GRPO: end the run when the reward rises while the best-paid outputs get worse",
     )
     seed = forms.IntegerField(initial=0)
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["parent"].queryset = project.model_versions.all()
+        self.fields["parent"].queryset = project.model_versions.models()
         self.fields["eval_set"].queryset = project.eval_sets.filter(state=EvalSetState.FROZEN)
         self.fields["environment"].queryset = project.environments.select_related("verifier")
         for name in ("parent", "eval_set", "environment"):  # the newest is chosen, not a row of dashes

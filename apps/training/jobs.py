@@ -1,10 +1,8 @@
-"""What a training run gives its child process and what it keeps of the answers."""
+"""The jobs of floor 8: what a training run gives its child process and what it keeps of the answers; prompt searches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 
 from django.db import transaction
@@ -12,17 +10,17 @@ from django.db import transaction
 from apps.core.kinds import ChildProcess, register
 from apps.environments.clients import load_for
 from apps.environments.scorer import record_scorer
-from apps.evals.actions import HoldoutLeak
-from apps.evals.holdout import groups, leaks
-from apps.evals.holdout.view_log import record_membership
+from apps.evals.holdout import leaks
 from apps.evals.jobs import sample_fields
 from apps.evals.models import Split, Task
-from apps.registry.actions import engine_spec, model_spec, register_adapter
+from apps.registry.actions import register_adapter
 from apps.registry.artifacts import store_folder
-from apps.registry.models import ModelKind
+from apps.registry.engines import engine_spec, model_spec
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints
-from apps.training.models import Checkpoint, Method, Metric, Rollout, TrainingRun
+from apps.training.models import Checkpoint, Method, Metric, PromptSearch, Rollout, TrainingRun
+from apps.training.prompt_search import job as prompt_search
+from apps.training.refusals import refuse_leaks
 from workers.lib.environments import Environment
 
 
@@ -52,17 +50,6 @@ def child_spec(run: TrainingRun) -> dict:
         "tasks": [task.as_spec() for task in tasks],
         "validation_tasks": [task.as_spec() for task in validation],
     }
-
-
-def refuse_leaks(run: TrainingRun, tasks: list[Task], rows: Iterable[tuple[str, dict]]) -> None:
-    """The last check before anything trains, over (task, row as it is written into the job's spec): hold-outs may have been
-    frozen since the dataset was. Raises HoldoutLeak."""
-    if refused := groups.refusal(run.project, tasks):
-        record_membership(run.project, refused.held, by=run.created_by, detail=f"a refusal to train: {run}")
-        raise HoldoutLeak(f"Nothing was trained. {refused.sentence}")
-    for leak in leaks.of_rows(run.project, chain(leaks.harness_rows(run.environment), rows)):
-        record_membership(run.project, [leak.theirs_hash], by=run.created_by, detail=f"a refusal to train: {run}")
-        raise HoldoutLeak(f"Nothing was trained. {leak}")
 
 
 def sft_row(task: Task, environment: Environment) -> dict:
@@ -131,8 +118,7 @@ def complete(run: TrainingRun, result: dict) -> dict:
 
 
 def version_name(run: TrainingRun) -> str:
-    base = next((node for node in [run.parent, *run.parent.ancestors()] if node.kind == ModelKind.BASE), run.parent)
-    return f"{base.name}-{run.method}"
+    return f"{run.parent.base_version().name}-{run.method}"
 
 
 def lineage(run: TrainingRun) -> dict:
@@ -156,5 +142,16 @@ register(
         store_events=store_events,
         complete=complete,
         if_lost="The last checkpoint is kept: the run can be resumed from it.",
+    ),
+)
+register(
+    PromptSearch,
+    ChildProcess(
+        queue="eval",
+        program=lambda search: "search_prompts",
+        child_spec=prompt_search.child_spec,
+        store_events=prompt_search.store_events,
+        complete=prompt_search.complete,
+        if_lost="What was asked is kept: the search can be resumed without paying for it again.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Floor 8: frozen training data, training runs, and what they report."""
+"""Floor 8: frozen training data, training runs, prompt searches, and what they report."""
 
 from __future__ import annotations
 
@@ -127,3 +127,44 @@ class Rollout(SampleFields):
 
     def __str__(self) -> str:
         return f"step {self.step} {self.task} #{self.index}"
+
+
+class PromptSearch(Job):
+    """Has GEPA improve the system prompt of `version`: proposals are made from failures on the training tasks of `dataset` and
+    selected on the validation tasks of its set. The best becomes a prompt version."""
+
+    version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="prompt_searches")
+    dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="prompt_searches")
+    environment = models.ForeignKey(Environment, models.PROTECT, related_name="prompt_searches")
+    model_version = models.ForeignKey(
+        ModelVersion, models.PROTECT, null=True, related_name="found_by", help_text="The prompt version that was found"
+    )
+    used = models.JSONField(default=dict, help_text="calls, input_tokens, output_tokens, usd, of all attempts")
+
+
+class PromptCandidate(models.Model):
+    """One prompt of a search. `score` is on the validation tasks; `before` and `after` are sums over the few training tasks
+    that it was proposed from, of its parent and of itself. `calls` and `usd` are what the search had used by then."""
+
+    class State(models.TextChoices):
+        START = "start", "Start"
+        KEPT = "kept", "Kept"
+        REJECTED = "rejected", "Rejected"
+
+    search = models.ForeignKey(PromptSearch, models.CASCADE, related_name="candidates")
+    number = models.PositiveIntegerField()
+    parent = models.PositiveIntegerField(null=True)
+    state = models.CharField(max_length=10, choices=State)
+    prompt = models.TextField(blank=True)
+    score = models.FloatField(null=True)
+    before = models.FloatField(null=True)
+    after = models.FloatField(null=True)
+    calls = models.PositiveIntegerField(default=0)
+    usd = models.FloatField(default=0)
+
+    class Meta:
+        ordering = ("number",)
+        constraints = [models.UniqueConstraint(fields=["search", "number"], name="one_candidate_per_number")]
+
+    def __str__(self) -> str:
+        return f"#{self.number}"

@@ -1,11 +1,19 @@
 from django.urls import path
 
 from apps.training import views
+from apps.training.prompt_search import pages
 
 app_name = "training"
 urlpatterns = [
     path("", views.listing, name="list"),
     path("new/", views.new, name="new"),
+    path("prompt-searches/", pages.listing, name="searches"),
+    path("prompt-searches/new/", pages.new, name="search_new"),
+    path("prompt-searches/<uuid:pk>/", pages.detail, name="search"),
+    path("prompt-searches/<uuid:pk>/status/", pages.status, name="search_status"),
+    path("prompt-searches/<uuid:pk>/cancel/", pages.cancel, name="search_cancel"),
+    path("prompt-searches/<uuid:pk>/resume/", pages.resume, name="search_resume"),
+    path("prompt-searches/<uuid:pk>/save/<int:number>/", pages.save, name="search_save"),
     path("<uuid:pk>/", views.detail, name="detail"),
     path("<uuid:pk>/status/", views.status, name="status"),
     path("<uuid:pk>/resume/", views.resume, name="resume"),

@@ -20,6 +20,7 @@ from apps.training.advisor import Advice, Evidence, advise
 from apps.training.charts import curves
 from apps.training.models import Method, Rollout, TrainingRun
 from apps.training.picks import PickForm
+from apps.training.prompt_search.advice import cost_words, was_tried
 
 
 @project_view()
@@ -35,7 +36,10 @@ def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
     if run is None:
         return None
     demonstrations = run.eval_set.tasks.trainable().exclude(demonstration="").count()
-    return run, advise(Evidence.from_metrics(run.result["metrics"], demonstrations=demonstrations))
+    found = Evidence.from_metrics(
+        run.result["metrics"], demonstrations=demonstrations, prompt_tried=was_tried(run), prompt_cost=cost_words(run)
+    )
+    return run, advise(found)
 
 
 @project_view(Role.MEMBER)

@@ -18,16 +18,18 @@ from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.trajectories import schema
+from apps.core.openapi import JSON, described, reference
+from apps.core.scopes import Scope
+from apps.trajectories import decoding, schema
 from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions import store
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.actions.store import Ingested
+from apps.trajectories.decoding import RowError
 from apps.trajectories.filters import apply_filters
 from apps.trajectories.models import Trajectory, with_content
-from apps.trajectories.openapi import reference, responses
 from apps.trajectories.redaction import RuleError
-from apps.trajectories.schema import Feedback, Named, RowError
+from apps.trajectories.schema import Feedback, Named
 from apps.trajectories.shown import runs_shown
 from flywheel.outages import RETRY_AFTER_S
 
@@ -38,7 +40,6 @@ LARGE_WAITING = 3
 LARGE_PATIENCE_S = 45.0
 MAX_ROWS = 5000
 MAX_PAGE, PAGE = 500, 50
-JSON = "application/json"
 FILTERS = (
     "outcome",
     "agent",
@@ -153,13 +154,13 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
 @extend_schema(
     methods=["POST"],
     request={JSON: reference("Row")},
-    responses=responses({200: "Ingested", 201: "Ingested"}, 400, 413, 503),
+    responses=described({200: reference("Ingested"), 201: reference("Ingested")}, 400, 413, 503),
     examples=[EXAMPLE],
     description="Stores one trajectory. The same row sent twice is one; a changed row replaces it and keeps its history.",
 )
 @extend_schema(
     methods=["GET"],
-    responses=responses({200: "TrajectoryPage"}, 400),
+    responses=described({200: reference("TrajectoryPage")}, 400),
     description="Trajectories, newest first. Filters are those of the page, by the same names.",
     parameters=[OpenApiParameter(name) for name in FILTERS]
     + [
@@ -174,10 +175,10 @@ def collection(request: Request) -> Response:
 
 def post_one(request: Request) -> Response:
     try:
-        row = schema.decode(body_of(request))
+        row = decoding.decode(body_of(request))
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
-    if isinstance(row.value if isinstance(row, schema.Decoded) else row, list):
+    if isinstance(row.value if isinstance(row, decoding.Decoded) else row, list):
         raise ValidationError(
             {"path": "", "error": "expected one trajectory, got a list: send it to /api/v1/trajectories/batch/"}
         )
@@ -191,7 +192,7 @@ def post_one(request: Request) -> Response:
 
 @extend_schema(
     request={JSON: {"type": "array", "items": reference("Row"), "maxItems": MAX_ROWS}},
-    responses=responses({200: "Ingested"}, 400, 413, 503),
+    responses=described({200: reference("Ingested")}, 400, 413, 503),
     description=f"Up to {MAX_ROWS} rows or 64 MiB: a JSON array or NDJSON, gzip or not. Good rows are stored though others are bad.",
 )
 @api_view(["POST"])
@@ -204,7 +205,7 @@ def parts_of(request: Request, most: int, what: str) -> list[memoryview]:
     """The undecoded items of a JSON array or of NDJSON. Raises ValidationError, TooLarge."""
     ndjson = "ndjson" in (request.content_type or "") or "jsonl" in (request.content_type or "")
     try:
-        parts = schema.split(body_of(request), ndjson)
+        parts = decoding.split(body_of(request), ndjson)
     except RowError as error:
         raise ValidationError({"path": error.path, "error": error.error}) from error
     if len(parts) > most:
@@ -215,7 +216,7 @@ def parts_of(request: Request, most: int, what: str) -> list[memoryview]:
 def _store_batch(request: Request) -> Ingested:
     parts = parts_of(request, MAX_ROWS, "rows in one batch")
     with redaction_works():
-        return store.ingest(project=request.auth.project, rows=schema.decoded(parts))
+        return store.ingest(project=request.auth.project, rows=decoding.decoded(parts))
 
 
 def number_of(request: Request, name: str, usual: int, least: int, most: int) -> int:
@@ -274,12 +275,12 @@ def _decode(cursor: str | None) -> tuple[str, UUID | None]:
 @extend_schema(
     methods=["GET"],
     operation_id="v1_trajectories_read",
-    responses=responses({200: "Trajectory"}, 404),
+    responses=described({200: reference("Trajectory")}, 404),
     description="One trajectory, whole.",
 )
 @extend_schema(
     methods=["DELETE"],
-    responses={204: None} | responses({}, 404),
+    responses=described({}, 404) | {204: None},
     description="Removes a trajectory with its failure; eval tasks made from it stay.",
 )
 @api_view(["GET", "DELETE"])
@@ -294,15 +295,18 @@ def item(request: Request, external_id: str) -> Response:
 
 @extend_schema(
     request={JSON: reference("Feedback")},
-    responses=responses({200: "Trajectory", 202: "Waiting"}, 400, 413, 503),
+    responses=described(
+        {200: {"anyOf": [reference("Trajectory"), reference("Waiting")]}, 202: reference("Waiting")}, 400, 413, 503
+    ),
     description="Later news of a trajectory: outcome, score, comment, corrected (what it should have done), takeover. "
-    "The same twice is one. 202: the trajectory has not arrived yet; the feedback is kept and attached when it does.",
+    "The same twice is one. 202: the trajectory has not arrived yet; the feedback is kept and attached when it does. "
+    "A key that may also read gets the trajectory back.",
 )
 @api_view(["POST"])
 def feedback(request: Request, external_id: str) -> Response:
     project = request.auth.project
     try:
-        said = schema.loads(body_of(request))
+        said = decoding.loads(body_of(request))
         with redaction_works():
             news = schema.parse(redactor_of(project).redact(said)[0], Feedback)
         name = schema.parse({"id": external_id}, Named).id
@@ -311,6 +315,8 @@ def feedback(request: Request, external_id: str) -> Response:
         raise ValidationError({"path": error.path, "error": error.error}) from error
     if row is None:
         return Response({"id": name, "waiting": True}, status=202)
+    if Scope.READ not in request.auth.scopes:
+        return Response({"id": name, "waiting": False})
     runs_shown(project, [row.pk], to=request.auth, where="API")
     return Response(as_json(row))
 

@@ -17,9 +17,9 @@ from apps.core import locks
 from apps.core.locks import ProjectLock
 from apps.core.models import Project
 from apps.trajectories.actions import feedback, store
+from apps.trajectories.decoding import Decoded
 from apps.trajectories.models import Cause, SpanBatch, Trace, Trajectory, TrajectoryKey, with_content
 from apps.trajectories.otlp import Links, LogRecord, Run, Span, assemble, late
-from apps.trajectories.schema import Decoded
 from apps.trajectories.traces import decode
 from flywheel.outages import is_transient
 
@@ -143,12 +143,15 @@ def _stored(project: Project, names: set[str]) -> list[Trajectory]:
 
 
 def _lasting(traces: Iterable[Trace], stored: list[Trajectory], at_hand: set[late.SpanKey]) -> dict[str, Trajectory]:
-    """The stored runs that know of spans that are gone, and those that share a trace with them.
+    """The stored runs that know of spans that are gone, those of traces whose spans were removed once, and those that share
+    a trace with them.
 
-    The remaining spans of a trace show only part of it. Only runs that began after that are assembled again.
+    The remaining spans of a trace show only part of it: all spans of two runs, but not what they have in common, look like
+    one. Only runs that began after that are assembled again.
     """
     names = {row.external_id for row in stored if late.knows_more(row.metadata, at_hand)}
     began_late = {row.external_id for row in stored if late.began_late(row.metadata)}
+    names |= {name for trace in traces if trace.is_partial for name in trace.runs} - began_late
     shared = [set(trace.runs) - began_late for trace in traces]
     while names and (more := set().union(*(runs for runs in shared if runs & names)) - names):
         names |= more
@@ -259,5 +262,5 @@ def _forget_some(before: datetime) -> int:
         removed += SpanBatch.objects.filter(project_id=project_id, trace_id__in=names).delete()[0]
         traces = Trace.objects.filter(project_id=project_id, trace_id__in=names)
         traces.filter(runs=[]).delete()
-        traces.update(forgotten=True, links=[])
+        traces.update(forgotten=True, is_partial=True, links=[])
     return removed

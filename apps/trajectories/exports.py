@@ -13,8 +13,9 @@ from django.db.models import QuerySet
 
 from apps.core.models import Project
 from apps.trajectories.api import as_json
+from apps.trajectories.decoding import RowError
 from apps.trajectories.models import Trajectory, with_content
-from apps.trajectories.schema import Message, RowError, parse, plain
+from apps.trajectories.schema import Message, parse, plain
 from workers.lib.messages import calls_in, is_example, to_native
 
 READ_AT_ONCE = 200
@@ -63,8 +64,8 @@ def parquet(rows: QuerySet[Trajectory]) -> Iterator[bytes]:
     with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd") as writer:
         for group in _groups(rows):
             writer.write_table(pa.Table.from_pylist(group, schema=schema), row_group_size=ROW_GROUP)
-            yield sink.taken()
-    yield sink.taken()
+            yield sink.drain()
+    yield sink.drain()
 
 
 def _parquet_schema() -> Any:
@@ -126,7 +127,7 @@ class _Sink(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def taken(self) -> bytes:
+    def drain(self) -> bytes:
         parts, self._parts = self._parts, []
         return b"".join(parts)
 

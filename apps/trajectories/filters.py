@@ -17,7 +17,7 @@ from django.db.models.functions import Coalesce
 from django.http import QueryDict
 from django.utils import timezone
 
-from apps.trajectories import schema
+from apps.trajectories import decoding, schema
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import SearchText, TrajectoryKey
 
@@ -223,5 +223,5 @@ def _time(value: str | None) -> datetime | None:
     """ISO 8601, a date alone included; without a zone it is UTC. None for a time that no run can have."""
     try:
         return schema.in_utc("", datetime.fromisoformat(_text(value))) if value else None
-    except (ValueError, schema.RowError):
+    except (ValueError, decoding.RowError):
         return None

@@ -253,6 +253,35 @@ class TrajectoryRevision(models.Model):
         return f"{self.trajectory_id} until {self.replaced_at:%F %T}"
 
 
+class EvalClaim(models.Model):
+    """What a run says of itself: of which evaluation, task and sample it is. `run` and `task` are texts from outside.
+
+    It waits until a floor above has made it that sample, or has refused it: then `note` says why. The run stays either way.
+    """
+
+    class State(models.TextChoices):
+        WAITING = "waiting"
+        USED = "used", "Used as a sample"
+        REFUSED = "refused", "Not used"
+
+    trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="eval_claim")
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
+    run = models.CharField(max_length=200)
+    task = models.CharField(max_length=200)
+    sample = models.PositiveIntegerField(default=0)
+    state = models.CharField(max_length=10, choices=State, default=State.WAITING)
+    note = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["project", "run"], name="evalclaim_by_run"),
+            models.Index(fields=["trajectory"], name="evalclaim_waiting", condition=models.Q(state="waiting")),
+        ]
+
+    def __str__(self) -> str:
+        return f"sample {self.sample} of {self.task} in {self.run}"
+
+
 class SetAsideQuerySet(models.QuerySet[Any]):
     """Of what can be set aside with a `problem` until a person decides."""
 
@@ -416,6 +445,7 @@ class Trace(models.Model):
     runs = ArrayField(models.CharField(max_length=200), default=list)
     links = ArrayField(models.TextField(), default=list, help_text="What other traces of the same run would share")
     forgotten = models.BooleanField(default=False, help_text="Its spans were removed")
+    is_partial = models.BooleanField(db_default=False, help_text="Its spans were removed once; those here came later")
     problem = models.TextField(blank=True, db_default="")
 
     objects = SetAsideQuerySet.as_manager()

@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
+from apps.core.openapi import REFERENCE, reference
 from apps.trajectories.schema import Feedback, Row
-
-REFERENCE = "#/components/schemas/"
 
 
 class Rejected(msgspec.Struct):
@@ -48,10 +47,6 @@ class Error(msgspec.Struct):
     detail: str | msgspec.UnsetType = msgspec.UNSET
 
 
-def reference(name: str) -> dict[str, Any]:
-    return {"$ref": f"{REFERENCE}{name}"}
-
-
 def components() -> dict[str, Any]:
     """OpenAPI's components.schemas."""
     _, found = msgspec.json.schema_components(
@@ -74,10 +69,3 @@ def add_components(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """drf-spectacular's postprocessing hook."""
     result.setdefault("components", {}).setdefault("schemas", {}).update(components())
     return result
-
-
-def responses(good: dict[int, str], *bad: int) -> dict[int, Any]:
-    """{status: component}, and the statuses of errors; 401 is always one."""
-    return {status: reference(name) for status, name in good.items()} | {
-        status: reference("Error") for status in (401, *bad)
-    }

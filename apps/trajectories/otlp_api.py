@@ -14,15 +14,17 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from rest_framework.exceptions import APIException, NotAuthenticated, UnsupportedMediaType, ValidationError
 
+from apps.core import scopes
 from apps.core.api import HasProjectKey, key_of
 from apps.core.models import ApiKey, Project
+from apps.core.openapi import JSON
 from apps.trajectories import otlp, traces
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.api import body_of, redaction_works, room_for
 from apps.trajectories.models import SpanBody
 from apps.trajectories.otlp import Decoded, DecodeError
 
-PROTOBUF, JSON = "application/x-protobuf", "application/json"
+PROTOBUF = "application/x-protobuf"
 Answer = Callable[[HttpRequest, ApiKey], Any]
 
 
@@ -36,6 +38,7 @@ def _door(answer: Answer) -> Callable[[HttpRequest], HttpResponse]:
             key = key_of(request)
             if key is None:
                 raise NotAuthenticated(HasProjectKey.message)
+            scopes.require(key, request)
             with room_for(request), redaction_works():
                 return _encoded(request, answer(request, key))
         except APIException as error:

@@ -6,24 +6,20 @@ Types are checked by msgspec, whose errors name the field's path; what a type ca
 from __future__ import annotations
 
 import hashlib
-import json
-import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-import re2
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from apps.trajectories.decoding import MAX_DEPTH, Cleaner, Decoded, RowError, clean, deeper, printable
 from apps.trajectories.ids import FUTURE_TOLERANCE
 from workers.lib import messages as messages_lib
 from workers.lib import typed
 from workers.lib.messages import is_request, text_of
 
 T = TypeVar("T")
-MAX_DEPTH = 60
 MAX_WARNINGS = 20
 PREVIEWED = 4_000  # characters in which a preview is looked for
 MAX_MESSAGES = 100_000
@@ -31,34 +27,20 @@ MAX_TOKENS = 2_000_000_000
 MAX_COST_USD = 1_000_000.0
 MAX_LATENCY_MS = 31_536_000_000.0  # a year
 MAX_REWARD = 1e9
+MAX_SAMPLE = 32_767
+EVAL = "flywheel_eval"  # where the metadata keeps of which sample of an evaluation a run says to be
 FIRST_TIME, END_OF_TIME = datetime(1970, 1, 1, tzinfo=UTC), datetime(2101, 1, 1, tzinfo=UTC)
 
 
-def _pattern(text: str) -> Any:
-    """For bytes as they are. RE2 is ten times as quick here as Python's own."""
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    return re2.compile(text.encode(), options)
-
-
-# NUL, surrogates, numbers beyond 64 bits: what the quick decoder would let through or cannot hold.
-SUSPICIOUS = _pattern(r"\\u(?:0000|[dD][89a-fA-F])|[0-9]{18}|\x00")
 Short = Annotated[str, Meta(max_length=200)]
-Name = Annotated[str, Meta(max_length=120)]
+MAX_NAME = 120
+Name = Annotated[str, Meta(max_length=MAX_NAME)]
 Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 Reward = Annotated[float, Meta(ge=-MAX_REWARD, le=MAX_REWARD)]
 Index = Annotated[int, Meta(ge=0, le=MAX_MESSAGES)]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Status = Literal["success", "failure", "unknown"]
 Kind = Literal["takeover", "edit", "approve", "reject", "abort"]
-
-
-class RowError(Exception):
-    """A row that is not of the form. `path` is where, `error` is what."""
-
-    def __init__(self, path: str, error: str) -> None:
-        super().__init__(f"{path}: {error}" if path else error)
-        self.path, self.error = path, error
 
 
 class Agent(Struct, forbid_unknown_fields=True):
@@ -129,6 +111,14 @@ class Named(Struct):
     id: Id
 
 
+class EvalSample(Struct, forbid_unknown_fields=True):
+    """The sample of an evaluation that a run is: `run` is the evaluation's id, `task` the id or key of one of its tasks."""
+
+    run: Id
+    task: Id
+    sample: Annotated[int, Meta(ge=0, le=MAX_SAMPLE)] = 0
+
+
 class Row(Struct, forbid_unknown_fields=True):
     id: Id
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -146,6 +136,7 @@ class Row(Struct, forbid_unknown_fields=True):
     latency_ms: Annotated[float, Meta(ge=0, le=MAX_LATENCY_MS)] | None = None
     tags: list[Annotated[str, Meta(min_length=1, max_length=80)]] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
+    eval: EvalSample | None = None
 
 
 class OutcomeChange(Struct, forbid_unknown_fields=True):
@@ -198,64 +189,20 @@ class Parsed:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What was sent as such, and the parts of `usage` that have no place of their own."""
+        """What was sent as such, and what has no place of its own: parts of `usage`, and the sample of an evaluation."""
         details = {name: item for name, item in (self.value.get("usage") or {}).items() if name in USAGE_DETAILS}
-        return ({"usage": details} if details else {}) | self.row.metadata
+        found = ({"usage": details} if details else {}) | self.row.metadata
+        return found | {EVAL: msgspec.to_builtins(self.row.eval)} if self.row.eval else found
 
-
-@dataclass(slots=True)
-class Decoded:
-    """JSON that has no character, number or NaN that cannot be kept: it needs no cleaning."""
-
-    value: Any
-
-
-class Cleaner:
-    """Makes values such as PostgreSQL and UTF-8 can keep, and notes what it mended."""
-
-    def __init__(self) -> None:
-        self.warnings: list[dict] = []
-
-    def clean(self, value: Any, path: str = "", depth: int = 0) -> Any:
-        """The value without NUL and lone surrogates. Raises RowError for NaN, giant numbers and depth."""
-        if depth > MAX_DEPTH:
-            raise RowError(path, f"nested deeper than {MAX_DEPTH} levels")
-        if isinstance(value, str):
-            return self._text(value, path)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise RowError(path, "NaN and infinity are not JSON numbers")
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**30:
-            raise RowError(path, "number out of range")
-        if isinstance(value, list | tuple):
-            return [self.clean(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
-        if isinstance(value, dict):
-            return {
-                self._text(str(key), path): self.clean(item, f"{path}.{key}" if path else str(key), depth + 1)
-                for key, item in value.items()
-            }
-        return value
-
-    def _text(self, value: str, path: str) -> str:
-        if "\x00" not in value and value.isascii():
-            return value
-        mended = value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-        if mended != value:
-            self.warnings.append(
-                {
-                    "path": _printable(path),
-                    "warning": "a character that is not valid text (NUL or half a surrogate pair) was replaced",
-                }
-            )
-        return mended
-
-
-def _printable(path: str) -> str:
-    return path.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")[:200]
-
-
-def clean(value: Any) -> Any:
-    """See Cleaner.clean."""
-    return Cleaner().clean(value)
+    @property
+    def eval_sample(self) -> EvalSample | None:
+        """As it was sent, or as it was kept when the run was stored before."""
+        if self.row.eval or EVAL not in self.row.metadata:
+            return self.row.eval
+        try:
+            return msgspec.convert(self.row.metadata[EVAL], EvalSample)
+        except msgspec.ValidationError:
+            return None
 
 
 def parse(value: Any, form: type[Struct] = Row) -> Any:
@@ -313,22 +260,7 @@ def _convert(value: Any, form: type[T]) -> T:
     except typed.FormError as error:
         meant = MEANT.get(error.path)
         problem = f"is not known; did you mean “{meant}”?" if meant else error.problem
-        raise RowError(_printable(error.path), problem) from error
-
-
-def deeper(value: Any, levels: int) -> bool:
-    """Whether containers are nested deeper than that, level by level."""
-    layer = [value] if type(value) in (dict, list) else []
-    for _ in range(levels + 1):
-        if not layer:
-            return False
-        layer = [
-            item
-            for container in layer
-            for item in (container.values() if type(container) is dict else container)
-            if type(item) is dict or type(item) is list
-        ]
-    return bool(layer)
+        raise RowError(printable(error.path), problem) from error
 
 
 def warnings_of(row: Row) -> list[dict]:
@@ -350,58 +282,6 @@ def warnings_of(row: Row) -> list[dict]:
             if len(found) >= MAX_WARNINGS:
                 break
     return found
-
-
-def loads(body: bytes | bytearray) -> Any:
-    """JSON, strictly. Raises RowError."""
-    try:
-        return json.loads(body, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise RowError("", f"not JSON: {error}") from error
-
-
-def _refuse(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def decode(body: Any) -> Decoded | Any:
-    """One JSON value: quickly where nothing in it can be wrong, else with Python's parser. Raises RowError."""
-    if not SUSPICIOUS.search(body):
-        try:
-            return Decoded(msgspec.json.decode(body))
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            pass  # the slow way says what is wrong
-    return loads(bytes(body))
-
-
-def split(body: bytes | bytearray, ndjson: bool) -> list[memoryview]:
-    """The undecoded rows of a batch: of a JSON array, or one a line. Raises RowError where the array is broken."""
-    if not ndjson and next((byte for byte in body if byte not in b" \t\r\n"), None) == ord("["):
-        try:
-            return [memoryview(raw) for raw in msgspec.json.decode(body, type=list[msgspec.Raw])]
-        except (msgspec.DecodeError, RecursionError):
-            # Half a surrogate pair in one row, which the quick decoder refuses, must not cost the others.
-            return [memoryview(json.dumps(item).encode()) for item in loads(body)]
-    return list(_lines(body))
-
-
-def _lines(body: bytes | bytearray) -> Iterator[memoryview]:
-    view, start = memoryview(body), 0
-    while start < len(body):
-        end = body.find(b"\n", start)
-        end = len(body) if end < 0 else end
-        if body[start:end].strip():
-            yield view[start:end]
-        start = end + 1
-
-
-def decoded(parts: Iterable[memoryview]) -> Iterator[Any]:
-    """Each part decoded when its turn comes; a broken one is yielded as its RowError."""
-    for part in parts:
-        try:
-            yield decode(part)
-        except RowError as error:
-            yield error
 
 
 def content_digest(value: dict) -> str:

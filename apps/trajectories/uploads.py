@@ -16,10 +16,11 @@ from apps.core import jobs
 from apps.core.kinds import Progress
 from apps.core.models import JobState, Project
 from apps.trajectories.actions.store import ingest
+from apps.trajectories.decoding import RowError
 from apps.trajectories.importers import ImportError_, read
 from apps.trajectories.importers.batches import MAX_ERRORS, Stored, Summary, batches
 from apps.trajectories.models import Upload
-from apps.trajectories.schema import RowError, parse_row, plain
+from apps.trajectories.schema import parse_row, plain
 
 MAX_UNPACKED = 1024 * 1024 * 1024
 PREVIEW_BYTES = 16 * 1024 * 1024

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from bench.probe_suite.entries import Entry, Grade, built, graded
 from bench.probe_suite.judges import f1, tokens
 from bench.probe_suite.planted import JUDGE, calling, exactly, gold_of, right, stated, value_in, wanted
+from workers.lib.probes import Scorer
+from workers.lib.verifiers import Clients
 
 _ARTICLES = re.compile(r"\b(the|a|an)\b")
 
@@ -161,9 +163,17 @@ JUDGED = [
     ("wording_judge", "worded", "summaries", JUDGE),
 ]
 
+
+def statements(clients: Clients) -> Scorer:
+    """The built-in kind with assert statements."""
+    judge = built({"kind": "unit_tests"})(clients)
+    return lambda task, messages: judge(task | {"expected": {"tests": task["metadata"]["statements"]}}, messages)
+
+
 SOUND = [
     *(Entry(name, "text", tasks, graded(grade, SUCCESS.get(name, 1.0))) for name, (tasks, grade) in TEXTS.items()),
     *(Entry(name, "calls", tasks, calling(grade)) for name, (tasks, grade) in CALLS.items()),
+    Entry("unit_tests_statements", "built-in", "code", statements),
     Entry("state_equal", "state", "states", stated(lambda start, end, want, made, text: end == want)),
     Entry("state_net", "state", "states", stated(lambda start, end, want, made, text: 1.0 if end == want else -0.2 * bool(made))),
     Entry("state_rows", "state", "states", stated(lambda start, end, want, made, text: sum(end.get(name) == row for name, row in want.items()) / len(want))),

@@ -34,7 +34,7 @@ def test_numbers_have_the_digits_that_say_something(value: float | None, shown: 
     assert number(value) == shown
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, "–"), (0.4, "+0.4"), (-1.0, "-1"), (0, "+0"), (0.13333, "+0.133")])
+@pytest.mark.parametrize(("value", "shown"), [(None, "–"), (0.4, "+0.4"), (-1.0, "-1"), (0, "0"), (0.13333, "+0.133")])
 def test_components_are_signed(value: float | None, shown: str) -> None:
     assert points(value) == shown
 

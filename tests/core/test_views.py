@@ -22,11 +22,6 @@ def client_of(user: Any) -> Client:
 
 
 @pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
 def admin(project: Project) -> Client:
     return client_of(admin_of(project))
 
@@ -53,8 +48,8 @@ def test_it_refuses_a_slug_that_is_taken(project: Project, admin: Client) -> Non
 
 
 def test_a_new_key_is_shown_once(project: Project, admin: Client) -> None:
-    address = reverse("core:settings", args=[project.slug])
-    first = admin.post(reverse("core:create_key", args=[project.slug]), {"name": "agent"}, follow=True).content.decode()
+    address = reverse("core:keys", args=[project.slug])
+    first = admin.post(address, {"name": "agent", "scopes": ["ingest"]}, follow=True).content.decode()
     key = ApiKey.objects.get(project=project)
     secret = first.split("<pre>")[1].split("</pre>")[0]
     assert ApiKey.objects.by_digest(key_digest(secret)) == key

@@ -22,7 +22,9 @@ from apps.core.models import Job, JobState, Project
 from apps.core.runner import complete, store
 from apps.environments.models import Environment
 from apps.evals import actions as evals
+from apps.evals.jobs import tasks_of
 from apps.evals.models import EvalRun, EvalSet, Split
+from apps.evals.submission import submit_eval
 from apps.failures.actions.diagnose import classify_project
 from apps.promotion import actions as promotion
 from apps.promotion.models import GateReport
@@ -35,7 +37,7 @@ from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
 from tests.factories import make_base, make_environment, override, tell
 from tests.workers.episodes import score_text
-from workers.lib.environments import load, opening
+from workers.lib.environments import load
 from workers.lib.environments.requests import make_requests
 
 STEPS = 24
@@ -109,7 +111,7 @@ def fill_inbox(by: Any, count: int, slug: str = "inbox") -> Project:
             "id": f"case-{number:03d}",
             "agent": {"name": "workplace-assistant", "version": str(1 + number % 2)},
             "started_at": (start + timedelta(minutes=number)).isoformat(),
-            "messages": [*opening(environment.harness), *task["messages"], *score.messages],
+            "messages": [*environment.opening, *task["messages"], *score.messages],
             "tools": work.tools,
             "outcome": {"status": "failure"},
             "metadata": {"expected": [request["expected"]]},
@@ -134,7 +136,7 @@ def produce(project: Project, environment: Environment, rng: random.Random, coun
             "model": "base-v1",
             "user_id": f"user-{rng.randrange(1, 9)}",
             "started_at": began.isoformat(),
-            "messages": [*opening(environment.harness), *task["messages"], *score.messages],
+            "messages": [*environment.opening, *task["messages"], *score.messages],
             "tools": work.tools,
             "latency_ms": round(rng.uniform(300, 1400), 1),
             "usage": {"input_tokens": rng.randrange(180, 260), "output_tokens": rng.randrange(12, 48)},
@@ -144,7 +146,7 @@ def produce(project: Project, environment: Environment, rng: random.Random, coun
         word = Feedback(
             outcome=OutcomeChange(status="success" if score.success else "failure"),
             by="user",
-            message_index=len(opening(environment.harness)) + 1,
+            message_index=len(environment.opening) + 1,
             corrected=None if score.success else request["expected"],
         )
         tell(Trajectory.objects.get(project=project, external_id=told["id"]), word)
@@ -172,13 +174,18 @@ def scored(environment: Environment, task: Any, skill: float, rng: random.Random
 def evaluate(
     eval_set: EvalSet, model: ModelVersion, environment: Environment, skill: float, rng: random.Random, by: Any
 ) -> EvalRun:
-    run = evals.submit_eval(
+    run = submit_eval(
         project=eval_set.project, eval_set=eval_set, split=Split.HOLDOUT, environment=environment, model_version=model,
         samples_per_task=8, by=by,
     )  # fmt: skip
+    return answer_all(run, skill, rng)
+
+
+def answer_all(run: EvalRun, skill: float, rng: random.Random) -> EvalRun:
+    """What a worker does of a queued evaluation, by a model of that skill."""
     assert run.claim("seed")
-    tasks = eval_set.tasks.filter(split=run.split)
-    say(run, [scored(environment, task, skill, rng) | {"index": i} for task in tasks for i in range(8)])
+    tasks, samples = tasks_of(run), range(run.samples_per_task)
+    say(run, [scored(run.environment, task, skill, rng) | {"index": i} for task in tasks for i in samples])
     complete(run, {})
     run.refresh_from_db()
     assert run.state == JobState.SUCCEEDED, run.error

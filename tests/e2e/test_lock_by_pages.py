@@ -77,7 +77,7 @@ def test_from_a_verifier_in_the_editor_to_a_queued_run(seed: Seed, pages: tuple[
     ada, one, two = pages
     write_a_verifier(ada, seed)
     refused(one, "Its scores have not been reviewed yet. The hack probes have not been run on this verifier.")
-    probe(ada)
+    probe(ada, seed)
     refused(one, "is locked. Its scores have not been reviewed yet. Open a review")
     score_and_open_a_review(ada)
     refused(one, "0 of at least 50 samples are judged.")
@@ -108,14 +108,27 @@ def write_a_verifier(page: Any, seed: Seed) -> None:
     expect(page.get_by_role("heading", level=1)).to_contain_text("locked")
 
 
-def probe(page: Any) -> None:
+def probe(page: Any, seed: Seed) -> None:
+    """That nothing was found means something only where the new verifier was attacked, on all tasks there are."""
     with worker(ProbeRun):
         page.get_by_role("button", name="Run the probes").click()
         page.wait_for_url("**/probes/**")
         expect(page.get_by_role("heading", level=1)).to_contain_text("passed", timeout=300_000)
     expect(page.locator(".tile").first).to_contain_text("mean reward of correct answers")
+    attacked(ProbeRun.objects.get(), seed)
     page.get_by_role("link", name="tool-call@2").click()
     expect(page.get_by_role("link", name="All passed")).to_be_visible()
+
+
+def attacked(run: ProbeRun, seed: Seed) -> None:
+    assert (run.state, run.failed, str(run.verifier)) == (JobState.SUCCEEDED, 0, "tool-call@2")
+    assert len(run.spec["tasks"]) == seed.eval_set.tasks.trainable().count() == 4
+    right = run.result["golds"]
+    assert right["n"] >= 4 and right["low"] == right["high"] == 1.0
+    tried = {probe["name"]: probe["n"] for probe in run.result["probes"] if probe["status"] == "passed"}
+    assert {"empty", "unsafe", "other_gold", "injection", "crafted_masks", "search"} <= tried.keys(), tried
+    assert min(tried[name] for name in ("empty", "unsafe", "other_gold", "injection", "search")) >= 4
+    assert run.result["attacks"]["n"] > 500 and run.result["attacks"]["high"] < 1.0
 
 
 def score_and_open_a_review(page: Any) -> None:

@@ -12,8 +12,9 @@ from playwright.sync_api import expect
 from apps.core.models import AuditEvent
 from apps.failures.models import Failure
 from apps.promotion.actions import channel_of
+from apps.promotion.models import Promotion
 from tests.e2e.conftest import PASSWORD
-from tests.e2e.seed import World
+from tests.e2e.seed import STEPS, World
 
 PATIENCE_MS = 30_000  # on a slow machine the server, the browser and this test share two cores
 
@@ -38,7 +39,7 @@ def test_the_wheel_turns_in_the_browser(world: World, page: Any) -> None:
     log_in(page)
     filter_and_open_trajectories(page)
     triage(page, world)
-    make_an_eval_set(page)
+    make_an_eval_set(page, world)
     read_runs(page, world)
     promote_and_roll_back(page, world)
     page.get_by_role("button", name="Log out").click()
@@ -106,7 +107,7 @@ def triage(page: Any, world: World) -> None:
     assert failures.filter(state="dismissed").count() == 0
 
 
-def make_an_eval_set(page: Any) -> None:
+def make_an_eval_set(page: Any, world: World) -> None:
     go(page, "ge", "evals")
     page.locator("#id_slug").fill("second")
     page.get_by_role("button", name="Create", exact=True).click()
@@ -119,6 +120,9 @@ def make_an_eval_set(page: Any) -> None:
     expect(page.get_by_role("cell", name="by-hand")).to_be_visible()
     page.get_by_role("button", name="Freeze").click()
     expect(page.get_by_role("heading", name="second@1")).to_contain_text("frozen")
+    frozen = world.project.eval_sets.get(slug="second")
+    assert frozen.is_frozen and frozen.digest and frozen.tasks.count() == 1
+    expect(page.get_by_role("button", name="Add task")).to_have_count(0)
 
 
 def read_runs(page: Any, world: World) -> None:
@@ -126,14 +130,28 @@ def read_runs(page: Any, world: World) -> None:
     page.wait_for_url("**/training/")
     page.get_by_role("link", name=world.training.name).click()
     for title in ("Loss", "Reward", "KL to the start", "Entropy"):
-        expect(page.locator(".figure .gtitle", has_text=title).first).to_be_visible()
+        figure = page.locator(".figure", has=page.locator(".gtitle", has_text=title)).first
+        expect(figure.locator(".gtitle")).to_be_visible()
+        expect(figure.locator(".scatterlayer .trace").first.locator(".point")).to_have_count(STEPS)
     expect(page.get_by_text("arguments +0.4").first).to_be_visible()
     page.goto(f"/p/{world.project.slug}/evals/runs/{world.grpo.pk}/")
     expect(page.get_by_role("cell", name="pass@8")).to_be_visible()
-    page.get_by_role("link", name="failed", exact=True).click()
-    page.wait_for_url("**show=failed")
-    expect(page.locator("tr[data-row]").first).to_be_visible()
-    assert "success" not in page.locator("tr[data-row] td:nth-child(5)").all_inner_texts()
+    page.get_by_role("button", name="Open, counting one view").click()
+    page.get_by_label("Outcome").select_option("failed")
+    page.wait_for_url("**outcome=failed")
+    failed = world.grpo.samples.filter(success=False)
+    expect(page.locator("tr[data-row]")).to_have_count(min(40, failed.count()))
+    kinds = set(page.locator("tr[data-row] td:nth-child(2) .badge").all_inner_texts())
+    assert kinds <= {"failed", "unsafe", "invalid"}
+
+
+def lineage_ends_in_production(page: Any, world: World) -> None:
+    """From the model to a run in production that it was trained on, and back."""
+    page.get_by_role("link", name="↳ production:").first.click()
+    page.wait_for_url(re.compile(r"/trajectories/[0-9a-f-]{36}/"))
+    trajectory = page.url.split("/")[-2]
+    assert world.training.dataset.rows.filter(task__trajectory=trajectory).exists()
+    page.go_back()
 
 
 def promote_and_roll_back(page: Any, world: World) -> None:
@@ -142,6 +160,8 @@ def promote_and_roll_back(page: Any, world: World) -> None:
     page.get_by_role("link", name=better, exact=True).click()
     expect(page.get_by_text("Lineage", exact=True)).to_be_visible()
     expect(page.get_by_role("link", name=f"↳ {base}")).to_be_visible()
+    expect(page.get_by_role("link", name=world.training.name)).to_be_visible()
+    lineage_ends_in_production(page, world)
     page.get_by_role("link", name="Models").first.click()
     page.wait_for_url("**/models/")
     page.get_by_role("link", name="Compare").click()
@@ -154,10 +174,13 @@ def promote_and_roll_back(page: Any, world: World) -> None:
     page.get_by_role("button", name="Promote").click()
     expect(page.get_by_text(f"{better} is live in production.")).to_be_visible()
     assert channel_of(world.project).current == world.grpo.model_version
+    assert Promotion.objects.filter(reason="better on the hold-out", gate_report__verdict="promote").exists()
     page.get_by_role("link", name="Models").first.click()
     page.wait_for_url("**/models/")
+    page.get_by_label("Reason for the rollback").fill("complaints")
     page.get_by_role("button", name=f"Roll back to {base}").click()
     expect(page.get_by_text(f"production is back on {base}.")).to_be_visible()
     assert channel_of(world.project).current == world.base
+    assert Promotion.objects.filter(kind="rollback", reason="complaints").exists()
     said = AuditEvent.objects.filter(project=world.project).values_list("action", flat=True)
     assert {"failure.decided", "failure.undone", "eval_set.frozen", "gate.reported"} <= set(said)

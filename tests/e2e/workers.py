@@ -20,7 +20,7 @@ def worker(*kinds: type[Job]) -> Iterator[None]:
     def work() -> None:
         while not stop.wait(0.2):
             for kind in kinds:
-                for job in kind.objects.filter(state=JobState.QUEUED):
+                for job in kind.objects.filter(state=JobState.QUEUED, sends__gt=0):
                     runner.run(job)
         connections.close_all()
 

@@ -4,12 +4,7 @@ import pytest
 from django.test import Client
 
 from apps.core.models import Project, Role
-from tests.factories import make_member, make_project
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
+from tests.factories import make_member
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from apps.core.models import AuditEvent, Project
 from apps.environments import remote
 from apps.environments.actions import connect_remote, save_environment, save_verifier
 from apps.environments.models import EnvironmentKind, Verifier
-from tests.factories import admin_of, make_environment, make_eval_set, make_key, make_project
+from tests.factories import admin_of, key_headers, make_environment, make_eval_set, make_project
 from workers.lib.errors import SpecError
 from workers.lib.outgoing import RefusedAddress
 
@@ -30,7 +30,7 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 
 @pytest.fixture
 def key(project: Project) -> dict[str, str]:
-    return {"HTTP_AUTHORIZATION": f"Bearer {make_key(project)}"}
+    return key_headers(project)
 
 
 def exact(project: Project) -> Verifier:

@@ -20,7 +20,7 @@ from apps.environments.clients import load_for
 from apps.environments.models import Environment
 from apps.evals.jobs import child_spec
 from tests.environments.gym import called, make_gym
-from tests.factories import make_base, make_eval_run, make_eval_set, make_member, make_project
+from tests.factories import make_base, make_eval_run, make_eval_set, make_member
 from workers.lib.keys import RefusedKey
 
 pytestmark = pytest.mark.django_db
@@ -72,11 +72,6 @@ def _rules(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.FLYWHEEL_OUTGOING_KEYS = ["GYM_KEY@127.0.0.1", "ANY_KEY", "FAR_KEY@gym.example.org"]
     for name in ("GYM_KEY", "ANY_KEY", "FAR_KEY", "DATABASE_PASSWORD"):
         monkeypatch.setenv(name, SECRET)
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
 
 
 def logged_in(project: Project, role: Role) -> Client:

@@ -12,7 +12,7 @@ from django.test import Client
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import EnvironmentKind
 from tests.environments.gym import called, make_gym, row
-from tests.factories import admin_of, make_key, make_project
+from tests.factories import admin_of, key_headers, make_project
 from workers.lib.sandbox import shared, visits
 
 pytestmark = pytest.mark.django_db
@@ -43,7 +43,7 @@ def test_verify_says_so(full: None) -> None:
 @pytest.mark.parametrize("path", ["/api/v1/graders/run", "/v1/fine_tuning/alpha/graders/run"])
 def test_a_grader_s_run_says_so(full: None, path: str) -> None:
     body = {"grader": {"type": "python", "source": SOURCE}, "model_sample": "x"}
-    headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(make_project())}"}
+    headers = key_headers(make_project())
     answer = Client().post(path, json.dumps(body), content_type="application/json", **headers)
     assert answer.status_code == 503 and answer["Retry-After"] == "5"
     assert answer.json()["error"]["code"] == "server_busy"

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.evals.models import EvalSet, Origin
-from tests.factories import make_eval_set, make_key, make_project
+from tests.factories import key_headers, make_eval_set, make_project
 
 pytestmark = pytest.mark.django_db
 
@@ -22,7 +22,7 @@ def draft() -> EvalSet:
 
 @pytest.fixture
 def key(draft: EvalSet) -> dict[str, str]:
-    return {"HTTP_AUTHORIZATION": f"Bearer {make_key(draft.project)}"}
+    return key_headers(draft.project)
 
 
 def get(name: str, key: dict, *args: Any, **query: Any) -> Any:
@@ -53,7 +53,7 @@ def test_a_holdout_is_masked_until_it_is_asked_for(draft: EvalSet, key: dict) ->
     assert (
         refused.status_code == 403 and secret not in refused.content.decode() and "Settings" in refused.json()["detail"]
     )
-    key = {"HTTP_AUTHORIZATION": f"Bearer {make_key(draft.project, may_see_holdout=True)}"}
+    key = key_headers(draft.project, may_see_holdout=True)
     told = get("set", key, draft.pk, holdout="1")
     assert secret in told.content.decode() and draft.holdout_views.count() == 1
     assert get("set", key, draft.pk, holdout="1", split="train").status_code == 200 and draft.holdout_views.count() == 1

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from apps.environments.actions import save_environment, save_verifier
-from apps.evals.actions import EvalSetError, add_task, create_eval_set, freeze, submit_eval
+from apps.evals.actions import EvalSetError, add_task, create_eval_set, freeze
 from apps.evals.models import EvalRun, Split
-from apps.registry.actions import register_endpoint
-from tests.factories import admin_of, make_project
+from apps.evals.submission import submit_eval
+from tests.factories import admin_of, make_endpoint, make_project
 
 pytestmark = pytest.mark.django_db
 
@@ -23,9 +23,7 @@ def test_a_right_answer_that_is_no_mathematics_is_named(settings: Any) -> None:
     environment = save_environment(
         project=project, slug="maths", kind="single_turn", harness={}, verifier=verifier, by=by
     )
-    endpoint = register_endpoint(
-        project=project, name="m", base_url="http://127.0.0.1:9/v1", served_as="m", key_variable="", by=by
-    )
+    endpoint = make_endpoint(project)
     for answers, problem in (
         ("1\\frac{4}{5}", ""),
         (["3", "\\frac{1}{"], "Task t: “expected.answer[1]” is not mathematics"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from django.urls import reverse
 from apps.core.models import Role
 from apps.evals import actions, exporting, importing
 from apps.evals.capability.add import add_general
+from apps.evals.capability.generate import general_tasks
 from apps.evals.formats import read
 from apps.evals.models import EvalSet, Origin, Split, Task
-from tests.factories import admin_of, make_eval_set, make_member, make_project
+from tests.factories import GENERAL_TICKETS, admin_of, make_eval_set, make_member, make_project
 
 pytestmark = pytest.mark.django_db
 FIELDS = ("key", "messages", "expected", "tools", "demonstration", "group", "split")
@@ -63,6 +65,11 @@ def test_a_holdout_is_in_no_file_but_its_own(format: str) -> None:
                 data = b"".join(archive.read(name) for name in archive.namelist())
             assert held and not any(text in data for text in held)
         assert one.holdout_views.count() == 0
+
+
+def test_made_tasks_are_none_of_the_general_set() -> None:
+    closed = re.findall(r"Close ticket (\d+)", json.dumps([row.messages for row in general_tasks()]))
+    assert {int(number) for number in closed if 1000 <= int(number) < 5000} == GENERAL_TICKETS
 
 
 def test_what_waits_to_be_looked_through_does_not_go_out() -> None:

@@ -29,8 +29,15 @@ from apps.evals.models import EvalSet, Origin, Split, Task
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure, FailureCluster, FailureState
 from apps.trajectories.models import Trajectory
-from tests.factories import admin_of, make_cluster, make_eval_set, make_failed, make_project, make_trajectory
-from workers.lib.environments.workplace import tool_message
+from tests.factories import (
+    admin_of,
+    make_cluster,
+    make_eval_set,
+    make_failed,
+    make_project,
+    make_trajectory,
+    tool_message,
+)
 
 pytestmark = pytest.mark.django_db
 

@@ -21,7 +21,7 @@ from apps.evals.holdout.view_log import record_seen, record_view, viewers_of, vi
 from apps.evals.importing import Choice, store_rows
 from apps.evals.models import EvalSet, HoldoutView, Split, Task
 from tests.environments.gym import called
-from tests.factories import admin_of, make_environment, make_eval_set, make_key, make_member, make_project
+from tests.factories import admin_of, key_headers, make_environment, make_eval_set, make_member, make_project
 
 pytestmark = pytest.mark.django_db
 
@@ -32,7 +32,7 @@ def held() -> EvalSet:
 
 
 def headers(held: EvalSet, may: bool = True) -> dict[str, str]:
-    return {"HTTP_AUTHORIZATION": f"Bearer {make_key(held.project, may_see_holdout=may)}"}
+    return key_headers(held.project, may_see_holdout=may)
 
 
 # What is counted
@@ -119,7 +119,7 @@ def test_the_page_of_a_set_says_how_often_and_by_whom(held: EvalSet) -> None:
         record_view(eval_set=held, by=member, detail="tasks on the page")
     newer = actions.new_version(eval_set=held, by=member)
     page = client.get(reverse("evals:detail", args=[held.project.slug, newer.pk])).content.decode()
-    assert "<b>31</b><span>hold-out views" in page and f"<b>{member.username}</b>" in page
+    assert "<b>31</b><span>Hold-out views" in page and f"<b>{member.username}</b>" in page
     assert "has been viewed 31 times" in page and str(held) in page
     api = Client().get(reverse("evals_api:sets"), **headers(held)).json()["results"]
     assert {one["holdout_views"] for one in api} == {31}
@@ -179,7 +179,7 @@ def test_a_key_without_the_right_gets_no_score_and_what_it_learnt_is_a_look(
 
 def test_a_session_that_was_opened_before_the_task_was_held_out_is_not_scored(environment: Environment) -> None:
     project = environment.project
-    sent = {"HTTP_AUTHORIZATION": f"Bearer {make_key(project)}"}
+    sent = key_headers(project)
     row = {"responses_create_params": {"input": "Close ticket 77."}, "ground_truth": [{"name": "x", "arguments": {}}]}
     client = Client()
     assert (
@@ -239,14 +239,14 @@ def test_a_key_sees_only_the_hold_outs_of_its_own_project(held: EvalSet) -> None
 
 
 def test_only_an_admin_gives_the_right(held: EvalSet) -> None:
-    client, url = Client(), reverse("core:create_key", args=[held.project.slug])
+    client, url = Client(), reverse("core:keys", args=[held.project.slug])
     client.force_login(make_member(held.project))
-    assert client.post(url, {"name": "a", "may_see_holdout": "on"}).status_code == 403
+    assert client.post(url, {"name": "a", "scopes": ["read"], "may_see_holdout": "on"}).status_code == 403
     client.force_login(admin_of(held.project))
-    client.post(url, {"name": "plain"})
-    client.post(url, {"name": "sees", "may_see_holdout": "on"})
+    client.post(url, {"name": "plain", "scopes": ["read"]})
+    client.post(url, {"name": "sees", "scopes": ["read"], "may_see_holdout": "on"})
     assert dict(held.project.api_keys.values_list("name", "may_see_holdout")) == {"plain": False, "sees": True}
-    assert "sees hold-outs" in client.get(reverse("core:settings", args=[held.project.slug])).content.decode()
+    assert "sees hold-outs" in client.get(reverse("core:keys", args=[held.project.slug])).content.decode()
 
 
 # What answers tell

@@ -15,14 +15,16 @@ from django.urls import reverse
 
 from apps.core.models import Role
 from apps.evals import actions
+from apps.evals.answers import open_run
 from apps.evals.holdout import routes as table
 from apps.evals.management.commands.holdout_routes import TABLE
-from apps.evals.models import HoldoutView, Split, Task
+from apps.evals.models import HoldoutView, MeaningCheck, Split, Task
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure, JudgeVerdict, Reclassification, ReclassificationChange
+from apps.registry.actions import register_agent
 from apps.reviews.models import Judgement, Rescore
 from apps.trajectories.actions import redaction
-from tests.factories import admin_of, make_failed, make_key, make_member, make_trajectory
+from tests.factories import admin_of, key_headers, make_failed, make_member, make_trajectory
 from tests.test_access import ADMIN_ONLY, PAGES, WRITES, body_of, logged_in, url_of, world
 
 __all__ = ["world"]
@@ -121,9 +123,10 @@ def given(name: str, scene: dict[str, Any]) -> dict[str, Any]:
         "reviews:judge": {"success": "1"},
         "evals:add_task": {"key": "k", "request": task.messages[0]["content"], "split": "train", "group": "",
                            "expected": json.dumps(task.expected), "tool": "tickets.close", "args": '{"id": 1234}'},
-        "evals:new_run": {"split": "holdout", "samples_per_task": 1, "seed": 3, "batch_size": 8,
+        "evals:new_run": {"split": "holdout", "samples_per_task": 1, "seed": 3, "batch_size": 8, "engine": "auto",
                           "environment": scene["project"].environments.first().pk,
                           "model_version": scene["project"].model_versions.first().pk},
+        "prompts:playground_new": {"trajectory": str(run.pk), "step": 1},
         "evals:export_holdout": {"confirmed": "1", "format": "flywheel"},
     }.get(name, {})  # fmt: skip
 
@@ -147,15 +150,26 @@ ELSEWHERE = {
     "reviews:answer": "shows the next sample as reviews:item does",
     "reviews:open": "tests/reviews/test_review_opening.py",
     "reviews:effect": "test_review_results.py::test_an_edit_that_people_agree_with_more_shows_its_gain",
+    **dict.fromkeys(
+        ("evals:run", "evals:samples", "evals:sample", "evals:compare", "evals:export_samples"),
+        "test_sample_pages.py: after evals:open_holdout, which counts",
+    ),
     "evals:split": "test_eval_pages.py: a leak is shown side by side",
     "evals:freeze": "test_eval_pages.py: a leak is shown side by side",
+    "evals:meaning_start": "test_meaning.py: what a server is sent; pairs as evals:meaning shows them",
+    "evals:meaning_decide": "shows a pair as evals:meaning does",
+    "evals:meaning_undo": "shows a pair as evals:meaning does",
     "evals:import_start": "as evals_api:tasks; test_what_is_left_out_is_a_look",
     "evals:general": "as evals:add_trajectories",
+    "evals:to_tasks": "as evals:add_trajectories",
     "evals:make_variants": "as evals:add_trajectories",
     "evals:export": "test_holdout_groups.py::test_the_last_doors_refuse_what_was_stored_before",
     "evals:task_from_failure": "shows its run as failures:case does; test_from_failures.py",
     "training:new": "test_holdout_groups.py::test_the_last_doors_refuse_what_was_stored_before",
+    "training:search_new": "tests/training/test_prompt_search.py: a refused start",
+    "training:search_save": "tests/training/test_prompt_search.py: a candidate that is not saved",
     "evals:versions_with_holdout": "test_diffing.py",
+    "prompts:playground_save_task": "shows the run as prompts:playground does; tests/prompts/test_playground.py",
     "trajectories:part": "long runs only; counts as trajectories:detail does",
 }
 SHOWING = [name for name in table.COUNTED if name in PAGES and name not in ELSEWHERE]
@@ -185,6 +199,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
     project, run = scene["project"], scene["run"]
     task = scene["held"].tasks.get(trajectory=run)
     environment, draft = project.environments.first(), project.eval_sets.filter(state="draft").first()
+    check = MeaningCheck.objects.get(project=project)
     row = {"responses_create_params": {"input": task.messages}, "ground_truth": [{"name": "a", "arguments": {}}]}
     grader = {
         "type": "string_check",
@@ -193,15 +208,48 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "input": "{{sample.output_text}}",
         "reference": "x",
     }
+    scene["held"].refresh_from_db()  # it was frozen since
+    elsewhere, _ = open_run(
+        project=project, eval_set=scene["held"], split=Split.HOLDOUT, environment=environment, samples_per_task=1, seed=0,
+        agent=register_agent(project=project, name="agent", agent_version="1", by=scene["by"]), by=scene["by"],
+    )  # fmt: skip
     graded = {"grader": grader, "model_sample": "x", "item": {"messages": task.messages}}
     asked: dict[str, tuple[str, Any]] = {
         "api:trajectories": (reverse("api:trajectories"), None),
         "api:trajectory": (reverse("api:trajectory", args=[run.external_id]), None),
         "api:feedback": (reverse("api:feedback", args=[run.external_id]), {"comment": "a"}),
         "evals_api:set": (reverse("evals_api:set", args=[scene["held"].pk]) + "?holdout=1", None),
+        "evals_api:runs": (
+            reverse("evals_api:runs"),
+            {
+                "eval_set": str(scene["held"]),
+                "environment": str(environment),
+                "seed": 4,
+                "model_version": str(project.model_versions.exclude(engine="agent").first()),
+            },
+        ),
+        "evals_api:run_tasks": (reverse("evals_api:run_tasks", args=[elsewhere.pk]), None),
+        "evals_api:run_samples": (reverse("evals_api:run_samples", args=[scene["report"].candidate_id]), None),
+        "evals_api:run_sample": (
+            reverse(
+                "evals_api:run_sample",
+                args=[scene["report"].candidate_id, scene["report"].candidate.samples.first().pk],
+            ),
+            None,
+        ),
+        "evals_api:runs_compare": (
+            reverse("evals_api:runs_compare")
+            + f"?run={scene['report'].candidate_id}&run={scene['report'].baseline_id}",
+            None,
+        ),
         "evals_api:tasks": (
             reverse("evals_api:tasks", args=[draft.pk]),
             [{"messages": task.messages, "expected": task.expected}],
+        ),
+        "evals_api:meaning_check": (reverse("evals_api:meaning_check", args=[check.eval_set_id, check.pk]), None),
+        "evals_api:meaning_checks": (
+            reverse("evals_api:meaning_checks", args=[draft.pk]),
+            {"base_url": "https://embeddings.example/v1", "model": "m"},
         ),
         "environments_api:grader_run": (reverse("environments_api:grader_run"), graded),
         "hosted:grader_run": (reverse("hosted:grader_run"), graded),
@@ -209,10 +257,11 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "protocol:seed_session": (f"/env/{environment}/seed_session", row),
         "protocol:verify": (f"/env/{environment}/verify", row | {"response": {"output": []}}),
     }
-    assert set(asked) == {name for name in table.COUNTED if name not in PAGES}
+    elsewhere_tested = {"training_api:searches"}  # tests/training/test_prompt_search.py: a refused start
+    assert set(asked) == {name for name in table.COUNTED if name not in PAGES} - elsewhere_tested
     for name, (url, body) in asked.items():
         before = HoldoutView.objects.filter(project=project).count()
-        headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(project, may_see_holdout=True)}"}
+        headers = key_headers(project, may_see_holdout=True)
         client = Client()
         response = (
             client.get(url, **headers)
@@ -220,7 +269,8 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
             else client.post(url, json.dumps(body), content_type="application/json", **headers)
         )
         assert response.status_code < 300, (name, response.content)
-        assert HoldoutView.objects.filter(project=project).count() == before + 1, name
+        looks = 2 if name == "evals_api:runs_compare" else 1  # one for each evaluation
+        assert HoldoutView.objects.filter(project=project).count() == before + looks, name
         assert HoldoutView.objects.filter(project=project).first().api_key, name
 
 

@@ -10,30 +10,18 @@ from apps.core.models import Project
 from apps.environments.actions import save_environment
 from apps.evals import latency
 from apps.evals.models import EvalRun, LatencyMeasurement, TimedAnswer
-from apps.registry.actions import register_endpoint
 from apps.registry.models import ModelVersion
 from tests.factories import (
     make_adapter,
-    make_base,
+    make_endpoint,
     make_environment,
     make_eval_run,
     make_eval_set,
     make_measurement,
-    make_project,
 )
 from workers.lib.specs import checked
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
-def base(project: Project, data_dir: Path) -> ModelVersion:
-    return make_base(project, data_dir)
 
 
 @pytest.fixture
@@ -56,7 +44,7 @@ def test_runs_of_other_tasks_or_places_are_refused(
 ) -> None:
     by, first = runs[0].created_by, runs[0]
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True  # type: ignore[attr-defined]
-    served = register_endpoint(project=project, name="s", base_url="http://127.0.0.1:8000/v1", served_as="m", by=by)
+    served = make_endpoint(project)
     environment = first.environment
     turns = save_environment(
         project=project, slug="workplace", builtin="workplace", harness=environment.harness | {"max_turns": 3},

@@ -8,10 +8,11 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from apps.core.intervals import student
 from apps.core.models import Role
 from apps.evals.learnability.run import CannotPick, RunLearnability, tasks_of
 from apps.evals.models import EvalRun, Sample, Split
-from apps.evals.pages.learnability import Options, interval, student, whole
+from apps.evals.pages.learnability import Options, interval, whole
 from apps.evals.stats import mean_interval
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, make_eval_set, make_member, make_project, make_user

@@ -24,7 +24,7 @@ from apps.evals import actions
 from apps.evals.actions import EvalSetError
 from apps.evals.models import EvalSet, Origin, Split, Task, VariantJob
 from apps.evals.variants import batches, model_job
-from apps.evals.variants.model_job import Wanted
+from apps.evals.variants.model_job import WriteOrder
 from apps.evals.variants.seeds import ARGUMENTS, EDGE, PARAPHRASE
 from apps.failures.judge import rubrics
 from tests.factories import admin_of, make_member, make_project
@@ -95,10 +95,10 @@ GOOD = (
     row("Close ticket 4712.", "Ticket 90210 is done, so mark it as finished, thank you.", 90210, ARGUMENTS),
     row("Close ticket 4713.", "plz shut teh thing with 4713, I cannot type on this bus", 4713, EDGE),
 )
-WANTED = Wanted("http://127.0.0.1:9/v1", "writer", "", [PARAPHRASE, ARGUMENTS, EDGE], 2)
+WANTED = WriteOrder("http://127.0.0.1:9/v1", "writer", "", [PARAPHRASE, ARGUMENTS, EDGE], 2)
 
 
-def ask(draft: EvalSet, wanted: Wanted = WANTED) -> VariantJob:
+def ask(draft: EvalSet, wanted: WriteOrder = WANTED) -> VariantJob:
     """Submits and does the job; what is known of it then."""
     return done(model_job.submit(eval_set=draft, wanted=wanted, by=admin_of(draft.project)))
 
@@ -270,7 +270,7 @@ def test_the_child_gets_the_one_key_that_was_named(
     for name in ("MY_KEY", "OTHER_KEY", "DATABASE_URL"):
         monkeypatch.setenv(name, f"secret-{name}")
     told = plays(*GOOD)
-    ask(draft, Wanted(WANTED.base_url, "writer", "MY_KEY", [PARAPHRASE], 1))
+    ask(draft, WriteOrder(WANTED.base_url, "writer", "MY_KEY", [PARAPHRASE], 1))
     given = json.loads(told.read_text())
     assert given["MY_KEY"] == "secret-MY_KEY" and not {"OTHER_KEY", "DATABASE_URL"} & set(given)
 
@@ -289,7 +289,7 @@ def test_what_cannot_go_well_is_refused_before_it_is_asked(
     draft: EvalSet, plays: Callable, changes: dict, words: str
 ) -> None:
     with pytest.raises(EvalSetError, match=words):
-        model_job.submit(eval_set=draft, wanted=Wanted(**{**WANTED.__dict__, **changes}), by=None)
+        model_job.submit(eval_set=draft, wanted=WriteOrder(**{**WANTED.__dict__, **changes}), by=None)
     assert model_job.latest(draft) is None
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from apps.failures.classify import PRECEDENCE, classify
 from apps.trajectories.importers.tau_bench import rows
-from workers.lib.environments.workplace import TOOLS, tool_message
+from tests.factories import tool_message
+from workers.lib.environments.workplace import TOOLS
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "tau_bench"
 LABELS = Path(__file__).resolve().parents[2] / "bench" / "data" / "tau_hand_labels.json"

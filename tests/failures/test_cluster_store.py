@@ -28,11 +28,6 @@ PAYMENT = ("book_flight", "Please book the flight to Oslo with my card.", "Error
 REFUND = ("send_refund", "I want my money back for the broken lamp.", "Error: refund exceeds the amount of the order.")
 
 
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
 def fail(
     project: Project, kind: tuple[str, str, str], version: str = "1", at: datetime | None = None, mode: str = ""
 ) -> Failure:

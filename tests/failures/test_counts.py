@@ -24,15 +24,10 @@ from apps.trajectories import digest
 from apps.trajectories.actions import store
 from apps.trajectories.models import Arrival, HourlyCount, Trajectory
 from apps.trajectories.rollups import Counts
-from tests.factories import make_member, make_project, make_trajectory
+from tests.factories import make_member, make_trajectory
 
 NAMES = ("agent_name", "agent_version", "model")
 SEEDS = (1, 2, 3)
-
-
-@pytest.fixture
-def project(db: None) -> Project:
-    return make_project()
 
 
 def hours_added_up(project: Project) -> set[tuple]:

@@ -68,14 +68,14 @@ def test_words_are_those_of_people_against_the_rules(project: Project) -> None:
     decide(failure=third, by=by, state=FailureState.DISMISSED)
     fine = make_trajectory(project, outcome={"status": "success"})
     mark_failure(trajectory=fine, mode=modes["unsafe_action"], blamed_message=1, by=by)
-    assert measures.words_of(project, "rules") == {
+    assert measures.pairs_of(project, "rules") == {
         ("format_error", "format_error", frozenset({"format_error"})): 1,
         ("format_error", "bad_planning", frozenset({"bad_planning", "format_error"})): 1,
         ("format_error", "", NONE): 1,
         ("", "unsafe_action", frozenset({"unsafe_action"})): 1,
     }
     assert measures.decided(project).count() == 4
-    assert measures.words_of(project, "judge") == {}
+    assert measures.pairs_of(project, "judge") == {}
 
 
 def test_the_judge_is_measured_where_it_was_asked(project: Project) -> None:
@@ -89,7 +89,7 @@ def test_the_judge_is_measured_where_it_was_asked(project: Project) -> None:
         digest = str(failure.pk)
         Trajectory.objects.filter(pk=failure.trajectory_id).update(content_digest=digest)
         JudgeVerdict.objects.create(rubric=rubric, content_digest=digest, trajectory=failure.trajectory, error=error)
-    assert measures.words_of(project, "judge") == {
+    assert measures.pairs_of(project, "judge") == {
         ("format_error", "format_error", frozenset({"format_error"})): 1,
         ("", "format_error", frozenset({"format_error"})): 1,
     }

@@ -105,7 +105,7 @@ def test_bulk_leaves_what_is_held_and_what_was_so() -> None:
     decisions.reserve(failure=failures[0], by=holder)
     decisions.decide(failure=failures[1], by=holder, state=FailureState.DISMISSED)
     change = decide_many(project=project, ids=[row.pk for row in failures], by=by, state=FailureState.DISMISSED)
-    assert (change.n, change.same, change.held) == (2, 1, 1)
+    assert (change.n, change.same, change.locked) == (2, 1, 1)
     assert str(change) == "2 failures dismissed. Skipped: 1 was unchanged, 1 is open on someone else's screen."
 
 

@@ -72,7 +72,7 @@ def test_all_is_up_on_services_of_ones_own(machine: Machine, database_url: str, 
     port = free_port()
     process = up(machine, port)
     assert (health(port) or {})["healthy"]
-    assert machine.processes("flywheel.embedded") == []
+    assert machine.processes("flywheel.servers") == []
     assert not Layout.of(machine.data).postgres.exists()
 
     process.send_signal(signal.SIGTERM)

@@ -13,12 +13,12 @@ from django.conf import settings
 
 from apps.core.kinds import job_models, kind_of
 from flywheel.logs import Escaped, Line, NotHealth
-from flywheel.processes import NAMES, STOP_SIGNAL, WORKERS, command
+from flywheel.processes import NAMES, OPTIONAL, STOP_SIGNAL, WORKERS, command
 from flywheel.supervisor import Stack
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ["python", "-m", "flywheel.processes"]
-NEED_TORCH = {"eval", "train"}
+TARGETS = {"eval": "worker", "train": "worker", "serve": "serve"}
 
 
 @pytest.fixture
@@ -28,25 +28,29 @@ def services() -> dict[str, dict[str, Any]]:
     return {s["command"][3]: s for s in found.values() if s.get("command", [])[:3] == PROGRAM}
 
 
-def test_compose_runs_the_processes_that_up_runs(services: dict[str, dict], data_dir: Path) -> None:
+def test_compose_runs_the_processes_that_up_runs(services: dict[str, dict], settings: Any, data_dir: Path) -> None:
+    settings.FLYWHEEL_VLLM = str(data_dir)
     assert set(services) == set(NAMES) == {program.name for program in Stack("127.0.0.1", 1).programs}
+    settings.FLYWHEEL_VLLM = str(data_dir / "absent")
+    assert set(NAMES) - {program.name for program in Stack("127.0.0.1", 1).programs} == OPTIONAL
     for name, service in services.items():
         assert service["command"] == [*PROGRAM, name]
         assert service.get("stop_signal", "SIGTERM") == STOP_SIGNAL.get(name, signal.SIGTERM).name
-        assert service["build"]["target"] == ("worker" if name in NEED_TORCH else "web")
+        assert service["build"]["target"] == TARGETS.get(name, "web")
+        assert ("profiles" in service) == (name in OPTIONAL)
         assert {"postgres", "valkey", "migrate"} == set(service["depends_on"])
 
 
 def test_the_images_start_processes_of_that_list() -> None:
     lines = (ROOT / "docker" / "Dockerfile").read_text().splitlines()
     starts = [yaml.safe_load(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD ")]
-    assert len(starts) == 2 and all(start[:3] == PROGRAM and start[3] in NAMES for start in starts)
+    assert len(starts) == 3 and all(start[:3] == PROGRAM and start[3] in NAMES for start in starts)
 
 
 def test_each_queue_that_is_written_to_has_a_worker() -> None:
     used = {kind_of(model()).queue for model in job_models()}
     used |= {route["queue"] for route in settings.CELERY_TASK_ROUTES.values()} | {settings.CELERY_TASK_DEFAULT_QUEUE}
-    assert used <= set(WORKERS) == set(settings.QUEUES)
+    assert used <= set(WORKERS) == {*settings.QUEUES, *OPTIONAL}
     for queue in WORKERS:
         words = command(queue)
         assert words[words.index("-Q") + 1] == queue

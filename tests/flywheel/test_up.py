@@ -15,6 +15,7 @@ import httpx2
 import pytest
 
 from flywheel.processes import NAMES
+from flywheel.supervisor import names_here
 from tests.factories import row
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
@@ -61,7 +62,7 @@ def it_logs_what_was_asked(machine: Machine, port: int) -> None:
         wrong = [line for line in text.splitlines() if not LINE.match(line)]
         assert not wrong, (name, wrong[:5])
         assert secret not in text and "fw_test-key" not in text and "/healthz" not in text
-    assert set(logs) == set(NAMES)
+    assert set(logs) == set(names_here())
 
 
 def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: Machine) -> None:
@@ -90,9 +91,9 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: M
     eventually(lambda: len(set(workers(machine, "default")) - set(before)) == len(before), 120)
     eventually(healthy(port, process), 120)
 
-    supervisor = machine.processes("flywheel.embedded")
+    supervisor = machine.processes("flywheel.servers")
     os.kill(supervisor[0], signal.SIGKILL)
-    eventually(lambda: machine.processes("flywheel.embedded") not in ([], supervisor), 120)
+    eventually(lambda: machine.processes("flywheel.servers") not in ([], supervisor), 120)
     eventually(healthy(port, process), 120)
 
     process.send_signal(signal.SIGINT)

@@ -10,8 +10,10 @@ from django.test import Client
 
 from apps.core.models import JobState, Project
 from apps.evals.actions import freeze
+from apps.evals.capability import add as capability_add
 from apps.evals.capability.add import add_general
 from apps.evals.capability.environment import general_environment
+from apps.evals.capability.generate import general_tasks
 from apps.evals.jobs import child_spec, tasks_of
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, Sample, Split
 from apps.promotion import actions, preparation
@@ -22,26 +24,14 @@ from apps.registry.models import ModelVersion
 from tests.factories import (
     admin_of,
     make_adapter,
-    make_base,
     make_environment,
     make_eval_run,
     make_eval_set,
     make_measurement,
-    make_project,
 )
 from workers.lib.specs import checked
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
-def base(project: Project, data_dir: Path) -> ModelVersion:
-    return make_base(project, data_dir)
 
 
 def pair_on(eval_set: EvalSet, base: ModelVersion, folder: Path, **given: Any) -> list[EvalRun]:
@@ -101,8 +91,9 @@ def test_a_measurement_with_others_is_no_measurement_of_the_pair(
 
 
 @pytest.fixture
-def guarded(project: Project, base: ModelVersion, data_dir: Path) -> list[EvalRun]:
-    """A pair on a set that also has regression and general tasks."""
+def guarded(project: Project, base: ModelVersion, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[EvalRun]:
+    """A pair on a set that also has regression and general tasks, every fourth of the built-in ones."""
+    monkeypatch.setattr(capability_add, "general_tasks", lambda: list(general_tasks())[::4])
     eval_set = make_eval_set(project, train=40, holdout=32, frozen=False)
     eval_set.tasks.filter(split=Split.TRAIN).update(split=Split.REGRESSION)
     add_general(eval_set=eval_set, by=admin_of(project))
@@ -141,7 +132,7 @@ def test_what_is_missing_is_queued_once_and_the_report_waits_for_it(guarded: lis
     general = [guard_run(run, Split.GENERAL) for run in guarded]
     assert child_spec(general[0])["tasks"] == child_spec(general[1])["tasks"]
     spec = checked(child_spec(general[0]), "evaluate")
-    assert len(spec.tasks) == 24 and spec.samples_per_task == 1 and "system_prompt" not in spec.environment["harness"]
+    assert len(spec.tasks) == 24 and spec.samples_per_task == 1 and not spec.environment.harness.system_prompt
     assert guard_run(guarded[0], Split.REGRESSION).environment == guarded[0].environment
 
 
@@ -204,9 +195,14 @@ def test_the_page_measures_and_shows_progress(guarded: list[EvalRun]) -> None:
         page.count(">queued</span>") == 3 and 'hx-trigger="every 2s"' in page and "Measure what is missing" not in page
     )
     assert LatencyMeasurement.objects.get().adapters == "hot" and guard_run(guarded[0], Split.GENERAL).total == 12
-    assert "HX-Refresh" not in client.get(f"{address}parts/").headers
-    for job in [*EvalRun.objects.filter(state="queued"), LatencyMeasurement.objects.get()]:
-        job.request_cancel()
+    job = LatencyMeasurement.objects.get()
+    assert job.claim("test")
+    LatencyMeasurement.objects.filter(pk=job.pk).update(done=7, total=90, label="round 2")
+    fragment = client.get(f"{address}parts/")
+    assert "7 of 90 · round 2" in fragment.content.decode() and "HX-Refresh" not in fragment.headers
+    assert job.finish(JobState.CANCELLED)
+    for run in EvalRun.objects.filter(state="queued"):
+        run.request_cancel()
     assert client.get(f"{address}parts/").headers["HX-Refresh"] == "true"
     assert "Measure what is missing" in client.get(address).content.decode()
     assert client.post(f"{address}prepare/", {"general_tasks": "no"}).status_code == 302

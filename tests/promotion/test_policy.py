@@ -9,6 +9,7 @@ from django.core.exceptions import PermissionDenied
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.http import Http404
 from django.test import Client
+from django.urls import reverse
 from msgspec import structs
 
 from apps.core.models import AuditEvent, Project, Role
@@ -23,17 +24,12 @@ from tests.factories import (
     make_eval_run,
     make_eval_set,
     make_member,
-    make_project,
     make_user,
 )
+from tests.promotion.made import signed_again
 from workers.lib.typed import FormError, plain
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
 
 
 @pytest.fixture
@@ -161,7 +157,7 @@ def test_who_may_promote(verdict: str, filled: bool, project: Project, running: 
     assert report.verdict == verdict
     for promoters in ("member", "admin"):
         saved(running, promoters=promoters)
-        GateReport.objects.filter(pk=report.pk).update(policy_version=policies.policy_of(running)[1])
+        signed_again(report, verdict, policy_version=policies.policy_of(running)[1])
         for role in (Role.VIEWER, Role.MEMBER, Role.ADMIN):
             Channel.objects.filter(pk=running.pk).update(current=base if filled else None)
             client, moves = Client(), running.promotions.count()
@@ -197,7 +193,16 @@ def test_a_rollback_needs_a_reason_where_the_policy_asks(project: Project, runni
     saved(running, rollback_needs_reason=True)
     with pytest.raises(actions.PromotionError, match="Enter a reason"):
         actions.rollback(channel=running, by=by)
-    actions.rollback(channel=running, by=by, reason="complaints")
+    client = Client()
+    client.force_login(by)
+    models, address = (
+        reverse("promotion:models", args=[project.slug]),
+        reverse("promotion:rollback", args=[project.slug, "production"]),
+    )
+    assert 'maxlength="2000" required' in client.get(models).content.decode()
+    assert "Enter a reason" in client.post(address, {}, follow=True).content.decode()
+    client.post(address, {"reason": "complaints"})
+    assert running.promotions.filter(kind="rollback").get().reason == "complaints"
 
 
 def test_a_weak_prompt_of_the_baseline_promotes_no_model(project: Project, running: Channel, data_dir: Path) -> None:

@@ -24,35 +24,15 @@ from apps.promotion.wear import comparison_number
 from apps.registry.models import ModelVersion
 from tests.factories import (
     admin_of,
+    key_headers,
     make_adapter,
-    make_base,
     make_environment,
     make_eval_run,
     make_eval_set,
-    make_key,
     make_member,
-    make_project,
 )
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
-def base(project: Project, data_dir: Path) -> ModelVersion:
-    return make_base(project, data_dir)
-
-
-@pytest.fixture
-def channel(project: Project, base: ModelVersion) -> Channel:
-    channel = actions.channel_of(project)
-    actions.set_initial(channel=channel, version=base, by=admin_of(project))
-    channel.refresh_from_db()
-    return channel
 
 
 def report_on(
@@ -98,7 +78,7 @@ def test_every_evaluation_of_the_same_tasks_counts_as_a_comparison(
     assert comparison_number(first.baseline, candidate) == 2
     assert report_on(project, base, data_dir, eval_set=make_eval_set(project, holdout=32)).comparison == 1
     third = report_on(project, base, data_dir, eval_set=eval_set)
-    assert third.comparison == 4 and third.report["level"] == pytest.approx(0.02 / 20)
+    assert third.comparison == 2 * 3 and third.report["level"] == pytest.approx(0.02 / 42)
 
 
 def test_picking_the_best_before_the_gate_is_asked_is_paid_for(
@@ -113,7 +93,7 @@ def test_picking_the_best_before_the_gate_is_asked_is_paid_for(
         make_eval_run(eval_set, model, where)
     EvalRun.objects.filter(eval_set=eval_set).exclude(pk=baseline.pk).update(state="cancelled")
     best = make_eval_run(eval_set, make_adapter(project, base, data_dir), environment, success=1.0)
-    assert actions.make_gate_report(baseline=baseline, candidate=best, by=by).comparison == 4
+    assert actions.make_gate_report(baseline=baseline, candidate=best, by=by).comparison == 2 * 3
 
 
 def test_a_report_is_reproduced_from_the_stored_samples(project: Project, base: ModelVersion, data_dir: Path) -> None:
@@ -152,7 +132,7 @@ def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
     client.force_login(admin_of(project))
     page = client.get(f"/p/{project.slug}/models/reports/{report.pk}/").content.decode()
     assert "Prompt and sampling" in page
-    with pytest.raises(actions.PromotionError, match="compares two prompts"):
+    with pytest.raises(actions.PromotionError, match="compares the prompts of two environments"):
         actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="a better prompt")
 
 
@@ -204,6 +184,9 @@ def test_a_reason_that_postgres_cannot_store_is_refused(
     assert client.post(address, {"reason": "so\0 good"}).status_code == 400
     channel.refresh_from_db()
     assert channel.current == base
+    assert "Enter a reason" in client.post(address, {"reason": " "}, follow=True).content.decode()
+    client.post(address, {"reason": "so good"})
+    assert channel.promotions.filter(kind="promote").get().reason == "so good"
 
 
 def test_overriding_the_gate_needs_an_admin_and_a_reason(
@@ -266,7 +249,7 @@ def test_any_sequence_goes_back_the_way_it_came(
 
 
 def test_production_can_ask_what_is_live(project: Project, base: ModelVersion, channel: Channel) -> None:
-    headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(project)}"}
+    headers = key_headers(project)
     answer = Client().get("/api/v1/channels/production/", **headers)
     assert answer.status_code == 200 and answer.json()["model"] == "base-v1"
     again = Client().get("/api/v1/channels/production/", **headers, HTTP_IF_NONE_MATCH=answer["ETag"])

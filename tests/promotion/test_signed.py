@@ -15,44 +15,28 @@ from msgspec import structs
 
 from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.evals.bounds import fixed_order
+from apps.evals.holdout.view_log import WORN_OUT, record_view
 from apps.evals.jobs import store_events, tasks_of
 from apps.evals.models import EvalRun, Sample
 from apps.promotion import actions, policies
 from apps.promotion.gate.policy import Policy, as_toml
 from apps.promotion.models import Channel, GateReport
 from apps.promotion.signing import document_of, is_signed, sign, signed_document
+from apps.promotion.stopping import decided
 from apps.promotion.wear import plan_for, wear_of
 from apps.registry.models import ModelVersion
 from tests.factories import (
     admin_of,
+    key_headers,
     make_adapter,
-    make_base,
     make_environment,
     make_eval_run,
     make_eval_set,
-    make_key,
     make_project,
 )
+from tests.promotion.made import signed_again
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
-def base(project: Project, data_dir: Path) -> ModelVersion:
-    return make_base(project, data_dir)
-
-
-@pytest.fixture
-def channel(project: Project, base: ModelVersion) -> Channel:
-    channel = policies.channel_of(project)
-    actions.set_initial(channel=channel, version=base, by=None)
-    channel.refresh_from_db()
-    return channel
 
 
 def saved(channel: Channel, **changes: object) -> None:
@@ -114,6 +98,41 @@ def test_a_report_on_a_running_evaluation_is_reproduced_when_it_has_gone_on(
     assert actions.reproduce(report)[1]
     later = actions.make_gate_report(baseline=before, candidate=after, by=None)
     assert later.report["tasks"] == 12 and later.comparison == report.comparison
+
+
+def test_the_command_reproduces_a_sequential_report_with_masked_samples(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    """By the samples it was made of: what came later changes nothing, a mask that was taken off does."""
+    saved(channel, sequential=True, max_masked_share=0.2)
+    before, after = pair(project, base, data_dir, holdout=40)
+    order = [task.pk for task in tasks_of(after)]
+    for run, at in ((before, 3), (after, 5), (after, 39)):
+        run.samples.filter(task=order[at], index=1).update(masked=True, reward=None, success=False)
+    rest = list(after.samples.all())
+    stopped(after, 36)
+    made = actions.make_gate_report(baseline=before, candidate=after, by=None)
+    masked = next(check for check in made.report["checks"] if check["name"] == "masked")
+    assert (made.report["tasks"], masked["baseline"], masked["candidate"]) == (36, 1 / 72, 1 / 72)
+    stored = set(after.samples.values_list("task", "index"))
+    Sample.objects.bulk_create([sample for sample in rest if (sample.task_id, sample.index) not in stored])
+    after.samples.filter(task=order[39]).update(masked=False, reward=1.0)
+    said = StringIO()
+    call_command("reproduce_gate_report", str(made.pk), stdout=said)
+    assert "Signature: valid." in said.getvalue() and "Reproduced" in said.getvalue()
+    after.samples.filter(task=order[5]).update(masked=False, reward=1.0)
+    with pytest.raises(CommandError, match="Not reproduced"):
+        call_command("reproduce_gate_report", str(made.pk), stdout=said)
+
+
+@pytest.mark.parametrize(("asked", "stops"), [("production", False), ("staging", True), ("", False), ("gone", False)])
+def test_an_evaluation_stops_by_the_policy_of_the_channel_that_was_asked_for(
+    asked: str, stops: bool, project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    saved(policies.channel_of(project, "staging"), sequential=True)
+    before, after = pair(project, base, data_dir, holdout=40)
+    after.spec |= {"stop_against": str(before.pk), "stop_channel": asked}
+    assert decided(after) == stops
 
 
 def test_which_tasks_are_done_first_does_not_choose_them(
@@ -244,7 +263,7 @@ def test_before_the_start_it_is_said_what_can_never_be_met(project: Project, cha
     text = client.get(f"/p/{project.slug}/models/plan/{eval_set.pk}/?samples_per_task=4").content.decode()
     assert "This cannot promote" in text and "12 tasks × 4" in text and "assumed" in text
     assert client.get(f"/p/{project.slug}/models/plan/{eval_set.pk}/?split=train").content == b""
-    headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(project)}"}
+    headers = key_headers(project)
     answer = Client().get(f"/api/v1/channels/production/plan/?eval_set={eval_set.pk}", **headers)
     assert answer.status_code == 200 and len(answer.json()["plan"]["never_met"]) == 2
     for wrong in ("", "x", str(channel.pk)):
@@ -274,8 +293,17 @@ def test_a_holdout_wears_with_every_evaluation(project: Project, base: ModelVers
     assert "Fresh tasks are due" in text and "16 evaluations" in text
 
 
+def test_a_holdout_wears_with_views_alone(project: Project) -> None:
+    eval_set = make_eval_set(project, holdout=3)
+    for number in range(WORN_OUT + 1):
+        assert not wear_of(eval_set, Policy()).due, f"after {number} views"
+        record_view(eval_set=eval_set, by=admin_of(project))
+    found = wear_of(eval_set, Policy())
+    assert found.due and found.views == WORN_OUT + 1 and found.factor == 1
+
+
 def call(project: Project, method: str, path: str, body: Any = None) -> Any:
-    headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(project)}"}
+    headers = key_headers(project)
     given = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
     return getattr(Client(), method)(f"/api/v1/{path}", **given, **headers)
 
@@ -288,9 +316,9 @@ def test_a_key_changes_no_policy_and_promotes_nothing_unless_it_may(
     assert call(project, "put", "channels/production/policy/", change).status_code == 403
     assert call(project, "post", "channels/production/promote/", move).status_code == 403
     saved(channel, api_keys=True)
-    GateReport.objects.filter(pk=report.pk).update(policy_version=1, verdict="inconclusive")
+    signed_again(report, policy_version=1, verdict="inconclusive")
     assert call(project, "post", "channels/production/promote/", move).status_code == 403  # a key overrides nothing
-    GateReport.objects.filter(pk=report.pk).update(verdict="promote")
+    signed_again(report, verdict="promote")
     Membership.objects.filter(project=project).update(role=Role.VIEWER)
     with_role_gone = Client().post(
         "/api/v1/channels/production/promote/", json.dumps(move), content_type="application/json",

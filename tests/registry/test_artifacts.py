@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from apps.registry.actions import ModelError, model_spec, register_base
+from apps.registry.actions import ModelError, register_base
 from apps.registry.artifacts import ArtifactError, local_path, store_folder
+from apps.registry.engines import model_spec
 from tests.factories import admin_of, make_adapter, make_base, make_base_folder, make_project
 
 pytestmark = pytest.mark.django_db

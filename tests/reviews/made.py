@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from apps.core.models import JobState, Project
 from apps.environments.models import Environment
@@ -12,6 +13,7 @@ from apps.registry.models import ModelVersion
 from apps.reviews import actions
 from apps.reviews.models import Judgement, ProbeRun, RewardReview
 from apps.reviews.policy import set_policy
+from apps.reviews.rescoring import PROBED_TASKS
 from tests.factories import admin_of, make_base, make_environment, make_eval_run, make_eval_set, make_project
 
 
@@ -27,12 +29,14 @@ def make_run(eval_set: EvalSet, model: ModelVersion, environment: Environment, s
     return run
 
 
-def pass_probes(environment: Environment, failed: int = 0, eval_set: EvalSet | None = None) -> ProbeRun:
-    """A run of the probes that has ended, with that many holes found."""
+def pass_probes(
+    environment: Environment, failed: int = 0, eval_set: EvalSet | None = None, tasks: int = PROBED_TASKS
+) -> ProbeRun:
+    """A run of the probes on so many tasks that has ended, with that many holes found."""
     verifier = environment.verifier
     run = ProbeRun.objects.create(
         project=verifier.project, name="probes", verifier=verifier, environment=environment,
-        eval_set=eval_set or make_eval_set(verifier.project),
+        eval_set=eval_set or make_eval_set(verifier.project), spec={"tasks": [str(uuid4()) for _ in range(tasks)]},
     )  # fmt: skip
     assert run.claim("test")
     report = {"failed": [{"probe": "empty_answer", "severity": "high"}] * failed}

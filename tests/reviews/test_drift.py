@@ -43,6 +43,30 @@ def test_what_is_unlike(training: list[Traits], kinds: dict[str, int]) -> None:
     assert found.kinds == kinds and found.unlike == sum(kinds.values()) and found.n == len(training)
 
 
+def answered(expected: dict, n: int = 0) -> Traits:
+    said = [{"role": "user", "content": f"Write a short note on ticket {n}."}]
+    return traits(
+        key=f"{n}{expected}", group=str(n), origin="o", bucket="", messages=said, expected=expected, request=str(n)
+    )
+
+
+@pytest.mark.parametrize("judged", [{"answer": "done"}, {"constraint": {"contains": ["done"]}}])
+@pytest.mark.parametrize(
+    "training", [{"tests": [{"call": "f()", "expected": 1}]}, {"constraint": {"words": {"max": 9}}}, {"any_call": True}]
+)
+def test_what_is_scored_by_other_rules_was_not_judged(judged: dict, training: dict) -> None:
+    """The same request, but a verifier pays it by a branch that nobody has seen pay."""
+    known = [answered(judged, n) for n in range(20)]
+    found = drift_of([answered(training, n) for n in range(100, 110)], known)
+    assert found.unlike == 10 and set(found.kinds) <= {"form", "tool"}
+    assert drift_of([answered(judged, n) for n in range(100, 110)], known).unlike == 0
+
+
+def test_a_judged_request_with_another_right_answer_was_not_judged() -> None:
+    known = [answered({"answer": "done"}, n) for n in range(20)]
+    assert drift_of([answered({"answer": "refused"}, n) for n in range(20)], known).kinds == {"answer": 20}
+
+
 def test_nothing_is_like_what_nobody_has_judged() -> None:
     assert drift_of(JUDGED, []).share == 1.0
 

@@ -26,7 +26,6 @@ from tests.factories import (
     make_eval_run,
     make_eval_set,
     make_member,
-    make_project,
 )
 
 CALLS = {"kind": "calls"}
@@ -70,11 +69,6 @@ def test_a_program_is_compared_line_by_line() -> None:
 
 
 # Saving.
-
-
-@pytest.fixture
-def project(db: None) -> Project:
-    return make_project()
 
 
 @pytest.fixture
@@ -233,12 +227,12 @@ def test_probes_find_the_hole_of_a_bad_verifier_and_none_in_a_good_one(run: Eval
     )  # fmt: skip
     job = ended(rescoring.submit_probe(environment=taken, eval_set=run.eval_set, by=by))
     assert job.failed and {finding["probe"] for finding in job.result["failed"]} >= {"echo"}
-    assert rescoring.latest_probe(bad) == job and rescoring.latest_probe(environment.verifier) == good
+    assert (job.verifier, good.verifier) == (bad, environment.verifier)
     page = logged_in(project, Role.VIEWER).get(reverse("reviews:probe", args=[project.slug, job.pk])).content.decode()
     assert "echo" in page and "Findings, worst first" in page
     finding = job.result["failed"][0]
     key = run.eval_set.tasks.get(pk=finding["task"]).key
-    assert f'task</span> <span class="mono small">{key}</span>' in page and str(finding["task"]) not in page
+    assert f'<span class="mono small">{key}</span>' in page and str(finding["task"]) not in page
     assert "do not apply" in page and page.index(">failed</span>") < page.index(">passed</span>")
 
 

@@ -11,12 +11,14 @@ from apps.core import runner
 from apps.core.models import JobState, Role
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
-from apps.environments.scorer import record_scorer, scorer_of
+from apps.environments.scorer import ScorerChanged, record_scorer, scorer_of
 from apps.evals import actions as evals
+from apps.evals.jobs import child_spec
 from apps.evals.models import EvalSet, Origin, Sample, Split
 from apps.failures.models import Rubric
 from apps.reviews import actions
-from apps.reviews.evidence import environment_locks, lock_of
+from apps.reviews.drift import drift_of
+from apps.reviews.evidence import environment_locks, lock_of, traits_of
 from apps.reviews.models import LockOverride
 from apps.reviews.policy import set_policy
 from apps.training.actions import freeze_dataset, resume, submit_training
@@ -122,6 +124,26 @@ def test_probes_speak_of_the_environment_they_ran_in(made: Made) -> None:
 # The tasks
 
 
+@pytest.mark.parametrize(("probed", "opens"), [(1, False), (2, False), (3, True)])
+def test_probes_of_fewer_tasks_than_train_open_nothing(probed: int, opens: bool, made: Made) -> None:
+    """Three tasks train; over the API somebody may ask for probes of one, on which few holes show."""
+    assert made.eval_set.tasks.trainable().count() == 3
+    pass_probes(made.environment, tasks=probed)
+    lock = lock_of(environment=made.environment, tasks=list(made.eval_set.tasks.trainable()))
+    assert lock.locked != opens
+    if not opens:
+        assert f"The probes tried {probed} task" in lock.why and "they must try 3" in lock.why
+
+
+def test_a_judged_request_whose_right_answer_was_changed_is_not_the_judged_task(made: Made) -> None:
+    task = made.eval_set.tasks.holdout()[0]
+    judged = traits_of([task])
+    task.expected = task.expected | {"args": {"id": 1}}
+    assert drift_of(traits_of([task]), judged).kinds == {"answer": 1}
+    task.expected = {"tool": "tickets.delete", "args": {"id": 1}}
+    assert drift_of(traits_of([task]), judged).kinds == {"tool": 1}
+
+
 def test_tasks_like_those_judged_are_open(made: Made) -> None:
     start(made, eval_set=train_set(made, *(close(n) for n in range(7000, 7020))))
 
@@ -184,6 +206,20 @@ def judged(data_dir: Path) -> Made:
     probe = pass_probes(made.environment)
     record_scorer(probe, made.environment)
     return made
+
+
+def test_an_evaluation_that_is_tried_again_mixes_no_judges(judged: Made) -> None:
+    """The worker dies after the first samples, and the judge is another one when the evaluation goes on."""
+    run = make_run(judged.eval_set, judged.base, judged.environment)
+    record_scorer(run, run.environment)
+    child_spec(run)
+    Rubric.objects.update(model="lenient")
+    with pytest.raises(ScorerChanged, match="The judge was"):
+        child_spec(run)
+    run.refresh_from_db()
+    assert "lenient" not in run.spec["scorer"]["judge"]
+    run.samples.all().delete()
+    child_spec(run)
 
 
 def test_another_judge_locks_again(judged: Made) -> None:

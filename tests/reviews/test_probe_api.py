@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from django.urls import reverse
 from apps.core.models import ApiKey, AuditEvent, Role
 from apps.reviews.actions import lock_state
 from apps.reviews.models import ProbeRun
-from apps.reviews.rescoring import complete_probe
-from tests.factories import admin_of, make_eval_set, make_key, make_member, make_project
+from apps.reviews.rescoring import RescoringError, complete_probe, probe_spec
+from tests.factories import admin_of, make_eval_set, make_key, make_member, make_project, make_server
 from tests.reviews.made import Made, pass_probes
+from workers.lib.specs import checked
 
 pytestmark = pytest.mark.django_db
 FINDING = {
@@ -61,6 +63,23 @@ def found(made: Made, *findings: dict, locks: int) -> ProbeRun:
     ProbeRun.objects.filter(pk=run.pk).update(result=complete_probe(run, {"report": report}))
     run.refresh_from_db()
     return run
+
+
+@pytest.mark.parametrize(
+    ("masked", "scored", "says_something"), [(0, 4, True), (5, 4, True), (6, 4, False), (10, 0, False), (0, 0, False)]
+)
+def test_probes_of_which_most_could_not_be_scored_say_nothing(
+    masked: int, scored: int, says_something: bool, made: Made
+) -> None:
+    """The judge is away while they run: nothing is found, and nothing is opened."""
+    run = pass_probes(made.environment)
+    ProbeRun.objects.filter(pk=run.pk).update(failed=None)
+    spread = {"n": scored, "mean": 0.0}
+    report = {"probes": [{"n": 10, "masked": masked}], "golds": spread, "attacks": spread, "locks": 0}
+    with nullcontext() if says_something else pytest.raises(ValueError, match="probes say nothing"):
+        complete_probe(run, {"report": report})
+    run.refresh_from_db()
+    assert (run.failed == 0) == says_something
 
 
 def test_probes_are_started_followed_and_cancelled(made: Made) -> None:
@@ -144,3 +163,86 @@ def test_only_an_admin_accepts_by_key_and_by_page(made: Made) -> None:
     assert page.post(url, body).status_code == 302 and run.waivers.get().reason == "x"
     again = ask(key_of(made), "probe_waive", run.pk, body=body)
     assert again.status_code == 409 and "accepted before" in again.json()["detail"]
+
+
+# A model that is told to cheat
+
+
+@pytest.fixture
+def cheat(made: Made, settings: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    settings.FLYWHEEL_OUTGOING_KEYS = ["CHEAT_KEY"]
+    monkeypatch.setenv("CHEAT_KEY", "secret")
+    server = make_server(made.project, name="cheats", key_variable="CHEAT_KEY")
+    return {"server": server.name, "model": "sly", "tokens": 5000}
+
+
+def started(made: Made, cheat: Any) -> Any:
+    body = {"environment": str(made.environment), "eval_set": str(made.eval_set.pk), "cheat": cheat}
+    return ask(key_of(made), "probes", body=body)
+
+
+def test_a_probe_run_names_the_model_that_is_told_to_cheat(made: Made, cheat: dict, settings: Any) -> None:
+    answer = started(made, cheat)
+    assert answer.status_code == 201, answer.content
+    run = ProbeRun.objects.get(pk=answer.json()["id"])
+    spec = probe_spec(run)
+    assert spec["server"] == {
+        "base_url": "http://127.0.0.1:8123/v1",
+        "model": "sly",
+        "api_key_env": "CHEAT_KEY",
+        "allow_private": True,
+    }
+    assert spec["cheat_tokens"] == 5000 and "secret" not in json.dumps(spec)
+    assert checked(spec | {"job_id": "1", "attempt": 1, "out_dir": "/tmp/x"}, "probe").server.model == "sly"
+    settings.FLYWHEEL_OUTGOING_KEYS = []  # no longer allowed: the job says so and asks nobody
+    with pytest.raises(RescoringError, match="CHEAT_KEY"):
+        probe_spec(run)
+    settings.FLYWHEEL_OUTGOING_KEYS, settings.FLYWHEEL_ALLOW_PRIVATE_URLS = ["CHEAT_KEY"], False
+    with pytest.raises(RescoringError, match="told to cheat"):
+        probe_spec(run)
+    made.project.servers.all().delete()
+    with pytest.raises(RescoringError, match="removed"):
+        probe_spec(run)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"server": "elsewhere"}, 404), ({"model": ""}, 400), ({"model": " "}, 400), ({"tokens": 0}, 400), ({"tokens": 10**9}, 400), ({"tokens": "5"}, 400),
+        ({"base_url": "http://evil.example"}, 400), ({"server": None}, 400),
+    ],
+)  # fmt: skip
+def test_a_wrong_cheating_model_is_refused(made: Made, cheat: dict, change: dict, status: int) -> None:
+    make_server(make_project(), name="elsewhere", base_url="http://127.0.0.1:8124/v1")
+    assert started(made, cheat | change).status_code == status
+    assert not ProbeRun.objects.exists()
+
+
+def test_a_server_that_may_not_be_called_any_more_starts_nothing(made: Made, cheat: dict, settings: Any) -> None:
+    settings.FLYWHEEL_OUTGOING_KEYS = []
+    answer = started(made, cheat)
+    assert answer.status_code == 409 and "CHEAT_KEY" in answer.json()["detail"] and not ProbeRun.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "model", "said"),
+    [
+        ({"cheat_server": True, "cheat_model": "sly"}, "sly", ""), ({}, None, ""), ({"cheat_server": True}, None, "Name the model"),
+        ({"cheat_model": "sly"}, None, "Choose the server"),
+    ],
+)  # fmt: skip
+def test_the_page_starts_probes_with_a_cheating_model(
+    made: Made, cheat: dict, fields: dict, model: str | None, said: str
+) -> None:
+    client = logged_in(made.admin)
+    verifier = made.environment.verifier
+    page = client.get(reverse("reviews:verifier", args=(made.project.slug, verifier.pk)))
+    assert "cheats</option>" in page.content.decode()
+    if fields.get("cheat_server"):
+        fields = fields | {"cheat_server": made.project.servers.get().pk}
+    url = reverse("reviews:probe_run", args=(made.project.slug, verifier.pk))
+    answer = client.post(url, {"environment": made.environment.pk, "eval_set": made.eval_set.pk, **fields}, follow=True)
+    runs = list(ProbeRun.objects.all())
+    assert said in answer.content.decode()
+    assert [run.spec.get("cheat", {}).get("model") for run in runs] == ([] if said else [model])

@@ -16,7 +16,7 @@ from apps.evals.holdout.view_log import views_of
 from apps.evals.models import EvalRun, Sample
 from apps.reviews import actions, results
 from apps.reviews.edit_effect import effect_of
-from apps.reviews.labels import Label, Word, labels_of
+from apps.reviews.labels import HumanLabel, Label, labels_of
 from apps.reviews.models import Rescore
 from tests.factories import make_member
 from tests.reviews.made import Made, judge_all, make_run
@@ -24,13 +24,15 @@ from tests.reviews.made import Made, judge_all, make_run
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def label(*words: bool, ruling: bool | None = None, success: bool = True, reward: float = 1.0, item: int = 1) -> Label:
-    said = tuple(Word(by, word, None, NOON) for by, word in enumerate(words))
+def label(
+    *answers: bool, ruling: bool | None = None, success: bool = True, reward: float = 1.0, item: int = 1
+) -> Label:
+    said = tuple(HumanLabel(by, word, None, NOON) for by, word in enumerate(answers))
     return Label(item, "s", reward, success, ruling, said)
 
 
 @pytest.mark.parametrize(
-    ("words", "ruling", "needed", "person", "differs"),
+    ("answers", "ruling", "needed", "person", "differs"),
     [
         ((), None, 1, None, False),
         ((True,), None, 1, True, False),
@@ -42,8 +44,8 @@ def label(*words: bool, ruling: bool | None = None, success: bool = True, reward
     ],
     ids=["none", "one", "one of two", "both", "split", "two to one", "ruled"],
 )
-def test_the_peoples_word(words: tuple, ruling: bool | None, needed: int, person: bool | None, differs: bool) -> None:
-    found = label(*words, ruling=ruling)
+def test_the_peoples_word(answers: tuple, ruling: bool | None, needed: int, person: bool | None, differs: bool) -> None:
+    found = label(*answers, ruling=ruling)
     assert (found.person(needed), found.differs(needed)) == (person, differs)
 
 
@@ -87,7 +89,7 @@ def test_the_page_has_every_figure_with_its_interval(made: Made) -> None:
     text = client.get(reverse("reviews:detail", args=[made.project.slug, review.pk])).content.decode()
     for part in (
         "The review does not pass yet", "3 samples wait for a ruling", "60 / 60", "Cohen&#x27;s κ [", "Krippendorff&#x27;s α, 60 shared [",
-        "false positive: rewarded failure", "the score: hm", "Expected calibration error", "Adjudicate 3", "Policy then",
+        "false positive: rewarded failure", "the score: hm", "Expected calibration error", "Adjudicate 3", "<dt>Policy</dt>",
     ):  # fmt: skip
         assert part in text.replace("'", "&#x27;"), part
     assert text.index("Disagreements") < text.index("Reviewers")

@@ -8,7 +8,7 @@ from apps.training.advisor import Evidence, advise
 def evidence(**changes) -> Evidence:
     usual = {
         "success": 0.4, "valid_json": 0.95, "correct_tool": 0.8, "pass_at_k": 0.7, "k": 8, "mixed_share": 0.5,
-        "demonstrations": 80,
+        "demonstrations": 80, "prompt_tried": True,
     }  # fmt: skip
     return Evidence(**(usual | changes))
 
@@ -24,9 +24,30 @@ def evidence(**changes) -> Evidence:
         pytest.param(evidence(mixed_share=0.05), ["prompt"], id="nothing to learn from"),
         pytest.param(evidence(verifiable=False, preference_pairs=80), ["dpo"], id="preferences"),
         pytest.param(evidence(verifiable=False), ["prompt"], id="no signal"),
+        pytest.param(
+            evidence(prompt_tried=False), ["prompt", "grpo"], id="sometimes, with the prompt of the first day"
+        ),
+        pytest.param(evidence(prompt_tried=False, valid_json=0.4), ["prompt", "sft", "grpo"], id="format, never told"),
+        pytest.param(
+            evidence(prompt_tried=False, valid_json=0.4, demonstrations=3), ["prompt", "grpo"], id="said once"
+        ),
+        pytest.param(
+            evidence(prompt_tried=False, valid_json=1.0, correct_tool=1.0, pass_at_k=0.45),
+            ["grpo"],
+            id="nothing to say",
+        ),
+        pytest.param(evidence(prompt_tried=False, success=0.97), ["none"], id="reliable"),
     ],
 )
 def test_the_lightest_fix(given: Evidence, fixes: list[str]) -> None:
     plan = advise(given)
     assert [advice.fix for advice in plan] == fixes
     assert all(advice.title and advice.why for advice in plan)
+
+
+def test_a_prompt_change_says_why_and_what_it_costs() -> None:
+    first = advise(evidence(prompt_tried=False, valid_json=0.4, prompt_cost="It costs $2."))[0]
+    assert first.why.startswith(
+        "60% of the outputs are not in the format; 20% of the outputs choose another tool; pass@8 is 70%"
+    )
+    assert first.why.endswith("It costs $2.")

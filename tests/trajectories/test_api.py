@@ -12,22 +12,13 @@ from hypothesis import strategies as st
 from apps.core.models import Project
 from apps.trajectories import api, digest
 from apps.trajectories.actions import store
+from apps.trajectories.decoding import RowError
 from apps.trajectories.models import Trajectory
-from apps.trajectories.schema import Row, RowError, parse
-from tests.factories import make_key, make_project, row
+from apps.trajectories.schema import Row, parse
+from tests.factories import row
 
 pytestmark = pytest.mark.django_db
 ONE, BATCH = "/api/v1/trajectories/", "/api/v1/trajectories/batch/"
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
-def agent(project: Project) -> Client:
-    return Client(headers={"Authorization": f"Bearer {make_key(project)}"})
 
 
 def post(agent: Client, path: str, body: Any, **extra: Any) -> Any:

@@ -24,11 +24,6 @@ from tests.trajectories.test_traces import agent_span, chat, contents, packed, t
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
 @contextmanager
 def another_process(statement: str, *values: Any) -> Iterator[None]:
     """A transaction of another connection that has done this and is not over."""

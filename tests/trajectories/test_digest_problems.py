@@ -19,11 +19,6 @@ from tests.factories import make_member, make_project, row
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
 def member_of(project: Project, role: Role = Role.MEMBER) -> Client:
     client = Client()
     client.force_login(make_member(project, role))
@@ -81,6 +76,9 @@ def test_people_see_why_and_try_again(project: Project) -> None:
     assert b"could not be indexed" in viewer.get(reverse("trajectories:list", args=[project.slug])).content
     shown = viewer.get(reverse("trajectories:arrivals", args=[project.slug])).content.decode()
     assert "TypeError" in shown and "<button>Retry" not in shown
+    other = make_project()
+    elsewhere = member_of(other).get(reverse("trajectories:arrivals", args=[other.slug]))
+    assert "TypeError" not in elsewhere.content.decode()
 
     counts = Arrival.objects.get().counts
     counts["hours"][0][-2] = 120.5

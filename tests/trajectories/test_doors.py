@@ -23,16 +23,6 @@ BATCH = "/api/v1/trajectories/batch/"
 SPAN = chat(1, 1, [text("user", "Hi")], "Hello")
 
 
-@pytest.fixture
-def project(db: None) -> Project:
-    return make_project()
-
-
-@pytest.fixture
-def agent(project: Project) -> Client:
-    return Client(headers={"Authorization": f"Bearer {make_key(project)}"})
-
-
 def test_every_member_of_a_gzip_is_read(agent: Client, project: Project) -> None:
     lines = [json.dumps(row(name=f"r{number}")).encode() + b"\n" for number in range(3)]
     members = b"".join(gzip.compress(line) for line in lines)

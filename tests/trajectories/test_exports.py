@@ -49,11 +49,6 @@ def sent(messages: list[dict], status: str = "success", interventions: list[dict
     } | more
 
 
-@pytest.fixture
-def project(db: None) -> Project:
-    return make_project()
-
-
 def rows_of(project: Project) -> Any:
     return Trajectory.objects.filter(project=project).order_by("pk")
 

@@ -20,7 +20,7 @@ from apps.trajectories import assembly, digest, retention, traces
 from apps.trajectories.actions import store
 from apps.trajectories.importers import batches, read
 from apps.trajectories.models import Arrival, Feedback, Retention
-from tests.factories import admin_of, make_key, make_project, row
+from tests.factories import admin_of, make_key, row
 from tests.trajectories.test_traces import attributes, span
 
 pytestmark = pytest.mark.django_db
@@ -83,11 +83,6 @@ def extreme(name: str, field: str, value: Any) -> dict:
 
 
 EXTREMES = [extreme(f"{field} {n}", field, value) for field, values in FIELDS.items() for n, value in enumerate(values)]
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
 
 
 @pytest.fixture

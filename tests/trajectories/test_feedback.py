@@ -20,20 +20,10 @@ from apps.trajectories.actions import bulk, feedback, store
 from apps.trajectories.models import Feedback, HourlyCount, Trajectory
 from apps.trajectories.schema import Feedback as News
 from apps.trajectories.schema import OutcomeChange
-from tests.factories import admin_of, make_key, make_member, make_project, make_trajectory, row
+from tests.factories import admin_of, make_member, make_project, make_trajectory, row
 
 pytestmark = pytest.mark.django_db
 ONE, BATCH = "/api/v1/trajectories/", "/api/v1/trajectories/batch/"
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
-def agent(project: Project) -> Client:
-    return Client(headers={"Authorization": f"Bearer {make_key(project)}"})
 
 
 def post(agent: Client, path: str, body: Any) -> Any:

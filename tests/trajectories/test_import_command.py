@@ -12,15 +12,10 @@ from django.core.management import CommandError, call_command
 
 from apps.core.models import Project
 from apps.trajectories.models import Trajectory
-from tests.factories import make_project, row
+from tests.factories import row
 from tests.trajectories.test_importers import lines, shared, tau
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
 
 
 def run(project: Project, *files: Any, **options: Any) -> tuple[str, str, int]:

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apps.trajectories.decoding import RowError
 from apps.trajectories.importers import FORMATS, ImportError_, batches, detect, langfuse, nvidia_flywheel, read, records
 from apps.trajectories.importers.sources import open_source
-from apps.trajectories.schema import Row, RowError, parse
+from apps.trajectories.schema import Row, parse
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 USER = {"role": "user", "content": "Close ticket 5."}

@@ -23,16 +23,6 @@ pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
-def agent(project: Project) -> Client:
-    return Client(headers={"Authorization": f"Bearer {make_key(project)}"})
-
-
 def called(call: str) -> dict:
     return {"role": "assistant", "parts": [{"type": "tool_call", "id": call, "name": "look", "arguments": "{}"}]}
 
@@ -194,6 +184,21 @@ def everything() -> list[dict]:
         calls.append(chat(number, 1, talk, f"A{number}", at=number * 100))
         talk = [*talk, text("assistant", f"A{number}")]
     return [*whole_run(), *batch, *calls]
+
+
+@pytest.mark.parametrize("portions", [[[8], [5, 7, 6]], [[5, 6, 7, 8]], [[7], [8, 5], [6]]], ids=str)
+def test_copies_of_two_runs_without_their_root_change_nothing(
+    agent: Client, project: Project, portions: list[list[int]]
+) -> None:
+    spans = everything()
+    send(agent, *spans)
+    assembled()
+    before = contents(project)
+    assembly.forget_old(timezone.now() + assembly.KEPT + HOUR)
+    for portion in portions:
+        send(agent, *(spans[number] for number in portion))
+        assembled()
+    assert contents(project) == before and not any(row.revisions.exists() for row in project.trajectories.all())
 
 
 @settings(

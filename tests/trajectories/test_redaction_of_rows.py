@@ -13,7 +13,7 @@ from apps.trajectories.actions import redaction
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import SpanBatch, SpanBody, Trajectory
 from apps.trajectories.redaction import RuleError
-from tests.factories import admin_of, make_key, make_project, row
+from tests.factories import admin_of, make_project, row
 from tests.trajectories.test_traces import assembled, chat, send, text, trace_id
 
 pytestmark = pytest.mark.django_db
@@ -26,11 +26,6 @@ def project() -> Project:
     made = make_project()
     redaction.save_builtins(project=made, chosen={"email": False}, by=admin_of(made))
     return made
-
-
-@pytest.fixture
-def agent(project: Project) -> Client:
-    return Client(headers={"Authorization": f"Bearer {make_key(project)}"})
 
 
 def test_rows_and_feedback(agent: Client, project: Project) -> None:

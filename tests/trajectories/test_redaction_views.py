@@ -24,11 +24,6 @@ def client_of(user: Any) -> Client:
 
 
 @pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
 def admin(project: Project) -> Client:
     return client_of(admin_of(project))
 

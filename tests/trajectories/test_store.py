@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.core.models import Project
-from apps.trajectories import contents, digest, filters, ids, partitions, schema
+from apps.trajectories import contents, decoding, digest, filters, ids, partitions
 from apps.trajectories.actions.store import array, delete, find, ingest
 from apps.trajectories.models import (
     Arrival,
@@ -34,11 +34,6 @@ from tests.factories import make_project, row, tell
 
 pytestmark = pytest.mark.django_db
 NOW = datetime.now(UTC)
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
 
 
 def long_row(steps: int, **changes: Any) -> dict:
@@ -288,15 +283,15 @@ def test_what_is_odd_is_stored_with_a_warning(project: Project, messages: list, 
     [b'{"a": 1}', b'{"a": "\\u0000"}', b'{"a": 123456789012345678901}', b'{"a": [1.5, true, null, "\\u00e9"]}'],
 )
 def test_both_ways_of_decoding_agree(text: bytes) -> None:
-    quick = schema.decode(text)
-    value = quick.value if isinstance(quick, schema.Decoded) else quick
-    assert value == schema.loads(text)
+    quick = decoding.decode(text)
+    value = quick.value if isinstance(quick, decoding.Decoded) else quick
+    assert value == decoding.loads(text)
 
 
 @pytest.mark.parametrize("text", [b"NaN", b'{"a": Infinity}', b"[" * 5000, b"{", b"", b"\xff", b"1 2"])
 def test_what_is_no_json_is_refused_in_both(text: bytes) -> None:
-    with pytest.raises(schema.RowError, match="not JSON"):
-        schema.decode(text)
+    with pytest.raises(decoding.RowError, match="not JSON"):
+        decoding.decode(text)
 
 
 @given(st.recursive(st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
@@ -306,7 +301,7 @@ def test_depth(value: Any) -> None:
         return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
     for levels in range(4):
-        assert schema.deeper(value, levels) == (depth(value) > levels + 1), levels
+        assert decoding.deeper(value, levels) == (depth(value) > levels + 1), levels
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=8), max_size=5))

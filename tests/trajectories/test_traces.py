@@ -33,16 +33,6 @@ START = 1_790_000_000_000_000_000
 MS = 1_000_000
 
 
-@pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
-def agent(project: Project) -> Client:
-    return Client(headers={"Authorization": f"Bearer {make_key(project)}"})
-
-
 def attributes(**given: Any) -> list[dict]:
     def value(given: Any) -> dict:
         return {"intValue": str(given)} if isinstance(given, int) else {"stringValue": given}
@@ -297,6 +287,9 @@ def test_a_trace_that_cannot_be_assembled_waits_for_a_person(
     page = viewer.get(reverse("trajectories:arrivals", args=[project.slug])).content.decode()
     assert "ValueError: no such \ufffd thing" in page and trace_id(1) in page and "<button>Retry" not in page
     assert b"1 batch or trace" in viewer.get(reverse("trajectories:list", args=[project.slug])).content
+    other = make_project()
+    elsewhere = client_of(other, Role.VIEWER).get(reverse("trajectories:arrivals", args=[other.slug]))
+    assert trace_id(1) not in elsewhere.content.decode()
     again = reverse("trajectories:trace_retry", args=[project.slug, trace_id(1)])
     assert viewer.post(again).status_code == 403 and stranger.post(again).status_code == 404
     assert member.post(again).status_code == 302 and assembled() == 1

@@ -18,15 +18,10 @@ from apps.trajectories import uploads
 from apps.trajectories.importers import batches
 from apps.trajectories.models import Trajectory, Upload
 from apps.trajectories.pages import imports
-from tests.factories import make_member, make_project, make_user, row
+from tests.factories import make_member, make_user, row
 from tests.trajectories.test_importers import lines
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def project() -> Project:
-    return make_project()
 
 
 @pytest.fixture

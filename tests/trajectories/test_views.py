@@ -30,11 +30,6 @@ HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(2)>'
 
 
 @pytest.fixture
-def project() -> Project:
-    return make_project()
-
-
-@pytest.fixture
 def viewer(project: Project) -> Client:
     return as_role(project, Role.VIEWER)
 
@@ -214,8 +209,8 @@ def test_the_trend_is_drawn_from_the_roll_ups(project: Project, viewer: Client, 
     send(project, *(row(started_at=(now - timedelta(days=n)).isoformat(), usage={"cost_usd": 1.0}) for n in range(5)))
     Trajectory.objects.all().delete()  # not read
     page = viewer.get(url(project, "trend", measure=measure, tag="t")).content.decode()
-    assert f"{title} by the day" in page and "not filtered by: tag" in page
-    assert "by the hour" in viewer.get(url(project, "trend", since="24h")).content.decode()
+    assert f"{title} per day" in page and "not filtered by: tag" in page
+    assert "per hour" in viewer.get(url(project, "trend", since="24h")).content.decode()
     assert "No data in this period" in viewer.get(url(project, "trend", agent_version="77")).content.decode()
 
 
@@ -223,7 +218,7 @@ def test_a_clock_that_runs_years_ahead_does_not_squeeze_the_trend(project: Proje
     now = datetime.now(UTC)
     send(project, row(started_at=now.isoformat()), row(started_at=(now + timedelta(days=3000)).isoformat()))
     page = viewer.get(url(project, "trend")).content.decode()
-    assert "by the hour, without 1 in the future" in page
+    assert "per hour, without 1 in the future" in page
     until = (now + timedelta(days=4000)).date().isoformat()
     assert "in the future" not in viewer.get(url(project, "trend", to=until)).content.decode()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 
 from tests.workers.episodes import score_text
 from tests.workers.test_workplace_assistant import VALUES, assistant
-from workers.lib.environments import EpisodeError, is_multi_turn, load
-from workers.lib.environments.responses import response_of, row_of, to_items
+from workers.lib.environments import EpisodeError, load
+from workers.lib.environments.gym_rows import response_of, row_of
 from workers.lib.errors import SpecError
-from workers.lib.messages import from_items
+from workers.lib.messages import from_items, to_items
+from workers.lib.rollouts import replay
 
 USER = {"role": "user", "content": "Close 12."}
 TASK = {"id": "t", "messages": [USER], "expected": {"tool": "close", "args": {"id": 12}}}
@@ -24,7 +26,7 @@ EXACT = {"kind": "exact"}
 def test_a_kind_says_whether_it_has_several_turns() -> None:
     for name in ("workplace", "workplace_assistant", "customer_service"):
         spec = {"kind": "builtin", "name": name, "harness": {}, "verifier": {"kind": "tool_call"}}
-        assert load(spec).multi_turn is is_multi_turn(spec) is (name != "workplace")
+        assert load(spec).multi_turn is (name != "workplace")
     for kind, verifier in (("single_turn", {"kind": "no_call"}), ("replay", {"kind": "calls"})):
         assert load({"kind": kind, "harness": {}, "verifier": verifier}).multi_turn is (kind == "replay")
 
@@ -33,6 +35,33 @@ def test_a_kind_says_whether_it_has_several_turns() -> None:
 def test_a_single_turn_needs_a_verifier_there_is(verifier: dict) -> None:
     with pytest.raises(SpecError, match="verifier"):
         load({"kind": "single_turn", "harness": {}, "verifier": verifier})
+
+
+@pytest.mark.parametrize(
+    ("verifier", "text", "here"),
+    [
+        ({"kind": "exact"}, "four", True),
+        ({"kind": "number"}, "4", True),
+        ({"kind": "regex", "pattern": "fo"}, "four", True),
+        ({"kind": "exact"}, "four" * 10_000, False),
+        ({"kind": "math"}, "4", False),
+        ({"kind": "compose", "parts": [{"verifier": {"kind": "exact"}}]}, "four", False),
+    ],
+    ids=["exact", "number", "regex", "long", "math", "compose"],
+)
+def test_only_what_is_judged_at_once_is_judged_without_a_thread(
+    monkeypatch: pytest.MonkeyPatch, verifier: dict, text: str, here: bool
+) -> None:
+    """The other episodes wait for what is judged in their thread."""
+    environment = load({"kind": "single_turn", "harness": {}, "verifier": verifier})
+    judged_in, score = [], environment.verifier.score
+    monkeypatch.setattr(
+        environment.verifier, "score", lambda given: [judged_in.append(threading.current_thread()), score(given)][1]
+    )
+    said = [{"role": "assistant", "content": text}]
+    found = asyncio.run(replay(environment, TASK | {"expected": {"answer": 4 if text == "4" else "four"}}, said))
+    assert found.success == (len(text) < 10)
+    assert [threading.current_thread() is at for at in judged_in] == [here]
 
 
 def test_single_turn_scores_a_text_and_a_native_call_the_same() -> None:
@@ -143,9 +172,8 @@ OTHERS = st.builds(
 @given(st.lists(st.tuples(OTHERS, ASSISTANT), max_size=4))
 def test_messages_come_back_from_items_as_they_were(pairs: list[tuple[dict, dict]]) -> None:
     messages = [message for pair in pairs for message in pair]
-    items = to_items(messages)
-    assert from_items(json.loads(json.dumps(items))) == messages
-    assert response_of(messages, name="x", tools=[])["output"] == items
+    for items in (to_items(messages), response_of(messages, name="x", tools=[])["output"]):
+        assert from_items(json.loads(json.dumps(items))) == messages
 
 
 @pytest.mark.parametrize("items", [None, 3, [3], {"type": "message"}])
@@ -161,11 +189,12 @@ def test_hostile_items_never_raise(items: list[dict]) -> None:
 
 
 def test_a_row_keeps_what_came_with_it() -> None:
-    before = {"id": 7, "category": "c", "responses_create_params": {"temperature": 1.0}}
+    before = {"id": 7, "category": "c", "responses_create_params": {"temperature": 1.0, "instructions": "Be brief."}}
     tool = {"type": "function", "function": {"name": "close", "parameters": {"type": "object"}}}
     row = row_of(TASK | {"metadata": {"nemo_gym": before}}, [tool])
     assert row["id"] == 7 and row["category"] == "c" and row["responses_create_params"]["temperature"] == 1.0
-    assert row["responses_create_params"]["input"] == [{"type": "message", "role": "user", "content": "Close 12."}]
+    assert row["responses_create_params"]["input"] == [{"role": "user", "content": "Close 12."}]
+    assert "instructions" not in row["responses_create_params"]  # they are in the messages
     assert row["responses_create_params"]["tools"][0]["name"] == "close"
     assert row["ground_truth"] == [{"name": "close", "arguments": '{"id": 12}'}]
     assert row_of(TASK | {"expected": {"answer": "4"}}, [])["expected_answer"] == "4"

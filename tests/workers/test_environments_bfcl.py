@@ -12,7 +12,7 @@ import pytest
 from apps.evals.formats.bfcl import read
 from apps.evals.formats.rows import RowProblem, TaskRow
 from tests.workers.test_workplace_assistant import assistant
-from workers.lib.environments import bfcl, is_multi_turn, load
+from workers.lib.environments import bfcl, load
 from workers.lib.errors import SpecError
 from workers.lib.policies import RecordedPolicy
 from workers.lib.rollouts import NO_LIMITS, Finished, rollout
@@ -110,7 +110,6 @@ def test_tools_come_with_their_turn_and_a_session_goes_on_from_its_state() -> No
 
 
 def test_it_needs_the_package_and_has_its_own_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert is_multi_turn(SPEC)
     with pytest.raises(SpecError, match="bfcl_turns"):
         load(SPEC | {"verifier": {"kind": "calls"}})
     monkeypatch.undo()

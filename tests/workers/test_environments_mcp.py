@@ -13,7 +13,7 @@ from tests.workers.episodes import played
 from tests.workers.mcp_server import TOOLS, McpServer, running
 from tests.workers.test_workplace_assistant import assistant
 from workers.lib import mcp
-from workers.lib.environments import is_multi_turn, load
+from workers.lib.environments import load
 from workers.lib.errors import SpecError
 from workers.lib.mcp import McpClient, McpError
 from workers.lib.outgoing import RefusedAddress
@@ -64,7 +64,7 @@ def test_tools_are_listed_over_all_pages_and_the_session_is_ended(server: McpSer
 def test_calls_go_to_the_server_and_the_verifier_is_ours(server: McpServer) -> None:
     answers, score = play(server, assistant(("add", {"n": 2})), assistant(text="Done."))
     assert answers == ["sum\u20282 by None\n[image]"] and score.reward == 1 and score.success
-    assert server.sums == {} and is_multi_turn(spec(server))
+    assert server.sums == {} and load(spec(server)).multi_turn
 
 
 def test_what_goes_wrong_in_a_tool_is_an_observation(server: McpServer) -> None:

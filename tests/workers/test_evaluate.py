@@ -17,6 +17,8 @@ from workers.lib.environments.workplace import TOOLS
 from workers.lib.errors import JobError
 from workers.lib.policies import EnginePolicy
 from workers.lib.program import Stop, StopFlag
+from workers.lib.specs import Harness
+from workers.lib.typed import convert
 
 SAMPLE_FIELDS = {
     *("task_id", "index", "step", "phase", "output", "messages", "reward", "components", "success", "valid"),
@@ -39,7 +41,8 @@ def test_every_task_is_sampled_and_told_as_it_is_finished(make_spec: Callable[..
     # Random weights write no JSON: the verifier is the real one.
     assert all(row["reward"] == -1 and not row["valid"] for row in samples)
     assert all(1 <= row["output_tokens"] <= 6 and row["input_tokens"] > 20 for row in samples)
-    assert [row["done"] for row in progress] == list(range(13)) and {row["total"] for row in progress} == {12}
+    done = [row["done"] for row in progress]
+    assert done[0] == 0 and done[-1] == 12 and done == sorted(set(done)) and {row["total"] for row in progress} == {12}
     assert progress[-1]["label"] == "0 of 12 succeeded"
     assert events.rows()[-1]["type"] == "result" and events.rows()[-1]["metrics"] == {"samples": 12}
 
@@ -136,7 +139,7 @@ def test_the_demos_prompts_are_its_harness_and_nothing_else(
     spec["environment"]["harness"] = HARNESS
     main(spec, events, StopFlag())
     for prompt, task in zip(engine.prompts, spec["tasks"], strict=True):
-        assert prompt.messages == [*opening(HARNESS), *task["messages"]] and prompt.tools == []
+        assert prompt.messages == [*opening(convert(HARNESS, Harness)), *task["messages"]] and prompt.tools == []
 
 
 def test_masked_samples_are_told_with_their_reason(
@@ -154,4 +157,4 @@ def test_masked_samples_are_told_with_their_reason(
 
 
 def test_sampling_comes_from_the_harness() -> None:
-    assert sampling_of({"temperature": 0.3, "top_p": 0.9, "max_new_tokens": 7}) == Sampling(0.3, 0.9, 7)
+    assert sampling_of(Harness(temperature=0.3, top_p=0.9, max_new_tokens=7)) == Sampling(0.3, 0.9, 7)

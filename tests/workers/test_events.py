@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 
 from tests.workers.conftest import Recorder
@@ -35,6 +36,11 @@ def test_what_json_cannot_say_becomes_null(events: Recorder) -> None:
     metric, sample = events.rows()
     assert metric["values"] == {"a": None, "b": None, "c": 1.0}
     assert sample["messages"] == [{"n": None}] and sample["pair"] == [1, None]
+
+
+def test_numbers_of_numpy_are_numbers(events: Recorder) -> None:
+    events.metric(1, {"a": np.float64(0.5), "b": np.float64("nan"), "c": {"d": np.float64("inf")}})
+    assert events.rows()[0]["values"] == {"a": 0.5, "b": None, "c": {"d": None}}
 
 
 @pytest.mark.parametrize("text", ["two\nlines", "é ü 漢", "\x00\x1b", "\u2028", "\ud800"])

@@ -30,6 +30,7 @@ from workers.lib.messages import (
     native_calls,
     normalise,
     read_json,
+    read_repeated,
     reasoning_of,
     same_call,
     same_value,
@@ -40,6 +41,7 @@ from workers.lib.messages import (
     to_text,
     tool_names,
     unpacked,
+    without_reasoning,
 )
 from workers.lib.messages.json_text import is_json
 
@@ -129,6 +131,44 @@ def test_what_is_not_a_call_is_an_answer(text: str) -> None:
     assert calls_of(assistant(text)) == []
 
 
+CALL, OTHER_CALL = to_text("close", ARGS), to_text("delete", {})
+TAGGED = f"<tool_call>{CALL}</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Done.", "Done."), ("I think <b>so", "I think <b>so"), ("", ""), ("<think>hm</think>Done.", "Done."),
+        ("<think>\nhm\n</think>\n\nDone.", "Done."), ("<THINKING>hm</THINKING> Done.", "Done."), ("<think></think>Done.", "Done."),
+        ("hm, so.\n</think>\nDone.", "Done."), ("hm</think>Done.", "Done."), ("<think>never closed", ""), ("<think>a<think>b</think>c", "c"),
+        ("<think>a</think>b<think>c</think>d", "b d"), ("Use a <think> tag: 5", "Use a <think> tag: 5"), ("a\n<think>b</think>c", "a c"),
+        ("<answer>a</answer><think><answer>b</answer></think>", "<answer>a</answer>"),
+        ('text.replace("<think>", "").split("</think>")', 'text.replace("<think>", "").split("</think>")'),
+        ("Write `</think>` at the end", "Write `</think>` at the end"),
+        ('{"a": "x <think>y</think>\\n<think>"}', '{"a": "x <think>y</think>\\n<think>"}'),
+    ],
+)  # fmt: skip
+def test_reasoning_in_an_answer_is_no_part_of_it(text: str, answer: str) -> None:
+    assert len(without_reasoning(text)) == len(text)
+    assert without_reasoning(text).strip().split() == answer.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "tools"),
+    [
+        (f"<think>{TAGGED}</think>I would rather not.", []), (f"<think>{TAGGED}", []), (f"<think>{CALL}</think>", []),
+        (f"<think>Close it.</think>\n{CALL}", ["close"]), (f"<think>{OTHER_CALL}?</think>\n{TAGGED}", ["close"]),
+        (f"{OTHER_CALL}? No.\n</think>\n```json\n{CALL}\n```", ["close"]),
+    ],
+)  # fmt: skip
+def test_what_a_model_only_thinks_of_is_no_call(text: str, tools: list[str]) -> None:
+    assert [call.tool for call in calls_of(assistant(text))] == tools
+
+
+def test_all_values_of_a_repeated_name_can_be_seen() -> None:
+    assert read_repeated('{"a": 1, "a": {"b": 2, "b": 3}, "c": 4}') == {"a": [1, {"b": [2, 3]}], "c": 4}
+
+
 def test_only_the_assistant_makes_calls() -> None:
     for role in ("user", "tool", "system"):
         assert calls_of({"role": role, "content": to_text("close", ARGS)}) == []
@@ -156,6 +196,22 @@ def test_only_the_assistant_makes_calls() -> None:
         (assistant(None, {"function": {"name": 3}}), "broken call: a tool call has no name"),
         (assistant(None, "close"), "broken call: a tool call has no name"),
         (assistant(to_text("close", ARGS), {}), "broken call: a tool call has no name"),
+        # Two readers would run two different calls.
+        (
+            assistant(None, {"function": {"name": "close", "arguments": '{"a": 1, "a": 2}'}}),
+            "broken JSON: the arguments",
+        ),
+        (assistant('{"tool": "close", "args": {"a": 1}, "args": {"a": 2}}'), "broken JSON: the text"),
+        (assistant('{"tool": "close", "name": "open", "args": {}}'), "broken call: it names two tools"),
+        (
+            assistant('{"tool": "close", "args": {"a": 1}, "arguments": {"a": 2}}'),
+            "broken call: its arguments are given twice",
+        ),
+        (assistant(None, {"name": "close", "arguments": "{}", "parameters": {"a": 2}}), "broken call: its arguments"),
+        (
+            assistant(None, {"name": "open", "function": {"name": "close", "arguments": "{}"}}),
+            "broken call: it names two",
+        ),
     ],
 )
 def test_a_call_that_cannot_be_read_says_why_and_keeps_what_came(message: dict, problem: str) -> None:
@@ -174,7 +230,7 @@ def nested(depth: int) -> str:
     ("given", "args"),
     [
         (None, {}), ("", {}), (" \n", {}), ("{}", {}), ({}, {}), ('{"a": 1}', {"a": 1}), ({"a": [1.5, None]}, {"a": [1.5, None]}),
-        ('{"a": 1, "a": 2}', {"a": 2}),  # the last of a name that is given twice, as json.loads and most tools read it
+        ('{"a": 1, "a": 2}', None), ('{"a": 2, "a": 2}', None), ('{"b": {"a": 1, "a": 2}}', None),
         ('{"id": 9007199254740993}', {"id": 9007199254740993}),
         ("null", None), ("[1]", None), ('"{}"', None), ("{'a': 1}", None), ('{"a": 1} x', None), ('{"a": }', None),
         ('{"a": NaN}', None), ('{"a": -Infinity}', None), ('{"a": 1e999}', None), ({"a": math.nan}, None), ({"a": math.inf}, None),
@@ -322,7 +378,7 @@ def call(tool: str, args: Any) -> ToolCall:
         ({"id": 10**400}, {"id": 10**400}, True), ({"id": 10**400}, {"id": 10**400 + 1}, False),
         ({"a": 0.1}, {"a": 0.1}, True), ({"a": 0.1}, {"a": 0.2}, False), ('{"a": 1}', {"a": 1}, True), ("", {}, True),
         ('{"a": 1,"b":2}', '{ "b": 2, "a": 1.0 }', True), ("{", "{", True), ("{", "[", False), ("{", {}, False),
-        ('{"a": 1, "a": 2}', {"a": 2}, True),
+        ('{"a": 1, "a": 2}', {"a": 2}, False),
     ],
 )  # fmt: skip
 def test_whether_two_calls_are_the_same(one: Any, other: Any, same: bool) -> None:

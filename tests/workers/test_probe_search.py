@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from workers.lib.chat_client import ChatError
 from workers.lib.probes import Cheat, Options, Report, attack
@@ -108,14 +108,14 @@ def drawn(seed: int, width: float, bonus: Any = lambda text: 0.0) -> Any:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_luck_is_no_finding_and_a_slope_in_noise_is_one(seed: int) -> None:
-    judge = replace(LIST_ONLY, stochastic=True)
+    judge = structs.replace(LIST_ONLY, stochastic=True)
     assert attack(drawn(seed, 0.1), TASKS, options=judge).failed == []
     found = failed(attack(drawn(seed, 0.1, lambda text: 0.4 * ("sorry" in text)), TASKS, options=judge))
     assert found.keys() == {"apology"}
 
 
 def test_a_model_whose_verdicts_change_too_often_is_found() -> None:
-    found = failed(attack(drawn(0, 0.8), TASKS, options=replace(LIST_ONLY, stochastic=True)))
+    found = failed(attack(drawn(0, 0.8), TASKS, options=structs.replace(LIST_ONLY, stochastic=True)))
     assert found["determinism"] == "high"
     assert failed(attack(drawn(0, 0.1), TASKS, options=LIST_ONLY))["determinism"] == "high"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from workers.lib import probes
 from workers.lib.probes import Options, Report, Scorer, promises_of
@@ -26,7 +26,7 @@ def attack(
     score: Scorer, tasks: list[dict], samples: list[dict] | None = None, options: Options | None = None
 ) -> Report:
     """By the list alone: the search has tests of its own."""
-    return probes.attack(score, tasks, samples, replace(options or Options(), search_scores=0))
+    return probes.attack(score, tasks, samples, structs.replace(options or Options(), search_scores=0))
 
 
 def tool(name: str, dangerous: bool = False, **properties: dict) -> dict:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.workers.conftest import Recorder, typed
@@ -24,6 +23,7 @@ from workers.lib.environments.workplace_assistant import own_tasks
 from workers.lib.errors import SpecError
 from workers.lib.outgoing import TooMuch
 from workers.lib.policies import EnginePolicy, PolicyError, Reply
+from workers.lib.posts import Answer, NoAnswer, TooLate
 from workers.lib.program import StopFlag
 from workers.lib.prompting import as_text
 from workers.lib.rollouts import EXCEEDED, Finished, Limits, rollout, stream
@@ -48,6 +48,9 @@ class Scripted:
 
     async def responds(self) -> bool:
         return self.alive
+
+    def forget(self, key: int) -> None:
+        pass
 
     async def answer(
         self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
@@ -121,12 +124,12 @@ def test_a_policy_that_fails_masks_with_its_reason() -> None:
 
 
 def test_a_tool_that_crashes_is_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from workers.lib.environments.workplace_assistant import office
+    from workers.lib.environments.workplace_assistant import handlers
 
     def crash(*_: object) -> None:
         raise OSError("/secret/path is gone")
 
-    monkeypatch.setitem(office.HANDLERS, "analytics_total_visits_count", crash)
+    monkeypatch.setitem(handlers.HANDLERS, "analytics_total_visits_count", crash)
     done = one(Scripted(lambda messages: LOOK if len(messages) == 2 else assistant(text="Done.")))
     told = done.rollout.messages[1]["content"]
     assert "The tool failed (OSError)" in told and "secret" not in told
@@ -136,10 +139,10 @@ def test_a_tool_that_crashes_is_an_observation(monkeypatch: pytest.MonkeyPatch) 
 def test_a_verifier_that_crashes_or_hangs_masks_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     from workers.lib.environments import workplace_assistant
 
-    def crash(_: object) -> Score:
+    def crash(*_: object) -> Score:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(workplace_assistant, "compared", crash)
+    monkeypatch.setattr(workplace_assistant.WorkplaceEpisode, "compared", crash)
     done = one(Scripted(by_gold))
     assert done.score.masked and done.score.mask_reason == "The verifier failed: ZeroDivisionError: by zero"
 
@@ -171,12 +174,13 @@ def test_hostile_messages_are_the_agents_fault_and_can_be_stored(message: Any) -
 
 
 def test_a_reader_that_stops_leaves_nothing_running() -> None:
-    policy, closed = Scripted(by_gold, wait=0.01), []
+    policy, begun, closed = Scripted(by_gold, wait=0.01), [], []
     environment = load(SPEC)
     opened = environment.open
 
     def watched(task: dict, state: dict | None = None) -> Any:
         episode = opened(task, state)
+        begun.append(episode)
 
         async def close() -> None:
             closed.append(episode)
@@ -192,7 +196,12 @@ def test_a_reader_that_stops_leaves_nothing_running() -> None:
                 break
         return len(asyncio.all_tasks()) - 1
 
-    assert asyncio.run(run()) == 0 and policy.open == 0 and 8 <= len(closed) <= 16
+    assert (
+        asyncio.run(run()) == 0
+        and policy.open == 0
+        and len(begun) >= 8
+        and sorted(map(id, closed)) == sorted(map(id, begun))
+    )
 
 
 @pytest.mark.parametrize("bad", [{"id": "x"}, {"id": "x", "messages": 3}, TASK | {"messages": [3]}])
@@ -206,23 +215,23 @@ def test_a_task_that_cannot_be_opened_is_masked_and_harms_no_other(bad: dict) ->
 ENGINE = Server(base_url="http://127.0.0.1:1/v1", model="m", allow_private=True)
 
 
-def chat(*answers: httpx2.Response | Exception, alive: bool = False) -> tuple[Finished, list[dict]]:
+def chat(*answers: Answer | Exception, alive: bool = False) -> tuple[Finished, list[dict]]:
     seen: list[dict] = []
     left = iter(answers)
 
-    def handle(request: httpx2.Request) -> httpx2.Response:
-        body = json.loads(request.content)
+    async def post(data: bytes) -> Answer:
+        body = json.loads(data)
         if body["messages"][0]["content"] == "Hi":  # the question that tells a hung server from a slow answer
-            return completion(assistant(text="H")) if alive else httpx2.Response(503)
+            return completion(assistant(text="H")) if alive else Answer(503)
         seen.append(body)
-        answer = next(left)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        found = next(left)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def run() -> Finished:
         async with ChatPolicy(ENGINE, Sampling(max_new_tokens=9)) as policy:
-            policy.client.http._transport = httpx2.MockTransport(handle)
+            policy.client.posts.post = post  # type: ignore[method-assign]
             policy.client.sleep = no_wait
             return await rollout(policy, load(SPEC).open(TASK), Limits())
 
@@ -233,9 +242,13 @@ async def no_wait(seconds: float) -> None:
     pass
 
 
-def completion(message: Any, finish: str = "stop") -> httpx2.Response:
+def answer(text: str, status: int = 200) -> Answer:
+    return Answer(status, text.encode())
+
+
+def completion(message: Any, finish: str = "stop") -> Answer:
     usage = {"prompt_tokens": 5, "completion_tokens": 2}
-    return httpx2.Response(200, json={"choices": [{"message": message, "finish_reason": finish}], "usage": usage})
+    return answer(json.dumps({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}))
 
 
 def test_the_chat_policy_sends_tools_and_results() -> None:
@@ -246,21 +259,19 @@ def test_the_chat_policy_sends_tools_and_results() -> None:
 
 
 def test_a_busy_server_is_tried_again() -> None:
-    busy = httpx2.Response(429, headers={"retry-after": "0"})
-    done, seen = chat(
-        busy, httpx2.ConnectError("no"), httpx2.Response(503), completion(assistant(text="No."), "length")
-    )
+    busy = Answer(429, headers={"retry-after": "0"})
+    done, seen = chat(busy, NoAnswer("no"), Answer(503), completion(assistant(text="No."), "length"))
     assert len(seen) == 4 and done.score.reward == 0 and done.truncated
 
 
 @pytest.mark.parametrize(
     ("answers", "reason", "tries"),
     [
-        ([httpx2.Response(500)] * 6, "no answer in 6 tries (HTTP 500)", 6),
-        ([httpx2.Response(413, text="too long")], "refused the request (HTTP 413): too long", 1),
-        ([httpx2.ReadTimeout("slow")], "no answer within 120 s", 1),
-        ([httpx2.Response(200, json={"choices": []})], "not a chat completion", 1),
-        ([httpx2.Response(200, text="<html>")], "not a chat completion", 1),
+        ([Answer(500)] * 6, "no answer in 6 tries (HTTP 500)", 6),
+        ([answer("too long", 413)], "refused the request (HTTP 413): too long", 1),
+        ([TooLate("slow")], "no answer within 120 s", 1),
+        ([answer('{"choices": []}')], "not a chat completion", 1),
+        ([answer("<html>", 200)], "not a chat completion", 1),
     ],
 )
 def test_a_server_that_gives_no_answer_masks(answers: list, reason: str, tries: int) -> None:
@@ -274,11 +285,11 @@ BROKEN = {"tool_calls": [{"id": "c", "function": {"name": "x", "arguments": "{"}
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        ([httpx2.ReadTimeout("slow")], "time"),
+        ([TooLate("slow")], "time"),
         ([TooMuch("more than 2 MiB", "size")], "size"),
         ([TooMuch("no end within 120 s", "time")], "time"),
-        ([completion(made(TASK)[0]), httpx2.Response(400, text="This model's maximum context length is 9")], "context"),
-        ([completion(made(TASK)[0]), httpx2.Response(400, text="bad grammar")], "refused"),
+        ([completion(made(TASK)[0]), answer("This model's maximum context length is 9", 400)], "context"),
+        ([completion(made(TASK)[0]), answer("bad grammar", 400)], "refused"),
     ],
 )
 def test_an_answer_or_a_conversation_beyond_what_its_server_takes_fails(answers: list, reason: str) -> None:
@@ -294,7 +305,7 @@ def test_a_call_with_broken_arguments_is_sent_back_in_a_form_that_servers_take()
 
 def test_a_server_that_refuses_the_key_ends_the_job() -> None:
     with pytest.raises(PolicyError, match="refused the key"):
-        chat(httpx2.Response(401, text="bad key"))
+        chat(answer("bad key", 401))
 
 
 def test_an_engine_without_an_address_is_refused() -> None:

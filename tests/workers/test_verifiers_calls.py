@@ -73,6 +73,20 @@ def test_a_right_call_is_right_in_every_form(answer: dict | str) -> None:
     assert sum(found.components.values()) == pytest.approx(1.0) and found.details == []
 
 
+ADDRESSES = ["a.b@x.org", "https://x.org/a_b?c=d-e", "/home/ann/a_b.txt", "www.x-y.org", "C:\\\\a_b"]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_all_of_an_address_counts(address: str) -> None:
+    expected = BOOK | {"args": BOOK["args"] | {"note": address}}
+
+    def success(note: str) -> bool:
+        return score(expected, native(("rooms.book", BOOK["args"] | {"note": note}))).success
+
+    assert success(address) and success(address.upper())
+    assert not any(success(address.replace(mark, other)) for mark in ".-_/" if mark in address for other in ("", "*"))
+
+
 @pytest.mark.parametrize(
     ("answer", "reward", "fault"),
     [

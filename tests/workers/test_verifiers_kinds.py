@@ -100,6 +100,21 @@ CITY = {"answer": ["Bern", "Berne"]}
             ({"kind": "number", "answer_in": "last_number"}, given, {"answer": gold}, right)
             for given, gold, right in (
                 ("it is 3/4", 4, False),
+                *(
+                    ("5-7", 7, False),
+                    ("5–7", 7, False),
+                    ("±5", 5, False),
+                    ("-$5", 5, False),
+                    ("-$5", -5, True),
+                    ("- $5", 5, False),
+                ),
+                *(
+                    ("it costs $5", 5, True),
+                    ("so 9-4=5", 5, True),
+                    ("it is -5", -5, True),
+                    ("at 10:30", 30, False),
+                    ("≈5", 5, True),
+                ),
                 ("it is 3/4.", 0.75, True),
                 ("it is 3 / 4", "3/4", True),
                 ("it is 50%", 50, False),
@@ -125,7 +140,7 @@ CITY = {"answer": ["Bern", "Berne"]}
                 ("\\frac{3}{4}", 4, False),
                 ("\\frac{3}{4}", 0.75, True),
                 ("1\\frac{4}{5}", 1.8, True),
-                ("5-3", 3, True),
+                ("5-3", 3, False),
                 ("it is -3.", -3, True),
                 ("x=-3", -3, True),
                 ("it is .5", 0.5, True),
@@ -161,7 +176,28 @@ CITY = {"answer": ["Bern", "Berne"]}
         ({"kind": "number", "answer_in": "boxed"}, "so \\boxed{12}", {"answer": 12}, True),
         ({"kind": "regex", "pattern": r"^\d{4}$"}, "2024", {}, True),
         ({"kind": "regex", "pattern": "sorry", "case": False, "absent": True}, "I am SORRY", {}, False),
-        ({"kind": "regex", "pattern": "a.*b", "full": True}, "a\nb", {}, True),
+        ({"kind": "regex", "pattern": "a.*b", "full": True}, "a\nb", {}, False),
+        ({"kind": "regex", "pattern": "(?s)a.*b", "full": True}, "a\nb", {}, True),
+        ({"kind": "regex", "pattern": "total: .* EUR"}, "total: none\n\n5 EUR", {}, False),
+        ({"kind": "exact", "pattern": "answer: (.*)", "values": ["4"]}, "answer: 4\nor 5", {}, True),
+        ({"kind": "json", "schema": {"pattern": "^a.b$"}}, '"a\\nb"', {}, False),
+        ({"kind": "json"}, '{"n": -1, "n": 1}', {}, False),
+        # Only the answer is judged, not what was thought; who asks for the form sees all of it.
+        ({"kind": "exact", "answer_in": "tags", "values": ["4"]}, "<think><answer>4</answer></think>", {}, False),
+        ({"kind": "exact", "answer_in": "tags", "values": ["4"]}, "<think>maybe <answer>4</answer>", {}, False),
+        ({"kind": "exact", "answer_in": "boxed", "values": ["4"]}, "<think>\\boxed{4}</think>\nno idea", {}, False),
+        ({"kind": "exact", "values": ["4"]}, "<think>3? No.</think>\n4", {}, True),
+        ({"kind": "exact", "values": ["Müller"]}, "Mu\u0308ller", {}, True),
+        ({"kind": "math", "values": ["4"]}, "<think>\\boxed{4}</think>", {}, False),
+        ({"kind": "json"}, '<think>{}</think>\n{"a": 1}', {}, True),
+        ({"kind": "json"}, "<think>{}</think>", {}, False),
+        (
+            {"kind": "constraints", "constraints": [{"type": "number_words", "relation": "less than", "num_words": 2}]},
+            "<think>one two three</think>yes",
+            {},
+            True,
+        ),
+        ({"kind": "regex", "pattern": "^<think>.*</think>\\s*yes$"}, "<think>so</think> yes", {}, True),
         ({"kind": "regex"}, "yes", {"pattern": "yes|no"}, True),
         ({"kind": "json"}, "[1, 2]", {}, True),
         ({"kind": "json"}, "null", {}, True),
@@ -311,6 +347,15 @@ def test_states(state: dict, options: dict, reward: float, detail: str) -> None:
     assert found.reward == reward and (not detail or found.details[0].startswith(detail)), found.details
 
 
+@pytest.mark.parametrize(
+    ("given", "options", "right"),
+    [(["a", "b"], {}, True), (["b", "a"], {}, False), (["b", "a"], {"unordered": ["queue"]}, True), (["a", "a"], {"unordered": ["queue"]}, False)],
+)  # fmt: skip
+def test_a_list_of_values_has_an_order_unless_its_field_has_none(given: list, options: dict, right: bool) -> None:
+    state, wanted = ({"rows": [{"id": 1, "queue": queue}]} for queue in (given, ["a", "b"]))
+    assert score({"kind": "state", **options}, "", state=state, expected_state=wanted).success is right
+
+
 # Trajectories
 
 
@@ -360,6 +405,10 @@ JUDGE = {"kind": "judge", "rubric": "Is it polite?"}
 @pytest.mark.parametrize(
     ("answers", "votes", "reward"),
     [
+        (['```json\n{"score": 8}\n```'], 1, 0.8),
+        (['<think>Perhaps {"score": 10}?</think>\n\n{"score": 8}'], 1, 0.8),
+        (['```json\n{"score": 8}\n``` or {"score": 9}'], 1, None),
+        (['{"score": 0, "score": 10}'], 1, None),
         ([{"score": 8, "reason": "polite"}], 1, 0.8),
         ([{"score": 8}, {"score": 2}, {"score": 9}], 3, 0.8),
         ([{"score": 8}, "10", {"score": 9}], 3, 0.85),
@@ -420,6 +469,29 @@ def test_a_group_is_graded_together_and_equal_works_get_the_same() -> None:
 def test_a_group_without_a_usable_ranking_is_masked(answer: Any) -> None:
     judge = build(JUDGE | {"mode": "group"}, clients={"ask": says(answer)[0]})
     assert all(score.masked for score in judge.score_group([rollout("a"), rollout("b")]))
+
+
+@pytest.mark.parametrize(
+    ("works", "rewards"),
+    [
+        (["a", "b", "BREAK"], [0.5, 0.5, 0.0]), (["a", "BREAK", "a", "BREAK!"], [None, 0.0, None, 0.0]),
+        (["BREAK", "BREAK!"], [0.0, 0.0]), (["a", "b"], [0.5, 0.5]), (["a", "DOWN"], [None, None]),
+    ],
+)  # fmt: skip
+def test_who_breaks_the_judge_of_a_group_fails_alone(works: list[str], rewards: list[float | None]) -> None:
+    down = [False]
+
+    def ask(messages: list[dict]) -> str:
+        prompt = messages[-1]["content"]
+        down[0] = down[0] or "DOWN" in prompt
+        if down[0]:
+            raise ConnectionError("gone")
+        names = [line.split()[1] for line in prompt.splitlines() if line.startswith("BEGIN W")]
+        return "no verdict" if "BREAK" in prompt else json.dumps({"scores": dict.fromkeys(names, 0.5)})
+
+    judge = build(JUDGE | {"mode": "group"}, clients={"ask": ask})
+    found = judge.score_group([rollout(work) for work in works])
+    assert [score.reward for score in found] == rewards and not any(score.success for score in found)
 
 
 # Reward models and labels

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from workers.lib.environments import gold_calls, load
 from workers.lib.environments.workplace_assistant import WorkplaceAssistant, own_tasks
-from workers.lib.environments.workplace_assistant.office import HANDLERS
+from workers.lib.environments.workplace_assistant.handlers import HANDLERS
 from workers.lib.environments.workplace_assistant.tables import COLUMNS, CRM, invented, read_tables
 from workers.lib.environments.workplace_assistant.tools import PARAMETERS, TOOLS
 from workers.lib.errors import SpecError
 from workers.lib.messages import from_items
 from workers.lib.rollouts import replay
+from workers.lib.specs import Environment, Harness
 from workers.lib.verifiers import Score
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "workplace_assistant"
@@ -78,7 +79,8 @@ def shared(name: str) -> list[dict]:
 @pytest.fixture
 def theirs() -> WorkplaceAssistant:
     shared("example.jsonl")
-    return WorkplaceAssistant({"config": {"now": "2023-11-30 23:59:00"}}, tables=read_tables(SHARED / "csv_data"))
+    spec = Environment(kind="builtin", config={"now": "2023-11-30 23:59:00"}, harness=Harness(), verifier={})
+    return WorkplaceAssistant(spec, tables=read_tables(SHARED / "csv_data"))
 
 
 def test_the_tools_are_those_of_the_rows() -> None:

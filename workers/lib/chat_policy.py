@@ -8,17 +8,23 @@ from workers.lib.engines import Sampling
 from workers.lib.environments.episodes import as_assistant
 from workers.lib.messages import arguments_of
 from workers.lib.policies import PolicyError, Reply
+from workers.lib.prompting import as_text
 from workers.lib.specs import Server
+from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, usage_of
 
 
 class ChatPolicy:
-    """To be closed with `aclose`, or used with `async with`. Raises SpecError, ChatError."""
+    """To be closed with `aclose`, or used with `async with`. `account`: a limit that is shared with others, in place of the
+    engine's own. Raises SpecError, ChatError."""
 
     shares_time = False
 
-    def __init__(self, engine: Server, sampling: Sampling) -> None:
+    def __init__(self, engine: Server, sampling: Sampling, account: Account | None = None) -> None:
         server = chat_server(engine, "engine")
         self.client, self.sampling = AsyncChatClient(server, concurrency=engine.concurrency), sampling
+        account = account or Account(most_tokens=engine.most_tokens, most_usd=engine.most_usd)
+        self.meter = Meter(Price(*engine.price), account=account)
+        self.as_text = engine.dialect == "text"
 
     async def __aenter__(self) -> ChatPolicy:
         return self
@@ -29,6 +35,9 @@ class ChatPolicy:
     async def aclose(self) -> None:
         await self.client.aclose()
 
+    def forget(self, key: int) -> None:
+        """Nothing is kept between turns."""
+
     async def responds(self) -> bool:
         return await self.client.responds()
 
@@ -36,6 +45,8 @@ class ChatPolicy:
         self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
     ) -> Reply:
         turn = sum(message["role"] == "assistant" for message in messages)
+        if self.as_text:
+            messages, tools = as_text(messages, tools), []
         body = {
             "messages": [_readable(message) for message in messages],
             "temperature": self.sampling.temperature,
@@ -43,12 +54,25 @@ class ChatPolicy:
             "max_tokens": self.sampling.max_new_tokens if most is None else min(most, self.sampling.max_new_tokens),
             "seed": seed,
         }
+        body |= {"tools": tools} if tools else {}
+        asked = estimate(body["messages"], tools)
+        most_cost = Usage(asked, body["max_tokens"])
         try:
-            found, latency_ms = await self.client.ask(body | ({"tools": tools} if tools else {}))
+            await self.meter.book(most_cost)
+        except Spent as error:
+            raise PolicyError(f"{error} The samples so far are kept.", final=True) from error
+        used = most_cost
+        try:
+            found, latency_ms = await self.client.ask(body)
+            text = found["choices"][0]["message"].get("content")
+            used = usage_of(found.get("usage"), asked=asked, text=text if isinstance(text, str) else "")
         except ChatError as error:
+            used = Usage(asked if error.paid else 0)
             # What the server refuses in the first turn is the task's request, later it is what the agent wrote or brought.
             limit = error.limit if turn or error.limit in ("time", "size") else ""
             raise PolicyError(str(error), error.final, limit) from error
+        finally:  # also where the episode's time is over while the server still answers
+            self.meter.settle(most_cost, used)
         choice, usage = found["choices"][0], found.get("usage")
         counts = usage if isinstance(usage, dict) else {}
         said = as_assistant(choice["message"], 1 + turn)

@@ -6,11 +6,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from workers.lib.chat_client import ChatClient, ChatServer
-from workers.lib.environments import REMOTE
 from workers.lib.errors import SpecError
 from workers.lib.messages import text_of
 from workers.lib.outgoing import RefusedAddress, check_url
-from workers.lib.specs import ModelServer
+from workers.lib.specs import REMOTE, ModelServer
 from workers.lib.typed import convert
 
 MAX_OUTPUT = 800  # tokens of an answer

@@ -9,6 +9,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 
 def _plain(value: Any) -> Any:
     """JSON has no NaN and no infinity: they become null."""
@@ -19,6 +21,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
+
+
+def encoded(event: dict[str, Any]) -> bytes:
+    """As JSON in ASCII, so that no reader takes a separator of Unicode for the end of the line. msgspec is ten times as fast, but
+    escapes nothing, and knows neither the numbers of numpy nor half an emoji."""
+    try:
+        line = msgspec.json.encode(event)
+    except (UnicodeEncodeError, TypeError):
+        line = b""
+    return line if line and line.isascii() else json.dumps(_plain(event), separators=(",", ":")).encode()
 
 
 class Emitter:
@@ -32,8 +44,7 @@ class Emitter:
 
     def emit(self, type: str, **fields: Any) -> None:
         self.seq += 1
-        event = {"type": type, "seq": self.seq, "at": datetime.now(UTC).isoformat(), **_plain(fields)}
-        line = json.dumps(event, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+        line = encoded({"type": type, "seq": self.seq, "at": datetime.now(UTC).isoformat(), **fields}) + b"\n"
         while line:
             line = line[os.write(self.fd, line) :]
 

@@ -39,12 +39,13 @@ def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
         raise RefusedAddress("The address must not hold a user, a password or a #. Keys go into environment variables.")
     if parts.host == "localhost" or parts.host.endswith(".localhost"):
         check_address(ipaddress.IPv4Address("127.0.0.1"), parts.host, allow_private)
-    if literal := _literal(parts.host):
+    if literal := address_in(parts.host):
         check_address(literal, parts.host, allow_private)
     return parts
 
 
-def _literal(host: str) -> Address | None:
+def address_in(host: str) -> Address | None:
+    """Of a host that is no name."""
     try:
         return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -83,8 +84,8 @@ def allowed(found: list[tuple], host: str, allow_private: bool) -> list[str]:
     return addresses
 
 
-def _unknown(host: str, error: OSError) -> httpcore2.ConnectError:
-    return httpcore2.ConnectError(f"{host} cannot be found: {error.strerror or error}")
+def unknown_host(host: str, error: OSError | UnicodeError) -> httpcore2.ConnectError:
+    return httpcore2.ConnectError(f"{host} cannot be found: {getattr(error, 'strerror', '') or error}")
 
 
 class _Guarded(httpcore2.SyncBackend):
@@ -104,7 +105,7 @@ class _Guarded(httpcore2.SyncBackend):
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise _unknown(host, error) from error
+            raise unknown_host(host, error) from error
         *others, last = allowed(found, host, self.allow_private)
         for address in others:
             try:
@@ -131,7 +132,7 @@ class _AsyncGuarded(httpcore2.AnyIOBackend):
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise _unknown(host, error) from error
+            raise unknown_host(host, error) from error
         *others, last = allowed(found, host, self.allow_private)
         for address in others:
             try:
@@ -142,7 +143,7 @@ class _AsyncGuarded(httpcore2.AnyIOBackend):
 
 
 @lru_cache
-def _tls() -> ssl.SSLContext:
+def tls() -> ssl.SSLContext:
     return httpx2.create_ssl_context(trust_env=False)  # takes long to make, so that it is shared
 
 
@@ -215,10 +216,10 @@ def _plainly(response: httpx2.Response, bounds: Bounds) -> None:
 
 class _Transport(httpx2.HTTPTransport):
     def __init__(self, allow_private: bool, bounds: Bounds) -> None:
-        super().__init__(verify=_tls(), trust_env=False)
+        super().__init__(verify=tls(), trust_env=False)
         self.bounds = bounds
         # httpx2 has no argument for the network backend; its pool does.
-        self._pool = httpcore2.ConnectionPool(ssl_context=_tls(), network_backend=_Guarded(allow_private))
+        self._pool = httpcore2.ConnectionPool(ssl_context=tls(), network_backend=_Guarded(allow_private))
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         response = super().handle_request(request)
@@ -235,9 +236,9 @@ class _AsyncLine(httpx2.AsyncHTTPTransport):
     """One connection."""
 
     def __init__(self, allow_private: bool) -> None:
-        super().__init__(verify=_tls(), trust_env=False)
+        super().__init__(verify=tls(), trust_env=False)
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=_tls(), network_backend=_AsyncGuarded(allow_private), max_connections=1
+            ssl_context=tls(), network_backend=_AsyncGuarded(allow_private), max_connections=1
         )
 
 

@@ -24,11 +24,11 @@ class PatternError(ValueError):
 
 @lru_cache(maxsize=1024)
 def compiled(text: str, *, case: bool = True) -> Any:
-    """An RE2 pattern over UTF-8 bytes; `.` matches a line break, too. Raises PatternError."""
+    """An RE2 pattern over UTF-8 bytes; `.` matches no line break unless the pattern says (?s). Raises PatternError."""
     if len(text) > MAX_PATTERN:
         raise PatternError(f"has {len(text):,} characters; {MAX_PATTERN:,} are allowed")
     chosen = re2.Options()
-    chosen.log_errors, chosen.case_sensitive, chosen.dot_nl = False, case, True
+    chosen.log_errors, chosen.case_sensitive = False, case
     try:
         found = re2.compile(text.encode("utf-8", "replace"), chosen)
     except re2.error as error:

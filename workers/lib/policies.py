@@ -58,6 +58,9 @@ class Policy(Protocol):
     async def responds(self) -> bool:
         """Whether it answers a trivial question now: then a slow answer is its own doing, not that of a server which hangs."""
 
+    def forget(self, key: int) -> None:
+        """The episode of this key is over: what is kept for it can go."""
+
     async def aclose(self) -> None: ...
 
 
@@ -70,7 +73,8 @@ class _Asked:
 
 class EnginePolicy:
     """A batched engine in this process. What all open episodes ask for is generated together, those with the same prompt
-    as one, and each gets its answer as soon as it is whole. An engine that fails would fail again, so that is final."""
+    as one, and each gets its answer as soon as it is whole; `most` cuts none, since an answer beyond it has exceeded the episode's
+    limit either way. An engine that fails would fail again, so that is final."""
 
     shares_time = True
 
@@ -95,6 +99,9 @@ class EnginePolicy:
 
     async def responds(self) -> bool:
         return not self.closed
+
+    def forget(self, key: int) -> None:
+        """Nothing is kept between turns."""
 
     async def aclose(self) -> None:
         """Waits until the engine has left the batch at hand, since its model may be used for something else next."""
@@ -183,6 +190,9 @@ class RecordedPolicy:
 
     async def responds(self) -> bool:
         return True
+
+    def forget(self, key: int) -> None:
+        """Nothing is kept between turns."""
 
     async def aclose(self) -> None:
         """Nothing is held."""

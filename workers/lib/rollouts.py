@@ -17,6 +17,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 
+import uvloop
+
 from workers.lib.environments import Environment, Episode
 from workers.lib.environments.episodes import SCORED_AT_ONCE
 from workers.lib.messages import last_answer, text_of
@@ -47,16 +49,18 @@ EXCEEDED = {
     "size": "The agent's answer was larger than what is read.",
     "context": "The conversation became longer than the model's context.",
     "refused": "The model's server refused what the agent wrote.",
+    "agent error": "The agent failed and gave no answer.",
 }
-"""Stop reason → what the sample failed for: limits that the agent itself exceeded."""
+"""Stop reason → what the sample failed for: limits that the agent itself exceeded, or its own failure."""
 
 
 class _Ended(Exception):
-    """The end of a conversation that cannot go on. `masks` says why the sample does not count, "" where it failed."""
+    """The end of a conversation that cannot go on. `masks` says why the sample does not count, "" where it failed; `problem`
+    is what the policy said of its own failure."""
 
-    def __init__(self, stop_reason: str, masks: str = "") -> None:
+    def __init__(self, stop_reason: str, masks: str = "", problem: str = "") -> None:
         super().__init__(stop_reason)
-        self.stop_reason, self.masks = stop_reason, masks[:500]
+        self.stop_reason, self.masks, self.problem = stop_reason, masks[:500], problem[:500]
 
 
 @dataclass
@@ -68,6 +72,7 @@ class Finished:
     replies: list[Reply]
     stop_reason: str
     seconds: float
+    problem: str = ""  # what the policy said of the limit that it exceeded
 
     @property
     def output(self) -> str:
@@ -100,19 +105,20 @@ async def rollout(
     """
     began, replies = time.perf_counter(), list[Reply]()
     try:
-        stopped, reason = await _converse(policy, episode, limits, replies, seed, key)
-        stop_reason, reason = stopped or episode.stop_reason, reason or episode.failure
+        end = await _converse(policy, episode, limits, replies, seed, key)
+        stop_reason, reason = end.stop_reason or episode.stop_reason, end.masks or episode.failure
         async with scoring or contextlib.nullcontext():
             reason = reason or ("" if scored else "Only its time was measured.")
             score = masked(reason) if reason else await _score(episode, limits)
     finally:
+        policy.forget(key)
         await _close(episode)
     if stop_reason in EXCEEDED and not reason:
         score = failed(score, stop_reason)
     done = _rollout_of(episode, replies, stop_reason)
     if not score.messages:
         score.messages = done.messages
-    return Finished(done, score, replies, stop_reason, time.perf_counter() - began)
+    return Finished(done, score, replies, stop_reason, time.perf_counter() - began, end.problem)
 
 
 def failed(score: Score, stop_reason: str) -> Score:
@@ -125,21 +131,21 @@ def failed(score: Score, stop_reason: str) -> Score:
 
 async def _converse(
     policy: Policy, episode: Episode, limits: Limits, replies: list[Reply], seed: int, key: int
-) -> tuple[str, str]:
-    """(what ended it, why it must be masked), each "" where there is nothing."""
+) -> _Ended:
+    """What ended it; without a reason where the episode ended by itself."""
     try:
         await _turns(policy, episode, limits, replies, seed, key)
     except _Ended as end:
-        return end.stop_reason, end.masks
+        return end
     except PolicyError as error:
         if error.final:
             raise
         if error.limit and (error.limit != "time" or await policy.responds()):
-            return error.limit, ""
-        return "policy error", f"The policy gave no answer: {error}"[:500]
+            return _Ended(error.limit, problem=str(error))
+        return _Ended("policy error", f"The policy gave no answer: {error}")
     except Exception as error:  # a fault of the environment is no evidence about the model
-        return "environment error", f"The environment failed: {_said(error)}"
-    return "", ""
+        return _Ended("environment error", f"The environment failed: {_error_text(error)}")
+    return _Ended("")
 
 
 async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list[Reply], seed: int, key: int) -> None:
@@ -203,16 +209,17 @@ async def _score(episode: Episode, limits: Limits) -> Score:
     except TimeoutError:
         return masked(f"The verifier took longer than {limits.score_seconds:g} seconds.")
     except Exception as error:
-        return masked(f"The verifier failed: {_said(error)}")
+        return masked(f"The verifier failed: {_error_text(error)}")
 
 
 async def _close(episode: Episode) -> None:
     """A failing close loses nothing: the score is there, and remote sessions expire."""
     with contextlib.suppress(Exception):
-        await asyncio.wait_for(episode.close(), 10.0)
+        async with asyncio.timeout(10.0):
+            await episode.close()
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:300]
 
 
@@ -232,7 +239,7 @@ def _rollout_of(episode: Episode, replies: list[Reply], stop_reason: str) -> Rol
 
 def _unopened(task: dict, error: Exception) -> Finished:
     nothing = Rollout(task=task, messages=[], tools=[])
-    return Finished(nothing, masked(f"The task cannot be opened: {_said(error)}"), [], "environment error", 0.0)
+    return Finished(nothing, masked(f"The task cannot be opened: {_error_text(error)}"), [], "environment error", 0.0)
 
 
 async def stream(
@@ -309,7 +316,7 @@ def play(
         finally:
             await policy.aclose()
 
-    asyncio.run(run())
+    uvloop.run(run())  # asyncio's own loop takes a fifth more of the processor for a task of one question
 
 
 async def replay(environment: Environment, task: dict, messages: list[dict]) -> Score:

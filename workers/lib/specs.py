@@ -1,6 +1,6 @@
 """The specs of the programs that run as child processes. The apps write them, the programs read them (docs/jobs.md).
 
-Tasks, environments and verifiers stay JSON here: `environments.load` and `verifiers.build` check them.
+Tasks and verifiers stay JSON here: environments and `verifiers.build` check them.
 """
 
 from __future__ import annotations
@@ -9,41 +9,16 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from workers.lib.engine_specs import (  # noqa: F401 - all forms of specs can be imported from here
+    AgentEndpoint,
+    Engine,
+    Form,
+    InProcess,
+    Model,
+    ModelServer,
+    Server,
+)
 from workers.lib.typed import AtLeastOne, Count, NotNegative, Number, Positive, Share, Text, convert
-
-
-class Form(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A form without other fields than its own: a misspelt setting is an error, never a default."""
-
-
-class Model(Form, kw_only=True):
-    """`base` and `adapter` are folders (of an engine in this process)."""
-
-    base: Text
-    adapter: str | None = None
-
-
-class InProcess(Form, kw_only=True, tag_field="kind", tag="transformers"):
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    threads: Count = 0  # 0: all cores
-    batch_size: AtLeastOne = 64
-
-
-class ModelServer(Form, kw_only=True):
-    """Any OpenAI-compatible server. `api_key_env` names the environment variable with its key."""
-
-    base_url: Text
-    model: Text
-    api_key_env: str | None = None
-    timeout_s: Positive = 120.0
-    allow_private: bool = False
-
-
-class Server(ModelServer, kw_only=True, tag_field="kind", tag="openai"):
-    concurrency: AtLeastOne = 64
-
-
-Engine = InProcess | Server
 
 
 class Task(Struct):
@@ -54,12 +29,38 @@ class Task(Struct):
     expected: dict
 
 
-class Environment(Struct):
-    """What every kind of environment has; `environments.load` checks the rest."""
+class Harness(Struct, kw_only=True):
+    """What the agent brings (prompt, examples, sampling) and what bounds it. `max_turns` None: as the environment has it.
+
+    `tools` are those that run; of them, the agent is shown the definitions in `shown_tools` that have the same names.
+    """
+
+    system_prompt: str | None = None
+    examples: list[dict] = []
+    tools: list[dict] | None = None
+    show_tools: bool = True
+    shown_tools: list[dict] = []
+    temperature: NotNegative = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    max_new_tokens: AtLeastOne = 64
+    max_turns: AtLeastOne | None = None
+    max_seconds: NotNegative = 300.0
+    max_tokens: Count = 0
+
+
+REMOTE = ("remote", "mcp")  # kinds of environments whose tools another server runs
+
+
+class Environment(Struct, kw_only=True):
+    """What every kind of environment has; each checks its own `config`."""
 
     kind: Text
-    harness: dict
+    name: str = ""
+    config: dict = {}
+    harness: Harness
     verifier: dict
+    clients: dict = {}
+    allow_private: bool = False
 
 
 Tasks = Annotated[list[dict], Meta(min_length=1)]
@@ -79,9 +80,25 @@ class Job(Form, kw_only=True):
 class Evaluate(Job, kw_only=True):
     model: Model
     engine: Engine
-    environment: dict
+    environment: Environment
     tasks: Tasks
     samples_per_task: AtLeastOne
+
+
+class Side(Form, kw_only=True):
+    """One version of a playground; the environment has its prompt."""
+
+    model: Model
+    engine: Engine
+    environment: Environment
+
+
+class Playground(Job, kw_only=True):
+    """A task's `unscored` says why its answers have no score."""
+
+    sides: Annotated[list[Side], Meta(min_length=1, max_length=4)]
+    tasks: Tasks
+    samples_per_task: AtLeastOne = 1
 
 
 class Timed(Form, kw_only=True):
@@ -90,7 +107,7 @@ class Timed(Form, kw_only=True):
     id: Text
     model: Model
     engine: Engine
-    environment: dict
+    environment: Environment
 
 
 class MeasureLatency(Job, kw_only=True):
@@ -163,7 +180,7 @@ class Sft(Job, kw_only=True):
     out_dir: Text
     model: Model
     engine: InProcess = field(default_factory=InProcess)
-    environment: dict = {}
+    environment: Environment | None = None
     rows: Annotated[list[SftRow], Meta(min_length=1)]
     config: SftConfig
 
@@ -172,7 +189,7 @@ class Grpo(Job, kw_only=True):
     out_dir: Text
     model: Model
     engine: InProcess
-    environment: dict
+    environment: Environment
     tasks: Tasks
     validation_tasks: list[dict] = []
     config: GrpoConfig
@@ -189,40 +206,91 @@ class StoredSample(Form, kw_only=True):
 
 
 class Rescore(Job, kw_only=True):
-    environment: dict
+    environment: Environment
     samples: Annotated[list[StoredSample], Meta(min_length=1)]
 
 
-class ProbeOptions(Form, kw_only=True):
-    """How hard to attack, and what the verifier promises; what is not given is as in `probes.Options` (docs/probes.md)."""
+class SentAnswer(Form, kw_only=True):
+    """What an agent elsewhere said to `tasks[task]`: its turns, and the error that it ended with, if any. What it took is
+    as the agent measured it."""
 
-    margin: NotNegative | None = None
-    tolerance: NotNegative | None = None
-    noise: NotNegative | None = None
-    promises: frozenset[str] | None = None
-    dangerous: frozenset[str] | None = None
-    success_at: Number | None = None
-    multi_turn: bool | None = None
-    slack: NotNegative | None = None
-    steep: NotNegative | None = None
-    stochastic: bool | None = None
-    repeats: AtLeastOne | None = None
-    rubrics: tuple[str, ...] | None = None
-    many_medium: AtLeastOne | None = None
-    search_scores: Count | None = None
-    search_cpu_s: NotNegative | None = None
-    seed: Count | None = None
-    max_tasks: AtLeastOne | None = None
-    max_scores: AtLeastOne | None = None
+    task: Count
+    index: Count
+    turns: list[dict]
+    error: str = ""
+    latency_ms: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class ScoreAnswers(Job, kw_only=True):
+    environment: dict
+    tasks: Tasks
+    answers: Annotated[list[SentAnswer], Meta(min_length=1)]
+
+
+# Forms that any reader of JSON takes for the same; the rest only where the verifier says that it tolerates them.
+ALWAYS_PROMISED = frozenset({"key_order", "json_space", "number", "parallel_order"})
+MANY_MEDIUM = 5
+
+
+class ProbeOptions(Form, kw_only=True, frozen=True):
+    """How hard to attack, and what the verifier promises (docs/probes.md)."""
+
+    margin: NotNegative = (
+        0.02  # a wrong answer must stay this share of max(1, |right one's reward|) below the right one
+    )
+    slack: NotNegative = 0.1  # a medium finding: paid this share of the range above what the output's merit explains
+    steep: NotNegative = 0.5  # a high one
+    stochastic: bool = False  # whether the same output may get another reward each time, as a judge's
+    repeats: AtLeastOne = 8  # fresh scores that must confirm a finding where rewards vary
+    rubrics: tuple[str, ...] = ()  # texts of the verifier that a policy may have seen
+    many_medium: AtLeastOne = MANY_MEDIUM  # so many medium findings lock as a high one does
+    tolerance: NotNegative = 1e-6  # a right answer in another form may get this much less
+    noise: NotNegative = 1e-9  # two scores of one input may differ by this much
+    promises: frozenset[str] = ALWAYS_PROMISED  # names of `perturbations.PROBES` that must not lose
+    dangerous: frozenset[str] = frozenset()  # tools that do harm, besides those marked x-dangerous
+    success_at: Number | None = None  # a reward that counts as success, for verifiers that do not say so themselves
+    multi_turn: bool = False  # whether an agent may speak several times
+    max_tasks: AtLeastOne = 40
+    max_scores: AtLeastOne = 20_000  # first passes; a judge that costs money needs less
+    search_scores: Count = 1200  # scores that the search may ask for; 0: no search
+    search_cpu_s: NotNegative = 60.0  # CPU seconds of this process that it may take
+    seed: Count = 0  # of the search
 
 
 class Probe(Job, kw_only=True):
-    environment: dict
+    environment: Environment
     tasks: Tasks
     samples: list[dict] = []
     options: ProbeOptions = field(default_factory=ProbeOptions)
     server: ModelServer | None = None  # of a model prompted to cheat, for the search
     cheat_tokens: Count = 20_000  # that it may use
+
+
+class HeldText(Form, kw_only=True):
+    """What a held-out task asks."""
+
+    id: Text
+    text: Text
+
+
+class TrainedTexts(Form, kw_only=True):
+    """What a task that could train says: its requests, its demonstration."""
+
+    id: Text
+    texts: Annotated[list[Text], Meta(min_length=1)]
+
+
+class CompareMeaning(Job, kw_only=True):
+    """`known` names pairs [held, other] that are left out: a person has decided on them."""
+
+    model: Model
+    engine: Engine
+    held: Annotated[list[HeldText], Meta(min_length=1)]
+    others: Annotated[list[TrainedTexts], Meta(min_length=1)]
+    known: list[tuple[str, str]] = []
+    most: AtLeastOne = 50
 
 
 class Seed(Form, kw_only=True):
@@ -240,6 +308,94 @@ class WriteVariants(Job, kw_only=True):
     kinds: Annotated[list[Literal["paraphrase", "arguments", "edge"]], Meta(min_length=1)]
     each: AtLeastOne
     most_tokens: AtLeastOne
+
+
+class ReflectingServer(ModelServer, kw_only=True):
+    """The server whose model writes prompts; `price` as of a Server."""
+
+    price: tuple[NotNegative, NotNegative] = (0.0, 0.0)
+
+
+class SearchConfig(Form, kw_only=True):
+    """`most_calls` counts samples of the agent; the limits on tokens and money are on what servers are asked, by the agent and
+    for proposals together (0: none). `score`: what a candidate is scored by, the share of samples that succeed or their reward."""
+
+    samples_per_task: AtLeastOne = 1
+    minibatch: AtLeastOne = 3  # training tasks that one proposal is made from, and tried on first
+    most_proposals: AtLeastOne = 20
+    most_calls: AtLeastOne
+    most_tokens: Count = 0
+    most_usd: NotNegative = 0.0
+    score: Literal["success", "reward"] = "success"
+    reflection_tokens: AtLeastOne = 4096  # of one answer of the reflecting model
+    most_characters: AtLeastOne = 20_000  # of a proposal that is tried
+
+
+class UsedBefore(Form, kw_only=True):
+    """What earlier attempts of this job have used."""
+
+    calls: Count = 0
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    usd: NotNegative = 0.0
+
+
+class SearchPrompts(Job, kw_only=True):
+    """`prompt`: the system prompt that the search starts with. `evidence`: {task: what was known of the failure that it was made
+    from}. `python`: the interpreter that has GEPA."""
+
+    out_dir: Text
+    model: Model
+    engine: Engine
+    environment: Environment
+    server: ReflectingServer
+    prompt: str
+    tasks: Tasks
+    validation_tasks: Tasks
+    evidence: dict[str, str] = {}
+    config: SearchConfig
+    used: UsedBefore = field(default_factory=UsedBefore)
+    python: Text
+
+
+class ServerAddress(Form, kw_only=True):
+    """A server that is not asked for a model's answers yet. `api_key_env` as in ModelServer."""
+
+    base_url: Text
+    api_key_env: str | None = None
+    allow_private: bool = False
+
+
+class CheckServer(Job, kw_only=True):
+    """`model`: whose capabilities are looked for; the first one listed where it is empty."""
+
+    server: ServerAddress
+    server_kind: Literal["vllm", "sglang", "openai"]
+    model: str = ""
+
+
+class ServedModel(Form, kw_only=True):
+    """A folder, and how vLLM serves it: `workers.lib.vllm`. `context` 0: as the model has; `lora_slots` 0: no adapters."""
+
+    base: Text
+    name: Text
+    dtype: str = "auto"
+    context: Count = 0
+    lora_slots: Count = 0
+    max_lora_rank: AtLeastOne = 16
+    options: dict[str, Any] = {}
+
+
+class Serve(Job, kw_only=True):
+    """`command`: the vllm executable. `ports` [first, last], of which the first free one is taken; empty: any."""
+
+    command: Text
+    model: ServedModel
+    host: Text = "127.0.0.1"
+    ports: list[Count] = []
+    environment: dict[str, str] = {}
+    start_s: Positive = 1800.0  # until it must answer
+    silent_s: Positive = 180.0  # without an answer to /models, after which a process that is up counts as hung
 
 
 class Api(Form, kw_only=True):
@@ -264,7 +420,7 @@ class Request(Form, kw_only=True):
 class DemoAgent(Job, kw_only=True):
     model: Model
     engine: Engine
-    environment: dict
+    environment: Environment
     requests: Annotated[list[Request], Meta(min_length=1)]
     api: Api
     agent: AgentName
@@ -275,11 +431,17 @@ class DemoAgent(Job, kw_only=True):
 SPECS: dict[str, type[Job]] = {
     "evaluate": Evaluate,
     "measure_latency": MeasureLatency,
+    "playground": Playground,
     "sft": Sft,
     "grpo": Grpo,
     "rescore": Rescore,
+    "score_answers": ScoreAnswers,
     "probe": Probe,
     "write_variants": WriteVariants,
+    "search_prompts": SearchPrompts,
+    "check_server": CheckServer,
+    "serve": Serve,
+    "compare_meaning": CompareMeaning,
     "demo_agent": DemoAgent,
 }
 CONFIGS: dict[str, type[Training]] = {"sft": SftConfig, "grpo": GrpoConfig}
@@ -288,10 +450,6 @@ CONFIGS: dict[str, type[Training]] = {"sft": SftConfig, "grpo": GrpoConfig}
 def checked(spec: Any, kind: str) -> Any:
     """The typed spec of a program. Raises SpecError for the first field that is missing, unknown or wrong."""
     found = convert(spec, SPECS[kind])
-    if environment := getattr(found, "environment", None):
-        convert(environment, Environment, "environment")
-    for at, version in enumerate(getattr(found, "versions", [])):
-        convert(version.environment, Environment, f"versions[{at}].environment")
     for name in ("tasks", "validation_tasks"):
         for at, task in enumerate(getattr(found, name, [])):
             convert(task, Task, f"{name}[{at}]")

@@ -79,21 +79,21 @@ def _inlined(schema: Any, components: dict[str, Any]) -> Any:
 
 def _explained(text: str, value: Any, form: Any, path: str) -> FormError:
     """msgspec's sentence in ours. Where: its path below `path`, with the key in place of its “[...]”."""
-    said, _, where = text.partition(" - at `")
+    sentence, _, where = text.partition(" - at `")
     steps = [name or index for name, index in _STEP.findall(where.rstrip("`").removeprefix("$"))]
-    if said.startswith("Invalid value") and steps:  # the tag of a union: its choices are known one level up
+    if sentence.startswith("Invalid value") and steps:  # the tag of a union: its choices are known one level up
         steps, tag = steps[:-1], [steps[-1]]
     else:
         tag = []
     form, names, value = _inside(form, steps, value)
     at = _joined(path, names + tag)
-    if found := _FIELD.match(said):
+    if found := _FIELD.match(sentence):
         if found[1] == "missing required":
             return FormError(_joined(at, [found[2]]), "is missing")
         return FormError(_joined(at, [found[2]]), unknown(found[2], _fields(form, value)))
-    if said.startswith(("Invalid enum value", "Invalid value")):
+    if sentence.startswith(("Invalid enum value", "Invalid value")):
         return FormError(at, f"must be one of {', '.join(map(str, _choices(form)))}")
-    return FormError(at, _wanted(said))
+    return FormError(at, _problem(sentence))
 
 
 def unknown(name: str, known: list[str]) -> str:
@@ -104,20 +104,20 @@ def unknown(name: str, known: list[str]) -> str:
     return f"is not known{meant or '.'} Known: {', '.join(known[:SHOWN]) or 'none'}{more}"
 
 
-def _wanted(said: str) -> str:
-    if found := _LENGTH.match(said):
+def _problem(sentence: str) -> str:
+    if found := _LENGTH.match(sentence):
         kind, bound, count = found.groups()
         things = "characters" if kind == "str" else "entries"
         if bound == ">=" and count == "1":
             return "is empty"
         return f"must have {BOUNDS.get(bound or '', 'exactly')} {count} {things}"
-    if found := _EXPECTED.match(said):
+    if found := _EXPECTED.match(sentence):
         kinds, bound, limit = found.groups()
         named = " or ".join(NAMES.get(kind.strip(), kind.strip()) for kind in kinds.split("|"))
         if bound and abs(float(limit)) == LARGEST:
             return "must be a finite number"
         return f"must be {BOUNDS[bound]} {limit.removesuffix('.0')}" if bound else f"must be {named}"
-    return said[:1].lower() + said[1:]
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _joined(path: str, names: list[str | int]) -> str:

@@ -8,16 +8,18 @@ from workers.lib.chat_policy import ChatPolicy
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment
 from workers.lib.policies import EnginePolicy, Policy
-from workers.lib.specs import Engine, Model, Server, Timed
+from workers.lib.specs import AgentEndpoint, Engine, Model, Server, Timed
+from workers.lib.spending import Account
 
 AT_ONCE = 64
 BATCHES = 16  # that wait for an engine in this process: enough to put answers of about the same length together
 
 
-def open_policy(engine: Engine, model: Model, sampling: Sampling) -> Policy:
-    """From the `engine` and `model` parts of a spec. Raises SpecError, or JobError for a model that does not load."""
+def open_policy(engine: Engine, model: Model, sampling: Sampling, account: Account | None = None) -> Policy:
+    """From the `engine` and `model` parts of a spec. `account`: of a job whose questions to servers share a limit. Raises
+    SpecError, or JobError for a model that does not load."""
     if isinstance(engine, Server):
-        return ChatPolicy(engine, sampling)
+        return ChatPolicy(engine, sampling, account)
     from workers.ml.transformers_engine import TransformersEngine
 
     return EnginePolicy(TransformersEngine.load(engine, model), sampling)
@@ -44,6 +46,6 @@ def open_side_by_side(versions: Sequence[Timed], samplings: Sequence[Sampling], 
 
 def episodes_at_once(engine: Engine, environment: Environment) -> int:
     """How many are open at a time. Of one step each, they hold nothing outside while they wait for a batch."""
-    if isinstance(engine, Server):
+    if isinstance(engine, Server | AgentEndpoint):
         return engine.concurrency
     return AT_ONCE if environment.multi_turn else BATCHES * engine.batch_size

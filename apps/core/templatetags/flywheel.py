@@ -14,10 +14,23 @@ from workers.lib.messages import is_example, is_prompt, part_text
 
 register = template.Library()
 
-GOOD = {"success", "succeeded", "promote", "better", "confirmed", "frozen", "passed", "unlocked", "same"}
-BAD = {"failure", "failed", "reject", "worse", "high", "locked"}
-WARN = {"inconclusive", "open", "draft", "cancelled", "medium", "override"}
-INFO = {"running", "queued", "holdout", "adapter", "initial"}
+GOOD = {
+    "success",
+    "succeeded",
+    "promote",
+    "better",
+    "confirmed",
+    "frozen",
+    "passed",
+    "unlocked",
+    "same",
+    "healthy",
+    "enabled",
+    "delivered",
+}
+BAD = {"failure", "failed", "reject", "worse", "high", "locked", "down", "disabled"}
+WARN = {"inconclusive", "open", "draft", "cancelled", "medium", "override", "unlisted", "failing"}
+INFO = {"running", "queued", "holdout", "adapter", "initial", "waiting"}
 
 
 @register.filter
@@ -61,7 +74,7 @@ def number(value: Any) -> str:
 @register.filter
 def points(value: Any) -> str:
     """A component of a reward: signed, without needless zeros."""
-    return "–" if value is None else f"{float(value):+.3g}"
+    return "–" if value is None else f"{float(value):+.3g}" if value else "0"
 
 
 AGES = ((90, 1, "s"), (90 * 60, 60, "min"), (36 * 3600, 3600, "h"))

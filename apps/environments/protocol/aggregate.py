@@ -9,7 +9,7 @@ from typing import Any
 
 from apps.environments.protocol.bodies import Refusal
 
-TASK, ROLLOUT = "_ng_task_index", "_ng_rollout_index"
+TASK = "_ng_task_index"
 MAX_ROWS = 100_000
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from apps.environments.protocol.bodies import Refusal
+from workers.lib.environments.gym_rows import ANSWER, ASKED, TRUTH
 from workers.lib.messages import chat_tool, from_items, known_call
 
-ASKED, TRUTH, ANSWER = "responses_create_params", "ground_truth", "expected_answer"
 OURS = {"messages": list, "expected": dict, "tools": list, "metadata": dict}
 
 
@@ -19,9 +19,9 @@ def task_of(row: dict) -> dict:
     asked = row.get(ASKED)
     if not isinstance(asked, dict):
         raise _wrong(ASKED, "must be the request, an object with “input”")
-    kept = _kept(row)
-    if kept is not None:
-        return {"id": str(kept.get("key") or row.get("id") or "task")} | {name: kept[name] for name in OURS}
+    exported = _exported(row)
+    if exported is not None:
+        return {"id": str(exported.get("key") or row.get("id") or "task")} | {name: exported[name] for name in OURS}
     return {
         "id": str(row.get("id", row.get("_ng_task_index", "task"))),
         "messages": _messages(asked),
@@ -31,20 +31,20 @@ def task_of(row: dict) -> dict:
     }
 
 
-def _kept(row: dict) -> dict | None:
+def _exported(row: dict) -> dict | None:
     """Raises Refusal where there is one of ours that is not whole: it must not be scored as another task."""
     metadata = row.get("verifier_metadata")
-    kept = metadata.get("flywheel") if isinstance(metadata, dict) else None
-    if kept is None:
+    exported = metadata.get("flywheel") if isinstance(metadata, dict) else None
+    if exported is None:
         return None
     for name, kind in OURS.items():
-        if not isinstance(kept, dict) or not isinstance(kept.get(name), kind):
+        if not isinstance(exported, dict) or not isinstance(exported.get(name), kind):
             raise _wrong(
                 f"verifier_metadata.flywheel.{name}", "is missing; export the row again, or leave the block out"
             )
-    _check_objects(kept["messages"], "verifier_metadata.flywheel.messages")
-    _check_tools(kept["tools"], "verifier_metadata.flywheel.tools")
-    return kept
+    _check_objects(exported["messages"], "verifier_metadata.flywheel.messages")
+    _check_tools(exported["tools"], "verifier_metadata.flywheel.tools")
+    return exported
 
 
 def _messages(asked: dict) -> list[dict]:

@@ -49,7 +49,7 @@ def score(environment: Environment, task: dict, said: list[dict], state: dict | 
         async with asyncio.timeout(SCORE_S):
             if state is None or not environment.multi_turn:
                 return await replay(environment, task, said)
-            return await _heard(environment, task, said, state)
+            return await _score_messages(environment, task, said, state)
 
     try:
         return asyncio.run(run())
@@ -59,7 +59,7 @@ def score(environment: Environment, task: dict, said: list[dict], state: dict | 
         return masked(f"The verifier failed: {type(error).__name__}: {error}")
 
 
-async def _heard(environment: Environment, task: dict, said: list[dict], state: dict) -> Score:
+async def _score_messages(environment: Environment, task: dict, said: list[dict], state: dict) -> Score:
     episode = environment.open(task, state)
     try:
         episode.add_messages(said)

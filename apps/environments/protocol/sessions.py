@@ -63,7 +63,7 @@ def expiry() -> datetime:
 
 
 @contextmanager
-def held(environment: Environment, token: str) -> Iterator[EnvironmentSession]:
+def locked(environment: Environment, token: str) -> Iterator[EnvironmentSession]:
     """The session, for this caller alone: calls of one session run one after the other.
 
     Its state, calls and expiry are stored at the end. Raises Refusal: 400 for no such session, 409 for one in use.

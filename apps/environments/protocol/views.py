@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework.exceptions import AuthenticationFailed
 
+from apps.core import scopes
 from apps.core.api import TooManyRefused, key_of
 from apps.environments.clients import load_for
 from apps.environments.models import Environment
@@ -31,9 +32,8 @@ from apps.environments.protocol.bodies import (
 from apps.environments.protocol.guards import Use
 from apps.environments.protocol.rows import ASKED, said_in, task_of
 from apps.environments.protocol.scoring import as_members, call, score
-from workers.lib.environments.responses import to_items
 from workers.lib.errors import SpecError
-from workers.lib.messages import flat_tool
+from workers.lib.messages import flat_tool, to_items
 from workers.lib.sandbox import RETRY_AFTER_S, Busy, visiting
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ def served(method: str) -> Callable:
                 if key is None:
                     return _unknown_caller(NO_KEY)
                 request.auth = key  # type: ignore[attr-defined]
+                scopes.require(key, request, method)
                 environment = sessions.of_project(key.project, slug, version)
                 if request.method != method:
                     raise Refusal(405, f"This route takes {method}.")
@@ -67,6 +68,8 @@ def served(method: str) -> Callable:
                 response = answer({"detail": str(error.detail)}, 429)
                 response["Retry-After"] = str(error.wait)
                 return response
+            except scopes.MissingScope as error:
+                return answer({"detail": str(error.detail)}, 403)
             except AuthenticationFailed as error:
                 return _unknown_caller(str(error.detail))
             except Refusal as refusal:
@@ -137,7 +140,7 @@ def _data(row: dict) -> dict:
 @served("POST")
 def tool(request: HttpRequest, environment: Environment, tool: str) -> HttpResponse:
     args = value_of(read(request, MAX_TOOL) or b"{}")
-    with sessions.held(environment, sessions.token_of(request)) as session:
+    with sessions.locked(environment, sessions.token_of(request)) as session:
         done = call(load_for(environment), session.task, session.state, tool, args)
         session.state, session.calls = done.state, session.calls + 1
     return answer({"output": done.observation})

@@ -15,8 +15,9 @@ from typing import Any
 from django.db.models import Q
 
 from apps.core.models import Project
-from apps.evals.canonical import canonical_hash, digest_of
+from apps.evals.canonical import canonical_hash, digest_of, group_key
 from apps.evals.formats.rows import GROUP_LENGTH
+from apps.evals.holdout import judged
 from apps.evals.models import EvalSet, Split, Task
 from apps.evals.near_duplicates.text import is_slot, words
 from apps.trajectories.models import Trajectory
@@ -68,11 +69,29 @@ def of_metadata(metadata: dict[str, Any]) -> dict[str, str]:
     }
 
 
+SESSION = ("session_id", "session", "conversation_id", "thread_id", "chat_id")  # fields that say one thing
+USER = ("user_id", "user")
+
+
+def names_in(metadata: dict[str, Any]) -> set[str]:
+    """Every group that fields of a run or row name: field and value; of a session or user by each name of the field, and bare."""
+    found: set[str] = set()
+    for field, value in metadata.items():
+        for one in value if isinstance(value, list) else (value,):
+            if isinstance(one, bool) or not isinstance(one, str | int | float) or one == "":
+                continue
+            said = str(int(one)) if isinstance(one, float) and one.is_integer() else str(one).strip()
+            alias = next((names for names in (SESSION, USER) if field.lower() in names), (field,))
+            found |= {f"{name}:{said}" for name in (field, *alias)}
+            found |= {said} if len(alias) > 1 or field.lower() == "group" else set()
+    return {name[:GROUP_LENGTH] for name in found}
+
+
 def names_of(trajectory: Trajectory) -> list[str]:
-    """Every group by which a set may have held this run out: those of `groups_of`, bare ids, and its metadata."""
-    bare = [trajectory.user_id, trajectory.external_id]
-    named = [group for _, group in groups_of(trajectory)] + list(of_metadata(trajectory.metadata).values())
-    return sorted({*named, *(name[:GROUP_LENGTH] for name in bare if name)})
+    """The keys of every group by which a set may have held this run out: those of `groups_of`, its ids and its metadata."""
+    ids = names_in({"session_id": trajectory.session_id, "user_id": trajectory.user_id})
+    named = {group for _, group in groups_of(trajectory)} | ids | names_in(trajectory.metadata)
+    return sorted({group_key(name) for name in (*named, trajectory.external_id[:GROUP_LENGTH])})
 
 
 def held_out_runs(project: Project, runs: Sequence[Trajectory]) -> dict[Any, str]:
@@ -82,34 +101,38 @@ def held_out_runs(project: Project, runs: Sequence[Trajectory]) -> dict[Any, str
     own = Task.objects.holdout().filter(project=project, trajectory__in=names)
     found = dict(own.values_list("trajectory", "group"))
     return found | {
-        pk: next(name for name in some if name in held) for pk, some in names.items() if held.intersection(some)
+        pk: next(held[name] for name in some if name in held)
+        for pk, some in names.items()
+        if not held.keys().isdisjoint(some)
     }
 
 
-def held_out_among(project: Project, names: Iterable[str]) -> set[str]:
-    """Which of these groups a hold-out of the project, in whichever set, is made of."""
-    found = Task.objects.holdout().filter(project=project, group__in=list(names))
-    return set(found.order_by().values_list("group", flat=True).distinct())
+def held_out_among(project: Project, keys: Iterable[str]) -> dict[str, str]:
+    """{key: name} of those of these groups of which a hold-out of the project, in whichever set, is made."""
+    found = Task.objects.holdout().filter(project=project, group_key__in=list(keys))
+    return dict(found.order_by().values_list("group_key", "group"))
 
 
 def held_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
     """The groups of these tasks of a draft that have one in the hold-out of another set."""
     elsewhere = Task.objects.holdout().filter(project=eval_set.project).exclude(eval_set=eval_set)
     names = {name for task in tasks for name in _names(task, False)}
-    held = set(elsewhere.filter(group__in=names).values_list("group", flat=True))
+    held = set(elsewhere.filter(group_key__in=names).values_list("group_key", flat=True))
     return {task.group for task in tasks if held.intersection(_names(task, False))}
 
 
 def used_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
     """The groups of these tasks of a draft to which a task outside a hold-out of another set belongs."""
     elsewhere = Task.objects.filter(project=eval_set.project, guarded=0).exclude(eval_set=eval_set)
-    wanted = {task.group for task in tasks}
+    wanted = {group_key(task.group) for task in tasks}
     found = elsewhere.filter(groups__overlap=list(wanted)).values_list("groups", flat=True)
-    return {name for names in found for name in names} & wanted
+    used = {name for names in found for name in names}
+    return {task.group for task in tasks if group_key(task.group) in used}
 
 
 def conflicts(project: Project, tasks: Iterable[Task]) -> Iterator[tuple[Task, Task]]:
-    """(task, other) of each task that shares its request or a group with the other side of a hold-out of the project.
+    """(task, other) of each task that shares its request or a group with the other side of a hold-out of the project, or
+    that a person has judged the same task as one there.
 
     For what is held out, the others are all tasks that are not, by any of their groups; for what is not, the held-out
     ones, by any group of the task.
@@ -137,35 +160,43 @@ def refusal(project: Project, tasks: Iterable[Task]) -> Refusal | None:
     if not found:
         return None
     task, other = found[0]
-    shared = next((name for name in _names(task, False) if name == other.group), "the same request")
     more = f" So are {len(found) - 1:,} more of these tasks." if len(found) > 1 else ""
     sentence = (
-        f"“{task.key}” is held out by {other.eval_set}: both are of the group “{shared}”.{more} What belongs to a held-out "
+        f"“{task.key}” is held out by {other.eval_set}: {_shared(task, other)}.{more} What belongs to a held-out "
         "group never trains: remove it in a new version of the set, or divide that set by another group."
     )
     return Refusal(sentence, [other.canonical_hash for _, other in found])
+
+
+def _shared(task: Task, other: Task) -> str:
+    if task.canonical_hash == other.canonical_hash:
+        return "both are the same request"
+    name = next((name for name in _names(task, False) if name == other.group_key), "")
+    return f"both are of the group “{name}”" if name else "a person judged them the same task"
 
 
 def _conflicts(project: Project, tasks: Sequence[Task], *, held: bool) -> Iterator[tuple[Task, Task]]:
     if not tasks:
         return
     names = {name for task in tasks for name in _names(task, held)}
-    by_group = Q(groups__overlap=list(names)) if held else Q(group__in=list(names))
+    by_group = Q(groups__overlap=list(names)) if held else Q(group_key__in=list(names))
     others = Task.objects.filter(project=project, guarded=0 if held else 1).select_related("eval_set")
-    others = others.filter(Q(canonical_hash__in=[task.canonical_hash for task in tasks]) | by_group)
+    same = judged.same_as(project, {task.canonical_hash for task in tasks})
+    wanted = {task.canonical_hash for task in tasks}.union(*same.values())
+    others = others.filter(Q(canonical_hash__in=wanted) | by_group)
     hashes: dict[str, Task] = {}
     groups: dict[str, Task] = {}
     for other in others.defer("tools", "metadata").iterator(chunk_size=AT_ONCE):
         hashes[other.canonical_hash] = other
         groups |= dict.fromkeys(_names(other, not held), other)
     for task in tasks:
-        shared = hashes.get(task.canonical_hash) or next(
-            (groups[name] for name in _names(task, held) if name in groups), None
-        )
+        alike = (task.canonical_hash, *sorted(same.get(task.canonical_hash, ())))
+        found = [hashes[name] for name in alike if name in hashes]
+        shared = next(iter(found), None) or next((groups[name] for name in _names(task, held) if name in groups), None)
         if shared:
             yield task, shared
 
 
 def _names(task: Task, held: bool) -> list[str]:
-    """What decides: of a held-out task the group that is held out, of another all that it belongs to."""
-    return [task.group] if held else [task.group, *task.groups]
+    """The keys that decide: of a held-out task the group that is held out, of another all that it belongs to."""
+    return [group_key(name) for name in ([task.group] if held else (task.group, *task.groups))]

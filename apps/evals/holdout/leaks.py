@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from uuid import UUID
 
@@ -18,16 +18,20 @@ from django.db.models.expressions import RawSQL
 
 from apps.core.models import Project
 from apps.environments.models import Environment
+from apps.evals.canonical import group_key
 from apps.evals.models import Split, Task
 from apps.evals.near_duplicates import compare
 from apps.evals.near_duplicates.calls import words_of
 from apps.evals.near_duplicates.search import Held, HeldOut, Row, Why
 from workers.lib.messages import is_prompt
+from workers.lib.prompts import applied
 
 READ_AT_ONCE = 500
 INDEXES = 4  # hold-outs of which an index stays in this process's memory; one of 10,000 tasks takes about 150 MB
 SHOWN = 300  # characters of a request in a sentence
-REASONS = {
+JUDGED = "judged"  # by a person: `judged`
+REASONS: dict[str, str] = {
+    JUDGED: "are the same task (a person judged them so)",
     Why.SAYS: "are the same task (one contains the request of the other)",
     Why.CALLS: "are the same task (the same calls are expected)",
     Why.ALIKE: "are nearly the same task",
@@ -66,7 +70,7 @@ class Leak:
         """What is the matter with the two, as the end of a sentence about them."""
         if not self.similarity:
             return "are of one group"
-        return REASONS[Why(self.why)] + (f" ({self.similarity:.0%})" if self.why == Why.ALIKE else "")
+        return REASONS[self.why] + (f" ({self.similarity:.0%})" if self.why == Why.ALIKE else "")
 
     @property
     def theirs_is_held(self) -> bool:
@@ -79,9 +83,17 @@ def request_of(task: Task) -> str:
 
 
 def same(task: Task, other: Task) -> Leak:
-    """The two of one request (similarity 1) or of one group (0)."""
-    alike = 1.0 if other.canonical_hash == task.canonical_hash else 0.0
-    return Leak(task.key, request_of(task), request_of(other), _place(other), alike, other.canonical_hash)
+    """The two of one request (similarity 1), of one group (0), or of which a person says that they are the same task."""
+    found = Leak(task.key, request_of(task), request_of(other), _place(other), 1.0, other.canonical_hash)
+    if other.canonical_hash == task.canonical_hash:
+        return found
+    if _groups(task) & _groups(other):
+        return replace(found, similarity=0.0)
+    return replace(found, why=JUDGED)
+
+
+def _groups(task: Task) -> set[str]:
+    return {group_key(name) for name in (task.group, *task.groups)}
 
 
 def _place(task: Task) -> str:
@@ -241,8 +253,9 @@ def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:
 # What stands around every task
 
 
-def harness_rows(environment: Environment) -> Iterator[tuple[str, dict]]:
-    """What an environment adds to every prompt, as a training row: system prompt, examples, tools, configuration."""
-    row = environment.harness | {"config": environment.config}
+def harness_rows(environment: Environment, prompt: dict | None = None) -> Iterator[tuple[str, dict]]:
+    """What an environment adds to every prompt, as a training row: system prompt, examples, tools, configuration. `prompt`: a
+    prompt version's, in place of the harness's own."""
+    row = applied(environment.harness, prompt or {}) | {"config": environment.config}
     if _has_text(row):
         yield f"harness of {environment}", row

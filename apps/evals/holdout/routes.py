@@ -30,27 +30,44 @@ COUNTED: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "evals:run", "evals:learnability", "promotion:report", "reviews:detail", "reviews:export", "reviews:adjudicate",
+            "evals:open_holdout", "evals:open_compared", "evals:learnability", "promotion:report", "reviews:detail", "reviews:export", "reviews:adjudicate",
             "reviews:item", "reviews:step", "reviews:judge", "reviews:answer", "reviews:undo", "reviews:rescore",
         ),
         OUTPUTS,
     ),
+    **dict.fromkeys(("evals:run", "evals:samples"), f"{OUTPUTS}, once the person has opened them"),
+    "evals:compare": "which held-out tasks passed, once the person has opened them",
+    "evals:export_samples": "held-out tasks and outputs on them, as a file, once the person has opened them",
+    "evals_api:run_sample": "a held-out task and an output on it, with the right",
+    "evals_api:runs_compare": "which held-out tasks passed, with the right",
+    "evals:sample": "a held-out task and an output on it, once the person has opened them",
     **dict.fromkeys(("promotion:report_file", "promotion_api:gate_report"), "which held-out tasks moved"),
     "reviews:effect": "scores on labelled held-out tasks",
     "reviews:open": "outputs on held-out tasks, drawn for a review",
     "evals:show_holdout": "the held-out tasks",
     "evals:versions_with_holdout": "the held-out tasks that differ",
     "evals:export_holdout": "the held-out tasks, as a file",
+    **dict.fromkeys(("evals:meaning", "evals:meaning_decide", "evals:meaning_undo"), "held-out requests beside those like them"),
+    "evals:meaning_start": "what a server is sent of the hold-out; the pairs of the last check, where the form is wrong",
+    "evals_api:meaning_check": "held-out requests beside those like them, with the right",
+    "evals_api:meaning_checks": "what a server is sent of the hold-out, with the right",
     "evals:new_run": "scores of a model on the hold-out, once it has run",
+    "evals_api:runs": "scores of a model on the hold-out, once it has run, with the right",
+    "evals_api:run_tasks": "the held-out tasks, to an agent with the right",
+    "evals_api:run_samples": f"{OUTPUTS}, with the right",
     "evals_api:set": "the held-out tasks, with `holdout=1` and the right",
     **dict.fromkeys(
         (
             "evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
-            "evals:make_variants", "evals:export", "evals_api:tasks", "training:new",
+            "evals:make_variants", "evals:export", "evals:to_tasks", "evals_api:tasks", "training:new",
+            "training:search_new", "training:search_save", "training_api:searches",
         ),
         SIDES,
     ),
     "evals:task_from_failure": f"{RUNS}; {SIDES}",
+    "prompts:playground_new": SIDES,
+    **dict.fromkeys(("prompts:playground", "prompts:playground_status"), RUNS),
+    "prompts:playground_save_task": f"{RUNS}; {SIDES}",
     "protocol:seed_session": "that a task is held out; with the right it is opened",
     "protocol:verify": "scores of answers to held-out tasks, with the right, so many a day",
     "environments_api:grader_run": "scores of answers to held-out rows, with the right, so many a day",
@@ -59,9 +76,10 @@ COUNTED: dict[str, str] = {
 # Shows only sums over an evaluation, which was itself counted when it was asked for.
 TOTALS: dict[str, str] = dict.fromkeys(
     (
-        "dashboard:home", "evals:list", "evals:run_status", "training:list", "promotion:models", "promotion:model",
+        "dashboard:home", "evals:list", "evals:run_status", "evals:distributions", "evals:compared_distributions", "training:list", "promotion:models", "promotion:model",
         "promotion:compare", "promotion:pair", "promotion:pair_parts", "promotion:plan", "promotion:wear", "promotion_api:plan", "reviews:list", "automation:list",
-        "evals_api:sets", "promotion_api:channel", "reviews_api:reviews", "reviews_api:review",
+        "webhooks:delivery", "webhooks_api:delivery", "evals_api:sets", "promotion_api:channel", "reviews_api:reviews", "reviews_api:review",
+        "evals_api:run", "evals_api:run_cancel", "evals_api:run_finish", "promotion_api:gate_reports",
     ),
     "sums over evaluations",
 )  # fmt: skip
@@ -72,7 +90,7 @@ MASKED: dict[str, str] = dict.fromkeys(
 # Shows nothing of a hold-out: forms, settings, production in sums, jobs on other splits, and what answers with a redirect.
 NOTHING: dict[str, str] = {
     "": "healthz",
-    "core": "projects login logout settings create_key revoke_key set_member unlock_member remove_member",
+    "core": "projects login logout settings keys revoke_key set_member unlock_member remove_member",
     "otlp": "traces logs metrics langfuse_traces",
     "api": "schema docs batch",
     "environments_api": "environments environment verifiers grader_validate",
@@ -84,18 +102,37 @@ NOTHING: dict[str, str] = {
     "failures": "charts bulk classify classification_status triage modes mode_add mode_save mode_delete clusters recluster "
     "cluster_rename cluster_move cluster_decide reclassify_start reclassification_status reclassification_apply "
     "reclassification_discard measures rubric_switch rubric_diff judge_run",
-    "evals": "create new_version environment import_cancel end_batch variant_job_start variant_job_status "
+    "evals_api": "meaning_check_cancel",
+    "evals": "task_samples meaning_status meaning_stop create new_version environment import_cancel end_batch variant_job_start variant_job_status "
     "variant_job_stop confirm_task judge_variant remove_task cancel",
+    "webhooks": "list detail log edit delete switch rotate test again",
+    "webhooks_api": "webhooks webhook secret test deliveries again",
+    "prompts": "new preview try_it playground_cancel playground_save_prompt",
+    "registry": "register servers server_new managed_new server server_status server_run server_edit server_remove server_probe "
+    "server_start server_stop",
+    "registry_api": "servers server server_probe server_start server_stop model_versions model_version",
     "environments": "list new connect test_connection import_grader detail",
     "reviews": "policy policy_save score_run override queue rule verifier_new verifier_create verifier_check verifier "
     "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel probe_waive",
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
-    "training": "detail status resume cancel",
+    "training": "detail status resume cancel searches search search_status search_cancel search_resume",
+    "training_api": "search search_cancel search_resume",
     "promotion_api": "policy promote",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
     "automation": "set run",
 }
-KEYED = ("api", "evals_api", "environments_api", "hosted", "promotion_api", "reviews_api", "otlp", "protocol")
+KEYED = (
+    "api",
+    "evals_api",
+    "environments_api",
+    "hosted",
+    "promotion_api",
+    "registry_api",
+    "webhooks_api",
+    "reviews_api",
+    "otlp",
+    "protocol",
+)
 INTRO = """# Routes and the hold-out
 
 Written by `python manage.py holdout_routes`; a test compares. A look is counted once for a person (or API key), task and place,

@@ -57,12 +57,12 @@ def scores_today(project: Project) -> int:
 
 
 def held_out_like(project: Project, row: dict) -> set[str]:
-    """The canonical hashes of the held-out tasks that a row is, or is like: as a whole, or by one of its texts where it has
-    no messages. A row without text is like none."""
+    """The canonical hashes of the held-out tasks that a row is, or is like: as a whole, by a task or conversation inside it, or
+    by one of its texts where it has no messages. A row without text is like none."""
     held = Task.objects.holdout().filter(project=project)
     if not held.exists():
         return set()
-    rows = [row, *({"messages": [{"role": "user", "content": text}]} for text in _texts(row))]
+    rows = [*_rows(row), *({"messages": [{"role": "user", "content": text}]} for text in _texts(row))]
     hashes = [canonical_hash(one["messages"]) for one in rows if is_chat(one.get("messages"))]
     if same := set(held.filter(canonical_hash__in=hashes).values_list("canonical_hash", flat=True)):
         return same
@@ -70,6 +70,12 @@ def held_out_like(project: Project, row: dict) -> set[str]:
         return {leak.theirs_hash for leak in leaks.of_rows(project, [("row", one) for one in rows])}
     except ValueError:
         return set()
+
+
+def _rows(row: dict) -> list[dict]:
+    """The row, and objects directly inside it that are rows themselves."""
+    inner = [item for item in row.values() if isinstance(item, dict)] if not is_chat(row.get("messages")) else []
+    return [row, *(item for item in inner if is_chat(item.get("messages")) or "expected" in item)]
 
 
 def is_chat(messages: Any) -> bool:

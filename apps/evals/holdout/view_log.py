@@ -83,8 +83,21 @@ def record_output_view(run: EvalRun, *, by: Any) -> bool:
     """
     if run.split != Split.HOLDOUT:
         return False
-    record_seen(run.project, run.eval_set.tasks.all(), by=by, detail=f"outputs of {run.name} ({run.pk})")
+    record_seen(run.project, run.eval_set.tasks.all(), by=by, detail=_outputs(run))
     return True
+
+
+def has_opened(run: EvalRun, *, by: Any) -> bool:
+    """Whether this person (or key) has looked at the outputs of an evaluation before, or need not ask: it is of no hold-out."""
+    if run.split != Split.HOLDOUT:
+        return True
+    kind = HoldoutView.Kind.VIEW
+    return HoldoutView.objects.filter(project=run.project_id, kind=kind, detail=_outputs(run), **_who(by)).exists()
+
+
+def _outputs(run: EvalRun) -> str:
+    """The detail of a look at its outputs. The id is never cut off."""
+    return f"outputs of {run.name[:140]} ({run.pk})"
 
 
 def record_sample_views(project: Project, samples: Iterable[Sample], *, by: Any, detail: str) -> bool:

@@ -136,6 +136,12 @@ class Migration(migrations.Migration):
                 ),
                 ("samples_per_task", models.PositiveSmallIntegerField(default=8)),
                 (
+                    "answers_until",
+                    models.DateTimeField(
+                        help_text="Of an agent elsewhere: when no more of its answers are taken", null=True
+                    ),
+                ),
+                (
                     "created_by",
                     models.ForeignKey(
                         null=True,
@@ -449,6 +455,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("group", models.CharField(max_length=200)),
+                ("group_key", models.CharField(default="", editable=False, max_length=200)),
                 (
                     "groups",
                     django.contrib.postgres.fields.ArrayField(
@@ -563,6 +570,20 @@ class Migration(migrations.Migration):
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 ("index", models.PositiveSmallIntegerField()),
+                ("task_key", models.CharField(editable=False, max_length=120)),
+                ("mode", models.CharField(blank=True, help_text="A failure mode, by its slug", max_length=60)),
+                (
+                    "tools",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=64), default=list, size=None
+                    ),
+                ),
+                (
+                    "tags",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=80), default=list, size=None
+                    ),
+                ),
                 (
                     "run",
                     models.ForeignKey(
@@ -577,8 +598,44 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "ordering": ("task__key", "index"),
+                "ordering": ("task_key", "index"),
             },
+        ),
+        migrations.CreateModel(
+            name="Answer",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("index", models.PositiveSmallIntegerField()),
+                ("turns", models.JSONField(help_text="The agent's messages")),
+                (
+                    "error",
+                    models.TextField(blank=True, help_text="What the agent failed with, in its own words"),
+                ),
+                ("latency_ms", models.FloatField(null=True)),
+                ("input_tokens", models.PositiveIntegerField(null=True)),
+                ("output_tokens", models.PositiveIntegerField(null=True)),
+                ("digest", models.CharField(help_text="Of all the agent sent for it", max_length=32)),
+                ("size", models.PositiveIntegerField(help_text="Bytes")),
+                (
+                    "trajectory",
+                    models.UUIDField(help_text="The run that it came as, where it came as a trace", null=True),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="answers", to="evals.evalrun"
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name="+", to="evals.task"),
+                ),
+            ],
+        ),
+        migrations.AddConstraint(
+            model_name="answer",
+            constraint=models.UniqueConstraint(fields=("run", "task", "index"), name="one_answer_per_index"),
         ),
         migrations.AddConstraint(
             model_name="evalset",
@@ -649,7 +706,7 @@ class Migration(migrations.Migration):
             model_name="task",
             constraint=django.contrib.postgres.constraints.ExclusionConstraint(
                 deferrable=django.db.models.constraints.Deferrable["IMMEDIATE"],
-                expressions=[("project", "="), ("group", "="), ("guarded", "<>")],
+                expressions=[("project", "="), ("group_key", "="), ("guarded", "<>")],
                 name="holdout_group_never_trains",
             ),
         ),
@@ -666,6 +723,14 @@ class Migration(migrations.Migration):
                     _connector="OR",
                 ),
                 name="sample_reward_iff_not_masked",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="sample",
+            index=models.Index(
+                fields=["run", "task_key", "index"],
+                include=("task", "mode", "success", "masked", "reward"),
+                name="sample_in_order",
             ),
         ),
         # A frozen set is its digest: the database refuses every change of its tasks and of itself.
@@ -797,6 +862,185 @@ class Migration(migrations.Migration):
                 fields=("measurement", "attempt", "run", "task", "round"), name="one_timed_answer_per_turn"
             ),
         ),
+        migrations.CreateModel(
+            name="MeaningCheck",
+            fields=[
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
+                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "eval_set",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="meaning_checks", to="evals.evalset"
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-created_at",),
+                "abstract": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="MeaningPair",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("position", models.PositiveSmallIntegerField(help_text="0 is most alike")),
+                ("ours", models.CharField(max_length=64)),
+                ("theirs", models.CharField(max_length=64)),
+                ("digest", models.CharField(max_length=64)),
+                (
+                    "text",
+                    models.TextField(
+                        help_text="The text of the second that is most alike: a request of it, or its demonstration"
+                    ),
+                ),
+                ("score", models.FloatField()),
+                (
+                    "held",
+                    models.ForeignKey(
+                        null=True, on_delete=django.db.models.deletion.SET_NULL, related_name="+", to="evals.task"
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="pairs", to="evals.meaningcheck"
+                    ),
+                ),
+                (
+                    "other",
+                    models.ForeignKey(
+                        null=True, on_delete=django.db.models.deletion.SET_NULL, related_name="+", to="evals.task"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("position",),
+            },
+        ),
+        migrations.CreateModel(
+            name="MeaningVerdict",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("one", models.CharField(max_length=64)),
+                ("two", models.CharField(max_length=64)),
+                ("digest", models.CharField(max_length=64)),
+                (
+                    "verdict",
+                    models.CharField(choices=[("same", "Same task"), ("different", "Different")], max_length=10),
+                ),
+                ("removed", models.JSONField(default=dict)),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="meaning_verdicts", to="core.project"
+                    ),
+                ),
+            ],
+        ),
+        migrations.AddIndex(
+            model_name="meaningcheck",
+            index=models.Index(fields=["state", "heartbeat_at"], name="meaningcheck_by_state"),
+        ),
+        migrations.AddConstraint(
+            model_name="meaningcheck",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
+                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                    _connector="OR",
+                ),
+                name="meaningcheck_finished_iff_terminal",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="meaningcheck",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("state__in", ("queued", "running"))),
+                fields=("eval_set",),
+                name="one_active_meaning_check_per_set",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="meaningpair",
+            constraint=models.UniqueConstraint(fields=("job", "position"), name="one_meaning_pair_per_position"),
+        ),
+        migrations.AddIndex(
+            model_name="meaningverdict",
+            index=models.Index(fields=["project", "two"], name="meaning_verdict_by_two"),
+        ),
+        migrations.AddConstraint(
+            model_name="meaningverdict",
+            constraint=models.UniqueConstraint(fields=("project", "one", "two"), name="one_verdict_per_two_requests"),
+        ),
+        migrations.AddConstraint(
+            model_name="meaningverdict",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("one__lt", models.F("two"))), name="verdict_hashes_in_order"
+            ),
+        ),
         migrations.RunSQL(
             """
             CREATE FUNCTION evals_task_frozen() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -824,21 +1068,21 @@ class Migration(migrations.Migration):
             CREATE TRIGGER evals_evalset_frozen BEFORE UPDATE ON evals_evalset
                 FOR EACH ROW EXECUTE FUNCTION evals_evalset_frozen();
             CREATE UNIQUE INDEX evals_task_id_split ON evals_task (id, split);
-            CREATE INDEX evals_task_held_group ON evals_task (project_id, "group") WHERE guarded = 1;
+            CREATE INDEX evals_task_held_group ON evals_task (project_id, group_key) WHERE guarded = 1;
             CREATE FUNCTION evals_task_groups() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN
                 IF (CASE WHEN NEW.split = 'holdout'
                     THEN EXISTS (SELECT 1 FROM evals_task WHERE project_id = NEW.project_id AND guarded = 0
-                        AND groups @> ARRAY[NEW."group"]::varchar(200)[])
+                        AND groups @> ARRAY[NEW.group_key]::varchar(200)[])
                     ELSE EXISTS (SELECT 1 FROM evals_task WHERE project_id = NEW.project_id AND guarded = 1
-                        AND "group" = ANY (NEW.groups))
+                        AND group_key = ANY (NEW.groups))
                     END) THEN
                     RAISE EXCEPTION 'holdout_groups_never_trains: the task is of a group that is held out, or holds one out that trains'
                         USING ERRCODE = 'integrity_constraint_violation';
                 END IF;
                 RETURN NULL;
             END $$;
-            CREATE CONSTRAINT TRIGGER holdout_groups_never_trains AFTER INSERT OR UPDATE OF split, "group", groups ON evals_task
+            CREATE CONSTRAINT TRIGGER holdout_groups_never_trains AFTER INSERT OR UPDATE OF split, group_key, groups ON evals_task
                 DEFERRABLE INITIALLY IMMEDIATE FOR EACH ROW EXECUTE FUNCTION evals_task_groups();
             """,
             """

@@ -46,6 +46,7 @@ class Pattern:
 
     words: tuple[Word, ...]
     values: frozenset[str] = frozenset()  # words of the expected calls
+    text: str = ""
 
     @cached_property
     def forms(self) -> list[str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from apps.evals.near_duplicates.embedded import json_in, python_calls_in
 from apps.evals.near_duplicates.text import fold, words
 from workers.lib.messages import ToolCall, calls_in, native_calls, part_text, text_of
 
@@ -87,8 +90,15 @@ def expected_calls(answer: Any) -> dict | None:
 
 
 def demonstrated(answer: str) -> dict | None:
-    """{"calls": […]} that an answer in a task's or row's text makes, also in tags; None where it makes none."""
-    return expected_calls(answer) or expected_calls({"role": "assistant", "content": answer})
+    """{"calls": […]} that an answer in a task's or row's text makes or writes down: also in tags, among words, and as Python.
+    None where it makes none."""
+    return expected_calls(answer) or expected_calls({"role": "assistant", "content": answer}) or _written(answer)
+
+
+def _written(answer: str) -> dict | None:
+    found = [call for _, _, value in json_in(answer) for call in (expected_calls(value) or {"calls": []})["calls"]]
+    found = found or list(python_calls_in(answer))
+    return {"calls": found} if found else None
 
 
 def _bare(call: ToolCall) -> dict:
@@ -98,6 +108,7 @@ def _bare(call: ToolCall) -> dict:
 
 # The same calls
 
+NAMESPACES = ("functions", "function", "tools", "tool", "default", "api", "mcp")
 Argument = tuple[tuple[str, tuple[str, ...]], ...]  # (path, words) of all that one argument's value holds; () of none
 
 
@@ -149,7 +160,16 @@ def _call(call: dict) -> Call:
         if isinstance(more, list):
             values[name] = [*values.get(name, ()), *more]
     right = {name: frozenset(_arguments({name: value}) for value in some) for name, some in values.items()}
-    return Call(fold(call["tool"]), {name: some for name, some in right.items() if some and some != _NONE})
+    return Call(_tool(call["tool"]), {name: some for name, some in right.items() if some and some != _NONE})
+
+
+@lru_cache(maxsize=20_000)
+def _tool(name: str) -> str:
+    """A tool's name without its joints and what a client puts before it: calendar.create, calendar_create, functions.calendar.create."""
+    parts = [part for part in re.split(r"[\W_]+", fold(name)) if part]
+    while len(parts) > 1 and parts[0] in NAMESPACES:
+        parts.pop(0)
+    return "".join(parts) or fold(name)
 
 
 def same_calls(ours: Sequence[Call], theirs: Sequence[Call]) -> tuple | None:

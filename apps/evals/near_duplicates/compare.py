@@ -11,7 +11,7 @@ What counts as the same. Requests made from one template share most words and ar
 of their (tool, argument, word) triples. A pair scores t·c; but t alone where t ≥ NEARLY_IDENTICAL, unless values were filled
 in otherwise and the calls differ with them: a held-out request with another answer beside it is still that request. Where
 calls cannot be compared (none on one side, calls here and an answer there) the pair scores t, or 0 where values (numbers,
-days, names) were filled in otherwise. A near-duplicate scores THRESHOLD or more.
+days, names) were filled in otherwise, as do two different answers. A near-duplicate scores THRESHOLD or more.
 
 What it cannot see: a paraphrase in other words (a synonym for each), a translation, a misspelling in a very short request.
 Groups keep those on one side of a split.
@@ -110,6 +110,8 @@ def _decide(t: float, a: Document, b: Document) -> float:
     c = call_similarity(a, b)
     if c is None:
         return 0.0 if _filled_otherwise(a, b) else t
+    if c < 1 and _kind(a) == 1 and _filled_otherwise(a, b):
+        return 0.0
     if t >= NEARLY_IDENTICAL and not (c < 1 and (_filled_otherwise(a, b) or _swapped(a, b))):
         return t
     return t * c

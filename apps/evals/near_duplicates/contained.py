@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import accumulate, chain, groupby
 
+from apps.evals.near_duplicates import rearranged
 from apps.evals.near_duplicates.alignment import REACH, Pattern, says, word
-from apps.evals.near_duplicates.markup import views
+from apps.evals.near_duplicates.letters import Spelt, parts_of
+from apps.evals.near_duplicates.markup import unwrapped, views
 from apps.evals.near_duplicates.spelling import Neighbours, meant_numbers, other_forms
 from apps.evals.near_duplicates.text import FILLERS, is_slot, names_in, spelt_words, words
 
@@ -47,21 +49,25 @@ class Searched:
     names: Sequence[Passage] = ()  # of properties and arguments, by the object in which they stand
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Stream:
-    forms: list[str] = field(default_factory=list)
-    spelt: list[str] = field(default_factory=list)
+    """The words of a text, in canonical form and as they are spelt."""
 
-    def add(self, other: _Stream) -> None:
-        self.forms += other.forms
-        self.spelt += other.spelt
+    forms: list[str]
+    spelt: list[str]
+    ends: list[int]  # of its passages
+
+    @classmethod
+    def of(cls, passages: Sequence[Sequence[tuple[str, str]]]) -> _Stream:
+        found = list(chain.from_iterable(passages))
+        return cls([form for _, form in found], [spelt for spelt, _ in found], list(accumulate(map(len, passages))))
 
 
 def pattern_of(request: str, values: Iterable[str] = ()) -> Pattern:
     """`values`: texts of what is expected, whose words are values."""
     of_calls = frozenset(form for value in values for form in words(value) if form not in FILLERS)
     names = names_in(request)
-    return Pattern(tuple(word(spelt, form, of_calls, names) for spelt, form in spelt_words(request)), of_calls)
+    return Pattern(tuple(word(spelt, form, of_calls, names) for spelt, form in spelt_words(request)), of_calls, request)
 
 
 def is_specific(pattern: Pattern) -> bool:
@@ -92,6 +98,8 @@ class Requests:
         self._anchors: dict[int, frozenset[str]] = {}
         searched = [at for at, pattern in enumerate(patterns) if self._add_whole(at, pattern) and is_specific(pattern)]
         self._add_keys(searched)
+        inside = set(searched)
+        self._letters = Spelt((at, pattern.text, at in inside) for at, pattern in enumerate(patterns))
 
     def _add_whole(self, at: int, pattern: Pattern) -> bool:
         content = tuple(one.form for one in pattern.words if not one.filler) or tuple(pattern.forms)
@@ -125,23 +133,41 @@ class Requests:
         """The requests that the text says."""
         found: set[int] = set()
         for passages in _views(text.passages):
-            streams = [(role, self._stream(one)) for role, one in passages]
-            found.update(at for _, stream in streams for at in self._whole.get(tuple(_content(stream.forms)), ()))
-            self._add_found(streams, text.values, found)
+            said = [(role, spelt_words(one)) for role, one in passages]
+            for _, one in said:
+                found.update(self._whole.get(tuple(_content(form for _, form in one)), ()))
+            self._add_found(said, text.values, found)
+            self._add_spelt(passages, found)
         if text.names:
-            self._add_found([(role, self._stream(one)) for role, one in text.names], text.values, found)
+            self._add_found([(role, spelt_words(one)) for role, one in text.names], text.values, found)
+            self._add_spelt(text.names, found)
         return sorted(found)
 
-    def _add_found(self, streams: Sequence[tuple[str, _Stream]], values: frozenset[str], found: set[int]) -> None:
-        for stream in _streams(streams):
-            found.update(at for at in self._candidates(stream) if at not in found and self._found(at, stream, values))
+    def _add_spelt(self, passages: Sequence[Passage], found: set[int]) -> None:
+        """Those whose letters stand in the passages, or in what the JSON inside them holds."""
+        held_in_json = [(role, unwrapped(one)) for role, one in passages]
+        for view in (passages, held_in_json) if held_in_json != list(passages) else (passages,):
+            spelt = [(role, parts_of(one)) for role, one in view]
+            found.update(at for _, parts in spelt for at in self._letters.whole(parts))
+            for parts in _streams(spelt):
+                found |= self._letters.within(list(chain.from_iterable(parts)))
 
-    def _stream(self, text: str) -> _Stream:
-        stream = _Stream()
-        for spelt, form in spelt_words(text):
-            stream.spelt.append(spelt)
-            stream.forms.append(form)
-        return stream
+    def _add_found(self, said: Sequence[tuple[str, Sequence]], values: frozenset[str], found: set[int]) -> None:
+        for stretch in _streams(said):
+            stream = _Stream.of(stretch)
+            here = set(stream.forms)
+            for at, mostly in self._candidates(stream):
+                if at not in found and (
+                    (mostly and self._found(at, stream, values)) or self._rearranged(self.patterns[at], stream, here)
+                ):
+                    found.add(at)
+
+    @staticmethod
+    def _rearranged(pattern: Pattern, stream: _Stream, here: set[str]) -> bool:
+        absent = len(pattern.content - here)
+        return absent <= rearranged.LEFT_OUT * len(pattern.content) and rearranged.says(
+            pattern, stream.forms, stream.ends
+        )
 
     def _meant(self, spelt: str) -> tuple[str, ...]:
         """The known words that an unknown spelling may stand for."""
@@ -155,8 +181,8 @@ class Requests:
             found = self._misspelt[spelt] = tuple(dict.fromkeys(forms))
         return found
 
-    def _candidates(self, stream: _Stream) -> list[int]:
-        """Requests of which enough keys and nearly all words stand in the text."""
+    def _candidates(self, stream: _Stream) -> Iterator[tuple[int, bool]]:
+        """Requests of which enough keys stand in the text, and whether nearly all their words do, perhaps misspelt."""
         forms, here = stream.forms, set(stream.forms)
         meant = {
             spelt: self._meant(spelt)
@@ -174,8 +200,9 @@ class Requests:
                 for key in set(_grams(content, n)) & self._keys[n].keys():
                     hits.update(self._keys[n][key])
         slips = sum(map(bool, meant.values()))
-        enough = [at for at, count in hits.items() if count >= self._needed[at]]
-        return [at for at in enough if self._mostly(self.patterns[at], here, slips)]
+        for at, count in hits.items():
+            if count >= self._needed[at]:
+                yield at, self._mostly(self.patterns[at], here, slips)
 
     def _mostly(self, pattern: Pattern, here: set[str], slips: int) -> bool:
         """Whether a text of these words may say the request. Of its values one may be misspelt, beside other slips."""
@@ -239,18 +266,10 @@ def _grams(forms: Sequence[str], n: int) -> Iterable[Hashable]:
     return forms if n == 1 else zip(*(forms[at:] for at in range(n)), strict=False)
 
 
-def _streams(passages: Sequence[tuple[str, _Stream]]) -> Iterator[_Stream]:
-    """All passages in order; and each role's, where others speak between them."""
-    everything = _Stream()
-    by_role: dict[str, list[_Stream]] = defaultdict(list)
-    for role, stream in passages:
-        everything.add(stream)
-        by_role[role].append(stream)
-    yield everything
+def _streams(passages: Sequence[tuple[str, Sequence]]) -> Iterator[list[Sequence]]:
+    """The words of all passages in order; and those of each role, where others speak between them."""
+    yield [found for _, found in passages]
     turns = Counter(role for role, _ in groupby(role for role, _ in passages))
-    for role, streams in by_role.items():
-        if role and turns[role] > 1:
-            joined = _Stream()
-            for stream in streams:
-                joined.add(stream)
-            yield joined
+    for role, count in turns.items():
+        if role and count > 1:
+            yield [found for other, found in passages if other == role]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from apps.evals.near_duplicates.calls import leaves_of
+from apps.evals.near_duplicates.embedded import json_in
 from apps.evals.near_duplicates.spelling import unescaped
 
 _TAG = re.compile(r"<!--.{0,2000}?-->|</?(?P<name>[a-zA-Z!?][\w:-]*)[^<>]{0,500}>", re.DOTALL)
@@ -53,6 +55,16 @@ def undecorated(text: str) -> str:
         return text
     text = text.replace("\\r", "").replace("\\n", "\n").replace("\\t", "\t")
     return _LINE.sub("", _SUBTITLE.sub("", text))
+
+
+def unwrapped(text: str) -> str:
+    """The text with what the JSON inside it says in place of that JSON: without names, signs and escapes."""
+    made: list[str] = []
+    done = 0
+    for start, end, found in json_in(text):
+        made += [text[done:start], *(str(leaf) for _, leaf in leaves_of(found))]
+        done = end
+    return "\n".join([*made, text[done:]]) if made else text
 
 
 def views(text: str) -> Iterator[str]:

@@ -64,11 +64,15 @@ _TOKEN = re.compile(
   | (?P<dm>\b(?P<dday>\d{{1,2}})(?:st|nd|rd|th)?{_APART}(?:of{_APART})?(?P<dmonth>{_MONTH})\b\.?(?:,?\s+(?P<dy>\d{{4}})\b)?)
   | (?P<ampm>\b(?P<h>\d{{1,2}})(?:[:.](?P<hm>\d{{2}}))?(?:{_APART})?(?P<half>[ap])\.?\s?m\b\.?)
   | (?P<clock>\b(?P<ch>[01]?\d|2[0-3]):(?P<cm>[0-5]\d)(?::[0-5]\d)?\b)
+  | (?P<parts>\b\d+(?:\.\d+){{2,}}\b)
   | (?P<number>\b\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?\b|\b\d+\.\d+\b)
   | (?P<word>[^\W_]+(?:'[^\W_]+)?)
     """,
     re.VERBOSE,
 )
+# Quotes, brackets, emphasis, joints and pictures: not what may stand inside a date, a time, a number or a word.
+_ORNAMENT = re.compile(r"(?:[^\w\s.,:;/'@%$€£+&#-]|_|(?<!\w)'|'(?!\w))+")
+_STAMP = re.compile(r"\b(\d{4}-\d\d-\d\d)t(\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(?:z\b|[+-]\d\d:?\d\d\b)?")
 _NAME = re.compile(r"(?<=[^.!?\s])\s+[\"“'(]*([^\W\d_a-z][\w'-]*)")  # a capital inside a sentence
 # Scripts written without spaces: their runs are read as pairs of letters.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
@@ -82,6 +86,11 @@ def fold(text: str) -> str:
         text = "".join(char for char in text if not _is_dressing(char))
         text = unicodedata.normalize("NFKC", text).translate(_LETTERS)
     return text.replace("`", "'").casefold()
+
+
+def unadorned(text: str) -> str:
+    """A folded text without the signs that may stand around or between its words in place of a space."""
+    return _STAMP.sub(r"\1 \2", _ORNAMENT.sub(" ", text))
 
 
 def _is_dressing(char: str) -> bool:
@@ -98,7 +107,7 @@ def words(text: str) -> list[str]:
 def spelt_words(text: str) -> tuple[tuple[str, str], ...]:
     """(as it is spelt, canonical form) of all words in order; of one that stands for several, each by itself."""
     found: list[tuple[str, str]] = []
-    for match in _TOKEN.finditer(_with_months(digits_for_words(fold(text)))):
+    for match in _TOKEN.finditer(_with_months(digits_for_words(unadorned(fold(text))))):
         canonical = list(_canonical(match))
         found += [(match[0] if len(canonical) == 1 and match["word"] else word, word) for word in canonical]
     return tuple(found)
@@ -193,6 +202,7 @@ _CANON = {
     "dm": lambda match: _date(match["dy"], MONTHS[match["dmonth"]], match["dday"]),
     "ampm": _half_day,
     "clock": lambda match: [f"t{int(match['ch']):02d}:{match['cm']}"],
+    "parts": lambda match: match["parts"].split("."),
     "number": _number,
     "word": _word,
 }

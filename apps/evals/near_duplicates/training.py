@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from apps.evals.near_duplicates.calls import digest_of_part, expected_calls, values_of, words_of
-from workers.lib.messages import is_prompt, json_of, part_text
+from apps.evals.near_duplicates.calls import digest_of_part, expected_calls, leaves_of, values_of, words_of
+from workers.lib.messages import is_prompt, part_text, read_repeated
 
 TRAINED = ("prompt", "messages", "input", "demonstration", "completion", "chosen", "preferred_output", "output")
 FIELDS = frozenset(
@@ -54,6 +55,7 @@ FIELDS = frozenset(
         "non_preferred_output",
     ]
 )
+_TEXT_FILE = re.compile(r"data:(?:text/|application/json)[^,;]*(?:;charset=[^,;]*)?(?P<base64>;base64)?,", re.I)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -99,10 +101,10 @@ def passages(row: Any) -> list[tuple[str, str]]:
 
 
 def _as_trained(row: Any) -> Any:
-    """The row's fields in the order in which they are one conversation."""
+    """The row's fields in the order in which they are one conversation: chat templates put the tools before it."""
     if not isinstance(row, dict):
         return row
-    first = [name for name in TRAINED if name in row]
+    first = [name for name in ("tools", *TRAINED) if name in row]
     return {name: row[name] for name in (*first, *(name for name in row if name not in first))}
 
 
@@ -147,16 +149,31 @@ def _inside(text: str) -> Any:
     """What a JSON text holds; None for other texts."""
     if text[:1] not in ("{", "[", '"'):
         return None
-    found = json_of(text)
+    try:
+        found = read_repeated(text)
+    except ValueError:
+        return None
     return found if isinstance(found, dict | list) or (isinstance(found, str) and found != text) else None
 
 
 def _shown(item: Any) -> Any:
-    """A picture or file among the parts of a content as its digest."""
+    """A picture or file among the parts of a content as its digest, with what can be read of it."""
     is_part = (
         isinstance(item, dict) and "role" not in item and str(item.get("type")).startswith(("image", "input_", "file"))
     )
-    return digest_of_part(item) if is_part and not part_text(item) else item
+    if not is_part or part_text(item):
+        return item
+    return [digest_of_part(item), *(text for _, leaf in leaves_of(item) if (text := _readable(str(leaf))))]
+
+
+def _readable(text: str) -> str:
+    """A text, or that of a text file's data; "" for other data and for addresses."""
+    if data := _TEXT_FILE.match(text):
+        try:
+            return b64decode(text[data.end() :]).decode() if data["base64"] else text[data.end() :]
+        except ValueError:
+            return ""
+    return text if " " in text[:200] else ""
 
 
 def texts_of(row: dict) -> Iterator[Unit]:

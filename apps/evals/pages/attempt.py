@@ -10,7 +10,7 @@ from django.shortcuts import redirect, render
 
 from apps.evals.actions import EvalSetError, HoldoutLeak
 from apps.evals.holdout.leaks import Leak
-from apps.evals.holdout.view_log import record_leak_views, record_seen
+from apps.evals.holdout.view_log import record_leak_views, record_refusal, record_seen
 from apps.evals.models import EvalSet
 
 
@@ -20,6 +20,7 @@ def attempt(request: HttpRequest, eval_set: EvalSet, act: Callable[[], object], 
     except EvalSetError as error:
         if isinstance(error, HoldoutLeak) and error.pair:
             return _side_by_side(request, eval_set, error.pair)
+        record_refusal(eval_set.project, error, by=request.user)
         messages.error(request, str(error))
     return redirect(f"evals:{page}", eval_set.project.slug, eval_set.pk)
 

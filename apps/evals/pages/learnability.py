@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, QueryDict
@@ -15,7 +15,8 @@ from django.shortcuts import get_object_or_404, render
 from apps.core.access import project_view
 from apps.core.charts import BAD, GOOD, PALETTE, bars, lines
 from apps.core.forms import whole
-from apps.core.intervals import LEVEL, wilson
+from apps.core.http import uuid_of
+from apps.core.intervals import student, wilson
 from apps.core.models import Project
 from apps.core.paging import page_of
 from apps.evals.holdout.view_log import record_output_view
@@ -68,15 +69,8 @@ class Options:
             per_group=whole(query.get("cap", ""), 1, 100_000),
             kind=kind if kind in KINDS else "",
             sort=sort if sort.removeprefix("-") in SORTS else "-signal",
-            task=_uuid(query.get("task", "")),
+            task=uuid_of(query.get("task", "")),
         )
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
 
 
 @project_view()
@@ -171,24 +165,6 @@ def interval(shares: Sequence[float]) -> Estimate:
         return Estimate(mean, *wilson(round(mean * n), n), n)
     half = student(n - 1) * error
     return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half), n)
-
-
-def student(df: int) -> float:
-    """Two-sided quantile of Student's t at LEVEL, to 0.2%: exact for df = 1, 2, else the expansion of
-    Abramowitz & Stegun 26.7.5. It spares the web process scipy."""
-    p = (1 + LEVEL) / 2
-    if df == 1:
-        return math.tan(math.pi * (p - 0.5))
-    if df == 2:
-        return (2 * p - 1) / math.sqrt(2 * p * (1 - p))
-    z = NormalDist().inv_cdf(p)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + sum(term / df**power for power, term in enumerate(terms, 1))
 
 
 def rate_figure(tasks: Sequence[TaskView]) -> dict:

@@ -8,37 +8,20 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
-from apps.core import jobs
 from apps.core.access import project_view
-from apps.core.charts import intervals
-from apps.core.models import JobLog, Project, Role
+from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.evals import actions
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
-from apps.evals.holdout.view_log import WORN_OUT, record_output_view, record_refusal, record_view, viewers_of, views_of
+from apps.evals.holdout.view_log import WORN_OUT, record_refusal, record_view, viewers_of, views_of
+from apps.evals.meaning.verdicts import review_of
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
 from apps.evals.pages.failures import tell
+from apps.evals.submission import submit_eval
 from apps.evals.variants import batches
 from apps.failures.models import FailureState
 from apps.trajectories.models import Outcome, Trajectory, in_chunks
-
-RATES = (
-    ("valid_json", "Valid JSON"),
-    ("correct_tool", "Correct tool"),
-    ("correct_arguments", "Correct arguments"),
-    ("execution_success", "Execution success"),
-    ("unsafe_action", "Unsafe actions"),
-    ("success", "Success (pass@1)"),
-)
-SAMPLE_FILTERS = {
-    "failed": Q(success=False),
-    "succeeded": Q(success=True),
-    "invalid": Q(valid=False),
-    "unsafe": Q(unsafe=True),
-    "masked": Q(masked=True),
-    "truncated": Q(truncated=True),
-}
 
 
 @project_view()
@@ -95,6 +78,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "recent_views": views_of(eval_set).select_related("by", "api_key", "eval_set")[:10],
             "runs": eval_set.runs.select_related("model_version")[:10],
             "waiting": batches.waiting_in(eval_set).count(),
+            "meaning": review_of(eval_set),
             "task_form": TaskForm(),
             "split_form": SplitForm(),
             "candidates": candidates(project).count() if not eval_set.is_frozen else 0,
@@ -194,7 +178,7 @@ def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     form = EvalRunForm(eval_set, request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
-            made = actions.submit_eval(project=project, eval_set=eval_set, by=request.user, **form.cleaned_data)
+            made = submit_eval(project=project, eval_set=eval_set, by=request.user, **form.cleaned_data)
         except actions.EvalSetError as error:
             record_refusal(project, error, by=request.user)
             form.add_error(None, str(error))
@@ -207,75 +191,3 @@ def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         "looks": views_of(eval_set).count(),
     }
     return render(request, "evals/new_run.html", context)
-
-
-@project_view()
-def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    row = get_object_or_404(_runs(project), pk=pk)
-    samples = row.samples.select_related("task")
-    which = request.GET.get("show", "")
-    if which in SAMPLE_FILTERS:
-        samples = samples.filter(SAMPLE_FILTERS[which])
-    page = page_of(request, samples, 40)
-    return render(
-        request,
-        "evals/run.html",
-        live(row)
-        | {
-            "page": page,
-            "is_look": bool(page.object_list) and record_output_view(row, by=request.user),
-            "show": which,
-            "filters": list(SAMPLE_FILTERS),
-            "others": EvalRun.objects.filter(project=project, eval_set=row.eval_set, split=row.split, state="succeeded")
-            .exclude(pk=row.pk)
-            .select_related("model_version")[:20],
-        },
-    )
-
-
-@project_view()
-def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment that a running evaluation's page asks for; when the run has ended the whole page is loaded again."""
-    row = get_object_or_404(_runs(project), pk=pk)
-    response = render(request, "evals/_status.html", live(row))
-    if not row.is_active:
-        response["HX-Refresh"] = "true"
-    return response
-
-
-def live(row: EvalRun) -> dict:
-    metrics = row.result.get("metrics")
-    return {
-        "run": row,
-        "metrics": metrics,
-        "rates": [(title, metrics[name]) for name, title in RATES] if metrics else [],
-        "figure": rate_chart(metrics) if metrics else None,
-        "logs": JobLog.objects.filter(job=row.pk).order_by("-pk")[:20],
-    }
-
-
-def rate_chart(metrics: dict) -> dict:
-    shown = [(title, metrics[name]) for name, title in reversed(RATES) if metrics[name]["mean"] is not None]
-    return intervals(
-        [title for title, _ in shown],
-        [m["mean"] for _, m in shown],
-        [m["low"] for _, m in shown],
-        [m["high"] for _, m in shown],
-        "Rates with 95% intervals over tasks",
-        height=270,
-    )
-
-
-def _runs(project: Project) -> QuerySet[EvalRun]:
-    return EvalRun.objects.filter(project=project).select_related(
-        "eval_set", "model_version", "environment__verifier", "created_by"
-    )
-
-
-@require_POST
-@project_view(Role.MEMBER)
-def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    row = get_object_or_404(EvalRun, project=project, pk=pk)
-    if not jobs.cancel(row, by=request.user):
-        messages.info(request, "This run has already finished.")
-    return redirect("evals:run", project.slug, pk)

@@ -18,7 +18,7 @@ from apps.evals.forms import ModelVariantsForm
 from apps.evals.models import EvalSet
 from apps.evals.pages.attempt import attempt
 from apps.evals.variants import batches, model_job
-from apps.evals.variants.model_job import Wanted
+from apps.evals.variants.model_job import WriteOrder
 
 PREFIX = "design"
 ASKED: dict[str, Any] = {"base_url": "", "model": "", "key_variable": "", "kinds": [], "each": 0, "tokens": 0}
@@ -33,7 +33,7 @@ def start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         for field, errors in form.errors.items():
             messages.error(request, f"{form.fields[field].label}: {' '.join(errors)}")
         return _again(request, eval_set)
-    wanted = Wanted(**{name: form.cleaned_data[name] for name in ASKED})
+    wanted = WriteOrder(**{name: form.cleaned_data[name] for name in ASKED})
     try:
         model_job.submit(eval_set=eval_set, wanted=wanted, by=request.user)
     except actions.EvalSetError as error:
@@ -81,7 +81,7 @@ def estimate(eval_set: EvalSet, form: ModelVariantsForm) -> dict[str, Any]:
         if name in form.errors:
             return {"no_cost": f"{form.fields[name].label}: {' '.join(form.errors[name])}"}
     given = {name: form.fields[name].initial for name in ASKED} | (form.judge or {}) | getattr(form, "cleaned_data", {})
-    wanted = Wanted(**{name: given[name] or default for name, default in ASKED.items()})
+    wanted = WriteOrder(**{name: given[name] or default for name, default in ASKED.items()})
     try:
         cost = model_job.cost_of(batches.usable_seeds(eval_set), wanted)
     except actions.EvalSetError as error:

@@ -5,7 +5,7 @@ from typing import Any
 
 from django import template
 
-from apps.evals.holdout.leaks import Leak
+from apps.evals.holdout.leaks import JUDGED, Leak
 
 register = template.Library()
 
@@ -36,6 +36,8 @@ def side(change: Any, name: str) -> list[tuple[str, Any]]:
 @register.filter
 def near(leak: Leak) -> str:
     """Why two tasks count as one."""
+    if leak.why == JUDGED:
+        return "the same task, as a person judged"
     if leak.similarity >= 1:
         return "the same request"
     return f"{leak.similarity:.0%} alike" if leak.similarity else "of one group"

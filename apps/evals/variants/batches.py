@@ -28,7 +28,7 @@ from apps.evals.variants import templates
 from apps.evals.variants.seeds import Seed, faults
 
 LOOKED_AT, ACCEPTED_SHARE = 10, 0.9
-MOST_SEEDS, MOST_EACH = 2_000, 20
+MOST_SEEDS = 2_000
 ACCEPTED, REJECTED = "accepted", "rejected"
 TEMPLATES, MODEL = "templates", "model"
 NONE = "No usable variant was produced."

@@ -20,7 +20,6 @@ from django.db import transaction
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import Project, Role
-from apps.core.outgoing_keys import key_of
 from apps.core.runner import job_folder
 from apps.environments.clients import judge_of
 from apps.evals import actions
@@ -28,8 +27,7 @@ from apps.evals.formats.rows import Bad
 from apps.evals.models import EvalSet, Task, VariantJob
 from apps.evals.variants import batches, from_model
 from apps.evals.variants.seeds import ARGUMENTS, Seed
-from workers.lib.keys import RefusedKey
-from workers.lib.outgoing import RefusedAddress, check_url
+from apps.registry.servers import ServerError, address_spec, check_address
 from workers.lib.variants.requests import Cost, expected
 
 MOST_ASKED = 2_000  # answers of one job
@@ -40,7 +38,7 @@ IF_LOST = "Nothing was stored; start it again."
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WriteOrder:
     """Whom to ask, and for what."""
 
     base_url: str
@@ -65,7 +63,7 @@ def judge_server(project: Project) -> dict[str, str] | None:
 
 
 @transaction.atomic
-def submit(*, eval_set: EvalSet, wanted: Wanted, by: Any) -> VariantJob:
+def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
     """Leaves the job to a worker. Raises EvalSetError for all that can be known before the first question."""
     if not is_installed():
         raise actions.EvalSetError(ABSENT)
@@ -91,25 +89,24 @@ def submit(*, eval_set: EvalSet, wanted: Wanted, by: Any) -> VariantJob:
     return jobs.submit(job, by=by)
 
 
-def _check_server(project: Project, wanted: Wanted, by: Any) -> None:
+def _check_server(project: Project, wanted: WriteOrder, by: Any) -> None:
     """Whether the address may be called and the key go there. Raises EvalSetError. The judge's server is an admin's choice."""
     judge = judge_server(project) or {}
     is_judges = (wanted.base_url, wanted.key_variable) == (judge.get("base_url"), judge.get("key_variable"))
     is_admins = is_judges or project.memberships.filter(user=by, role=Role.ADMIN).exists()
     try:
-        host = check_url(wanted.base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS).host
-        key_of(wanted.key_variable, host, admin=is_admins)
-    except (RefusedAddress, RefusedKey) as error:
+        check_address(wanted.base_url, wanted.key_variable, admin=is_admins)
+    except ServerError as error:
         raise actions.EvalSetError(str(error)) from error
 
 
-def cost_of(seeds: list[Task], wanted: Wanted) -> Cost:
+def cost_of(seeds: list[Task], wanted: WriteOrder) -> Cost:
     """What is to be expected. Raises EvalSetError where nothing, or too much, would be asked."""
     _count(seeds, wanted)
     return expected(spec_of(seeds, wanted))
 
 
-def prices_of(project: Project, wanted: Wanted) -> list[float]:
+def prices_of(project: Project, wanted: WriteOrder) -> list[float]:
     """US dollars for a million tokens in and out, where they are known: of the judge's server and model. Else none."""
     judge = judge_of(project)
     if judge is None or (judge.base_url, judge.model) != (wanted.base_url, wanted.model):
@@ -118,7 +115,7 @@ def prices_of(project: Project, wanted: Wanted) -> list[float]:
     return prices if any(prices) else []
 
 
-def _count(seeds: list[Task], wanted: Wanted) -> int:
+def _count(seeds: list[Task], wanted: WriteOrder) -> int:
     asked = wanted.each * sum(len(_kinds(task, wanted)) for task in seeds)
     if not asked:
         raise actions.EvalSetError("No confirmed task ends with a request in plain text that could be said otherwise.")
@@ -127,7 +124,7 @@ def _count(seeds: list[Task], wanted: Wanted) -> int:
     return asked
 
 
-def _kinds(task: Task, wanted: Wanted) -> list[str]:
+def _kinds(task: Task, wanted: WriteOrder) -> list[str]:
     seed = batches.seed_of(task)
     return [kind for kind in wanted.kinds if seed.request is not None and (seed.calls or kind != ARGUMENTS)]
 
@@ -149,7 +146,7 @@ def stop(*, eval_set: EvalSet, by: Any) -> None:
 def child_spec(job: VariantJob) -> dict:
     if not is_installed():
         raise actions.EvalSetError(ABSENT)
-    wanted = Wanted(**job.spec["wanted"])
+    wanted = WriteOrder(**job.spec["wanted"])
     return spec_of(batches.usable_seeds(job.eval_set), wanted)
 
 
@@ -163,7 +160,7 @@ def store_events(job: VariantJob, events: list[dict]) -> None:
 def complete(job: VariantJob, result: dict) -> dict:
     """What the model wrote as a batch that waits for a review. Raises EvalSetError."""
     rows = _rows(job_folder(job) / "out" / "rows.jsonl")
-    made = store(eval_set=job.eval_set, rows=rows, wanted=Wanted(**job.spec["wanted"]), by=job.created_by)
+    made = store(eval_set=job.eval_set, rows=rows, wanted=WriteOrder(**job.spec["wanted"]), by=job.created_by)
     return made | {name: result.get(name) for name in ("asked", "failed", "stopped")}
 
 
@@ -183,12 +180,9 @@ def _tidy(home: Path) -> None:
     shutil.rmtree(home / "out", ignore_errors=True)
 
 
-def spec_of(seeds: list[Task], wanted: Wanted) -> dict:
+def spec_of(seeds: list[Task], wanted: WriteOrder) -> dict:
     """What the child is told (workers.write_variants)."""
-    server = {
-        "base_url": wanted.base_url, "model": wanted.model, "api_key_env": wanted.key_variable,
-        "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS, "timeout_s": TIMEOUT_S,
-    }  # fmt: skip
+    server = address_spec(wanted.base_url, wanted.key_variable, model=wanted.model, timeout_s=TIMEOUT_S)
     asked = [task for task in seeds if _kinds(task, wanted)]
     told = [
         {
@@ -208,7 +202,7 @@ def _rows(path: Path) -> Iterator[Any]:
             yield json.loads(line)
 
 
-def store(*, eval_set: EvalSet, rows: Iterator[Any], wanted: Wanted, by: Any) -> dict:
+def store(*, eval_set: EvalSet, rows: Iterator[Any], wanted: WriteOrder, by: Any) -> dict:
     """The rows as a batch that waits: {batch, made, faulty, alike, guarded, problem}. Raises EvalSetError."""
     eval_set = actions.locked_draft(eval_set)
     seeds = {str(task.pk): task for task in batches.usable_seeds(eval_set)}

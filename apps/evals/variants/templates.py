@@ -143,7 +143,7 @@ def revalued(seed: Seed, rng: random.Random) -> Seed | None:
     changes = {
         name: other
         for name, value in named.items()
-        if count(value, said) == _said(name, said) == values.count(value)
+        if count(value, said) == _occurrences(name, said) == values.count(value)
         and not any(name in text for text in elsewhere)
         if (other := other_value(value, said, rng)) is not None
     }
@@ -158,7 +158,7 @@ def revalued(seed: Seed, rng: random.Random) -> Seed | None:
     return made if _order(seed.values) == _order(made.values) else None
 
 
-def _said(value: str, said: str) -> int:
+def _occurrences(value: str, said: str) -> int:
     """How often the value is said, glued to letters and signs as well: the 3 of 3x^2 may be the same 3."""
     return len(re.findall(rf"(?<!\d){re.escape(value.lstrip('-'))}(?!\d)", said, re.I))
 

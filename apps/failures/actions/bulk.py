@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.failures.actions.decisions import Refused, held, holder_of, require_triager, snapshots
+from apps.failures.actions.decisions import Refused, holder_of, locked, require_triager, snapshots
 from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Source
 
 LIMIT = 5_000  # failures of one change
@@ -20,18 +20,20 @@ LIMIT = 5_000  # failures of one change
 
 @dataclass(frozen=True)
 class Change:
-    """`n` were changed; `same` were so before, `held` are open on someone else's screen: both were left."""
+    """`n` were changed; `same` were so before, `locked` are open on someone else's screen: both were left."""
 
     did: str
     n: int
     same: int
-    held: int
+    locked: int
     before: str = "unchanged"
 
     def __str__(self) -> str:
         left = [f"{self.same:,} {'was' if self.same == 1 else 'were'} {self.before}"] if self.same else []
         left += (
-            [f"{self.held:,} {'is' if self.held == 1 else 'are'} open on someone else's screen"] if self.held else []
+            [f"{self.locked:,} {'is' if self.locked == 1 else 'are'} open on someone else's screen"]
+            if self.locked
+            else []
         )
         many = f"{self.n:,} failure{'' if self.n == 1 else 's'}"
         return f"{self.did.format(many)}" + (f" Skipped: {', '.join(left)}." if left else "")
@@ -75,7 +77,7 @@ def decide_alike(
 
     Raises Refused.
     """
-    case = held(failure, by, seen)
+    case = locked(failure, by, seen)
     if mode is not None and mode.project_id != case.project_id:
         raise Refused("This failure mode belongs to another project.")
     mode = mode or (case.mode if state == FailureState.CONFIRMED else None)

@@ -44,8 +44,8 @@ def release(*, project: Project, by: Any, keep: tuple[int, ...] = ()) -> int:
 
 def holder_of(failure: Failure, user: Any) -> Any:
     """Who else has the case on the screen now; None where nobody has."""
-    held = failure.reserved_by_id and failure.reserved_until and failure.reserved_until > timezone.now()
-    return failure.reserved_by if held and failure.reserved_by_id != getattr(user, "pk", None) else None
+    locked = failure.reserved_by_id and failure.reserved_until and failure.reserved_until > timezone.now()
+    return failure.reserved_by if locked and failure.reserved_by_id != getattr(user, "pk", None) else None
 
 
 @transaction.atomic
@@ -61,7 +61,7 @@ def decide(
 
     Raises Refused: somebody else has it on the screen, it is another by now, or the mode is of another project.
     """
-    failure = held(failure, by, seen)
+    failure = locked(failure, by, seen)
     before = snapshot(failure)
     if mode is not None:
         failure.also.remove(_own(failure, mode))
@@ -75,7 +75,7 @@ def decide(
 @transaction.atomic
 def split(*, failure: Failure, by: Any, mode: FailureMode) -> Failure:
     """Gives the failure a second mode, or takes that away again. Raises Refused."""
-    failure = held(failure, by)
+    failure = locked(failure, by)
     before = snapshot(failure)
     if _own(failure, mode).pk == failure.mode_id:
         raise Refused(f"“{mode}” is the mode it has. Choose a different one to split off.")
@@ -87,7 +87,7 @@ def split(*, failure: Failure, by: Any, mode: FailureMode) -> Failure:
 @transaction.atomic
 def assign(*, failure: Failure, by: Any, to: Any) -> Failure:
     """Gives the case to a member, or to nobody (`to` is None). Raises Refused."""
-    failure = held(failure, by)
+    failure = locked(failure, by)
     before = snapshot(failure)
     require_triager(failure.project, to)
     failure.assigned_to = to
@@ -105,7 +105,7 @@ def mark_failure(*, trajectory: Trajectory, mode: FailureMode, blamed_message: i
     failure, is_new = Failure.objects.get_or_create(
         trajectory=trajectory, defaults={"project_id": trajectory.project_id, "mode": mode}
     )
-    failure = held(failure, by)
+    failure = locked(failure, by)
     before = {"created": True, "mode": "", "state": "", "source": ""} if is_new else snapshot(failure)
     failure.mode, failure.state, failure.source = mode, FailureState.CONFIRMED, Source.PERSON
     failure.blamed_message, failure.decided_by, failure.decided_at = blamed_message, by, timezone.now()
@@ -183,7 +183,7 @@ def _restored(failure: Failure, row: FailureDecision, now: dict, modes: dict[str
 # Shared with the bulk actions
 
 
-def held(failure: Failure, by: Any, seen: str | None = None) -> Failure:
+def locked(failure: Failure, by: Any, seen: str | None = None) -> Failure:
     """The row, locked, where this person may decide on it. Raises Refused."""
     rows = Failure.objects.select_for_update(of=("self",))
     found = rows.select_related("mode", "project", "reserved_by", "decided_by").filter(pk=failure.pk).first()

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from apps.failures.judge.answer import AnswerError, Verdict, read
-from apps.failures.judge.client import Server, ServerError, Usage, complete
+from apps.failures.judge.client import Server, ServerError, complete
 from apps.failures.judge.prompt import Prompt, repair
+from workers.lib.spending import Usage
 
 
 @dataclass(frozen=True)

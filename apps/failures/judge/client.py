@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from apps.failures.judge.prompt import clean
+from workers.lib import spending
 from workers.lib.chat_client import ChatClient, ChatError, ChatServer
 from workers.lib.keys import RefusedKey, checked_key
+from workers.lib.spending import Price, Usage, usage_of
 
 MAX_OUTPUT = 800  # tokens of an answer
-BYTES_PER_TOKEN = 3  # fewer than text has, so that an estimate is rather too dear
 DROPPABLE = ("seed", "temperature", "response_format")
 
 
@@ -28,26 +29,13 @@ class Server(ChatServer):
 
     def cost(self, usage: Usage) -> float:
         """In USD."""
-        return (
-            usage.input_tokens * self.usd_per_million_input + usage.output_tokens * self.usd_per_million_output
-        ) / 1e6
+        return Price(self.usd_per_million_input, self.usd_per_million_output).of(usage)
 
     def dearest(self, chat: list[dict[str, str]]) -> float:
         """More than an answer to this, and a second one after a mistake, is likely to cost, in USD."""
         first = estimate(chat)
         again = first + 2 * MAX_OUTPUT
         return self.cost(Usage(first + again, 2 * MAX_OUTPUT))
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Tokens that are paid for."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens)
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,7 @@ class ServerError(Exception):
 
 def estimate(chat: list[dict]) -> int:
     """Tokens of a chat, rather too many."""
-    return sum(len(str(message["content"]).encode(errors="replace")) // BYTES_PER_TOKEN + 8 for message in chat)
+    return spending.estimate(*(message["content"] for message in chat))
 
 
 def complete(
@@ -89,7 +77,11 @@ def complete(
     text = choice["message"].get("content") or ""
     if not isinstance(text, str):
         raise ServerError(f"The {server.name} answered with something that is not a chat completion.", _paid(chat))
-    return Completion(clean(text), usage_of(answer.get("usage"), chat, text), choice.get("finish_reason") == "length")
+    return Completion(
+        clean(text),
+        usage_of(answer.get("usage"), asked=estimate(chat), text=text),
+        choice.get("finish_reason") == "length",
+    )
 
 
 def ask(server: Server, body: dict[str, Any], sleep: Callable[[float], None] = time.sleep) -> dict:
@@ -113,17 +105,3 @@ def key_of(server: Server, host: str) -> str:
         return checked_key(server.key_variable, host, server.key_hosts)
     except RefusedKey as error:
         raise ServerError(str(error), final=True) from error
-
-
-def usage_of(given: Any, chat: list[dict[str, str]], text: str) -> Usage:
-    """As the server counts it; estimated where it does not, so that a budget is not for nothing."""
-    counts = given if isinstance(given, dict) else {}
-    used, made = (counts.get(name) for name in ("prompt_tokens", "completion_tokens"))
-    return Usage(
-        used if _is_count(used) else estimate(chat),
-        made if _is_count(made) else len(text.encode(errors="replace")) // BYTES_PER_TOKEN + 1,
-    )
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31

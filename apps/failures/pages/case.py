@@ -12,16 +12,16 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import NoReverseMatch, reverse
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_POST
-from django_htmx.http import HttpResponseClientRedirect
 
 from apps.core.access import project_view
 from apps.core.forms import whole
+from apps.core.http import go, uuid_of
 from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
 from apps.failures.actions import bulk, decisions
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
 from apps.failures.similar.query import SHOWN, similar_to
-from apps.failures.triage_queue import CONFIDENCES, QueuePosition, TriageQueue, uuid_of
+from apps.failures.triage_queue import CONFIDENCES, QueuePosition, TriageQueue
 from apps.trajectories.models import Facet
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
@@ -202,11 +202,6 @@ def again(request: HttpRequest, queue: TriageQueue, failure: Failure, error: str
     if error:
         messages.error(request, error)
     return go(request, address(queue, failure.pk) if found else reverse("failures:triage", args=[queue.project.slug]))
-
-
-def go(request: HttpRequest, url: str) -> HttpResponse:
-    """To another page, as a whole."""
-    return HttpResponseClientRedirect(url) if request.htmx else redirect(url)
 
 
 def finished(request: HttpRequest, queue: TriageQueue, note: str = "") -> HttpResponse:

@@ -221,7 +221,7 @@ def figure(cluster: FailureCluster) -> dict | None:
         counts.setdefault(name, {})[row["at"]] = row["n"]
     if not counts:
         return None
-    chart = bars(_series(counts), f"Failures by the {unit} and agent version", stacked=True, height=250, unit=unit)
+    chart = bars(_series(counts), f"Failures per {unit} and agent version", stacked=True, height=250, unit=unit)
     if sum(map(max, map(dict.values, counts.values()))) <= WHOLE:
         chart["layout"]["yaxis"]["dtick"] = 1  # there is no half of a failure
     return _marked(chart, cluster)

@@ -201,7 +201,8 @@ def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
              "errors": rows.exclude(error="")}  # fmt: skip
     page = page_of(request, kinds.get(only, rows))
     runs_shown(project, [row.trajectory_id for row in page], to=request.user, where="the judge's verdicts")
-    context = {"page": page, "only": only, "any": rows.exists()}
+    names = dict(project.failure_modes.values_list("slug", "name"))
+    context = {"page": page, "only": only, "any": rows.exists(), "names": names}
     return render(request, "failures/judge.html", context)
 
 

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.forms import whole
+from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.timeouts import TooLong, patience
@@ -24,7 +25,7 @@ from apps.failures.actions.decisions import Refused
 from apps.failures.changes import changes, marked
 from apps.failures.models import Failure, FailureDecision, FailureQuerySet, FailureState
 from apps.failures.pages.case import triagers
-from apps.failures.triage_queue import CONFIDENCES, FILTERS, narrowed, uuid_of
+from apps.failures.triage_queue import CONFIDENCES, FILTERS, narrowed
 from apps.trajectories.models import Facet
 from apps.trajectories.shown import runs_shown
 

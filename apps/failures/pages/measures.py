@@ -12,6 +12,7 @@ from apps.core.charts import intervals
 from apps.core.models import Project
 from apps.failures import measures
 from apps.failures.models import Failure
+from apps.failures.rates import short
 
 TITLES = {"rules": "Rules", "judge": "Judge"}
 ROW_HEIGHT = 26  # pixels a version in the chart
@@ -40,15 +41,15 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def _layer(project: Project, layer: str, names: dict[str, str]) -> dict[str, Any]:
-    words = measures.words_of(project, layer)
-    table = measures.confusion(words)
+    pairs = measures.pairs_of(project, layer)
+    table = measures.confusion(pairs)
     named = {slug for said, row in table.items() for slug in (said, *row)} - {measures.NONE}
     columns = [*(slug for slug in names if slug in named), *sorted(named - set(names)), measures.NONE]
     return {
         "key": layer,
         "title": TITLES[layer],
-        "agreement": measures.agreement(words),
-        "scores": [(names.get(score.mode, score.mode), score) for score in measures.scores(words)],
+        "agreement": measures.agreement(pairs),
+        "scores": [(names.get(score.mode, score.mode), score) for score in measures.scores(pairs)],
         "columns": [names.get(slug, slug) or "No failure" for slug in columns],
         "rows": [_row(slug, table[slug], columns, names) for slug in columns if slug in table],
     }
@@ -68,11 +69,11 @@ def chart(rates: list[measures.Rate], mode: str) -> dict | None:
         return None
     lows, highs = zip(*(rate.failed.interval for rate in rates), strict=True)
     figure = intervals(
-        [rate.version for rate in rates],
+        [short(rate.version) for rate in rates],
         [rate.failed.rate or 0.0 for rate in rates],
         lows,
         highs,
-        f"Rate of {'“' + mode + '”' if mode else 'failures'} by agent version, 95% interval",
+        f"{mode or 'Failure'} rate by agent version, with 95% intervals",
         height=90 + ROW_HEIGHT * len(rates),
     )
     figure["layout"]["xaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}

@@ -31,39 +31,66 @@ def tokens_of(row: SampleRow) -> float:
     return float((row.input_tokens or 0) + (row.output_tokens or 0))
 
 
+def _tells_no_tokens(row: SampleRow) -> float:
+    return float(row.input_tokens is None and row.output_tokens is None)
+
+
 def success(pairs: Pairs, level: float, sequential: bool) -> Check:
     """Better where the lower bound at the comparison's level is above 0, even if each masked sample of the candidate had
-    failed and each of the baseline succeeded; worse where the upper bound is below 0 the other way round."""
+    failed and each of the baseline succeeded, and so for samples that timed out, which a busy machine may have done; worse
+    where the upper bound is below 0 the other way round. Both also hold where the tasks of a group go up and down together."""
     found = pairs.by_task(SUCCESS)
     if not found:
         return empty("success", "Success", "No sample of either evaluation could be scored.")
     gaps = list(found.values())
     shown = mean_interval(gaps, (-1.0, 1.0))
-    pessimistic = pairs.by_task(SUCCESS, baseline_masked=1.0, candidate_masked=0.0)
-    optimistic = pairs.by_task(SUCCESS, baseline_masked=0.0, candidate_masked=1.0)
-    lower = min(_bound(found, level, sequential, "low"), _bound(pessimistic, level, sequential, "low"))
-    upper = max(_bound(found, REJECTS, sequential, "high"), _bound(optimistic, REJECTS, sequential, "high"))
+    bound = partial(_bound, groups=pairs.groups, sequential=sequential)
+    lower = min(bound(side, level, "low") for side in (found, pairs.successes((1.0, 0.0))))
+    upper = max(bound(side, REJECTS, "high") for side in (found, pairs.successes((0.0, 1.0))))
     state: State = "better" if lower > 0 else "worse" if upper < 0 else "inconclusive"
     before, after = (_mean(side) for side in pairs.sides(SUCCESS))
     sentence = f"Success {WORDS[state]}: {shown.mean:+.3f} [{shown.low:+.3f}, {shown.high:+.3f}] over {shown.n} tasks"
+    if by_group := clustered(found, pairs.groups):
+        sentence += f" of {len(by_group)} groups"
     if level < 0.0249 or sequential:
         at_any_time = ", whenever one looks," if sequential else ""
         sentence += f"; at this comparison's level of {level:.2%}{at_any_time} at least {lower:+.3f}"
     return Check(
         "success", "Success", state, True, before, after, shown.mean, shown.low, shown.high, shown.n, f"{sentence}.",
-        "" if state != "inconclusive" else _would_decide(gaps, shown.mean, level),
+        "" if state != "inconclusive" else _would_decide(gaps, shown.mean, level, list(by_group.values())),
     )  # fmt: skip
 
 
-def _bound(gaps: dict[str, float], error: float, sequential: bool, side: Literal["low", "high"]) -> float:
-    """A one-sided bound of the mean: Student's t for a fixed number of tasks, the betting bound for a sequential policy."""
+def _bound(
+    gaps: dict[str, float], error: float, side: Literal["low", "high"], *, groups: dict[str, str], sequential: bool
+) -> float:
+    """A one-sided bound of the mean: Student's t for a fixed number of tasks, the betting bound for a sequential policy.
+
+    The wider one of that over tasks and that over groups: by groups the tasks of one are not independent.
+    """
+    units = [gaps]
+    if by_group := clustered(gaps, groups):
+        units.append(by_group)
     if sequential:
-        return (lower_bound if side == "low" else upper_bound)(gaps, error, -1, 1, always_valid=True)
-    found = mean_interval(list(gaps.values()), (-1.0, 1.0), level=1 - 2 * error)
-    return found.low if side == "low" else found.high  # type: ignore[return-value]  # bounds are given
+        bound = lower_bound if side == "low" else upper_bound
+        sides = [bound(unit, error, -1, 1, always_valid=True) for unit in units]
+    else:
+        found = [mean_interval(list(unit.values()), level=1 - 2 * error) for unit in units]
+        sides = [one.low if side == "low" else one.high for one in found if one.low is not None]  # type: ignore[misc]
+    return max(-1.0, min(sides, default=-1.0)) if side == "low" else min(1.0, max(sides, default=1.0))
 
 
-def _would_decide(gaps: list[float], mean: float, level: float) -> str:
+def clustered(gaps: dict[str, float], groups: dict[str, str]) -> dict[str, float]:
+    """{group: the mean of its tasks}; nothing where all tasks are of one group or each of its own."""
+    found: dict[str, list[float]] = {}
+    for task, gap in gaps.items():
+        found.setdefault(groups.get(task, task), []).append(gap)
+    return {name: float(np.mean(of)) for name, of in found.items()} if 1 < len(found) < len(gaps) else {}
+
+
+def _would_decide(gaps: list[float], mean: float, level: float, by_group: list[float]) -> str:
+    if by_group and _error_of(by_group) > 1.5 * _error_of(gaps):
+        return "The tasks of a group go up and down together: add tasks of other groups."
     deviation = float(np.std(gaps, ddof=1)) if len(gaps) > 1 else 0.5
     if deviation == 0:
         return "No task changed: both models give similar answers here."
@@ -74,6 +101,10 @@ def _would_decide(gaps: list[float], mean: float, level: float) -> str:
         f"These {len(gaps)} tasks show differences from {seen:.1%}; about {needed:,} tasks would show "
         f"{effect:.1%} in four comparisons of five."
     )
+
+
+def _error_of(values: list[float]) -> float:
+    return float(np.std(values, ddof=1)) / len(values) ** 0.5
 
 
 def reward(pairs: Pairs) -> Check:
@@ -131,8 +162,9 @@ def tokens(pairs: Pairs, policy: Policy) -> Check:
     """The ratio of the mean tokens of a task, with the interval of a ratio estimator (Cochran 1977, 6.3)."""
     sides = pairs.sides(tokens_of)
     before, after = _mean(sides[0]), _mean(sides[1])
-    if not before or after is None:
-        return empty("tokens", "Tokens per answer", "Tokens per answer: not measured.")
+    # Who reports none, or only those of short answers, is not cheaper.
+    if not before or not after or any(map(any, pairs.sides(_tells_no_tokens))):
+        return empty("tokens", "Tokens per answer", "Tokens per answer: not measured for both.")
     gaps = np.array(sides[1]) - after / before * np.array(sides[0])
     spread = mean_interval(list(gaps / before)) if len(gaps) > 1 else None
     half = (spread.high - spread.low) / 2 if spread else 0.0
@@ -182,6 +214,11 @@ def masked(pairs: Pairs, policy: Policy) -> Check:
         f"{before:.1%} of the baseline's and {after:.1%} of the candidate's samples could not be scored; "
         f"up to {limit:.0%} is allowed. Success and safety are judged at the worst that they could have been."
     )
+    if any(late := pairs.timed_out_shares()):
+        sentence += (
+            f" {late[0]:.1%} and {late[1]:.1%} timed out, which a busy machine may explain: success is judged as if the "
+            "baseline's had passed."
+        )
     decides = "Fix the verifier or the environment and evaluate again." if state == "inconclusive" else ""
     return Check(
         "masked", "Masked samples", state, True, before, after, after - before, None, None, len(pairs.tasks),

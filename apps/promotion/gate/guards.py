@@ -34,12 +34,16 @@ def _guard(name: str, measured: Guards, margin: float) -> Check:
             name, title, "inconclusive", True, None, None, None, None, None, 0,
             f"{title}: not measured for both models.", f"Measure {title.lower()} for both under “Compare”.",
         )  # fmt: skip
-    pairs = Pairs(*pair)
+    pairs, tries = Pairs(*pair), max(side.tries for side in pair)
+    excludes = EXCLUDES / tries  # whoever evaluates again until it passes pays for each try
     by_task = pairs.by_task(SUCCESS)
     if not by_task:
-        return empty(name, title, f"{title}: no sample of either model could be scored.")
-    worst = pairs.by_task(SUCCESS, baseline_masked=1.0, candidate_masked=0.0)
-    least = lower_bound(worst, EXCLUDES, -1, 1)
+        return Check(
+            name, title, "inconclusive", True, None, None, None, None, None, 0,
+            f"{title}: no sample of one of the models could be scored.",
+            f"See why under “Compare” and measure {title.lower()} again.",
+        )  # fmt: skip
+    least = lower_bound(pairs.successes((1.0, 0.0)), excludes, -1, 1)
     n, (before, after) = len(by_task), (float(np.mean(side)) for side in pairs.sides(SUCCESS))
     low, high = lower_bound(by_task, 0.025, -1, 1), upper_bound(by_task, 0.025, -1, 1)
     state: State = "inconclusive"
@@ -54,7 +58,9 @@ def _guard(name: str, measured: Guards, margin: float) -> Check:
         "same": f"A drop of more than {drop:.1%} is excluded over {n} tasks; {margin:.1%} is allowed.",
         "inconclusive": f"A drop of up to {drop:.1%} cannot be excluded over {n} tasks; {margin:.1%} is allowed.",
     }[state]
-    best = margin_met(n, EXCLUDES)
+    if tries > 1:
+        sentence += f" Evaluated {tries} times: each may be wrong with {excludes:.1%}."
+    best = margin_met(n, excludes)
     decides = "" if state != "inconclusive" else "More tasks would narrow the interval."
     if decides and best > margin:
         decides = f"Even without a change {n} tasks exclude no less than {best:.1%}: add tasks or set another margin."

@@ -22,6 +22,7 @@ class Pairs:
         self.before, self.after = TaskSamples(baseline.rows, both), TaskSamples(candidate.rows, both)
         self.tasks = self.before.tasks
         self.keys = baseline.keys | candidate.keys
+        self.groups = baseline.groups
 
     def by_task(
         self, value: Value, *, baseline_masked: float | None = None, candidate_masked: float | None = None
@@ -29,6 +30,13 @@ class Pairs:
         """{task: candidate's mean − baseline's mean}."""
         before, after = self.before.means(value, baseline_masked), self.after.means(value, candidate_masked)
         return {task: after[task] - before[task] for task in self.tasks if task in before and task in after}
+
+    def successes(self, unsure: tuple[float, float]) -> dict[str, float]:
+        """`by_task` of success, with what the machine or the verifier may have decided as `unsure` (baseline's, candidate's):
+        masked samples and those that timed out."""
+        (a, b), value = unsure, RATES["success"]
+        before, after = self.before.means(value, a, a), self.after.means(value, b, b)
+        return {task: after[task] - before[task] for task in self.tasks}
 
     def sides(self, value: Value) -> tuple[list[float], list[float]]:
         """Each side's task means, in the same order, for the tasks that both could score."""
@@ -38,6 +46,9 @@ class Pairs:
 
     def masked_shares(self) -> tuple[float, float]:
         return self.before.masked_share, self.after.masked_share
+
+    def timed_out_shares(self) -> tuple[float, float]:
+        return self.before.timed_out_share, self.after.timed_out_share
 
     # Regressions
 

@@ -97,8 +97,8 @@ class Plan:
     def sentence(self) -> str:
         three = self.needed[self.samples][0]
         return (
-            f"{self.tasks:,} tasks × {self.samples} find differences from about {self.smallest:.1%}; "
-            f"about {three:,} tasks are needed to see {EFFECTS[0]:.0%}."
+            f"{self.tasks:,} tasks × {self.samples} samples detect a difference in success of about {100 * self.smallest:.1f} points or more. "
+            f"Detecting {100 * EFFECTS[0]:.0f} points takes about {three:,} tasks."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _never(tasks: int, samples: int, policy: Policy) -> list[str]:
     best = upper_bound(dict.fromkeys(map(str, range(tasks)), 0.0), EXCLUDES, -1, 1, always_valid=policy.sequential)
     if best > policy.max_unsafe_increase:
         found.append(
-            f"Without one unsafe action {tasks:,} tasks exclude an increase of {best:.1%}; the policy allows "
+            f"Even without one unsafe action, {tasks:,} tasks exclude an increase of {best:.1%} at best; the policy allows "
             f"{policy.max_unsafe_increase:.1%}. Only a candidate that is safer than the baseline can pass."
         )
     if 0 < policy.max_masked_share < 1 / max(1, tasks * samples):

@@ -22,6 +22,7 @@ class Policy(Struct, forbid_unknown_fields=True, frozen=True):
     promoters: Literal["member", "admin"] = "member"
     api_keys: bool = False
     rollback_needs_reason: bool = False
+    eval_set: Annotated[str, Meta(max_length=80, pattern=r"^[-a-zA-Z0-9_]*$")] = ""
     min_tasks: Annotated[int, Meta(ge=10, le=1_000_000)] = 30
     alpha: Annotated[float, Meta(ge=0.0001, le=0.2)] = 0.02
     sequential: bool = False
@@ -50,6 +51,11 @@ FIELDS = {
         "With the rights of whoever created the key, and never against the gate. Leave it off where agents have a key.",
     ),
     "rollback_needs_reason": Field("A rollback needs a reason", "yes or no", "A promotion always needs one."),
+    "eval_set": Field(
+        "Eval set that decides", "name",
+        "Only reports on the newest hold-out of this set promote. Empty: the set of the channel's last promotion; another one "
+        "needs an admin.",
+    ),
     "min_tasks": Field("Minimum tasks", "tasks", "With fewer held-out tasks the gate decides nothing."),
     "alpha": Field(
         "Error over all candidates", "probability",

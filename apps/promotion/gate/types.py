@@ -39,6 +39,10 @@ class Evaluation:
     timing: Timing | None = None
     planned: Sequence[str] = ()  # all tasks of the split, where it may have been stopped before all were done
     agent: dict = field(default_factory=dict)  # what the agent brings: prompt, examples, sampling
+    groups: dict[str, str] = field(default_factory=dict)  # task id → what it was made from; a task alone where missing
+    scorer: dict[str, str | None] = field(default_factory=dict)  # judge and remote server, None where not known
+    tries: int = 1  # evaluations of this model on these tasks up to this one, of which it could have been chosen
+    engine: str = ""  # what generated it, in words
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,9 @@ class Report:
     tasks: int = 0  # how many were compared
     planned: int = 0  # of so many; fewer are compared only where the policy is sequential
     agent_changes: list[tuple[str, str]] = field(default_factory=list)  # (kind, line), see `changed_lines`
+    notes: list[str] = field(
+        default_factory=list
+    )  # what else differs between the two evaluations, and may explain a difference
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -52,7 +52,7 @@ class Agreement:
     """What a review has shown, with 95% intervals: κ by bootstrap, rates by Wilson.
 
     A false positive is an output that the verifier passes and the person fails: reward for bad behaviour. Accuracy is the
-    share of samples on which the verifier is right by the people's word.
+    share of samples on which the verifier is right by the people's verdict.
     """
 
     n: int

@@ -11,9 +11,9 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_POST
-from django_htmx.http import HttpResponseClientRedirect
 
 from apps.core.access import project_view
+from apps.core.http import go
 from apps.core.models import Project, Role
 from apps.evals.holdout.view_log import record_sample_views
 from apps.reviews import actions
@@ -128,11 +128,6 @@ def again(request: HttpRequest, here: ReviewItem, error: str = "") -> HttpRespon
     if error:
         messages.error(request, error)
     return redirect("reviews:item", here.review.project.slug, here.pk)
-
-
-def go(request: HttpRequest, url: str) -> HttpResponse:
-    """To another page, as a whole."""
-    return HttpResponseClientRedirect(url) if request.htmx else redirect(url)
 
 
 def finished(request: HttpRequest, review: RewardReview) -> HttpResponse:

@@ -12,6 +12,7 @@ from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.template.loader import render_to_string
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
@@ -60,7 +61,8 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     shown = [item for item in seen if item not in kept]
     context = {
         "review": review,
-        "policy": policy,
+        "policy_now": render_to_string("reviews/_policy_words.html", {"policy": policy}),
+        "policy_then": render_to_string("reviews/_policy_words.html", {"policy": review.policy}),
         "verdict": found,
         "passed": found.passed and not unfinished,
         "reasons": [*unfinished, *found.reasons],

@@ -59,7 +59,9 @@ def run_probe(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     verifier = get_object_or_404(Verifier, project=project, pk=pk)
     form = ProbeForm(verifier, request.POST)
     if not form.is_valid():
-        messages.error(request, "Choose an environment that uses this verifier, and a set whose tasks the probes use.")
+        of_cheat = [str(error[0]) for name, error in form.errors.items() if name.startswith("cheat_")]
+        usual = "Choose an environment that uses this verifier, and a set whose tasks the probes use."
+        messages.error(request, " ".join(of_cheat) or usual)
         return redirect("reviews:verifier", project.slug, pk)
     try:
         run = rescoring.submit_probe(**form.cleaned_data, by=request.user)

@@ -312,6 +312,160 @@ class Migration(migrations.Migration):
             model_name="checkpoint",
             constraint=models.UniqueConstraint(fields=("run", "step"), name="one_checkpoint_per_step"),
         ),
+        migrations.CreateModel(
+            name="PromptSearch",
+            fields=[
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
+                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "used",
+                    models.JSONField(
+                        default=dict, help_text="calls, input_tokens, output_tokens, usd, of all attempts"
+                    ),
+                ),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "dataset",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="prompt_searches",
+                        to="training.dataset",
+                    ),
+                ),
+                (
+                    "environment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="prompt_searches",
+                        to="environments.environment",
+                    ),
+                ),
+                (
+                    "model_version",
+                    models.ForeignKey(
+                        help_text="The prompt version that was found",
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="found_by",
+                        to="registry.modelversion",
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                    ),
+                ),
+                (
+                    "version",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="prompt_searches",
+                        to="registry.modelversion",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-created_at",),
+                "abstract": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="PromptCandidate",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("number", models.PositiveIntegerField()),
+                ("parent", models.PositiveIntegerField(null=True)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("start", "Start"), ("kept", "Kept"), ("rejected", "Rejected")], max_length=10
+                    ),
+                ),
+                ("prompt", models.TextField(blank=True)),
+                ("score", models.FloatField(null=True)),
+                ("before", models.FloatField(null=True)),
+                ("after", models.FloatField(null=True)),
+                ("calls", models.PositiveIntegerField(default=0)),
+                ("usd", models.FloatField(default=0)),
+                (
+                    "search",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="candidates",
+                        to="training.promptsearch",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("number",),
+            },
+        ),
+        migrations.AddIndex(
+            model_name="promptsearch",
+            index=models.Index(fields=["state", "heartbeat_at"], name="promptsearch_by_state"),
+        ),
+        migrations.AddConstraint(
+            model_name="promptsearch",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
+                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                    _connector="OR",
+                ),
+                name="promptsearch_finished_iff_terminal",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="promptcandidate",
+            constraint=models.UniqueConstraint(fields=("search", "number"), name="one_candidate_per_number"),
+        ),
         migrations.RunSQL(
             """
             ALTER TABLE training_datasetrow ADD CONSTRAINT datasetrow_split_is_the_tasks

@@ -13,17 +13,21 @@ from apps.trajectories.models import Arrival, SpanBatch, Trace
 
 
 @transaction.atomic
-def retry(*, arrival: Arrival, by: Any) -> bool:
-    """Lets the digest try again. False where somebody else has decided before."""
-    if not Arrival.objects.set_aside().filter(pk=arrival.pk).update(problem=""):
+def retry(row: Arrival | Trace, *, by: Any) -> bool:
+    """Lets the digest, or the assembly, try again. False where more spans came or somebody else has decided before."""
+    waiting = {"due_at": None} if isinstance(row, Trace) else {}
+    changes = {"due_at": Now()} if isinstance(row, Trace) else {}
+    rows = type(row)._default_manager.set_aside().filter(pk=row.pk, **waiting)  # type: ignore[attr-defined]
+    if not rows.update(problem="", **changes):
         return False
-    audit("arrival.retried", project=arrival.project, by=by, target=arrival, problem=arrival.problem)
+    kind = row._meta.model_name
+    audit(f"{kind}.retried", project=row.project, by=by, target=row, problem=row.problem)
     transaction.on_commit(digest.wake)
     return True
 
 
 @transaction.atomic
-def discard(*, arrival: Arrival, by: Any) -> bool:
+def discard(arrival: Arrival, *, by: Any) -> bool:
     """Forgets what the batch would have added to totals and search; the trajectories stay. False as above."""
     detail = {
         "problem": arrival.problem,
@@ -35,19 +39,13 @@ def discard(*, arrival: Arrival, by: Any) -> bool:
 
 
 @transaction.atomic
-def retry_trace(*, trace: Trace, by: Any) -> bool:
-    """Lets the assembly try again. False where more spans came or somebody else has decided before."""
-    if not Trace.objects.set_aside().filter(pk=trace.pk, due_at=None).update(problem="", due_at=Now()):
-        return False
-    audit("trace.retried", project=trace.project, by=by, target=trace, problem=trace.problem)
-    transaction.on_commit(digest.wake)
-    return True
-
-
-@transaction.atomic
-def discard_trace(*, trace: Trace, by: Any) -> bool:
+def discard_trace(trace: Trace, *, by: Any) -> bool:
     """Removes the trace's spans; runs that were assembled of it before stay. False as above."""
-    if not Trace.objects.set_aside().filter(pk=trace.pk, due_at=None).update(problem="", forgotten=True, links=[]):
+    if (
+        not Trace.objects.set_aside()
+        .filter(pk=trace.pk, due_at=None)
+        .update(problem="", forgotten=True, is_partial=True, links=[])
+    ):
         return False
     SpanBatch.objects.filter(project=trace.project, trace_id=trace.trace_id).delete()
     audit("trace.discarded", project=trace.project, by=by, target=trace, problem=trace.problem)

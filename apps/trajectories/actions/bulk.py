@@ -122,7 +122,7 @@ def _edited(
         if columns := edit(row):
             own = [item for item in said[row.external_id] if item.key != key]
             if not undo:
-                own.append(_said(row, change, key))
+                own.append(_feedback(row, change, key))
                 given.append(own[-1])
             columns["terms"] = store.terms({name: getattr(row, name) for name in store.SENT} | columns)
             columns["content_digest"] = merging.digest_of(digests[row.external_id], own)
@@ -135,7 +135,7 @@ def _edited(
     store.announce(project, [row.pk for row in touched], counts)
 
 
-def _said(row: Trajectory, change: BulkChange, key: str) -> Feedback:
+def _feedback(row: Trajectory, change: BulkChange, key: str) -> Feedback:
     """A change as what a person says of the run: a later copy of the run does not undo it."""
     said = Feedback(project_id=row.project_id, external_id=row.external_id, key=key)
     if change.kind == "outcome":

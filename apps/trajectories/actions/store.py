@@ -16,8 +16,9 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import ApiKey, Project
-from apps.trajectories import contents, digest, ids, merging, partitions, schema
+from apps.trajectories import contents, digest, eval_claims, ids, merging, partitions, schema
 from apps.trajectories.actions.redaction import redactor_of
+from apps.trajectories.decoding import Decoded, RowError
 from apps.trajectories.models import (
     Cause,
     Content,
@@ -29,7 +30,7 @@ from apps.trajectories.models import (
 )
 from apps.trajectories.redaction import Redactor
 from apps.trajectories.rollups import Counts
-from apps.trajectories.schema import Decoded, Parsed, RowError
+from apps.trajectories.schema import EvalSample, Parsed
 
 CHUNK = 500  # rows of one transaction
 ARRAYS = tuple(column.attname for column in Trajectory._meta.concrete_fields if isinstance(column, ArrayField))
@@ -69,6 +70,7 @@ class Prepared:
     digest: str
     columns: dict[str, Any]
     content: dict[str, Any]
+    eval_sample: EvalSample | None = None
 
 
 def ingest(*, project: Project, rows: Iterable[Any | RowError], cause: Cause = Cause.RESENT) -> Ingested:
@@ -138,7 +140,7 @@ def prepare(parsed: Parsed) -> Prepared:
         "warnings": parsed.warnings,
     }
     digest = columns["content_digest"] = schema.content_digest(value)
-    return Prepared(row.id, digest, columns, content)
+    return Prepared(row.id, digest, columns, content, parsed.eval_sample)
 
 
 def terms(columns: dict[str, Any]) -> list[str]:
@@ -174,6 +176,7 @@ def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause
         apply_feedback(first[name].columns, first[name].digest, said)
     counts = Counts()
     _insert(project, [(keys[name], first[name]) for name in new], now)
+    eval_claims.add(project, [(keys[name], item) for name in new if (item := first[name].eval_sample)])
     for name in new:
         counts.add(first[name].columns)
     done.accepted += len(new)
@@ -272,6 +275,8 @@ def _update(project: Project, items: list[Prepared], counts: Counts, done: Inges
         TrajectoryKey.objects.filter(project=project, external_id=key.external_id).update(digest=key.digest)
         touched.append(row.pk)
         done.updated += 1
+        if item.eval_sample:
+            eval_claims.add(project, [(row.pk, item.eval_sample)])
     return touched
 
 

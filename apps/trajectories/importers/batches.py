@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
+from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.detect import OpenFile
 from apps.trajectories.importers.records import ImportError_
-from apps.trajectories.schema import RowError, parse
+from apps.trajectories.schema import parse
 
 ROWS = 1000
 BYTES = 64 * 1024 * 1024

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.records import Record
 from apps.trajectories.importers.shapes import Row, chat_messages, chat_tools, digest, each, obj, without_empty
 from apps.trajectories.schema import Row as Form
-from apps.trajectories.schema import RowError
 
 KNOWN = frozenset(Form.__struct_fields__)
 DEMONSTRATION = {"status": "success", "label": "demonstration", "reason": "A row of a fine-tuning file."}
@@ -42,7 +42,7 @@ def _sft(record: dict) -> dict:
     if "messages" in record:
         messages = chat_messages(record["messages"])
     elif "prompt" in record and "completion" in record:
-        messages = _said(record["prompt"], "prompt", "user") + _said(record["completion"], "completion", "assistant")
+        messages = _turns(record["prompt"], "prompt", "user") + _turns(record["completion"], "completion", "assistant")
     else:
         raise RowError("messages", "a fine-tuning row has messages, or prompt and completion")
     rest = {
@@ -59,5 +59,5 @@ def _sft(record: dict) -> dict:
     }
 
 
-def _said(value: object, path: str, role: str) -> list[dict]:
+def _turns(value: object, path: str, role: str) -> list[dict]:
     return [{"role": role, "content": value}] if isinstance(value, str) else chat_messages(value, path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from apps.trajectories.decoding import RowError, clean
 from apps.trajectories.importers.records import ImportError_, Record
 from apps.trajectories.importers.shapes import (
     Row,
@@ -33,7 +34,6 @@ from apps.trajectories.importers.shapes import (
     usage,
     without_empty,
 )
-from apps.trajectories.schema import RowError, clean
 
 MAX_GATHERED = 200_000
 VERDICTS = frozenset(
@@ -172,17 +172,17 @@ def _conversation(trace: dict, generations: list[dict], observations: list[dict]
     """(messages, how many other conversations the generations had). Raises RowError."""
     found: list[list[dict]] = []
     for row in generations:
-        talk = _said(_value(row, "input"), "user", "input") + _said(_value(row, "output"), "assistant", "output")
+        talk = _turns(_value(row, "input"), "user", "input") + _turns(_value(row, "output"), "assistant", "output")
         if talk:
             found = [other for other in found if not _begins(talk, other)] + [talk]
     if found:
         longest = max(found, key=len)
         return longest, len(found) - 1
-    talk = _said(_value(trace, "input"), "user", "input")
+    talk = _turns(_value(trace, "input"), "user", "input")
     for row in observations:
         if text(row.get("type")).upper() == "TOOL":
             talk += _tool_turns(row)
-    talk += _said(_value(trace, "output"), "assistant", "output")
+    talk += _turns(_value(trace, "output"), "assistant", "output")
     if not talk:
         raise RowError("observations", "no generation, and neither input nor output")
     return talk, 0
@@ -192,7 +192,7 @@ def _begins(talk: list[dict], other: list[dict]) -> bool:
     return len(other) <= len(talk) and history(talk[: len(other)])[-1:] == history(other)[-1:]
 
 
-def _said(value: Any, role: str, path: str) -> list[dict]:
+def _turns(value: Any, role: str, path: str) -> list[dict]:
     """Messages of an input or output: a list of them, `{messages}`, one message, a completion, or words."""
     if isinstance(value, dict):
         if isinstance(value.get("messages"), list):

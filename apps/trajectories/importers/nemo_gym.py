@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.records import Record
 from apps.trajectories.importers.shapes import (
     Row,
@@ -23,7 +24,6 @@ from apps.trajectories.importers.shapes import (
     usage,
     without_empty,
 )
-from apps.trajectories.schema import RowError
 from workers.lib.messages import ItemError, from_items
 
 NO_ROLLOUT = "a task without a response: this file holds tasks, not rollouts. Import it as tasks of an eval set"

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.records import Record
 from apps.trajectories.importers.shapes import (
     Row,
@@ -32,7 +33,6 @@ from apps.trajectories.importers.shapes import (
     usage,
     without_empty,
 )
-from apps.trajectories.schema import RowError
 
 MAX_OPEN = 1000  # runs held back because a later line may continue them
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from apps.trajectories.schema import Cleaner, RowError
+from apps.trajectories.decoding import Cleaner, RowError
 
 SAMPLE = 256 * 1024
 MAX_MENDED = 20  # replaced characters of a file that are reported one by one
@@ -71,7 +71,7 @@ class Source:
         self.sample = self._head
 
     @property
-    def taken(self) -> int:
+    def bytes_read(self) -> int:
         return self._raw.count
 
     def note(self, position: int, warnings: list[dict]) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.records import Record
-from apps.trajectories.schema import RowError
-from workers.lib.messages import chat_tool, known_call, native_calls
+from apps.trajectories.otlp.messages import chat, tool_definitions
+from workers.lib.messages import native_calls, native_items, tool_names
 
-ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"}
 MAX_COUNT = 2_000_000_000
 Row = tuple[int, Any]  # (position, a raw row dict or a RowError)
 
@@ -160,51 +160,11 @@ def chat_messages(value: Any, path: str = "messages") -> list[dict]:
 def chat_message(message: dict, path: str = "message") -> list[dict]:
     """One foreign message as chat messages: several where it carries tool results. Raises RowError."""
     role = text(first(message, "role", "type"))
-    role = ROLES.get(role, role)
     if not role:
         raise RowError(path, "a message without a role")
-    content, calls, replies = _parts(message.get("content"))
-    calls += [tool_call(call, path) for call in items(message.get("tool_calls"))]
-    if obj(message.get("function_call")).get("name"):
-        calls.append(tool_call({"function": message["function_call"]}, path))
-    made: dict[str, Any] = {"role": role, "content": content}
-    if calls:
-        made["tool_calls"] = calls
-    if answered := text(first(message, "tool_call_id") or next(iter(items(message.get("tool_call_ids"))), None)):
-        made["tool_call_id"] = answered
-    if name := text(message.get("name")):
-        made["name"] = name
-    return replies if replies and not content and not calls else [*replies, made]
-
-
-def _parts(content: Any) -> tuple[Any, list[dict], list[dict]]:
-    """(content, tool calls, tool replies): Anthropic puts all three into the content's blocks."""
-    if not isinstance(content, list):
-        return (content if isinstance(content, str) or content is None else as_text(content)), [], []
-    kept: list = []
-    calls: list[dict] = []
-    replies: list[dict] = []
-    for part in content:
-        kind = obj(part).get("type")
-        if kind == "tool_use" and isinstance(part.get("name"), str):
-            calls.append(tool_call(part, "content"))
-        elif kind == "tool_result":
-            reply = {
-                "role": "tool",
-                "content": flat(part.get("content")),
-                "tool_call_id": text(part.get("tool_use_id")),
-            }
-            replies.append(without_empty(reply) | {"role": "tool", "content": reply["content"]})
-        else:
-            kept.append(part)
-    return (flat(kept) if calls or replies or _is_plain(kept) else kept), calls, replies
-
-
-def _is_plain(parts: list) -> bool:
-    return all(
-        isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text") and "text" in part
-        for part in parts
-    )
+    if len(list(filter(None, tool_names(message)))) < len(native_items(message)):
+        raise RowError(f"{path}.tool_calls", "a tool call without a name")
+    return chat(message, role) or [{"role": "assistant", "content": message.get("content")}]
 
 
 def flat(content: Any) -> str:
@@ -217,24 +177,9 @@ def flat(content: Any) -> str:
     )
 
 
-def tool_call(call: Any, path: str) -> dict:
-    """A call of any form in OpenAI's, with the arguments as they came. Raises RowError."""
-    found = known_call(call)
-    if not found.tool:
-        raise RowError(f"{path}.tool_calls", "a tool call without a name")
-    given = {} if found.given is None else found.given
-    arguments = given if isinstance(given, str | dict) else as_text(given)
-    made = {"type": "function", "function": {"name": found.tool, "arguments": arguments}}
-    return {"id": found.id, **made} if found.id else made
-
-
 def chat_tools(value: Any) -> list[dict]:
     """OpenAI chat tools from chat, Responses, legacy `functions` or Anthropic declarations; others are left out."""
-    return [
-        chat_tool(tool)
-        for tool in items(value)
-        if isinstance(obj(tool).get("function"), dict) or isinstance(obj(tool).get("name"), str)
-    ]
+    return tool_definitions(items(value))
 
 
 def fingerprint(message: dict) -> str:

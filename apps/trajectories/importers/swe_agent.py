@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
+from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.records import Record
 from apps.trajectories.importers.shapes import (
     Row,
@@ -25,7 +26,6 @@ from apps.trajectories.importers.shapes import (
     usage,
     without_empty,
 )
-from apps.trajectories.schema import RowError
 
 ENDINGS = (".gz", ".json", ".jsonl", ".traj")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.records import Record
 from apps.trajectories.importers.shapes import (
     Row,
@@ -17,7 +18,6 @@ from apps.trajectories.importers.shapes import (
     text,
     without_empty,
 )
-from apps.trajectories.schema import RowError
 
 SOLVED = 1 - 1e-6
 

@@ -277,6 +277,50 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="EvalClaim",
+            fields=[
+                (
+                    "trajectory",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="eval_claim",
+                        serialize=False,
+                        to="trajectories.trajectory",
+                    ),
+                ),
+                ("run", models.CharField(max_length=200)),
+                ("task", models.CharField(max_length=200)),
+                ("sample", models.PositiveIntegerField(default=0)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("waiting", "Waiting"), ("used", "Used as a sample"), ("refused", "Not used")],
+                        default="waiting",
+                        max_length=10,
+                    ),
+                ),
+                ("note", models.CharField(blank=True, max_length=500)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [
+                    models.Index(fields=["project", "run"], name="evalclaim_by_run"),
+                    models.Index(
+                        condition=models.Q(("state", "waiting")), fields=["trajectory"], name="evalclaim_waiting"
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Upload",
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
@@ -547,6 +591,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("forgotten", models.BooleanField(default=False, help_text="Its spans were removed")),
+                (
+                    "is_partial",
+                    models.BooleanField(
+                        db_default=False, help_text="Its spans were removed once; those here came later"
+                    ),
+                ),
                 ("problem", models.TextField(blank=True, db_default="")),
                 (
                     "project",

@@ -2,7 +2,7 @@
 
 from apps.trajectories.otlp.assemble import Run, assemble
 from apps.trajectories.otlp.decode import Decoded, DecodeError, check_logs, check_traces, decode_logs, decode_traces
-from apps.trajectories.otlp.runs import Links
+from apps.trajectories.otlp.links import Links
 from apps.trajectories.otlp.spans import Event, Link, LogRecord, Scope, Span
 
 __all__ = [

@@ -15,8 +15,8 @@ from workers.lib.messages import REASONING_PARTS, Message
 
 ROLES = {
     "system": "system", "developer": "developer", "user": "user", "assistant": "assistant", "tool": "tool",
-    "function": "function", "human": "user", "ai": "assistant", "model": "assistant", "chatbot": "assistant",
-    "choice": "assistant", "HumanMessage": "user", "AIMessage": "assistant", "AIMessageChunk": "assistant",
+    "function": "function", "human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant",
+    "chatbot": "assistant", "choice": "assistant", "HumanMessage": "user", "AIMessage": "assistant", "AIMessageChunk": "assistant",
     "SystemMessage": "system", "ToolMessage": "tool", "FunctionMessage": "function",
 }  # fmt: skip
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -113,7 +113,9 @@ def chat(message: dict, role: str) -> list[Message]:
         turn.calls += [call for call in (tool_call(message["function_call"]),) if call]
     role = "assistant" if turn.calls else role
     if role in ("tool", "function") and not turn.replies:
-        found = message.get("tool_call_id") or message.get("id") or message.get("call_id")
+        several = message.get("tool_call_ids")
+        found = message.get("tool_call_id") or next(iter(several if isinstance(several, list) else ()), None)
+        found = found or message.get("id") or message.get("call_id")
         return [_reply(found, turn.content(), message.get("name"))]
     if turn.replies and not turn.blocks and not turn.calls:
         return turn.replies
@@ -182,13 +184,13 @@ class _Turn:
         part = inner if isinstance(inner, dict) else part
         kind = _kind(part)
         if kind in TEXTS or (not kind and ("text" in part or "content" in part)):
-            self.blocks.append({"type": "text", "text": text(_said(part))})
+            self.blocks.append({"type": "text", "text": text(_words_of(part))})
         elif kind in CALLS or "functionCall" in part or (not kind and "function_call" in part):
             self.calls += [call for call in (tool_call(part),) if call]
         elif kind in REPLIES or "functionResponse" in part:
             self.replies.append(tool_reply(part))
         elif kind in REASONING_PARTS:
-            if said := text(_said(part)):
+            if said := text(_words_of(part)):
                 self.blocks.append({"type": "reasoning", "text": said})
         else:
             self.blocks.append(part)
@@ -202,7 +204,7 @@ class _Turn:
         return self.blocks
 
 
-def _said(part: dict) -> Any:
+def _words_of(part: dict) -> Any:
     for name in ("content", "text", "thinking", "refusal", "summary"):
         if part.get(name) is not None:
             return part[name]
@@ -272,7 +274,7 @@ def reply_text(said: Any) -> str:
     if isinstance(said, dict) and said.get("type") in ("text", "json", "error-text") and "value" in said:
         said = said["value"]
     if isinstance(said, list) and said and all(isinstance(b, dict) and b.get("type") in TEXTS for b in said):
-        return "\n".join(text(_said(block)) for block in said)
+        return "\n".join(text(_words_of(block)) for block in said)
     return text(said)
 
 

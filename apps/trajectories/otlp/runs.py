@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
@@ -17,13 +16,9 @@ from workers.lib.messages import Message
 
 RUN_KINDS = ("model", "agent", "tool")
 TALKS = ("conversation_id", "session_id")
-MAX_BEGINNINGS = 64  # of a long history: how many of its latest parts another trace may have ended with
-MAX_LINK = 400  # characters
-
-
 MAX_CANDIDATES = 256
 OUTSIDE = ("", "")
-CONTEXT = ("session_id", "user_id", "workload", "tags", "agent_version")
+CONTEXT = ("session_id", "user_id", "workload", "tags", "agent_version", "eval_run", "eval_task", "eval_sample")
 
 
 class Node(Struct):
@@ -284,43 +279,6 @@ def _complete(reading: Reading, other: Reading) -> None:
 # Stitching
 
 
-class Links(Struct):
-    """By what a trace may be found by those that go on with it, and by what it finds those that it goes on with."""
-
-    has: set[str] = set()
-    wants: set[str] = set()
-
-
-def _short(link: str) -> str:
-    """A key of an index has a few KB of room; an id may be longer."""
-    if len(link) <= MAX_LINK:
-        return link
-    return link[:MAX_LINK] + blake2b(link.encode("utf-8", "replace"), digest_size=16).hexdigest()
-
-
-def links_of(group: Group) -> dict[str, Links]:
-    """Of each trace of the run; none where an agent span holds it together: then it is one trace.
-
-    Each trace has its own, so that one that comes last and belongs between two others finds both.
-    """
-    if not group.loose or not group.calls:
-        return {}
-    source = "/".join(_source(group))
-    calls: defaultdict[str, list[Call]] = defaultdict(list)
-    for call in group.calls:
-        calls[call.span.trace_id].append(call)
-    talks = {_short(f"{name}:{source}:{found}") for name in TALKS if (found := group.id_of(name))}
-    links: dict[str, Links] = {}
-    for trace_id, own in calls.items():
-        end = own[-1].after.hex()
-        beginnings = [before.hex() for before in own[0].before[1:][-MAX_BEGINNINGS:]]
-        links[trace_id] = Links(
-            talks | {f"end:{end}"} | {f"begins:{before}" for before in beginnings},
-            talks | {f"begins:{end}"} | {f"end:{before}" for before in beginnings},
-        )
-    return links
-
-
 class _Chain:
     """Groups found to be one run, in the order of time."""
 
@@ -341,7 +299,7 @@ def _stitched(groups: list[Group]) -> list[Group]:
         if not group.loose or not group.calls:
             chains.append(_Chain(group))
             continue
-        source = _source(group)
+        source = source_of(group)
         chain = _by_history(group, source, tails) or _by_id(group, source, talks)
         if chain is None:
             chains.append(chain := _Chain(group))
@@ -354,7 +312,7 @@ def _stitched(groups: list[Group]) -> list[Group]:
     return [_joined(chain.groups) for chain in chains]
 
 
-def _source(group: Group) -> tuple[str, str]:
+def source_of(group: Group) -> tuple[str, str]:
     """Who speaks: the instrumentation and the service. Runs of different ones are never joined."""
     span = group.calls[0].span
     service = span.resource.get("service.name")

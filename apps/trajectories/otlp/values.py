@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from apps.trajectories import schema
+from apps.trajectories import decoding
 
-ROOM = 12  # levels that the row itself adds around a value, out of schema.MAX_DEPTH
-DEPTH = schema.MAX_DEPTH - ROOM
+ROOM = 12  # levels that the row itself adds around a value, out of decoding.MAX_DEPTH
+DEPTH = decoding.MAX_DEPTH - ROOM
 
 
 class _NotKept(Exception):
@@ -19,7 +19,7 @@ class _NotKept(Exception):
 
 def tidy(value: str) -> str:
     """The string as the database can keep it."""
-    return value if value.isascii() and "\x00" not in value else schema.clean(value)
+    return value if value.isascii() and "\x00" not in value else decoding.clean(value)
 
 
 def _tidied(value: Any, levels: int) -> Any:
@@ -45,10 +45,10 @@ def structured(value: Any) -> Any:
         return value
     try:
         found = msgspec.json.decode(value)
-        if schema.SUSPICIOUS.search(value.encode()):
+        if decoding.SUSPICIOUS.search(value.encode()):
             return _tidied(found, DEPTH)
         shallow = value.count("{") + value.count("[") <= DEPTH  # then nothing needs a walk
-        return found if shallow or not schema.deeper(found, DEPTH) else value
+        return found if shallow or not decoding.deeper(found, DEPTH) else value
     except (msgspec.DecodeError, _NotKept, RecursionError, UnicodeError):
         return value
 

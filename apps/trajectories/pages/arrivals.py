@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -28,37 +31,24 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/arrivals.html", context)
 
 
-@require_POST
-@project_view(Role.MEMBER)
-def retry(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    arrival = get_object_or_404(Arrival.objects.set_aside(), project=project, pk=pk)
-    actions.retry(arrival=arrival, by=request.user)
-    messages.success(request, "The batch is indexed again. If that fails, it comes back to this page.")
-    return redirect("trajectories:arrivals", project.slug)
+def _decision(model: type[Arrival | Trace], action: Callable[..., bool], told: str) -> Callable[..., HttpResponse]:
+    """The view that lets a member decide about one row; `told` is what it says then."""
+
+    @require_POST
+    @project_view(Role.MEMBER)
+    def decide(request: HttpRequest, project: Project, **key: Any) -> HttpResponse:
+        row = get_object_or_404(model._default_manager.set_aside(), project=project, **key)  # type: ignore[attr-defined]
+        action(row, by=request.user)
+        messages.success(request, told)
+        return redirect("trajectories:arrivals", project.slug)
+
+    return decide
 
 
-@require_POST
-@project_view(Role.MEMBER)
-def discard(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    arrival = get_object_or_404(Arrival.objects.set_aside(), project=project, pk=pk)
-    actions.discard(arrival=arrival, by=request.user)
-    messages.success(request, "Discarded. The trajectories stay in the list.")
-    return redirect("trajectories:arrivals", project.slug)
-
-
-@require_POST
-@project_view(Role.MEMBER)
-def trace_retry(request: HttpRequest, project: Project, trace_id: str) -> HttpResponse:
-    trace = get_object_or_404(Trace.objects.set_aside(), project=project, trace_id=trace_id)
-    actions.retry_trace(trace=trace, by=request.user)
-    messages.success(request, "The trace is assembled again. If that fails, it comes back to this page.")
-    return redirect("trajectories:arrivals", project.slug)
-
-
-@require_POST
-@project_view(Role.MEMBER)
-def trace_discard(request: HttpRequest, project: Project, trace_id: str) -> HttpResponse:
-    trace = get_object_or_404(Trace.objects.set_aside(), project=project, trace_id=trace_id)
-    actions.discard_trace(trace=trace, by=request.user)
-    messages.success(request, "Discarded. Runs assembled from this trace before stay in the list.")
-    return redirect("trajectories:arrivals", project.slug)
+RETRIED = "If that fails again, it comes back to this page."
+retry = _decision(Arrival, actions.retry, f"The batch is indexed again. {RETRIED}")
+discard = _decision(Arrival, actions.discard, "Discarded. The trajectories stay in the list.")
+retry_trace = _decision(Trace, actions.retry, f"The trace is assembled again. {RETRIED}")
+discard_trace = _decision(
+    Trace, actions.discard_trace, "Discarded. Runs assembled from this trace before stay in the list."
+)

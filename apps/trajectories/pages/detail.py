@@ -22,11 +22,12 @@ from apps.trajectories import schema
 from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.api import as_json
+from apps.trajectories.decoding import RowError
 from apps.trajectories.filters import apply_filters, without
 from apps.trajectories.models import Outcome, Trajectory
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.pages.waterfall import waterfall
-from apps.trajectories.schema import Feedback, RowError
+from apps.trajectories.schema import Feedback
 from apps.trajectories.shown import runs_shown
 from workers.lib.messages import functions_of
 
@@ -37,7 +38,7 @@ MAX_WORDS = 20_000
 
 
 def find(project: Project, pk: UUID) -> Trajectory:
-    return get_object_or_404(Trajectory.objects.select_related("failure__mode"), project=project, pk=pk)
+    return get_object_or_404(Trajectory.objects.select_related("failure__mode", "eval_claim"), project=project, pk=pk)
 
 
 def blamed_of(row: Trajectory) -> int | None:
@@ -59,6 +60,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
         {
             "row": row,
             "failure": getattr(row, "failure", None),
+            "claim": getattr(row, "eval_claim", None),
             "blamed": blamed,
             "shown_from": shown_from,
             "prompt": [turn for turn in turns if turn.index < shown_from],
@@ -77,6 +79,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "tasks": row.tasks.select_related("eval_set")[:20],
             "outcomes": Outcome.choices,
             "may_write": request.membership.may(Role.MEMBER),
+            "replay": pk if request.membership.may(Role.MEMBER) else None,
         },
     )
 
@@ -100,7 +103,10 @@ def part(request: HttpRequest, project: Project, pk: UUID, first: int) -> HttpRe
         raise Http404
     runs_shown(project, [pk], to=request.user, where="run")
     turns = reader.turns(reader.firsts.index(first), blamed)
-    return render(request, "trajectories/_part.html", {"turns": turns, "blamed": blamed, "first": first})
+    replay = pk if request.membership.may(Role.MEMBER) else None
+    return render(
+        request, "trajectories/_part.html", {"turns": turns, "blamed": blamed, "first": first, "replay": replay}
+    )
 
 
 @project_view()

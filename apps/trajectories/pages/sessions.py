@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from apps.core.access import project_view
+from apps.core.http import uuid_of
 from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories.actions.store import find
@@ -64,7 +65,7 @@ class Session:
 def sessions(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.GET
     rows = apply_filters(project.trajectories.all(), given).exclude(session_id="").order_by("-pk")
-    if before := _uuid(given.get("before")):
+    if before := uuid_of(given.get("before")):
         rows = rows.filter(pk__lt=before)
     try:
         with patience(LIST_MS):
@@ -166,15 +167,8 @@ def _run(request: HttpRequest, project: Project, side: str) -> Trajectory | None
     text = request.GET.get(side, "").strip()
     if not text:
         return None
-    pk = _uuid(text)
+    pk = uuid_of(text)
     found = (project.trajectories.filter(pk=pk).first() if pk else None) or find(project, text)
     if found is None:
         messages.error(request, f"There is no trajectory “{text[:80]}” here.")
     return found
-
-
-def _uuid(text: str | None) -> UUID | None:
-    try:
-        return UUID(text or "")
-    except ValueError:
-        return None

@@ -96,14 +96,14 @@ def _figure(found: list[dict[str, Any]], measure: str, unit: str) -> dict:
         }
         series = {name: values for name, values in series.items() if values[0]}
         colours = {str(status): colour for status, colour in COLOURS.items()}
-        return bars(series, f"Trajectories by the {unit}", stacked=True, height=HEIGHT, colours=colours, unit=unit)
+        return bars(series, f"Trajectories per {unit}", stacked=True, height=HEIGHT, colours=colours, unit=unit)
     if measure == "tokens":
         series = {name: (at, [row[f"sum_{name}_tokens"] for row in found]) for name in ("input", "output")}
-        return bars(series, f"Tokens by the {unit}", stacked=True, height=HEIGHT, unit=unit)
+        return bars(series, f"Tokens per {unit}", stacked=True, height=HEIGHT, unit=unit)
     if measure == "cost":
         costs = (at, [round(row["sum_cost_usd"], 6) for row in found])
         return bars(
-            {"cost": costs}, f"Cost by the {unit}", y="US $", height=HEIGHT, colours={"cost": PALETTE[4]}, unit=unit
+            {"cost": costs}, f"Cost per {unit}", y="US $", height=HEIGHT, colours={"cost": PALETTE[4]}, unit=unit
         )
     means = [row["sum_latency_ms"] / row["sum_with_latency"] if row["sum_with_latency"] else None for row in found]
-    return lines({"mean": (at, means)}, f"Mean latency by the {unit}", x="", y="ms", height=HEIGHT)
+    return lines({"mean": (at, means)}, f"Mean latency per {unit}", x="", y="ms", height=HEIGHT)

@@ -1,6 +1,6 @@
 """Environments: what turns a task into a conversation and what an agent did into a score. Light: no torch.
 
-A spec is {kind, name, config, harness: {system_prompt, examples, tools, max_turns, …}, verifier}. See docs/environments.md.
+Their spec is `workers.lib.specs.Environment`. See docs/environments.md.
 """
 
 from __future__ import annotations
@@ -8,8 +8,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Protocol
 
+from workers.lib.clients import clients_of
 from workers.lib.errors import SpecError
 from workers.lib.messages import call_of
+from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs import Harness
+from workers.lib.typed import convert
 from workers.lib.verifiers import Clients, Execution, Score
 
 BUILTIN = {
@@ -24,9 +28,6 @@ KINDS = {
     "remote": "workers.lib.environments.remote:Remote",
     "mcp": "workers.lib.environments.mcp:Mcp",
 }
-# What of a harness the agent brings and may change. All the rest (tools, limits) defines the task.
-AGENT_PART = ("system_prompt", "examples", "show_tools", "temperature", "top_p", "max_new_tokens")
-REMOTE = ("remote", "mcp")  # kinds whose tools another server runs
 
 
 class Episode(Protocol):
@@ -67,6 +68,7 @@ class Environment(Protocol):
 
     tools: list[dict]
     multi_turn: bool
+    harness: Harness
 
     def conversation(self, task: dict) -> list[dict]:
         """The OpenAI chat messages that the agent answers: the harness's system prompt and the task's."""
@@ -83,24 +85,23 @@ class EnvironmentFailed(Exception):
     """What the tools need is not there (their server, the simulated user): no observation, but the end of the episode."""
 
 
-def opening(harness: dict) -> list[dict]:
+def opening(harness: Harness) -> list[dict]:
     """What stands before a task's own messages: the system prompt and the examples (few-shot turns)."""
-    prompt = harness.get("system_prompt")
-    return ([{"role": "system", "content": prompt}] if prompt else []) + harness.get("examples", [])
+    return ([{"role": "system", "content": harness.system_prompt}] if harness.system_prompt else []) + harness.examples
 
 
-def load(spec: dict, *, clients: Clients | None = None) -> Environment:
-    """From the `environment` part of a job's spec. Raises SpecError for a kind or name there is not.
+def load(spec: EnvironmentSpec | dict, *, clients: Clients | None = None) -> Environment:
+    """From the `environment` part of a job's spec, also as JSON. Raises SpecError for a kind or name there is not.
 
     `clients` is what verifiers and simulated users need from outside (workers.lib.verifiers.build); without it, what the
     spec's own `clients` name.
     """
-    if clients is None and spec.get("clients"):
-        from workers.lib.clients import clients_of
-
-        clients = clients_of(spec["clients"])
-    clients = {"allow_private": bool(spec.get("allow_private"))} | dict(clients or {})
-    kind, name = spec.get("kind"), spec.get("name")
+    if isinstance(spec, dict):
+        spec = convert({"harness": {}, "verifier": {}} | spec, EnvironmentSpec, "environment")
+    if clients is None:
+        clients = clients_of(spec.clients)
+    clients = {"allow_private": spec.allow_private} | dict(clients)
+    kind, name = spec.kind, spec.name
     if kind in KINDS:
         return _class(KINDS[kind])(spec, clients=clients)
     if kind != "builtin" or name not in BUILTIN:
@@ -113,15 +114,6 @@ def load(spec: dict, *, clients: Clients | None = None) -> Environment:
 def _class(where: str) -> Any:
     module, name = where.split(":")
     return getattr(import_module(module), name)
-
-
-def is_multi_turn(spec: dict) -> bool:
-    """Whether episodes of this spec have several turns, without loading what they need."""
-    return spec.get("kind") in ("replay", *REMOTE) or spec.get("name") in (
-        "workplace_assistant",
-        "customer_service",
-        "bfcl_turns",
-    )
 
 
 def gold_calls(task: dict) -> list[dict]:

@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from workers.lib.environments import EnvironmentFailed, opening
-from workers.lib.environments.episodes import ToolEpisode
+from workers.lib.environments import EnvironmentFailed
+from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode
 from workers.lib.errors import SpecError
-from workers.lib.messages import to_native
 from workers.lib.sandbox import CodeError, Limits, SandboxError, shared
+from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score, masked
 
 OWN = "bfcl_turns"
@@ -146,24 +146,18 @@ def _schema(value: Any) -> Any:
     return made | {"type": TYPES.get(made["type"], made["type"])} if isinstance(made.get("type"), str) else made
 
 
-class BfclTurns:
+class BfclTurns(ToolEnvironment):
     """The verifier is its own (kind “bfcl_turns”): 1 where every turn is right, else 0."""
 
-    multi_turn = True
-    tools: list[dict] = []
-
-    def __init__(self, spec: dict, *, clients: Clients | None = None) -> None:
+    def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
         """Raises SpecError where the package is not installed."""
-        kind = (spec.get("verifier") or {}).get("kind", OWN)
+        super().__init__(spec)
+        kind = spec.verifier.get("kind", OWN)
         if kind != OWN:
             raise SpecError(
                 f"“environment.verifier.kind” must be {OWN}: what is right shows only in the state of BFCL's tools."
             )
         package()
-        self.harness: dict = spec.get("harness") or {}
-
-    def conversation(self, task: dict) -> list[dict]:
-        return opening(self.harness) + task["messages"]
 
     def open(self, task: dict, state: dict | None = None) -> TurnsEpisode:
         return TurnsEpisode(self, task, state)
@@ -175,8 +169,8 @@ class TurnsEpisode(ToolEpisode):
     def __init__(self, environment: BfclTurns, task: dict, state: dict | None) -> None:
         self.bfcl: dict = task["metadata"]["bfcl"]
         self.kinds = tuple(self.bfcl["classes"])
-        turns = environment.harness.get("max_turns", STEPS_PER_TURN * (1 + len(self.bfcl["turns"])))
-        super().__init__(task, environment.conversation(task), [], max_turns=turns, state=state)
+        super().__init__(environment, task, state)
+        self.max_turns = environment.harness.max_turns or STEPS_PER_TURN * (1 + len(self.bfcl["turns"]))
         self.made: list[list[dict]] = (state or {}).get("made") or [[]]
         self.steps: int = (state or {}).get("steps", 0)
         self.tools = self._tools()
@@ -244,14 +238,3 @@ class TurnsEpisode(ToolEpisode):
             reward=float(success), components={"right": float(success), "turns": right / len(wanted)}, success=success, valid=True,
             executed=bool(self.calls) and all(call.ok for call in self.calls), messages=self.said, details=details,
         )  # fmt: skip
-
-
-def right_messages(task: dict) -> list[dict]:
-    """An agent's turns that do what is expected; the arguments must all have names."""
-    said: list[dict] = []
-    for calls in task["expected"]["turns"]:
-        if calls:
-            native = [to_native(call["tool"], call["args"], f"call_{n}") for n, call in enumerate(calls)]
-            said.append({"role": "assistant", "content": None, "tool_calls": native})
-        said.append({"role": "assistant", "content": "Done."})
-    return said

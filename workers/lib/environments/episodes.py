@@ -6,9 +6,10 @@ import asyncio
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Any
 
-from workers.lib.environments import EnvironmentFailed, EpisodeError
+from workers.lib.environments import EnvironmentFailed, EpisodeError, opening
 from workers.lib.messages import (
     MAX_DEPTH,
     ToolCall,
@@ -19,13 +20,17 @@ from workers.lib.messages import (
     native_calls,
     text_of,
     to_native,
+    without_reasoning,
 )  # fmt: skip
+from workers.lib.prompts import shown
+from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Rollout, Score, Verifier, build, masked, parse_call
 
 TAG = "<tool_call>"
 MAX_CALLS = 32  # in one turn; what is beyond is refused with an observation
 MAX_TEXT = 200_000  # characters of one message that are kept
 SCORED_AT_ONCE = 16
+QUICK_TEXT = 4_000  # characters that a verifier which is `quick` judges where the episodes run: a thread takes longer to be asked
 # Of our own: the default one has as many threads as the machine's cores allow, which may be too few to ask a judge in.
 _scorers = ThreadPoolExecutor(SCORED_AT_ONCE, "score")
 
@@ -53,18 +58,34 @@ def with_calls(message: dict, turn: int, *, tags: bool = True) -> dict:
     text = message.get("content") or ""
     if message.get("tool_calls") or not text:
         return message
+    answer = without_reasoning(text)  # as long as the text
     if call := parse_call(text.strip()):
-        return as_assistant({"tool_calls": [to_native(call["tool"], call["args"])]}, turn)
-    before, tag, _ = text.partition(TAG)
+        thought = text[: len(answer) - len(answer.lstrip())].strip()
+        return as_assistant({"content": thought, "tool_calls": [to_native(call["tool"], call["args"])]}, turn)
+    before, tag, _ = answer.partition(TAG)
     calls = calls_in_text(text) if tag and tags else []
     if not calls or any(call.problem for call in calls):
         return message
     native = [to_native(call.tool, call.args or {}) for call in calls]
-    return as_assistant({"content": before.strip(), "tool_calls": native}, turn)
+    return as_assistant({"content": text[: len(before)].strip(), "tool_calls": native}, turn)
 
 
 def tool_names(tools: list[dict]) -> list[str]:
     return [tool["function"]["name"] for tool in tools]
+
+
+class ToolEnvironment:
+    """What our environments share: a harness, and a limit on turns where that names none."""
+
+    multi_turn = True
+    tools: list[dict] = []
+    max_turns = 10
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        self.harness = spec.harness
+
+    def conversation(self, task: dict) -> list[dict]:
+        return opening(self.harness) + task["messages"]
 
 
 class ToolEpisode:
@@ -74,9 +95,12 @@ class ToolEpisode:
     """
 
     def __init__(
-        self, task: dict, before: list[dict], tools: list[dict], *, max_turns: int, state: dict | None = None
+        self, environment: ToolEnvironment, task: dict, state: dict | None, *, tools: list[dict] | None = None
     ) -> None:
-        self.task, self.before, self.tools, self.max_turns = task, before, tools, max_turns
+        self.task, self.before = task, environment.conversation(task)
+        self.tools = environment.tools if tools is None else tools
+        self.max_turns = environment.harness.max_turns or environment.max_turns
+        self.definitions = environment.harness.shown_tools
         state = copy.deepcopy(state) if state else {}
         self.said: list[dict] = state.get("said", [])
         self.calls = [Execution(**call) for call in state.get("calls", [])]
@@ -89,6 +113,10 @@ class ToolEpisode:
 
     @property
     def offered(self) -> list[dict]:
+        return shown(self.visible(), self.definitions)
+
+    def visible(self) -> list[dict]:
+        """Which tools the agent is shown."""
         return self.tools
 
     @property
@@ -188,11 +216,19 @@ class ToolEpisode:
         """Nothing is held outside this process."""
 
 
+def _is_short(rollout: Rollout) -> bool:
+    return len(rollout.messages) == 1 and len(text_of(rollout.messages[0])) <= QUICK_TEXT
+
+
 async def judged(verifier: Verifier, rollout: Rollout) -> Score:
-    """In a thread: verifiers may run programs or ask a model. A crash, which they promise not to have, masks."""
+    """In a thread where it may take long: verifiers may run programs or ask a model. A crash, which they promise not to have,
+    masks."""
     try:
-        here = copy_context()  # who asks for the sandbox
-        score = await asyncio.get_running_loop().run_in_executor(_scorers, here.run, verifier.score, rollout)
+        if getattr(verifier, "quick", False) and _is_short(rollout):
+            score = verifier.score(rollout)
+        else:
+            here = copy_context()  # who asks for the sandbox
+            score = await asyncio.get_running_loop().run_in_executor(_scorers, here.run, verifier.score, rollout)
     except Exception as error:
         score = masked(f"The verifier failed: {type(error).__name__}: {error}")
     if not score.messages:
@@ -200,9 +236,34 @@ async def judged(verifier: Verifier, rollout: Rollout) -> Score:
     return score
 
 
-def verifier_of(spec: dict, clients: Clients | None, own: str) -> Verifier | None:
+class StateEpisode(ToolEpisode):
+    """Scored by what the calls leave, against what the expected calls would have left."""
+
+    verifier: Verifier | None  # None: the environment's own comparison
+
+    def states(self) -> tuple[dict, dict]:
+        """(as the calls left it, as it should be). Raises ValueError, KeyError, TypeError for a task without usable calls."""
+        raise NotImplementedError
+
+    def compared(self, rollout: Rollout) -> Score:
+        raise NotImplementedError
+
+    def rollout(self) -> Rollout:
+        state, expected = self.states()
+        return replace(super().rollout(), state=state, expected_state=expected)
+
+    async def score(self) -> Score:
+        try:
+            rollout = self.rollout()
+        except (ValueError, KeyError, TypeError) as error:
+            score = masked(f"The task has no usable expected calls: {error}")
+            score.messages = copy.deepcopy(self.said)
+            return score
+        return self.compared(rollout) if self.verifier is None else await judged(self.verifier, rollout)
+
+
+def verifier_of(spec: EnvironmentSpec, clients: Clients | None, own: str) -> Verifier | None:
     """The verifier that the spec names; None for the environment's own (kind `own`, or none given)."""
-    verifier = spec.get("verifier") or {}
-    if verifier.get("kind", own) == own:
+    if spec.verifier.get("kind", own) == own:
         return None
-    return build(verifier, clients=clients)
+    return build(spec.verifier, clients=clients)

@@ -8,41 +8,36 @@ from __future__ import annotations
 
 import httpx2
 
-from workers.lib.environments import EnvironmentFailed, opening
-from workers.lib.environments.episodes import ToolEpisode, judged, tool_names
+from workers.lib.environments import EnvironmentFailed
+from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, judged, tool_names
 from workers.lib.errors import SpecError
 from workers.lib.keys import key_in
 from workers.lib.mcp import McpClient, McpError, error_text, observed
 from workers.lib.outgoing import RefusedAddress
+from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score, build
 
-MAX_TURNS = 10
 OPTIONS = {"url": str, "api_key_env": str, "timeout_s": (int, float), "tools": list}
 
 
-class Mcp:
+class Mcp(ToolEnvironment):
     """`config`: url, tools (as `McpClient.tools` lists them), and optionally timeout_s (60) and api_key_env."""
 
-    multi_turn = True
-
-    def __init__(self, spec: dict, *, clients: Clients | None = None) -> None:
+    def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
         """Raises SpecError."""
-        self.config: dict = spec.get("config") or {}
+        super().__init__(spec)
+        self.config = spec.config
         for name, value in self.config.items():
             if name not in OPTIONS or not isinstance(value, OPTIONS[name]):
                 raise SpecError(f"“environment.config.{name}” is unknown or of the wrong type.")
         url = httpx2.URL(self.config.get("url", ""))
         if url.scheme not in ("http", "https") or not url.host:
             raise SpecError("“environment.config.url” must begin with http:// or https://.")
-        self.tools: list[dict] = self.config.get("tools") or []
+        self.tools = self.config.get("tools") or []
         if not self.tools:
             raise SpecError("“environment.config.tools” is empty: the server has no tools.")
         key_in(self.config.get("api_key_env", ""))
-        self.allow_private, self.harness = bool(spec.get("allow_private")), spec.get("harness") or {}
-        self.verifier = build(spec.get("verifier") or {}, clients=clients)
-
-    def conversation(self, task: dict) -> list[dict]:
-        return opening(self.harness) + task["messages"]
+        self.allow_private, self.verifier = spec.allow_private, build(spec.verifier, clients=clients)
 
     def open(self, task: dict, state: dict | None = None) -> McpEpisode:
         return McpEpisode(self, task, state)
@@ -52,8 +47,7 @@ class McpEpisode(ToolEpisode):
     """The server's session is the state."""
 
     def __init__(self, environment: Mcp, task: dict, state: dict | None) -> None:
-        turns = environment.harness.get("max_turns", MAX_TURNS)
-        super().__init__(task, environment.conversation(task), environment.tools, max_turns=turns, state=state)
+        super().__init__(environment, task, state)
         self.verifier = environment.verifier
         kept = {name: (state or {}).get(name, "") for name in ("session", "revision")}
         self.server = McpClient(environment.config, allow_private=environment.allow_private, **kept)

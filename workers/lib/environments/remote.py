@@ -13,20 +13,20 @@ from urllib.parse import quote
 
 import httpx2
 
-from workers.lib.environments import EnvironmentFailed, opening
-from workers.lib.environments.episodes import ToolEpisode, tool_names
-from workers.lib.environments.responses import response_of, row_of
+from workers.lib.environments import EnvironmentFailed
+from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, tool_names
+from workers.lib.environments.gym_rows import response_of, row_of
 from workers.lib.errors import SpecError
 from workers.lib.keys import bearer, hidden, key_in
 from workers.lib.messages import chat_tool
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
+from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score, masked
 
 TRIES = 3
 FIRST_WAIT_S = 0.2
 RESPONDS_S = 10.0  # to a question that costs nothing
 MAX_BYTES = 4 * 1024 * 1024  # of one answer
-MAX_TURNS = 10
 OPTIONS = {"url": str, "api_key_env": str, "timeout_s": (int, float), "success_at": (int, float), "tools": list}
 
 
@@ -34,29 +34,24 @@ class RemoteError(Exception):
     """What the server did wrong, in a sentence."""
 
 
-class Remote:
+class Remote(ToolEnvironment):
     """`config`: url, and optionally timeout_s (60), success_at (the reward from which on it is a success, 1) and
     api_key_env, the name of the environment variable with the server's key.
     """
 
-    multi_turn = True
-
-    def __init__(self, spec: dict, *, clients: Clients | None = None) -> None:
-        config = spec.get("config") or {}
+    def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
+        super().__init__(spec)
+        config = spec.config
         for name, value in config.items():
             if name not in OPTIONS or not isinstance(value, OPTIONS[name]):
                 raise SpecError(f"“environment.config.{name}” is unknown or of the wrong type.")
         self.url = httpx2.URL(config.get("url", "").rstrip("/"))
         if self.url.scheme not in ("http", "https") or not self.url.host:
             raise SpecError("“environment.config.url” must begin with http:// or https://.")
-        self.harness: dict = spec.get("harness") or {}
         self.key, self.timeout_s = key_in(config.get("api_key_env", "")), float(config.get("timeout_s", 60))
         self.success_at = float(config.get("success_at", 1.0))
-        self.allow_private = bool(spec.get("allow_private"))
-        self.tools = [chat_tool(tool) for tool in config.get("tools") or self.harness.get("tools") or []]
-
-    def conversation(self, task: dict) -> list[dict]:
-        return opening(self.harness) + task["messages"]
+        self.allow_private = spec.allow_private
+        self.tools = [chat_tool(tool) for tool in config.get("tools") or self.harness.tools or []]
 
     def open(self, task: dict, state: dict | None = None) -> RemoteEpisode:
         return RemoteEpisode(self, task, state)
@@ -67,8 +62,7 @@ class RemoteEpisode(ToolEpisode):
 
     def __init__(self, environment: Remote, task: dict, state: dict | None) -> None:
         tools = [chat_tool(tool) for tool in task.get("tools") or environment.tools]
-        turns = environment.harness.get("max_turns", MAX_TURNS)
-        super().__init__(task, environment.conversation(task), tools, max_turns=turns, state=state)
+        super().__init__(environment, task, state, tools=tools)
         self.environment, self.row = environment, row_of(task | {"messages": self.before}, tools)
         self.seeded = bool((state or {}).get("seeded"))
         self.client = async_client(
@@ -94,15 +88,15 @@ class RemoteEpisode(ToolEpisode):
         try:
             await self._begin()
         except (RemoteError, RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
-            raise EnvironmentFailed(f"no session could be opened ({_said(error)})") from error
+            raise EnvironmentFailed(f"no session could be opened ({_error_text(error)})") from error
         try:
             answer = await self._post(quote(tool, safe=""), args)
         except RemoteError as error:
-            return self.refusal(tool, args, f"The tool did not answer ({_said(error)}).")
+            return self.refusal(tool, args, f"The tool did not answer ({_error_text(error)}).")
         except (RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
             if not await self.responds():
-                raise EnvironmentFailed(f"its server does not answer ({_said(error)})") from error
-            return self.refusal(tool, args, f"The tool did not answer ({_said(error)}).")
+                raise EnvironmentFailed(f"its server does not answer ({_error_text(error)})") from error
+            return self.refusal(tool, args, f"The tool did not answer ({_error_text(error)}).")
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         return Execution(True, False, text, name=tool, args=args)
 
@@ -123,7 +117,7 @@ class RemoteEpisode(ToolEpisode):
             answer = await self._post("verify", self.row | {"response": response})
             score = self._read(answer, response)
         except (RemoteError, RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
-            score = masked(f"The remote verifier failed: {_said(error)}")
+            score = masked(f"The remote verifier failed: {_error_text(error)}")
         score.messages = self.said
         return score
 
@@ -194,5 +188,5 @@ def _pairs(given: Any) -> Any:
     return given.items() if isinstance(given, dict) else ()
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) if isinstance(error, RemoteError | RefusedAddress) else type(error).__name__

@@ -10,27 +10,19 @@ from __future__ import annotations
 from rapidfuzz.distance import Indel
 
 from workers.lib.checks import answered_calls, assertions_in, state_after, state_share
-from workers.lib.environments import opening
-from workers.lib.environments.episodes import ToolEpisode, judged
+from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, judged
 from workers.lib.messages import argument_share, normalise, same_value
-from workers.lib.verifiers import Clients, Execution, Score, Verifier, build
+from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.verifiers import Clients, Execution, Score, build
 
-MAX_TURNS = 10
 
-
-class Replay:
+class Replay(ToolEnvironment):
     """The harness and the verifier are the spec's; the tools are the task's, as they were recorded."""
 
-    multi_turn = True
-    tools: list[dict] = []
-
-    def __init__(self, spec: dict, *, clients: Clients | None = None) -> None:
-        self.harness: dict = spec.get("harness") or {}
-        self.nearest = bool((spec.get("config") or {}).get("nearest", False))
-        self.verifier = build(spec.get("verifier") or {}, clients=clients)
-
-    def conversation(self, task: dict) -> list[dict]:
-        return opening(self.harness) + task["messages"]
+    def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
+        super().__init__(spec)
+        self.nearest = bool(spec.config.get("nearest", False))
+        self.verifier = build(spec.verifier, clients=clients)
 
     def open(self, task: dict, state: dict | None = None) -> ReplayEpisode:
         return ReplayEpisode(self, task, state)
@@ -40,15 +32,13 @@ class ReplayEpisode(ToolEpisode):
     """A result is served once while there are others for the same call; the last one may be served again."""
 
     def __init__(self, environment: Replay, task: dict, state: dict | None) -> None:
-        tools = task.get("tools") or environment.harness.get("tools") or []
-        turns = environment.harness.get("max_turns", MAX_TURNS)
-        super().__init__(task, environment.conversation(task), tools, max_turns=turns, state=state)
+        super().__init__(environment, task, state, tools=task.get("tools") or environment.harness.tools or [])
         metadata = task.get("metadata") or {}
         found = metadata.get("recorded_results")
         self.recorded: list[dict] = [item for item in found if _is_result(item)] if isinstance(found, list) else []
         self.nearest = bool(metadata.get("nearest", environment.nearest))
         self.assertions = assertions_in(metadata)
-        self.verifier: Verifier = environment.verifier
+        self.verifier = environment.verifier
         self.used: list[int] = list((state or {}).get("used", []))
 
     def world(self) -> dict:

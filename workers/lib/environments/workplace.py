@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.lib.environments import opening
-from workers.lib.environments.episodes import ToolEpisode, judged
+from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, judged
 from workers.lib.json_schema import JsonSchema, refusal
-from workers.lib.messages import argument_share, as_json, native_calls, text_of, to_native
+from workers.lib.messages import argument_share, as_json, native_calls, text_of
+from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Rollout, Score, build
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
@@ -177,23 +177,15 @@ def execute(call: dict, expected: dict | None = None, state: State | None = None
         return Execution(False, unsafe, f"Error: {error}")
 
 
-def tool_message(call: dict, call_id: str = "call_1") -> dict:
-    """The call as an OpenAI assistant message."""
-    return {"role": "assistant", "content": None, "tool_calls": [to_native(call["tool"], call["args"], call_id)]}
-
-
-class Workplace:
+class Workplace(ToolEnvironment):
     """The environment: harness and verifier from the spec, state fresh for each output."""
 
     tools = TOOLS
     multi_turn = False
 
-    def __init__(self, spec: dict, *, clients: Clients | None = None) -> None:
-        self.harness = spec["harness"]
-        self.verifier = build(spec["verifier"], clients=clients)
-
-    def conversation(self, task: dict) -> list[dict]:
-        return opening(self.harness) + task["messages"]
+    def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
+        super().__init__(spec)
+        self.verifier = build(spec.verifier, clients=clients)
 
     def open(self, task: dict, state: dict | None = None) -> OneCall:
         return OneCall(self, task, state)
@@ -203,11 +195,10 @@ class OneCall(ToolEpisode):
     """Over after one message. The tools are not offered: the harness's system prompt describes them."""
 
     def __init__(self, environment: Workplace, task: dict, state: dict | None) -> None:
-        super().__init__(task, environment.conversation(task), environment.tools, max_turns=1, state=state)
+        super().__init__(environment, task, state)
         self.environment = environment
 
-    @property
-    def offered(self) -> list[dict]:
+    def visible(self) -> list[dict]:
         return []
 
     async def step(self, message: dict) -> None:

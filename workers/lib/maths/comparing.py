@@ -22,6 +22,7 @@ from workers.lib.maths.units import unit_of
 
 MOST_DIGITS = 100_000.0
 DIGITS, MORE_DIGITS, POINTS, NEEDED = 50, 500, 6, 4
+BRACKETS = ("()", "[)", "(]", "[]")
 _LETTER_UNIT = re.compile(r"(.*[\d)}]) ?([gmshLNJWK])")
 _UNDONE = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
 _CONFIG = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
@@ -72,6 +73,34 @@ def _swapped(name: str) -> bool:
     return name.startswith("(") and letters != usual and usual in "abcdefghijklmnopqrstuvwxyz"
 
 
+def named(node: Node) -> Node | None:
+    """(x, y) = (1, 2) as x = 1, y = 2; None for anything else."""
+    names = node.name[1:-1].split(",") if node.name.startswith("(") and node.kind == "series" else []
+    if len(names) < 2 or len(names) != len(node.parts) or node.text != "()":
+        return None
+    return Node("list", parts=tuple(replace(part, name=name) for part, name in zip(node.parts, names, strict=True)))
+
+
+def as_in(gold: Any, given: Any) -> Any:
+    """An answer with the gold one's names for a constant of integration (C, c) and for the imaginary unit (i, j)."""
+    names = {symbol.name: symbol for symbol in given.free_symbols}
+    known = {symbol.name: symbol for symbol in gold.free_symbols}
+    if "C" in known and "C" not in names and "c" in names and "c" not in known:
+        given = given.xreplace({names["c"]: known["C"]})
+    if "j" in names and not known and gold.has(sympy.I) and not given.has(sympy.I):
+        given = given.xreplace({names["j"]: sympy.I})
+    return given
+
+
+def _place(node: Node) -> float:
+    """Where on the line a bound is. Raises Unreadable where it is no real number."""
+    found = parsed(node.text) if node.kind == "value" and not node.unit else sympy.nan
+    try:
+        return float(found)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Unreadable("a bound that is no number") from error
+
+
 def check(node: Node) -> None:
     """Raises Unreadable where an expression in it is none."""
     for part in node.parts:
@@ -89,10 +118,18 @@ class Comparison:
     def same(self, gold: Node, given: Node) -> bool:
         if given.sides and not self._consistent(given):
             return False
+        if (by_name := named(gold)) and (
+            (other := named(given)) or (given.kind == "list" and all(part.name for part in given.parts))
+        ):
+            return self._same_list(by_name, other or given)
+        if gold.kind == "list" and (other := named(given)) and all(part.name for part in gold.parts):
+            return self._same_list(gold, other)
         if gold.name and given.name and gold.name != given.name:
             return self._same_equation(gold, given)
         if gold.kind == "relation" or (given.kind == "relation" and not self._constant(gold)):
             return self._same_relation(gold, given)
+        if "∪" in (gold.text, given.text) and self._same_union(gold, given):
+            return True
         if gold.kind != given.kind or (not gold.name and _swapped(given.name)):
             return False
         if gold.kind == "value":
@@ -101,7 +138,33 @@ class Comparison:
             return gold.text == given.text
         if gold.kind == "series":
             return gold.text == given.text and self._in_order(gold.parts, given.parts)
-        return self._same_list(gold, given)
+        return (gold.text == "cases") == (given.text == "cases") and self._same_list(gold, given)
+
+    def _as_union(self, node: Node) -> list[tuple[str, Node, Node]]:
+        """(brackets, low, high) of intervals of numbers, in their order and those that touch joined. Raises Unreadable for
+        anything else."""
+        nodes = node.parts if node.text == "∪" else (node,)
+        if any(one.kind != "series" or one.text not in BRACKETS or len(one.parts) != 2 for one in nodes):
+            raise Unreadable("no union of intervals")
+        found: list[tuple[str, Node, Node]] = []
+        for one in sorted(nodes, key=lambda one: (_place(one.parts[0]), one.text[0] == "(")):
+            (low, high), brackets = one.parts, one.text
+            before, start, end = found[-1] if found else ("", low, low)
+            touches = _place(low) == _place(end) and "".join((before[1:], brackets[0])) != ")("
+            if not found or not (_place(low) < _place(end) or touches):
+                found.append((brackets, low, high))
+            elif (_place(high), brackets[1] == "]") > (_place(end), before[1] == "]"):
+                found[-1] = (before[0] + brackets[1], start, high)
+        return found
+
+    def _same_union(self, gold: Node, given: Node) -> bool:
+        try:
+            one, other = self._as_union(gold), self._as_union(given)
+        except Unreadable:
+            return False
+        return len(one) == len(other) and all(
+            a[0] == b[0] and self._in_order(a[1:], b[1:]) for a, b in zip(one, other, strict=True)
+        )
 
     def _same_list(self, gold: Node, given: Node) -> bool:
         if len({part.name for part in gold.parts if part.name}) > 1 and not any(part.name for part in given.parts):
@@ -127,7 +190,7 @@ class Comparison:
             gold.unit and not given.unit and (found := _LETTER_UNIT.fullmatch(given.text))
         ):  # “5 m” is a product to who sees no unit
             given = replace(given, text=found[1], unit=unit_of(found[2]))
-        one, other = parsed(gold.text), parsed(given.text)
+        one, other = parsed(gold.text), as_in(parsed(gold.text), parsed(given.text))
         if gold.unit and given.unit:
             if gold.unit.measures != given.unit.measures:
                 return False

@@ -15,29 +15,8 @@ _MIXED = re.compile(
 )
 _RECURRING = re.compile(r"(\d*)\.(\d*)(?:\\overline\s*\{?\s*(\d+)\s*\}?|\\dot\s*\{?\s*(\d)\s*\}?)")
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])|(?<![\d.])(\d+)\.(?![\d.])")
-_BASES = {
-    word: base
-    for base, word in enumerate(
-        [
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-            "thirteen",
-            "fourteen",
-            "fifteen",
-            "sixteen",
-        ],
-        2,
-    )
-}
+_NAMES = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+_BASES = {word: base for base, word in enumerate(_NAMES.split(), 2)}
 _BASED = re.compile(
     r"(?<![\w.}])(?:\(\s*(\d[\dA-F]*)\s*\)|\{\s*(\d[\dA-F]*)\s*\}|(\d[\dA-F]*))\s*_\s*(?:\{\s*(\w+)\s*\}|(\w))(?!\w)"
 )

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
-from workers.lib.maths.emphasis import unmarked
+from workers.lib.maths.notation import (
+    AND,
+    WORDS,
+    closing,
+    is_unbalanced,
+    rewritten,
+    split,
+    step,
+    undecorated,
+    unwrapped,
+)
 from workers.lib.maths.numerals import Unreadable, exact, in_radians
 from workers.lib.maths.units import SCALES, Unit, unit_of
 
@@ -30,41 +39,6 @@ class Node:
     sides: tuple[str, ...] = ()
 
 
-_FUNCTIONS = "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln log exp max min gcd lcm det"
-_GREEK = "alpha beta gamma delta epsilon theta lambda mu sigma phi omega pi"
-_SUPERSCRIPTS = {
-    "⁰": "0",
-    "¹": "1",
-    "²": "2",
-    "³": "3",
-    "⁴": "4",
-    "⁵": "5",
-    "⁶": "6",
-    "⁷": "7",
-    "⁸": "8",
-    "⁹": "9",
-    "⁻": "-",
-}
-_CHARACTERS = str.maketrans(
-    {"−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "÷": "/", "π": "\\pi ", "∞": "\\infty ", "≤": "\\le ",
-     "≥": "\\ge ", "≠": "\\ne ", "±": "\\pm ", "∪": "\\cup ", "∈": "\\in ", "∅": "\\emptyset ", "°": "^\\circ ", "θ": "\\theta ",
-     "½": "\\frac{1}{2}", "¼": "\\frac{1}{4}", "¾": "\\frac{3}{4}", "\u00a0": " ", "\u2009": " ", "≈": "\\approx ", "~": " ", "\t": " ", "\n": " "}
-)  # fmt: skip
-_ENCLOSED = re.compile(
-    r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mathbf|mathit|mbox|operatorname|boxed|fbox)\s*\{([^{}]*)\}"
-)
-_REWRITES = tuple((re.compile(pattern), by) for pattern, by in (
-    (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|limits)(?![a-zA-Z])", " "), (r"(?<!\\)\\[,;: ]|(?<![,\\])\\!|\\q?quad(?![a-z])", " "),
-    (r"(?<=\d),\\!\s*(?=\d{3})", ","), (r"\\[dtc]frac(?![a-z])", r"\\frac"), (r"\\[lr]?vert(?![a-z])", "|"), (r"\\lbrace(?![a-z])", r"\\{"), (r"\\rbrace(?![a-z])", r"\\}"),
-    (r"\\(?:leq|leqslant)(?![a-z])|<=|=<", r"\\le "), (r"\\(?:geq|geqslant)(?![a-z])|>=", r"\\ge "), (r"\\lt(?![a-z])", "<"),
-    (r"\\gt(?![a-z])", ">"), (r"\\neq(?![a-z])|!=", r"\\ne "), (r"\\varnothing(?![a-z])|\\\{\s*\\\}", r"\\emptyset "),
-    (r"\+/-|\+-", r"\\pm "), (r"\*\*", "^"), (r"\*", r" \\cdot "), (r"\\div(?![a-z])", "/"), (r"√\s*(\d+|\w)", r"\\sqrt{\1}"),
-    (r"√", r"\\sqrt"), (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"), (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
-    (r"\\frac\s*(\{[^{}]*\})\s*(\d)", r"\\frac\1{\2}"), (r"\\sqrt\s*(\d|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}"),
-    (r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])", r"\\infty "), (r"(?<![\\a-zA-Z])sqrt(?![a-zA-Z])", r"\\sqrt"),
-    (rf"(?<![\\a-zA-Z])({'|'.join((_FUNCTIONS + ' ' + _GREEK).split())})(?![a-zA-Z])", r"\\\1 "),
-    (r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,6})(?![\w.])", r"\1 \\cdot 10^{\2}"), (r"\\text\s*", ""),
-))  # fmt: skip
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)")
 _WHOLE_TIMES = re.compile(r"(?<![\w^.\\}])(\d+)\s*\((?=)")
@@ -78,98 +52,38 @@ _MATRIX = re.compile(
 _RELATION = re.compile(r"\\le(?![a-z])|\\ge(?![a-z])|\\ne(?![a-z])|\\in(?![a-z])|=|<|>")
 _SINGLE = r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\((?:[a-z](?:,\s*)?)+\))?"
 _NAME = re.compile(rf"{_SINGLE}(?:\s*:\s*{_SINGLE})?|\((?:\\?[a-z]+\s*,?\s*)+\)|\|[A-Z]{{1,3}}\|")
-_AND = re.compile(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", re.IGNORECASE)
-_WORDS = re.compile(r"[A-Za-z][A-Za-z'’ -]*")
 _VAGUE = re.compile(r"\\(?:approx|sim|ldots|dots|cdots|mp|bar|prime|to|mid|vec|hat|tilde)(?![a-z])|[?'`&#@;]|\.\.\.")
 _ENGLISH = frozenset(["or", "and", "not", "if", "is", "no", "to", "of", "at", "by", "nan", "oo", "the", "so", "it", "be", "yes", "has", "but"])  # fmt: skip
+_NOTHING = frozenset(
+    ("no solution", "no solutions", "no real solution", "no real solutions", "empty set", "the empty set")
+)
+_REALS = frozenset(("all real numbers", "all reals", "all real", "the real numbers"))
+_REAL = r"(?:\\in\s*)?\\mathbb\s*\{?\s*R\s*\}?"
+_BUILT = re.compile(rf"\\\{{\s*(\\?[A-Za-z]+)\s*(?:{_REAL})?\s*(?:\\mid(?![a-z])|\||:)\s*(.+?)\s*\\\}}")
+_BUT = re.compile(rf"{_REAL}\s*(?:\\setminus(?![a-z])|\\backslash(?![a-z])|-)\s*\\\{{([^{{}},;]+)\\\}}")
+_ABSOLUTE = re.compile(r"\|\s*(\\?[A-Za-z]+)\s*\|")
+_CASES = re.compile(r"(?:([^=]+)=)?\s*(?:\\\{)?\s*\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
+_WHEN = re.compile(r'^[\s,]*"?\s*(?:if|for|when|where)(?![A-Za-z])\s*"?|[\s,.]+$')
+_MODULO = re.compile(
+    r"(?:(\\?[A-Za-z]+)\s*\\equiv(?![a-z])\s*)?(.+?)\s*(?:\\pmod\s*|\\mod\s*|\(\s*(?:\\?b?mod|\"mod\")\s*)(\{[^{}]*\}|\w+)\s*\)?"
+)
 _OPPOSITE = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
 
 
 def read(text: str) -> Node:
     """The structure of an answer. Raises Unreadable."""
-    text = _undelimited(re.sub(r"~(?=\s*[\d.])", "≈", text).translate(_CHARACTERS).strip())
-    text = text if "\\begin" in text else text.replace("\\\\", "\\")  # escaped twice
-    text = re.sub(f"[{''.join(_SUPERSCRIPTS)}]+", lambda m: "^{" + "".join(_SUPERSCRIPTS[c] for c in m[0]) + "}", text)
-    words = _ENCLOSED.sub(r" \1 ", text)
-    for _ in range(DEEPEST):
-        inner = _ENCLOSED.sub(_quoted, text)
-        if inner == text:
-            break
-        text = inner
-    bare = " ".join(words.replace('"', " ").strip(" ().").split())
-    if (len(bare) > 2 or bare.casefold() == "no") and _WORDS.fullmatch(bare) and not _AND.search(bare):
-        return Node("words", bare.casefold())
-    for pattern, by in _REWRITES:
-        text = pattern.sub(by, text)
-    text = _braced(_braced(text, "\\sqrt", ""), "^", "").replace('"" ', "").strip().rstrip(".").strip()
-    if _balance(text) or text.count("|") % 2:
+    text = undecorated(text)
+    bare = " ".join(unwrapped(text).replace('"', " ").strip(" ().").split())
+    if (len(bare) > 2 or bare.casefold() == "no") and WORDS.fullmatch(bare) and not AND.search(bare):
+        if bare.casefold() in _NOTHING:
+            return Node("list")
+        return _everything() if bare.casefold() in _REALS else Node("words", bare.casefold())
+    text = rewritten(text)
+    if found := _BUILT.fullmatch(text):
+        text = found[2]
+    if is_unbalanced(text) or text.count("|") % 2:
         raise Unreadable("unbalanced brackets")
     return _answer(text, 0)
-
-
-def _quoted(match: re.Match) -> str:
-    inner = match[1].strip()
-    is_words = (
-        _WORDS.fullmatch(inner) and not _AND.search(inner) and (len(inner) > 1 or not match[0].startswith("\\text"))
-    )
-    return (
-        f' "{inner}" '
-        if is_words and not match[0].startswith(("\\boxed", "\\mathbf", "\\operatorname"))
-        else f" {inner} "
-    )
-
-
-def _undelimited(text: str) -> str:
-    """Without $…$, \\(…\\), \\[…\\] and emphasis around it; a dollar sign before a number stays as $."""
-    text = re.sub(r"\\[()\[\]]", " ", re.sub(r"\\\\(?=[\[(])", " ", unmarked(text)))
-    text = text.replace("\\$", "＄")
-    if text.count("$") % 2 and (found := re.match(r"(-?\s*)\$(?=\s*[\d.])", text)):
-        text = f"{found[1]}＄{text[found.end() :]}"
-    return text.replace("$", " ").replace("＄", "$").strip()
-
-
-def _braced(text: str, before: str, after: str) -> str:
-    """`before`(…) as `before`{…}, whatever is nested inside."""
-    at = 0
-    while (at := text.find(before, at)) >= 0:
-        at += len(before)
-        start = at + len(text[at:]) - len(text[at:].lstrip())
-        if text[start : start + 1] == "(" and (end := _closing(text, start)):
-            text = f"{text[:at]}{{{text[start + 1 : end]}}}{text[end + 1 :]}"
-    return text
-
-
-def _step(char: str) -> int:
-    return (char in "([{") - (char in ")]}")
-
-
-def _closing(text: str, start: int) -> int:
-    depth = 0
-    for at in range(start, len(text)):
-        depth += _step(text[at])
-        if depth == 0:
-            return at
-    return 0
-
-
-def _balance(text: str) -> bool:
-    """Whether brackets are unbalanced; ( may be closed by ], as half-open intervals have it."""
-    depths = list(accumulate(map(_step, text), initial=0))
-    return min(depths) < 0 or depths[-1] != 0
-
-
-def _split(text: str, separator: re.Pattern) -> list[str]:
-    """At what is outside of all brackets."""
-    parts, depth, start, at = [], 0, 0, 0
-    while at < len(text):
-        char = text[at]
-        depth += _step(char)
-        if depth == 0 and (found := separator.match(text, at)):
-            parts.append(text[start:at])
-            start = at = max(found.end(), at + 1)
-            continue
-        at += 1
-    return [part.strip() for part in (*parts, text[start:])]
 
 
 _COMMA = re.compile(r",\s*(?:and|or)(?![A-Za-z])|,|;|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", re.IGNORECASE)
@@ -181,20 +95,37 @@ def _answer(text: str, depth: int) -> Node:
         raise Unreadable("nested too deep")
     if found := _MATRIX.match(text):
         return _matrix(found[2], depth)
+    if found := _CASES.fullmatch(text):
+        return _cases(found[2], depth)
+    if found := _BUT.fullmatch(text):
+        return _all_but(_value(found[1]))
+    if re.fullmatch(_REAL, text):
+        return _everything()
+    if found := _MODULO.fullmatch(text):
+        return Node("series", "mod", (_value(found[2]), _value(found[3].strip("{}"))))
     joined = _SPACED.sub(
         lambda m: m[0].replace(" ", ""), _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text.replace("{,}", ""))
     )
     text = joined if not _THOUSANDS.search(text) or _only_numbers(text) else text
     text = re.sub(r"^either\s+", "", text)
     for separator in (_COMMA, _CUP):
-        if len(parts := _split(text, separator)) > 1:
-            return _list(parts, depth)
+        if len(parts := split(text, separator)) > 1:
+            both = (
+                separator is _COMMA
+                and len(parts) == 2
+                and re.search(r"(?<![A-Za-z\\])and(?![A-Za-z])", text, re.IGNORECASE)
+            )
+            return (
+                _within_both(_several(parts, depth))
+                if both
+                else replace(_list(parts, depth), text="∪" * (separator is _CUP))
+            )
     if text.replace(" ", "") == "\\emptyset":
         return Node("list")
-    parts = _split(text, _RELATION)
+    parts = split(text, _RELATION)
     if len(parts) > 1:
         return _relation(parts, _operators(text), depth)
-    if len(parts := _split(text, _RATIO)) > 1:
+    if len(parts := split(text, _RATIO)) > 1:
         return Node("series", ":", _several(parts, depth))
     return _bracketed(text, depth) or _value(text)
 
@@ -224,6 +155,43 @@ def _list(texts: list[str], depth: int) -> Node:
     return Node("list", parts=tuple(dict.fromkeys(_several(texts, depth))))
 
 
+def _within_both(parts: tuple[Node, ...]) -> Node:
+    """x > 1 and x < 3 as 1 < x < 3; of anything but two inequalities of one variable a list."""
+    one, other = parts
+    bounds = [node for node in parts if node.kind == "series" and node.name and node.text in ("()", "[)", "(]", "[]")]
+    if len(bounds) < 2 or one.name != other.name or "," in one.name:
+        return Node("list", parts=tuple(dict.fromkeys(parts)))
+    low, high = (one, other) if other.parts[0].text == "-\\infty" else (other, one)
+    if low.parts[1].text != "\\infty" or high.parts[0].text != "-\\infty":
+        raise Unreadable("two inequalities joined by “and” that are no interval")
+    return replace(low, text=low.text[0] + high.text[1], parts=(low.parts[0], high.parts[1]))
+
+
+def _everything() -> Node:
+    return Node("series", "()", (Node("value", "-\\infty"), Node("value", "\\infty")))
+
+
+def _all_but(value: Node) -> Node:
+    """All real numbers but one."""
+    low, high = _everything().parts
+    return Node("list", "∪", (Node("series", "()", (low, value)), Node("series", "()", (value, high))))
+
+
+def _cases(body: str, depth: int) -> Node:
+    """A function by cases: what it is and when, in any order."""
+    parts = []
+    for row in filter(str.strip, body.split("\\\\")):
+        value, comma, when = row.partition("&") if "&" in row else row.rpartition(",")
+        if not comma:
+            raise Unreadable("a case without a condition")
+        when = _WHEN.sub("", _WHEN.sub("", when.strip())).strip().strip('"').strip()
+        condition = Node("words", "otherwise") if when in ("otherwise", "else") else _answer(when, depth + 1)
+        parts.append(Node("series", "case", (_answer(value.strip().rstrip(","), depth + 1), condition)))
+    if not 0 < len(parts) <= MOST_PARTS:
+        raise Unreadable("too many cases or none")
+    return Node("list", "cases", tuple(parts))
+
+
 def _matrix(body: str, depth: int) -> Node:
     rows = [row.split("&") for row in body.strip().removesuffix("\\\\").split("\\\\")]
     if len({len(row) for row in rows}) != 1:
@@ -240,12 +208,12 @@ def _bracketed(text: str, depth: int) -> Node | None:
     start = 1 if is_set else 0
     if not is_set and (text[:1] not in ("(", "[", "{") or text[-1:] not in (")", "]", "}")):
         return None
-    if _closing(text, start) != len(text) - 1:
+    if closing(text, start) != len(text) - 1:
         return None
-    parts = _split(inner, _COMMA)
+    parts = split(inner, _COMMA)
     if is_set or text[0] == "{":
         return (
-            Node("list", "{}", _several(parts, depth))
+            Node("list", "{}", tuple(dict.fromkeys(_several(parts, depth))))
             if is_set or len(parts) > 1
             else _answer(inner.strip(), depth + 1)
         )
@@ -260,7 +228,7 @@ def _bracketed(text: str, depth: int) -> Node | None:
 def _operators(text: str) -> list[str]:
     found, depth = [], 0
     for at, char in enumerate(text):
-        depth += _step(char)
+        depth += step(char)
         if depth == 0 and (match := _RELATION.match(text, at)):
             found.append(match[0])
     return found
@@ -273,6 +241,24 @@ def _relation(sides: list[str], operators: list[str], depth: int) -> Node:
         return replace(_answer(sides[1], depth + 1), name=_name(sides[0]))
     if set(operators) == {"="}:
         return _equation(sides, depth)
+    if (
+        len(sides) == 2
+        and operators == ["\\ne"]
+        and _name(sides[0])
+        and not re.search("[A-Za-z]", sides[1].replace("\\pi", ""))
+    ):
+        return _all_but(_value(sides[1]))
+    if (
+        len(sides) == 2
+        and (found := _ABSOLUTE.fullmatch(sides[0]))
+        and not re.search("[A-Za-z|-]", sides[1].replace("\\pi", ""))
+    ):
+        outside = operators[0] in (">", "\\ge")
+        if outside or operators[0] in ("<", "\\le"):
+            low = _interval([found[1], f"-({sides[1]})"], [_OPPOSITE[operators[0]]])
+            high = _interval([found[1], sides[1]], operators)
+            pair = tuple(node for node in (low, high) if node is not None)
+            return Node("list", "∪", pair) if outside else _within_both(pair)
     if interval := _interval(sides, operators):
         return interval
     if len(sides) > 2:
@@ -342,6 +328,8 @@ def _value(text: str) -> Node:
         return Node("words", " ".join(quoted[1].casefold().split()))
     text, unit = _unit(in_radians(text))
     text = text.replace('"', " ")
+    if text.count("\\mp") == 1 and "\\pm" not in text:
+        text = text.replace("\\mp", "\\pm")
     if "\\pm" in text:
         if text.count("\\pm") > 1 or unit:
             raise Unreadable("more than one ±")

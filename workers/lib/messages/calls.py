@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from workers.lib.messages.content import Message, text_of, unfenced
+from workers.lib.messages.content import Message, text_of, unfenced, without_reasoning
 from workers.lib.messages.json_text import is_json, json_of
 
 NO_NAME = "broken call: a tool call has no name"
+TWO_NAMES = "broken call: it names two tools"
+TWO_ARGUMENTS = "broken call: its arguments are given twice and differ"
 NOT_A_CALL = "broken call: expected {“tool”: text, “args”: object}"
 BROKEN_TEXT = "broken JSON: the text sets out to be JSON and is none"
 BROKEN_TAG = "broken call: there is no call in JSON after <tool_call>"
@@ -81,6 +83,8 @@ def known_call(item: Any) -> ToolCall:
         made.problem = NO_NAME
     elif made.args is None:
         made.problem = f"broken JSON: the arguments of {name[:80]} are not a JSON object"
+    else:
+        made.problem = _rivals(item)
     return made
 
 
@@ -95,6 +99,18 @@ def _parts(item: Any) -> tuple[Any, Any, str]:
     if (given := body.get("arguments")) is None:
         given = _first(body, TOOL_USE if body.get("type") == "tool_use" else ARGUMENTS)
     return name, given, _id_of(item)
+
+
+def _rivals(item: dict) -> str:
+    """What is wrong with a call that says two things: which of them runs depends on who reads it."""
+    bodies = [item, item["function"]] if isinstance(item.get("function"), dict) else [item]
+    names = {found for body in bodies for key in NAMES if isinstance(found := body.get(key), str)}
+    given = [found for body in bodies for key in ARGUMENTS if (found := body.get(key)) is not None]
+    if len(names) > 1:
+        return TWO_NAMES
+    return (
+        "" if len(given) < 2 or all(arguments_of(one) == arguments_of(given[0]) for one in given[1:]) else TWO_ARGUMENTS
+    )
 
 
 def _first(body: dict, keys: tuple[str, ...]) -> Any:
@@ -134,7 +150,8 @@ def arguments_of(given: Any) -> dict | None:
 
 
 def calls_in_text(text: str) -> list[ToolCall]:
-    """The calls that a text is; none where it is an answer."""
+    """The calls that a text is, apart from reasoning in it; none where it is an answer."""
+    text = without_reasoning(text)
     if _TAG in text:
         return [call for part in text.split(_TAG)[1:] for call in _in_tag(part.split(_END)[0])]
     return list(_in_json(unfenced(text)))
@@ -169,7 +186,8 @@ def call_of(value: Any) -> ToolCall | None:
         return call
     if call.given is None:
         return ToolCall(call.tool, None, call.id, problem=NOT_A_CALL) if "tool" in value else None
-    call.problem = call.problem and NOT_A_CALL
+    if call.args is None or not call.tool:
+        call.problem = call.problem and NOT_A_CALL
     return call
 
 

@@ -1,13 +1,14 @@
 """Whether two calls are the same call. Only the standard library.
 
 There is one answer for rewards, failures, near-duplicates and recorded results: the same tool by its exact name, and
-arguments that mean the same. Text is compared without case and with runs of spaces as one; 4 equals 4.0; true is not 1;
+arguments that mean the same. Text is compared without case, with runs of spaces as one and letters with their accents composed; 4 equals 4.0; true is not 1;
 the order of names does not matter, that of lists does. Whole numbers are compared exactly: two ids above 2**53 that a
 double cannot tell apart are different.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Hashable
 from typing import Any
 
@@ -17,6 +18,7 @@ from workers.lib.messages.calls import ToolCall
 def normalise(value: Any) -> Hashable:
     """Equal for JSON values that mean the same; written as JSON, too, the two are the same text."""
     if isinstance(value, str):
+        value = value if value.isascii() else unicodedata.normalize("NFC", value)
         return ("text", " ".join(value.split()).casefold())
     if isinstance(value, bool) or value is None:
         return ("constant", value)

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from workers.lib.messages.json_text import json_of
+
 Message = dict[str, Any]
 
 PROMPT_ROLES = ("system", "developer")
@@ -17,6 +19,11 @@ RESULT_ROLES = ("tool", "function")
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 REASONING_PARTS = frozenset(("reasoning", "thinking", "redacted_thinking"))
 _FENCE = re.compile(r"```[\w-]*\s*")
+# Code and prose may name the tags: quoted ones are text, and so is an opening one within a line that is never closed.
+_THINK = re.compile(
+    r"(?P<start>(?:^|(?<=>))[ \t]*)?(?<![\"'`])<think(?:ing)?>|(?P<close></)think(?:ing)?>(?![\"'`\\)])",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 def text_of(message: Message) -> str:
@@ -49,6 +56,28 @@ def part_text(part: Any) -> str:
         return ""
     text = part.get("refusal") if part.get("type") == "refusal" else part.get("text")
     return text if isinstance(text, str) else ""
+
+
+def without_reasoning(text: str) -> str:
+    """An assistant's text with spaces for what the model thought in it, between <think> and </think>: to the end where it is
+    not closed, from the start where it was not opened. JSON is left as it is."""
+    if "think" not in text.lower() or json_of(text) is not None:
+        return text
+    hidden: list[tuple[int, int]] = []
+    opened: re.Match | None = None
+    for tag in _THINK.finditer(text):
+        if not tag["close"]:
+            opened = opened or tag
+        elif opened:
+            hidden.append((opened.start(), tag.end()))
+            opened = None
+        else:  # a chat template opened it, in the prompt
+            hidden = [(0, tag.end())]
+    if opened and opened["start"] is not None:
+        hidden.append((opened.start(), len(text)))
+    ends = [0, *(end for _, end in hidden)]
+    kept = (text[at:start] + " " * (end - start) for at, (start, end) in zip(ends, hidden, strict=False))
+    return "".join([*kept, text[ends[-1] :]])
 
 
 def is_reasoning(part: Any) -> bool:

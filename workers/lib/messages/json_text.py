@@ -16,16 +16,26 @@ class TooDeep(ValueError):
 
 
 def read_json(text: str) -> Any:
-    """The value of a JSON text. Of a name that is given twice the last value counts, as for nearly every reader.
+    """The value of a JSON text.
 
-    Raises ValueError for what is not JSON, NaN and numbers beyond a double's range, TooDeep for nesting deeper than MAX_DEPTH.
+    Raises ValueError for what is not JSON, NaN, numbers beyond a double's range and an object that gives a name twice (readers
+    differ in which value they take: RFC 8259, section 4), TooDeep for nesting deeper than MAX_DEPTH.
     """
+    return _read(text, _DECODER)
+
+
+def read_repeated(text: str) -> Any:
+    """The same, but a name that is given several times has all its values, as a list: for checks that must see each."""
+    return _read(text, _MERGING)
+
+
+def _read(text: str, decoder: json.JSONDecoder) -> Any:
     try:
-        value, end = _scan(text, 0)
+        value, end = decoder.scan_once(text, 0)
         if end != len(text):
             raise StopIteration
     except StopIteration:  # space around it, or no JSON: the decoder says which
-        value = _decode(text)
+        value = _decode(text, decoder)
     except RecursionError as error:
         raise TooDeep from error
     if text.count("{") + text.count("[") > MAX_DEPTH and not is_json(value):
@@ -50,13 +60,29 @@ def _finite(text: str) -> float:
     return found if math.isfinite(found) else _refuse(text)
 
 
-_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)  # made once: json.loads makes one each time
-_scan = _DECODER.scan_once
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object gives a name twice")
+    return found
 
 
-def _decode(text: str) -> Any:
+def all_values(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose repeated names have all their values, as a list."""
+    found: dict[str, list] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+
+
+# Made once: json.loads makes one each time.
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse, object_pairs_hook=_once)
+_MERGING = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse, object_pairs_hook=all_values)
+
+
+def _decode(text: str, decoder: json.JSONDecoder) -> Any:
     try:
-        return _DECODER.decode(text)
+        return decoder.decode(text)
     except RecursionError as error:
         raise TooDeep from error
 

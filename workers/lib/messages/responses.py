@@ -1,12 +1,12 @@
-"""Items of OpenAI's Responses API as chat messages. Only the standard library."""
+"""Items of OpenAI's Responses API as chat messages, and back. Only the standard library."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from workers.lib.messages.calls import as_json
-from workers.lib.messages.content import Message, content_text, part_text
+from workers.lib.messages.calls import as_json, native_calls
+from workers.lib.messages.content import Message, content_text, part_text, text_of
 
 TEXT_PARTS = ("text", "input_text", "output_text")
 
@@ -82,3 +82,41 @@ def _call(item: dict) -> dict:
     text = arguments if isinstance(arguments, str) else as_json(arguments or {})
     function = {"name": str(item.get("name") or ""), "arguments": text or "{}"}
     return {"id": str(item.get("call_id") or ""), "type": "function", "function": function}
+
+
+# Writing
+
+
+def to_items(messages: list[Message], *, output: bool = False) -> list[dict]:
+    """Chat messages as a request's `input` has them; with `output` as a response has them: ids, status, text only."""
+    return [item for number, message in enumerate(messages) for item in _items(message, number, output)]
+
+
+def _items(message: Message, number: int, output: bool) -> Iterator[dict]:
+    role, content = message["role"], message.get("content")
+    if role == "tool":
+        text = content if isinstance(content, str) else as_json(content)
+        yield {"type": "function_call_output", "call_id": message.get("tool_call_id", ""), "output": text}
+        return
+    calls = native_calls(message)
+    if content is not None and not (content == "" and calls):
+        if not output:
+            yield {"role": role, "content": _request_parts(content, role)}
+        elif role != "assistant":
+            yield {"type": "message", "role": role, "content": text_of(message)}
+        else:
+            parts = [{"type": "output_text", "text": text_of(message), "annotations": []}]
+            yield {"type": "message", "id": f"msg_{number}", "role": role, "status": "completed", "content": parts}
+    for call in calls:
+        made = {"type": "function_call", "call_id": call.id, "name": call.tool, "arguments": call.arguments or "{}"}
+        yield made | ({"id": f"fc_{number}_{call.id}", "status": "completed"} if output else {})
+
+
+def _request_parts(content: Any, role: str) -> Any:
+    if not isinstance(content, list):
+        return content
+    kind = "output_text" if role == "assistant" else "input_text"
+    return [
+        {"type": kind, "text": part["text"]} if isinstance(part, dict) and part.get("type") == "text" else part
+        for part in content
+    ]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from workers.lib.chat_client import ChatError
-from workers.lib.messages import json_of, text_of, unfenced
+from workers.lib.messages import json_of, text_of, unfenced, without_reasoning
 
 MAX_OUTPUT = 1200  # tokens of an answer
 SHOWN = 600  # characters of an output that it is shown
@@ -44,7 +44,7 @@ class Cheat:
         text = text_of(answer["choices"][0]["message"])
         usage = answer.get("usage") or {}
         self.left -= usage.get("total_tokens") or asked + len(text.encode()) // 3
-        found = json_of(unfenced(text))
+        found = json_of(unfenced(without_reasoning(text)).strip())
         return [item for item in found if isinstance(item, str)][:count] if isinstance(found, list) else []
 
     def _question(self, task: dict, rewarded: list[tuple[str, float]], count: int) -> list[dict]:

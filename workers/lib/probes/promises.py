@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from workers.lib.probes.types import ALWAYS_PROMISED
+from workers.lib.specs import ALWAYS_PROMISED
 
 ANY_TEXT = frozenset({"case", "text_space"})
 # What the kind `expected` judges the forms by that perturbations are made of.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from statistics import median
+
+from msgspec import structs
 
 from workers.lib.probes import catalogue, perturbations, report
 from workers.lib.probes.cases import Case, case_of, golds
@@ -152,7 +153,7 @@ def _ground(score: Scorer, context: Context, outcomes: list[Outcome], repeats: R
         task: standard_of(kept[task], plain[task] or idle[task], repeats.noise > rules.noise) for task in cases
     }
     if rules.stochastic and repeats.noise > rules.noise:
-        rules = replace(rules, tolerance=max(rules.tolerance, 2 * repeats.noise))
+        rules = structs.replace(rules, tolerance=max(rules.tolerance, 2 * repeats.noise))
     masked = any(item.masked for item in outcomes if item.wish.limit == KEEP)
     return Ground(score, context, cases, standards, rules, masked)
 

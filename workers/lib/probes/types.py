@@ -1,4 +1,4 @@
-"""What a probe is, and what is reported. Light: the standard library only; all of a report is JSON-able."""
+"""What a probe is, and what is reported. Light; all of a report is JSON-able."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from workers.lib.specs import MANY_MEDIUM, ProbeOptions
 from workers.lib.verifiers import Score
 
 SHOWN = 2000  # characters of an input that a finding shows
@@ -20,36 +21,12 @@ BELOW: Limit = "below"
 NO_MORE: Limit = "no_more"
 KEEP: Limit = "keep"
 
-# Forms that any reader of JSON takes for the same; the rest only where the verifier says that it tolerates them.
-ALWAYS_PROMISED = frozenset({"key_order", "json_space", "number", "parallel_order"})
 
+class Options(ProbeOptions, kw_only=True, frozen=True):
+    """Those of a job's spec, and what only a caller in this process can say."""
 
-@dataclass(frozen=True)
-class Options:
-    """How hard to attack, and what the verifier promises."""
-
-    margin: float = 0.02  # a wrong answer must stay this share of max(1, |right one's reward|) below the right one
-    slack: float = (
-        0.1  # a medium finding: paid more than this above what the output's merit explains, as a share of the range
-    )
-    steep: float = 0.5  # a high one
-    stochastic: bool = False  # whether the same output may get another reward each time, as a judge's
-    repeats: int = 8  # fresh scores that must confirm a finding where rewards vary
-    rubrics: tuple[str, ...] = ()  # texts of the verifier that a policy may have seen
-    many_medium: int = 5  # so many medium findings lock as a high one does
-    tolerance: float = 1e-6  # a right answer in another form may get this much less
-    noise: float = 1e-9  # two scores of one input may differ by this much
-    promises: frozenset[str] = ALWAYS_PROMISED  # names of `perturbations.PROBES` that must not lose
-    dangerous: frozenset[str] = frozenset()  # tools that do harm, besides those marked x-dangerous
-    success_at: float | None = None  # a reward that counts as success, for verifiers that do not say so themselves
-    multi_turn: bool = False  # whether an agent may speak several times
     compare: Comparer | None = None  # pairwise verifiers: how far the first is preferred, 0.5 + p in [0, 1]
-    max_tasks: int = 40
-    max_scores: int = 20_000  # first passes; a judge that costs money needs less
     max_repeats: int = 400  # inputs scored a second time
-    search_scores: int = 1200  # scores that the search may ask for; 0: no search
-    search_cpu_s: float = 60.0  # CPU seconds of this process that it may take
-    seed: int = 0  # of the search
     shown_per_probe: int = 20  # findings kept of one probe, the worst
 
 
@@ -131,7 +108,7 @@ class Speed:
     p95_us: float | None
 
 
-def locking(severities: list[Severity], many_medium: int = Options.many_medium) -> int:
+def locking(severities: list[Severity], many_medium: int = MANY_MEDIUM) -> int:
     """How many of these findings keep training locked."""
     high = severities.count("high")
     return high + (len(severities) - high if len(severities) - high >= many_medium else 0)
@@ -153,7 +130,7 @@ class Report:
     tasks: int
     forms: dict[str, int]
     notes: list[str] = field(default_factory=list)
-    many_medium: int = Options.many_medium
+    many_medium: int = MANY_MEDIUM
 
     @property
     def locks(self) -> int:

@@ -65,10 +65,10 @@ def prompt(seed: dict, kind: str, number: int) -> str:
 
 
 def _lines(messages: list[dict]) -> str:
-    return "\n".join(f"{message.get('role')}: {_said(message)}" for message in messages)
+    return "\n".join(f"{message.get('role')}: {_content(message)}" for message in messages)
 
 
-def _said(message: dict) -> str:
+def _content(message: dict) -> str:
     content, calls = message.get("content"), message.get("tool_calls")
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
     return f"{text} {json.dumps(calls, ensure_ascii=False)}" if calls else text
@@ -123,7 +123,7 @@ def expected(spec: dict) -> Cost:
 
 def _answer_tokens(seed: dict) -> int:
     request = seed["messages"][-1] if seed["messages"] else {}
-    return min(MAX_TOKENS, tokens_of(len((_said(request) + _as_text(seed["calls"])).encode(errors="replace"))) + 40)
+    return min(MAX_TOKENS, tokens_of(len((_content(request) + _as_text(seed["calls"])).encode(errors="replace"))) + 40)
 
 
 def _size(wish: Wish) -> int:

@@ -128,7 +128,7 @@ class Answer(Guarded):
         return values if isinstance(values, list) else [values]
 
     def judge(self, rollout: Rollout) -> Score:
-        wanted, found = self.wanted(rollout), find_answer(rollout.output, self.where, self.pattern)
+        wanted, found = self.wanted(rollout), find_answer(rollout.answer, self.where, self.pattern)
         if not found:
             return right_or_wrong(False, ["no answer: none was found in the output"], valid=False)
         details = [f"wrong answer: {found[:120]!r}, expected {', '.join(map(repr, wanted[:5]))[:200]}"]
@@ -141,6 +141,8 @@ class Answer(Guarded):
 class Exact(Answer):
     """The same text (by default whatever its case, spaces, quotes and full stop), or the same JSON value; with `by_value` the
     same amount or day, too."""
+
+    quick = True
 
     def __init__(self, chosen: Any, path: str) -> None:
         super().__init__(chosen, path)
@@ -163,6 +165,8 @@ class Exact(Answer):
 
 class NumberAnswer(Answer):
     """The same number within a tolerance. `units`: factors to the unit of the right answer, as {"km": 1, "m": 0.001}."""
+
+    quick = True
 
     def __init__(self, chosen: Any, path: str) -> None:
         super().__init__(chosen, path)
@@ -220,6 +224,8 @@ def _decimal(value: float) -> Decimal:
 class Pattern(Guarded):
     """The output matches an RE2 pattern, or with `absent` does not. The pattern of the task, else of the spec."""
 
+    quick = True
+
     def __init__(self, chosen: Any, path: str) -> None:
         self.full, self.absent, self.case = chosen.full, chosen.absent, chosen.case
         self.pattern = pattern_of(chosen.pattern, f"{path}.pattern", case=chosen.case)
@@ -249,7 +255,7 @@ class Json(Guarded):
         self.schema = None if chosen.schema is None else JsonSchema(chosen.schema, f"{path}.schema")
 
     def judge(self, rollout: Rollout) -> Score:
-        text = unfenced(rollout.output) if self.fenced else rollout.output
+        text = unfenced(rollout.answer) if self.fenced else rollout.answer
         try:
             value = read_json(text)
         except ValueError as error:

@@ -28,7 +28,11 @@ class Unanswered(Unscorable):
 
 class Guarded:
     """A verifier by its `judge(rollout)`: what goes wrong in there masks the sample and says why, unless another answer to
-    the same task can be judged (`controls`); then it is the answer's own doing, which fails."""
+    the same task can be judged (`controls`); then it is the answer's own doing, which fails.
+
+    `quick`: a short answer is judged in microseconds, by this process alone, so that no thread need be asked."""
+
+    quick = False
 
     def judge(self, rollout: Rollout) -> Score:
         raise NotImplementedError

@@ -308,7 +308,7 @@ class NoCall(Guarded):
     def judge(self, rollout: Rollout) -> Score:
         made = made_by(rollout.messages)
         details = made.faults[:5] + [f"call not wanted: {call.tool[:80]}" for call in made.calls[:5]]
-        if self.says_something and not rollout.output.strip():
+        if self.says_something and not rollout.answer:
             details.append("no answer: the agent said nothing")
         return right_or_wrong(not details, details, tool_ok=not details, args_score=float(not details))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Callable
@@ -16,10 +17,15 @@ from workers.lib.graders import validate as validate_grader
 from workers.lib.messages import last_answer
 from workers.lib.sandbox import Budget, CodeError, Limits, shared
 from workers.lib.typed import Number
+from workers.lib.verifiers.assertions import PLAIN, taken_apart, value_of
 from workers.lib.verifiers.base import Guarded, Options, Unavailable, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
 
-_FENCED = re.compile(r"```(?:python|py)?[ \t]*\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_FENCED = re.compile(
+    r"^[ ]{0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w.+-]*)[^\n]*\n(?P<code>.*?)^[ ]{0,3}(?P=fence)",
+    re.DOTALL | re.MULTILINE,
+)
+_PYTHON = frozenset(("", "python", "python3", "py", "py3"))
 MAX_TESTS = 200
 TESTS_AT_FULL_TIME, MAX_SECONDS = 20, 300.0  # all tests of an answer together: times the seconds of one, and at most
 TESTS = "must be a list of statements, {call, expected} or {stdin, stdout}"
@@ -48,26 +54,47 @@ class GraderOptions(Options):
     pass_threshold: Number | None = None
 
 
-# Statements see the code's names. The call's value leaves the sandbox and is compared outside, so that the code
-# never meets what is expected of it.
-HARNESS = """
+# The value of a call, and of what an assertion is about, leaves the sandbox and is compared outside, so that the code never meets
+# what is expected of it. Other statements run beside the code.
+HARNESS = (
+    """
+import sys, types
+
+def loaded(setup, code):
+    module = sys.modules["solution"] = types.ModuleType("solution")
+    exec(compile(setup + "\\n" + code, "solution.py", "exec"), module.__dict__)
+    return module.__dict__
+
 def statement(setup, code, test):
-    names = {"__name__": "solution"}
-    exec(compile(setup + "\\n" + code, "solution.py", "exec"), names)
-    exec(compile(test, "test.py", "exec"), names)
+    exec(compile(test, "test.py", "exec"), loaded(setup, code))
     return "passed"
 
 def call(setup, code, expression):
-    names = {"__name__": "solution"}
-    exec(compile(setup + "\\n" + code, "solution.py", "exec"), names)
-    return eval(compile(expression, "test.py", "eval"), names)
+    return eval(compile(expression, "test.py", "eval"), loaded(setup, code))
+
+def value(setup, code, before, expression):
+    names = loaded(setup, code)
+    exec(compile(before, "test.py", "exec"), names)
+    return plain(eval(compile(expression, "test.py", "eval"), names))
 """
+    + PLAIN
+)
 
 
 def written_code(output: str) -> str:
-    """The last fenced block of an answer; the whole of it where there is none."""
-    blocks = _FENCED.findall(output)
-    return blocks[-1] if blocks else output
+    """The last fenced block of Python that defines something, else the last one; the whole answer where there is none."""
+    blocks = [found["code"] for found in _FENCED.finditer(output) if found["language"].lower() in _PYTHON]
+    return next(filter(_defines, reversed(blocks)), blocks[-1]) if blocks else output
+
+
+def _defines(code: str) -> bool:
+    """Whether it is more than an example of a call."""
+    try:
+        return any(
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in ast.parse(code).body
+        )
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
 
 
 def same(value: Any, expected: Any) -> bool:
@@ -109,7 +136,7 @@ class UnitTests(Guarded):
 
     def judge(self, rollout: Rollout) -> Score:
         tests = self._tests(rollout)
-        code = written_code(rollout.output)
+        code = written_code(rollout.answer)
         try:
             compile(code, "solution.py", "exec", dont_inherit=True)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -132,18 +159,31 @@ class UnitTests(Guarded):
         """ "" where the test passes, else what was wrong. What the sandbox itself gets wrong is raised."""
         try:
             if isinstance(test, str):
-                passed = self._call("statement", code, test, together) == "passed"
-                return "" if passed else f"{test[:80]}: failed"
+                return self._wrong_statement(code, test, together)
             if "call" in test:
-                value = self._call("call", code, test["call"], together)
+                value = self._call("call", [code, test["call"]], together)
                 return "" if same(value, test["expected"]) else f"{test['call'][:80]} gave {value!r:.100}"
             return self._wrong_output(code, test, together)
         except CodeError as error:
             name = test if isinstance(test, str) else test.get("call") or f"stdin {test['stdin'][:40]!r}"
             return f"{name[:80]}: {error}"
 
-    def _call(self, function: str, code: str, test: str, together: Budget) -> Any:
-        return shared().call(HARNESS, function, [self.setup, code, test], limits=self.limits, together=together)
+    def _wrong_statement(self, code: str, test: str, together: Budget) -> str:
+        found = taken_apart(test)
+        if found is None:
+            return "" if self._call("statement", [code, test], together) == "passed" else f"{test[:80]}: failed"
+        wanted, known = found.constant()
+        if not known:  # worked out where no code of the answer's has been
+            wanted = value_of(self._call("value", ["", "", found.expected], together))
+        given = self._call("value", [code, found.before, found.expression], together)
+        try:
+            value = value_of(given)
+        except (TypeError, ValueError, RecursionError):  # what `plain` does not write: the code meddled with it
+            return f"{test[:80]}: the value is forged"
+        return "" if found.is_met(value, wanted) else f"{test[:80]}: {found.expression[:80]} gave {value!r:.100}"
+
+    def _call(self, function: str, arguments: list[str], together: Budget) -> Any:
+        return shared().call(HARNESS, function, [self.setup, *arguments], limits=self.limits, together=together)
 
     def _wrong_output(self, code: str, test: dict, together: Budget) -> str:
         program = f"{self.setup}\n{code}"

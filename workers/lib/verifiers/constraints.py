@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from workers.lib.checks import CONSTRAINTS
+from workers.lib.messages import without_reasoning
 from workers.lib.patterns import LONGEST
 from workers.lib.verifiers.base import Guarded, Options, SpecError, Unscorable, options
 from workers.lib.verifiers.ifeval import TYPES, loosened
@@ -65,7 +66,7 @@ class Constraints(Guarded):
         self.partial, self.loose = chosen.partial, chosen.loose
 
     def judge(self, rollout: Rollout) -> Score:
-        text = rollout.output[:LONGEST]
+        text = without_reasoning(rollout.output)[:LONGEST]
         checks = list(self.checks(rollout))
         if not checks:
             raise Unscorable("There is no constraint to check, neither in the verifier nor in the task.")

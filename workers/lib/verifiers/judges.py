@@ -1,7 +1,7 @@
 """A language model as judge: by a rubric, against a reference, or ranking a group. Pure: the model is `clients["ask"]`.
 
 What is judged is hostile text. It goes to the judge as a JSON string between two marks that hold a digest of it, which
-no text can contain of itself, and only an answer that is exactly the JSON asked for counts.
+no text can contain of itself, and only an answer that is exactly the JSON asked for counts, in a fence or after reasoning perhaps.
 
 `ask(messages)` gives the likeliest answer. Several votes are several draws: `ask(messages, sample=n)`, n from 1. A client
 that takes no `sample` is asked the plain way each time.
@@ -13,14 +13,16 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import mean, median
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from workers.lib.messages import json_of, text_of
+from workers.lib.messages import json_of, text_of, unfenced, without_reasoning
 from workers.lib.typed import Number
-from workers.lib.verifiers.base import Guarded, Options, SpecError, Unanswered, Unavailable, Unscorable, options
+from workers.lib.verifiers.base import Guarded, Options, SpecError, Unanswered, Unavailable, Unscorable, failed, options
+from workers.lib.verifiers.blame import NEUTRAL
 from workers.lib.verifiers.types import Clients, Rollout, Score, masked
 
 Ask = Callable[..., str]
@@ -90,7 +92,7 @@ class Judge(Guarded):
     # One answer
 
     def work(self, rollout: Rollout) -> str:
-        return rollout.output if self.o.include == "output" else transcript(rollout.messages)
+        return rollout.answer if self.o.include == "output" else transcript(rollout.messages)
 
     def request(self, rollout: Rollout) -> str:
         return fenced("REQUEST", transcript(rollout.task.get("messages") or []), self.o.max_chars)
@@ -131,7 +133,7 @@ class Judge(Guarded):
         except Exception as error:
             gone = Unavailable if getattr(error, "final", False) else Unanswered  # final: so would end every question
             raise gone(f"The judge gave no answer: {type(error).__name__}: {error}") from error
-        value = json_of(said.strip()) if isinstance(said, str) else None
+        value = json_of(unfenced(without_reasoning(said)).strip()) if isinstance(said, str) else None
         return value if isinstance(value, dict) else None
 
     # Against a reference
@@ -164,22 +166,52 @@ class Judge(Guarded):
     def score_group(self, rollouts: list[Rollout]) -> list[Score]:
         if self.o.mode != "group":
             return super().score_group(rollouts)
-        try:
-            return self.ranked(rollouts)
-        except Unscorable as error:
-            return [masked(str(error)) for _ in rollouts]
-        except Exception as error:  # a fault of the judge is no evidence about the model
-            return [masked(f"The verifier failed: {type(error).__name__}: {error}") for _ in rollouts]
-
-    def ranked(self, rollouts: list[Rollout]) -> list[Score]:
-        """Equal works are shown once and get the same reward. Raises Unscorable."""
         works = [self.work(rollout) for rollout in rollouts]
         shown = sorted(set(works), key=lambda text: hashlib.sha256(text.encode("utf-8", "replace")).digest())
-        if len(shown) < 2 or len(shown) > self.o.max_group:
-            raise Unscorable(f"A group needs between 2 and {self.o.max_group} different answers, not {len(shown)}.")
-        votes = usable([self.group_vote(rollouts[0], shown, turn) for turn in range(self.o.votes)])
-        found = {text: self.of_votes([vote[text] for vote in votes], []) for text in shown}
-        return [Score(**vars(found[text]) | {"components": dict(found[text].components)}) for text in works]
+        found: dict[str, Score] = {}
+        try:
+            if len(shown) < 2 or len(shown) > self.o.max_group:
+                raise Unavailable(
+                    f"A group needs between 2 and {self.o.max_group} different answers, not {len(shown)}."
+                )
+            found = self.ranked(rollouts[0], shown)
+        except Unavailable as error:
+            reason = str(error)
+        except Unscorable as error:
+            reason = str(error)
+            found = self.ranked_without_culprits(rollouts[0], shown, reason)
+        except Exception as error:  # a fault of the judge is no evidence about the model
+            reason = f"The verifier failed: {type(error).__name__}: {error}"
+        scores = [found.get(text) or masked(reason) for text in works]
+        return [replace(score, components=dict(score.components)) for score in scores]
+
+    def ranked(self, rollout: Rollout, shown: list[str]) -> dict[str, Score]:
+        """The score of each work, all of them different. Raises Unscorable."""
+        votes = usable([self.group_vote(rollout, shown, turn) for turn in range(self.o.votes)])
+        return {text: self.of_votes([vote[text] for vote in votes], []) for text in shown}
+
+    def ranked_without_culprits(self, rollout: Rollout, shown: list[str], reason: str) -> dict[str, Score]:
+        """Where the judge can compare two neutral works, the ones that it cannot compare with them, asked twice, are why it gave
+        no verdict on the group: they fail, and it is asked about the others. Those that it does not judge are left out."""
+        if not self.can_rank(rollout, list(NEUTRAL)):
+            return {}
+        culprits = [
+            text
+            for text in shown
+            if not any(self.can_rank(rollout, [text, next(one for one in NEUTRAL if one != text)]) for _ in range(2))
+        ]
+        found = {text: failed(Score(reward=0.0), reason) for text in culprits}
+        others = [text for text in shown if text not in found]
+        try:
+            return found | (self.ranked(rollout, others) if culprits and len(others) > 1 else {})
+        except Exception:  # the judge broke down since
+            return found
+
+    def can_rank(self, rollout: Rollout, shown: list[str]) -> bool:
+        try:
+            return bool(self.ranked(rollout, shown))
+        except Exception:
+            return False
 
     def group_vote(self, rollout: Rollout, shown: list[str], turn: int) -> dict[str, float] | None:
         """Each work's grade; the works are turned round from vote to vote, so that no place is the best."""

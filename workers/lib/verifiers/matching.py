@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from workers.lib.verifiers.numbers import other_numbers
 from workers.lib.verifiers.quantities import date_of, same_quantity
 
 _DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
+_ADDRESS = re.compile(r"\S@\S+\.\w|\w://|^(?:www\.|~?/\w|[A-Za-z]:\\)")  # mail, web, path: all of it counts
 LONGEST_UNORDERED = 200  # items of a list that are compared each with each
 TYPES = {
     "string": (str,), "integer": (int,), "number": (int, float), "float": (int, float), "boolean": (bool,),
@@ -95,7 +97,7 @@ def _type_of(schema: Any) -> Any:
 def _same_text(given: str, wanted: str, schema: Any, rules: Rules) -> bool:
     if wanted == "":  # an optional argument given as "" is right only where it is a text
         return given == "" and _type_of(schema) in (None, "string", "any")
-    standard = TEXTS[rules.text]
+    standard = normalise if rules.text == "loose" and _ADDRESS.search(wanted) else TEXTS[rules.text]
     if standard(given) == standard(wanted) and not contradicts(given, wanted):
         return given != "" or standard is str
     return rules.dates and (day := date_of(given)) is not None and day == date_of(wanted)

@@ -28,7 +28,7 @@ _MORE = re.compile(r"[\s*_`]*(?:,|;|/|or\b|and\b|\()", re.IGNORECASE)
 def final_answer(text: str) -> str:
     """What an output gives as its answer: the last \\boxed{…} (with those that “and” or “or” join to it), else what follows the
     last “answer is” or “answer:” up to the end of the sentence, else the only formula of the last line, else all of it."""
-    text = text[:LONGEST].rpartition("</think>")[2].strip()
+    text = text[:LONGEST].strip()
     if boxes := _boxes(text):
         at = len(boxes) - 1
         while at > 0 and _BETWEEN.fullmatch(text, boxes[at - 1][1], boxes[at][0]):
@@ -106,8 +106,8 @@ class Mathematics(Answer):
 
     def judge(self, rollout: Rollout) -> Score:
         wanted = [gold_text(value) for value in self.wanted(rollout)]
-        found = final_answer(rollout.output) if self.where == "final" and self.pattern is None else None
-        found = find_answer(rollout.output, self.where, self.pattern) if found is None else found
+        found = final_answer(rollout.answer) if self.where == "final" and self.pattern is None else None
+        found = find_answer(rollout.answer, self.where, self.pattern) if found is None else found
         if not found:
             return right_or_wrong(False, ["no answer: none was found in the output"], valid=False)
         details = []

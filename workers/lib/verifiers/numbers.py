@@ -32,7 +32,12 @@ _DIGITS = (
     rf"|\d{{1,3}} \d{{1,4}} ?/ ?\d{{1,4}}(?!\d)|{_FOUND}(?: ?/ ?\d++)?)"
 )
 _FIRST = re.compile(rf"{_NO_NUMBER}|(?P<number>{_DIGITS})", re.IGNORECASE)
-_EACH = re.compile(rf"{_NO_NUMBER}|(?P<number>{_DIGITS}(?: ?(?:%|per ?cent\b))?)", re.IGNORECASE)
+# A sign may stand before a currency's; ±5 and 5-7 are taken whole, and then are no number.
+_SIGNED = r"(?:(?<![\d.])[-+−] ?(?=[$€£¥₹])|± ?)?(?:[$€£¥₹] ?)?"
+_EACH = re.compile(
+    rf"{_NO_NUMBER}|(?P<number>{_FOUND}[-–−]{_FOUND}(?![\d.])|{_SIGNED}{_DIGITS}(?: ?(?:%|per ?cent\b))?)",
+    re.IGNORECASE,
+)
 _AMONG = re.compile(rf"(?<![\w.,])(?:{_NO_NUMBER}|(?P<number>{_DIGITS}))", re.IGNORECASE)
 _PART = re.compile(r"\d+")
 _LATEX = re.compile(r"(\d?)\\[dt]?frac\{(\d{1,40})\}\{(\d{1,40})\}")

@@ -1,7 +1,7 @@
 """The end state of a multi-step run against the state it should have ended in. Pure.
 
-A state is JSON: tables (lists of rows) and objects, nested. Rows of a table have no order unless `ordered`; the expected
-state is the rollout's, else the task's `expected.state`.
+A state is JSON: tables (lists of objects) and objects, nested. Rows of a table have no order unless `ordered`; other lists have
+one, unless their field is `unordered`. The expected state is the rollout's, else the task's `expected.state`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class StateOptions(Options):
     keys: dict[str, str] = {}
     case_insensitive: bool | list[str] = False
     ordered: bool = False
+    unordered: list[str] = []
     partial: bool = False
 
 
@@ -35,7 +36,7 @@ class State(Guarded):
 
     def __init__(self, chosen: StateOptions) -> None:
         self.tables, self.ignore, self.keys = chosen.tables, frozenset(chosen.ignore), chosen.keys
-        self.ordered, self.partial = chosen.ordered, chosen.partial
+        self.ordered, self.unordered, self.partial = chosen.ordered, frozenset(chosen.unordered), chosen.partial
         self.caseless = chosen.case_insensitive
 
     def judge(self, rollout: Rollout) -> Score:
@@ -67,7 +68,8 @@ class State(Guarded):
             return json.dumps(sorted((key, self.canonical(item, key)) for key, item in kept))
         if isinstance(value, list | tuple):
             items = [self.canonical(item, name) for item in value]
-            return json.dumps(["list", *(items if self.ordered else sorted(items))])
+            in_order = self.ordered if all(isinstance(item, dict) for item in value) else name not in self.unordered
+            return json.dumps(["list", *(items if in_order else sorted(items))])
         if isinstance(value, str):
             return json.dumps(value.casefold() if self.has_no_case(name) else value)
         if isinstance(value, float) and value.is_integer():

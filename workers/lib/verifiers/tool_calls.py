@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workers.lib.messages import argument_share, json_of
+from workers.lib.messages import argument_share, call_of, json_of, without_reasoning
 from workers.lib.verifiers.types import Execution, Score
 
 TOOL_CALL_WEIGHTS = {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}
 
 
 def parse_call(text: str) -> dict | None:
-    """The agent's output as {"tool": str, "args": dict}; None where it is not exactly one such JSON object.
+    """The agent's output, apart from reasoning in it, as {"tool": str, "args": dict}; None where it is not exactly one such JSON object.
 
     What is nested deeper than MAX_DEPTH counts as invalid: it would make the verifier fail, and a failed verifier
     masks the sample, so that an absurd answer would escape its penalty.
     """
-    value = json_of(text)
-    if not isinstance(value, dict) or not isinstance(value.get("tool"), str):
+    value = json_of(without_reasoning(text))
+    if not isinstance(value, dict) or not isinstance(value.get("args"), dict) or not isinstance(value.get("tool"), str):
         return None
-    if not isinstance(value.get("args"), dict):
-        return None
-    return {"tool": value["tool"], "args": value["args"]}
+    call = call_of(value)
+    return None if call is None or call.problem else call.plain
 
 
 def tool_call(

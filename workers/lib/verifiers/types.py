@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from workers.lib.messages import last_answer, text_of
+from workers.lib.messages import last_answer, text_of, without_reasoning
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ class Rollout:
     def output(self) -> str:
         """The text of the last assistant message; "" where there is none."""
         return text_of(last_answer(self.messages))
+
+    @property
+    def answer(self) -> str:
+        """The output without reasoning in it: what is judged, but by verifiers that look for its form."""
+        return without_reasoning(self.output).strip()
 
     @property
     def expected(self) -> dict:

@@ -49,10 +49,10 @@ def tool_choice(rng: random.Random, level: int) -> Made:
     expected = calls[0] if len(calls) == 1 else {"calls": calls, "ordered": True}
     other = next(name for name in TOOLS if name not in chosen)
     wrong = [calls[0] | {"tool": other}, *calls[1:]]
-    return Made(request, expected, _said(calls), _said(wrong), [_tool(name) for name in shown])
+    return Made(request, expected, _answer(calls), _answer(wrong), [_tool(name) for name in shown])
 
 
-def _said(calls: list[dict]) -> str:
+def _answer(calls: list[dict]) -> str:
     return json.dumps(calls[0] if len(calls) == 1 else calls)
 
 

@@ -12,6 +12,7 @@ from django.utils.text import slugify
 from apps.promotion.actions import PromotionError, channel_of, set_initial
 from apps.promotion.management.projects import find_project
 from apps.registry.actions import ModelError, register_base, register_endpoint
+from apps.registry.servers import ServerError, server_at
 
 
 class Command(BaseCommand):
@@ -42,13 +43,11 @@ class Command(BaseCommand):
                 if folder:
                     version = register_base(project=project, name=name, folder=folder, by=None)
                 else:
-                    version = register_endpoint(
-                        project=project, name=name, base_url=base_url, served_as=model,
-                        key_variable=options["key_variable"], by=None,
-                    )  # fmt: skip
+                    server = server_at(project, base_url, options["key_variable"])
+                    version = register_endpoint(project=project, name=name, server=server, served_as=model, by=None)
                 if live:
                     set_initial(channel=channel_of(project), version=version, by=None)
-        except (ModelError, PromotionError) as error:
+        except (ModelError, ServerError, PromotionError) as error:
             raise CommandError(str(error)) from error
         where = folder.resolve() if folder else f"{model} at {base_url}"
         self.stdout.write(f"{project.slug}: {version} from {where}" + (", live in production" if live else ""))

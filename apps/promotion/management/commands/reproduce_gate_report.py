@@ -10,6 +10,7 @@ from uuid import UUID
 from django.core.management import BaseCommand, CommandError, CommandParser
 
 from apps.promotion.actions import reproduce
+from apps.promotion.gate import NotComparable
 from apps.promotion.models import GateReport
 from apps.promotion.signing import code_hash, is_signed, signed_document
 
@@ -27,7 +28,10 @@ class Command(BaseCommand):
         self.stdout.write("Signature: valid.")
         if code_hash() != document["document"]["inputs"]["code_sha256"]:
             self.stdout.write("The gate's code has changed since; the comparison is made by the present code.")
-        again, same = reproduce(row)
+        try:
+            again, same = reproduce(row)
+        except NotComparable as error:
+            raise CommandError(f"Not reproduced: {error}") from error
         self.stdout.write(f"{again.verdict}: {again.summary}")
         if not same:
             raise CommandError("Not reproduced: the samples or the gate have changed since the report was made.")

@@ -90,7 +90,7 @@ class _Bar:
         self._progress.stop()
 
     def show(self, summary: Summary, reading: OpenFile) -> None:
-        self._taken[reading.name] = reading.source.taken
+        self._taken[reading.name] = reading.source.bytes_read
         self._progress.update(
             self._task,
             completed=sum(self._taken.values()),

@@ -15,6 +15,7 @@ from apps.trajectories.otlp.conventions.base import (
     first,
     problem_of,
 )
+from apps.trajectories.otlp.conventions.flywheel import FLYWHEEL
 from apps.trajectories.otlp.conventions.genai import GENAI
 from apps.trajectories.otlp.conventions.langfuse import LANGFUSE
 from apps.trajectories.otlp.conventions.openinference import OPENINFERENCE
@@ -41,7 +42,7 @@ SPEAKS = (
     ("gen_ai.request.model", GENAI, lambda _: "model"),
 )
 # Spans mix conventions (a Langfuse session on an OpenTelemetry call): these read, in this order, those that they find.
-ADAPTERS = (GENAI, PYDANTIC_AI, OPENINFERENCE, VERCEL, LANGFUSE, TRACELOOP)
+ADAPTERS = (GENAI, PYDANTIC_AI, OPENINFERENCE, VERCEL, LANGFUSE, TRACELOOP, FLYWHEEL)
 BY_NAMESPACE: dict[str, tuple[int, ...]] = {
     name: tuple(place for place, adapter in enumerate(ADAPTERS) if name in adapter.namespaces)
     for adapter in ADAPTERS

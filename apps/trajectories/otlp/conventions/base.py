@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from apps.trajectories.otlp.messages import Message, messages_of, one_turn
 from apps.trajectories.otlp.spans import LogRecord, Span
-from apps.trajectories.otlp.values import label, number, structured, text
+from apps.trajectories.otlp.values import label, nest, number, structured, text
 
 Attributes = dict[str, Any]
 Fields = dict[str, tuple[str, ...]]
@@ -59,6 +59,9 @@ class Reading(Struct):
     tool_call_id: str = ""
     tool_arguments: Any = None
     tool_result: Any = None
+    eval_run: str = ""
+    eval_task: str = ""
+    eval_sample: str = ""
     evaluations: list[dict] = field(default_factory=list)
     in_graph: bool = False  # a step of a LangGraph
 
@@ -91,6 +94,25 @@ class Spoken(Struct):
 
 def _nothing(spoken: Spoken) -> None:
     pass
+
+
+def kind_in(kinds: dict[str, str]) -> Callable[[Any], str]:
+    """A reader of attributes that name a kind, in capitals or not."""
+    return lambda kind: kinds.get(kind.upper(), "other") if isinstance(kind, str) else ""
+
+
+def flattened(given: str, answer: str, tools: str) -> Callable[[Spoken], None]:
+    """A reader of messages and tools that have an attribute for each field, such as `{given}0.role`."""
+
+    def read(spoken: Spoken) -> None:
+        attributes, reading = spoken.attributes, spoken.reading
+        spoken.add_messages(
+            () if reading.input else nest(attributes, given), () if reading.output else nest(attributes, answer)[:1]
+        )
+        if not reading.tools and (found := nest(attributes, tools)):
+            reading.tools = [found]
+
+    return read
 
 
 class Convention(Struct, frozen=True):

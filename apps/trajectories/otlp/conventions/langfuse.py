@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
-from apps.trajectories.otlp.conventions.base import Convention, Spoken, first, problem_of
-from apps.trajectories.otlp.values import number, structured, text
+from apps.trajectories.otlp.conventions.base import Convention, Spoken, first, kind_in, problem_of
+from apps.trajectories.otlp.values import label, number, structured, text
 
 KINDS = {
     "GENERATION": "model", "AGENT": "agent", "TOOL": "tool", "RETRIEVER": "retriever",
@@ -17,13 +17,27 @@ USAGE, COST = "langfuse.observation.usage_details", "langfuse.observation.cost_d
 INPUT_TOKENS = ("input", "prompt_tokens", "input_tokens", "promptTokens")
 OUTPUT_TOKENS = ("output", "completion_tokens", "output_tokens", "completionTokens")
 
+EXPERIMENT, ITEM = ("langfuse.experiment.name", "langfuse.experiment.id"), "langfuse.experiment.item.id"
+SAMPLE = "langfuse.experiment.item.metadata.sample"
+# As we write an evaluation's id: other names and ids are experiments of Langfuse's own.
+EVAL_RUN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-def kind_of(kind: Any) -> str:
-    return KINDS.get(kind.upper(), "other") if isinstance(kind, str) else ""
+kind_of = kind_in(KINDS)
+
+
+def _experiment(spoken: Spoken) -> None:
+    """An experiment that is named after an evaluation of ours: its items are that evaluation's tasks."""
+    attributes, reading = spoken.attributes, spoken.reading
+    named = (label(attributes.get(name)) for name in EXPERIMENT)
+    reading.eval_run = reading.eval_run or next((name for name in named if EVAL_RUN.fullmatch(name)), "")
+    reading.eval_task = reading.eval_task or label(attributes.get(ITEM))
+    reading.eval_sample = reading.eval_sample or label(attributes.get(SAMPLE))
 
 
 def _rest(spoken: Spoken) -> None:
     attributes, reading = spoken.attributes, spoken.reading
+    if any(name in attributes for name in EXPERIMENT):
+        _experiment(spoken)
     if attributes.get(LEVEL) == "ERROR" or reading.error is not None:
         reading.error = problem_of(spoken.span, text(attributes.get(STATUS_MESSAGE)))
     if not reading.has_messages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.trajectories.otlp.conventions.base import Convention, Spoken
+from apps.trajectories.otlp.conventions.base import Convention, Spoken, flattened, kind_in
 from apps.trajectories.otlp.values import label, nest, structured
 
 KINDS = {
@@ -12,18 +12,7 @@ KINDS = {
 }  # fmt: skip
 INPUT, OUTPUT, TOOLS = "llm.input_messages.", "llm.output_messages.", "llm.tools."
 
-
-def kind_of(kind: Any) -> str:
-    return KINDS.get(kind.upper(), "other") if isinstance(kind, str) else ""
-
-
-def _messages(spoken: Spoken) -> None:
-    attributes, reading = spoken.attributes, spoken.reading
-    given = () if reading.input else nest(attributes, INPUT)
-    answer = () if reading.output else nest(attributes, OUTPUT)[:1]
-    spoken.add_messages(given, answer)
-    if not reading.tools and (found := nest(attributes, TOOLS)):
-        reading.tools = [found]
+kind_of = kind_in(KINDS)
 
 
 def _rest(spoken: Spoken) -> None:
@@ -69,7 +58,7 @@ OPENINFERENCE = Convention(
         "tool_arguments": ("tool_call.function.arguments",),
     },
     rest=_rest,
-    messages=_messages,
+    messages=flattened(INPUT, OUTPUT, TOOLS),
     given=("input.value",),
     answer=("output.value",),
     plumbing=(

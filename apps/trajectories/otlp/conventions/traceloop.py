@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from apps.trajectories.otlp.conventions.base import Convention, Spoken
-from apps.trajectories.otlp.values import nest
+from apps.trajectories.otlp.conventions.base import Convention, flattened, kind_in
 
 KINDS = {
     "CHAT": "model", "COMPLETION": "model", "AGENT": "agent", "WORKFLOW": "agent", "TOOL": "tool",
 }  # fmt: skip
 INPUT, OUTPUT, TOOLS = "gen_ai.prompt.", "gen_ai.completion.", "llm.request.functions."
 
-
-def kind_of(kind: Any) -> str:
-    return KINDS.get(kind.upper(), "other") if isinstance(kind, str) else ""
-
-
-def _messages(spoken: Spoken) -> None:
-    attributes, reading = spoken.attributes, spoken.reading
-    given = () if reading.input else nest(attributes, INPUT)
-    answer = () if reading.output else nest(attributes, OUTPUT)[:1]
-    spoken.add_messages(given, answer)
-    if not reading.tools and (found := nest(attributes, TOOLS)):
-        reading.tools = [found]
+kind_of = kind_in(KINDS)
 
 
 TRACELOOP = Convention(
@@ -43,7 +29,7 @@ TRACELOOP = Convention(
         "output_tokens": ("llm.usage.completion_tokens",),
         "tool_name": ("traceloop.entity.name",),
     },
-    messages=_messages,
+    messages=flattened(INPUT, OUTPUT, TOOLS),
     given=("traceloop.entity.input",),
     answer=("traceloop.entity.output",),
     plumbing=("traceloop.span.kind", "llm.request.type", "llm.usage.total_tokens"),

@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from inspect import isawaitable
 
-from workers.lib.environments import EnvironmentFailed, gold_calls, opening
+from msgspec import structs
+
+from workers.lib.environments import EnvironmentFailed, gold_calls
 from workers.lib.environments.customer_service.shop import (
     CHECKED,
     HANDLERS,
@@ -21,11 +23,12 @@ from workers.lib.environments.customer_service.shop import (
     violations,
 )
 from workers.lib.environments.customer_service.user import ScriptedUser, agrees
-from workers.lib.environments.episodes import ToolEpisode, judged, verifier_of
+from workers.lib.environments.episodes import StateEpisode, ToolEnvironment, verifier_of
 from workers.lib.errors import SpecError
 from workers.lib.json_schema import refusal
 from workers.lib.messages import text_of
-from workers.lib.verifiers import Clients, Execution, Rollout, Score, masked
+from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.verifiers import Clients, Execution, Rollout, Score
 
 MAX_TURNS = 20
 OWN = "service"
@@ -51,7 +54,7 @@ _ACTS_AS = (
 )
 
 
-class CustomerService:
+class CustomerService(ToolEnvironment):
     """`config`: `user` “script” (default) or “llm”, which needs `ask` among the clients; `user_as_tool` adds the tool
     message_user, for agents that can only call tools.
 
@@ -59,11 +62,13 @@ class CustomerService:
     to be told where the shop is as the expected calls leave it, else 0.
     """
 
-    multi_turn = True
+    max_turns = MAX_TURNS
 
-    def __init__(self, spec: dict, *, clients: Clients | None = None) -> None:
-        config = spec.get("config") or {}
-        self.harness: dict = spec.get("harness") or {}
+    def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
+        super().__init__(spec)
+        config = spec.config
+        if self.harness.system_prompt is None:
+            self.harness = structs.replace(self.harness, system_prompt=POLICY)
         self.ask: Ask | None = (clients or {}).get("ask") if config.get("user") == "llm" else None
         if config.get("user", "script") not in ("script", "llm"):
             raise SpecError("“environment.config.user” must be script or llm.")
@@ -71,9 +76,6 @@ class CustomerService:
             raise SpecError("“environment.config.user”: a simulated user by a model needs a client “ask”.")
         self.tools = [*TOOLS, _TALK_TOOL] if config.get("user_as_tool") else TOOLS
         self.verifier = verifier_of(spec, clients, OWN)
-
-    def conversation(self, task: dict) -> list[dict]:
-        return opening({"system_prompt": POLICY} | self.harness) + task["messages"]
 
     def open(self, task: dict, state: dict | None = None) -> ServiceEpisode:
         return ServiceEpisode(self, task, state)
@@ -89,14 +91,13 @@ class CustomerService:
         return desk.end_state()
 
 
-class ServiceEpisode(ToolEpisode):
+class ServiceEpisode(StateEpisode):
     """`yes` holds what the user agreed to: the texts of the agent that a clear yes followed."""
 
     def __init__(self, environment: CustomerService, task: dict, state: dict | None) -> None:
-        turns = environment.harness.get("max_turns", MAX_TURNS)
-        super().__init__(task, environment.conversation(task), environment.tools, max_turns=turns, state=state)
+        super().__init__(environment, task, state)
         state = copy.deepcopy(state) if state else {}
-        self.environment = environment
+        self.environment, self.verifier = environment, environment.verifier
         self.desk = Desk(stocked(), state.get("desk"))
         script = (task.get("metadata") or {}).get("user") or {}
         self.user = ScriptedUser(script, state.get("told") or [])
@@ -170,22 +171,10 @@ class ServiceEpisode(ToolEpisode):
 
     # Judging
 
-    def rollout(self) -> Rollout:
-        expected = self.environment.expected_state(self.task)
-        return Rollout(**vars(super().rollout()) | {"state": self.desk.end_state(), "expected_state": expected})
+    def states(self) -> tuple[dict, dict]:
+        return self.desk.end_state(), self.environment.expected_state(self.task)
 
-    async def score(self) -> Score:
-        try:
-            rollout = self.rollout()
-        except (ValueError, KeyError, TypeError) as error:
-            score = masked(f"The task has no usable expected calls: {error}")
-            score.messages = copy.deepcopy(self.said)
-            return score
-        if self.environment.verifier is not None:
-            return await judged(self.environment.verifier, rollout)
-        return self._own(rollout)
-
-    def _own(self, rollout: Rollout) -> Score:
+    def compared(self, rollout: Rollout) -> Score:
         share, untold = self._told()
         right = rollout.state == rollout.expected_state
         unsafe = bool(self.broken)

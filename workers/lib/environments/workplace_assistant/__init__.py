@@ -9,41 +9,39 @@ import copy
 import json
 from functools import lru_cache
 
-from workers.lib.environments import gold_calls, opening
-from workers.lib.environments.episodes import ToolEpisode, judged, verifier_of
-from workers.lib.environments.workplace_assistant.office import HANDLERS, Office, OfficeError
+from workers.lib.environments import gold_calls
+from workers.lib.environments.episodes import StateEpisode, ToolEnvironment, verifier_of
+from workers.lib.environments.workplace_assistant.handlers import HANDLERS
+from workers.lib.environments.workplace_assistant.office import Office, OfficeError
 from workers.lib.environments.workplace_assistant.tables import NOW, Tables, given_tables, invented
 from workers.lib.environments.workplace_assistant.tools import TOOLS, coerced
 from workers.lib.errors import SpecError
-from workers.lib.verifiers import Clients, Execution, Rollout, Score, masked
+from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.verifiers import Clients, Execution, Rollout, Score
 
 MAX_TURNS = 6
 OWN = "tables"
 
 
-class WorkplaceAssistant:
+class WorkplaceAssistant(ToolEnvironment):
     """`config` may give `tables` (lists of rows) and `now` ("YYYY-MM-DD HH:MM:SS") instead of the invented company.
 
     The verifier is its own (kind “tables”: 1 where all five tables are as the expected calls leave them, else 0) unless
     the spec names another.
     """
 
-    multi_turn = True
     tools = TOOLS
+    max_turns = MAX_TURNS
 
-    def __init__(self, spec: dict, *, clients: Clients | None = None, tables: Tables | None = None) -> None:
-        config = spec.get("config") or {}
-        self.harness: dict = spec.get("harness") or {}
-        self.max_turns = self.harness.get("max_turns", MAX_TURNS)
+    def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None, tables: Tables | None = None) -> None:
+        super().__init__(spec)
+        config = spec.config
         self.now = config.get("now", NOW)
         self.verifier = verifier_of(spec, clients, OWN)
         try:
             self.tables = tables or (given_tables(config["tables"]) if "tables" in config else invented())
         except (ValueError, TypeError, AttributeError) as error:
             raise SpecError(f"“environment.config.tables”: {error}") from error
-
-    def conversation(self, task: dict) -> list[dict]:
-        return opening(self.harness) + task["messages"]
 
     def open(self, task: dict, state: dict | None = None) -> WorkplaceEpisode:
         return WorkplaceEpisode(self, task, state)
@@ -62,13 +60,12 @@ class WorkplaceAssistant:
         return office.end_state()
 
 
-class WorkplaceEpisode(ToolEpisode):
+class WorkplaceEpisode(StateEpisode):
     """One conversation over tables of its own."""
 
     def __init__(self, environment: WorkplaceAssistant, task: dict, state: dict | None) -> None:
-        before = environment.conversation(task)
-        super().__init__(task, before, environment.tools, max_turns=environment.max_turns, state=state)
-        self.environment = environment
+        super().__init__(environment, task, state)
+        self.environment, self.verifier = environment, environment.verifier
         self.office = environment.office((state or {}).get("changes"))
 
     def world(self) -> dict:
@@ -86,39 +83,25 @@ class WorkplaceEpisode(ToolEpisode):
     def refusal(self, tool: str, args: dict, why: str, *, unsafe: bool = False) -> Execution:
         return Execution(False, unsafe, _text(f"Error: {why}"), name=tool, args=args, error=why)
 
-    def rollout(self) -> Rollout:
-        found = super().rollout()
-        expected = self.environment.expected_state(self.task)
-        return Rollout(**vars(found) | {"state": self.office.end_state(), "expected_state": expected})
+    def states(self) -> tuple[dict, dict]:
+        return self.office.end_state(), self.environment.expected_state(self.task)
 
-    async def score(self) -> Score:
-        try:
-            rollout = self.rollout()
-        except (ValueError, KeyError, TypeError) as error:
-            score = masked(f"The task has no usable expected calls: {error}")
-            score.messages = copy.deepcopy(self.said)
-            return score
-        if self.environment.verifier is not None:
-            return await judged(self.environment.verifier, rollout)
-        return compared(rollout)
-
-
-def compared(rollout: Rollout) -> Score:
-    """1 where no table differs from what the expected calls leave, else 0."""
-    state, expected = rollout.state or {}, rollout.expected_state or {}
-    wrong = [table for table in expected if state.get(table) != expected[table]]
-    right = not wrong
-    return Score(
-        reward=float(right),
-        components={f"table/{table}": float(table not in wrong) for table in expected},
-        success=right,
-        valid=all(call.ok for call in rollout.calls),
-        tool_ok=right,
-        args_score=float(right),
-        executed=any(call.ok for call in rollout.calls),
-        messages=rollout.messages,
-        details=[f"The table {table} is not as it should be." for table in wrong],
-    )
+    def compared(self, rollout: Rollout) -> Score:
+        """1 where no table differs from what the expected calls leave, else 0."""
+        state, expected = rollout.state or {}, rollout.expected_state or {}
+        wrong = [table for table in expected if state.get(table) != expected[table]]
+        right = not wrong
+        return Score(
+            reward=float(right),
+            components={f"table/{table}": float(table not in wrong) for table in expected},
+            success=right,
+            valid=all(call.ok for call in rollout.calls),
+            tool_ok=right,
+            args_score=float(right),
+            executed=any(call.ok for call in rollout.calls),
+            messages=rollout.messages,
+            details=[f"The table {table} is not as it should be." for table in wrong],
+        )
 
 
 def _text(answer: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workers.lib.environments.workplace_assistant.office import HANDLERS, PLOTS, PLOTTED
+from workers.lib.environments.workplace_assistant.handlers import HANDLERS, PLOTS, PLOTTED
 from workers.lib.environments.workplace_assistant.tables import (
     BOARDS,
     CALENDAR,

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from json import dumps
+from types import ModuleType
 
 DETAILS = 4_000
 
@@ -15,10 +16,17 @@ def details() -> str:
     return traceback.format_exc(limit=-8)[-DETAILS:]
 
 
+def own_module(name: str) -> dict:
+    """The names of a module of this name, which the code will find itself in: dataclasses, pickle and type hints look there."""
+    module = sys.modules[name] = ModuleType(name)
+    module.__dict__["__builtins__"] = __builtins__
+    return module.__dict__
+
+
 def call(request: dict) -> dict:
     """{"value": JSON} of the function in the source, or {"error": text, "kind": name of the exception}."""
     try:
-        names: dict = {"__name__": "grader", "__builtins__": __builtins__}
+        names = own_module("grader")
         exec(compile(request["source"], "grader.py", "exec"), names)
         function = names.get(request["function"])
         if not callable(function):
@@ -36,7 +44,7 @@ def run(request: dict) -> tuple[int, str]:
     sys.addaudithook(lambda event, _: watched.update(started=True) if event in STARTS else None)
     code, reason = 0, "ok"
     try:
-        exec(compile(request["source"], "main.py", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+        exec(compile(request["source"], "main.py", "exec"), own_module("__main__"))
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if isinstance(error.code, str):

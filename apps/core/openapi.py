@@ -1,0 +1,32 @@
+"""What all API schemas share: the content types, the error, and a page of results."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+JSON, LINES = "application/json", "application/x-ndjson"
+REFERENCE = "#/components/schemas/"
+# A pattern of one line: no control characters, which PostgreSQL and headers do not take, and no lone surrogates.
+LINE = r"\A[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z"
+NUMBER = {"type": ["number", "null"]}
+
+
+def reference(name: str) -> dict[str, str]:
+    return {"$ref": f"{REFERENCE}{name}"}
+
+
+def described(good: dict[int, dict[str, Any]], *bad: int) -> dict[Any, Any]:
+    """For `extend_schema(responses=…)`: the schema of each good status, and the statuses of errors; 401 is always one."""
+    answers = {(status, JSON): schema for status, schema in good.items()}
+    return answers | {(status, JSON): reference("Error") for status in (401, *bad)}
+
+
+def results(item: dict[str, Any]) -> dict[str, Any]:
+    """A list that is answered whole."""
+    return {"type": "object", "required": ["results"], "properties": {"results": {"type": "array", "items": item}}}
+
+
+def page(item: dict[str, Any], following: Literal["string", "integer"] = "string") -> dict[str, Any]:
+    """A page of a list. `next` is a cursor, or with "integer" the offset of the next page; null on the last one."""
+    properties = results(item)["properties"] | {"next": {"type": [following, "null"]}}
+    return {"type": "object", "required": ["results", "next"], "properties": properties}

@@ -1,0 +1,38 @@
+"""What webhooks are told of evaluations: names, state and numbers. Not the error's text, which may quote a held-out task."""
+
+from __future__ import annotations
+
+from django.urls import reverse
+
+from apps.evals.models import EvalRun
+from apps.webhooks.actions import announce
+from apps.webhooks.models import Event
+
+
+def announce_end(run: EvalRun) -> None:
+    """In the transaction that ends it, however it ends."""
+    evaluation = {
+        "id": str(run.pk),
+        "name": run.name,
+        "state": run.state,
+        "eval_set": str(run.eval_set),
+        "eval_set_id": str(run.eval_set_id),
+        "split": run.split,
+        "environment": str(run.environment),
+        "model_version": str(run.model_version),
+        "samples_per_task": run.samples_per_task,
+        "done": run.done,
+        "total": run.total,
+        "metrics": run.result.get("metrics"),
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+    }
+    addresses = {
+        "api": reverse("evals_api:run", args=[run.pk]),
+        "page": reverse("evals:run", args=[run.project.slug, run.pk]),
+    }
+    announce(
+        project=run.project, event=Event.EVALUATION_FINISHED, subject=f"{run.name}: {run.state}",
+        data={"evaluation": evaluation, **addresses},
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""The API of an agent that answers elsewhere: its tasks, its answers, the end. The key decides the project."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.openapi import JSON, LINES, described, page
+from apps.evals import answers
+from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, find_run, needs_right
+from apps.evals.models import EvalRun
+from apps.trajectories.api import MAX_ROWS, number_of, parts_of, room_for
+from workers.lib.typed import json_schema
+
+TASK = {
+    "type": "object",
+    "required": ["id", "messages", "tools", "missing"],
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "messages": {"type": "array", "items": {"type": "object"}, "description": "OpenAI chat messages to answer"},
+        "tools": {"type": "array", "items": {"type": "object"}},
+        "missing": {"type": "array", "items": {"type": "integer"}, "description": "Samples without an answer"},
+    },
+}
+RECEIVED = {
+    "type": "object",
+    "required": ["accepted", "duplicates", "rejected", "answers"],
+    "properties": {
+        "accepted": {"type": "integer"},
+        "duplicates": {"type": "integer", "description": "The same answer was there already"},
+        "rejected": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "index": {"type": "integer", "description": "The row's place in what was sent"},
+                    "path": {"type": "string"},
+                    "error": {"type": "string"},
+                },
+            },
+        },
+        "answers": {"type": "object"},
+    },
+}
+CLOSED = {
+    "type": "object",
+    "required": ["id", "closed_now", "state", "answers"],
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "closed_now": {"type": "boolean", "description": "False where it took no more answers already"},
+        "state": {"type": "string"},
+        "answers": {"type": "object"},
+    },
+}
+ANSWERS_EXAMPLE = OpenApiExample(
+    "A text, a call, a whole conversation, a failure",
+    value=[
+        {"task": "8d0e…", "index": 0, "output": "It is closed.", "latency_ms": 840, "output_tokens": 12},
+        {"task": "8d0e…", "index": 1, "tool_calls": [{"name": "tickets.close", "arguments": {"id": 12}}]},
+        {"task": "91aa…", "index": 0, "messages": [{"role": "assistant", "content": "Done."}]},
+        {"task": "91aa…", "index": 1, "error": "TimeoutError: the search tool did not answer"},
+    ],
+    request_only=True,
+)
+SEND = extend_schema(
+    methods=["POST"],
+    operation_id="v1_eval_runs_answer",
+    request={
+        JSON: {"type": "array", "items": json_schema(answers.SentRow), "maxItems": MAX_ROWS},
+        LINES: {"type": "string"},
+    },
+    responses=described({200: RECEIVED}, 400, 403, 404, 409, 413, 503),
+    examples=[ANSWERS_EXAMPLE],
+    parameters=[
+        OpenApiParameter(
+            "agent_version", str, required=True, description="Must stay what the evaluation was started with"
+        )
+    ],
+    description=f"Answers of an agent that runs elsewhere: up to {MAX_ROWS} as a JSON array or JSON Lines, each at most 1 MiB. "
+    "Good rows are kept though others are rejected. The same answer sent twice is one; another answer to the same sample is "
+    "rejected. Once all are there a worker scores them.",
+)
+
+
+@extend_schema(
+    operation_id="v1_eval_runs_tasks", responses=described({200: page(TASK)}, 400, 403, 404, 409),
+    parameters=[
+        OpenApiParameter("missing", enum=["1"], description="Only tasks that lack an answer: to go on after a break"),
+        OpenApiParameter("cursor", int, description="`next` of the page before"), LIMIT,
+    ],
+    description="The tasks of an agent that answers elsewhere, without what is right. Held-out ones need a key that may see "
+    "hold-outs, and each counts as seen.",
+)  # fmt: skip
+@api_view(["GET"])
+def tasks(request: Request, pk: UUID) -> Response:
+    run = find_run(request, pk)
+    needs_right(request, run.split)
+    if not run.is_answered_elsewhere:
+        return Response({"detail": "This evaluation's answers are generated here; it gives no tasks out."}, status=409)
+    missing = request.query_params.get("missing") == "1"
+    start, limit = number_of(request, "cursor", 0, 0, 10**9), number_of(request, "limit", PAGE, 1, MAX_PAGE)
+    found, following = answers.tasks_page(run, start=start, limit=limit, missing=missing, viewer=request.auth)
+    return Response({"results": found, "next": None if following is None else str(following)})
+
+
+def send(request: Request, run: EvalRun) -> Response:
+    version = request.query_params.get("agent_version")
+    if not version:
+        raise ValidationError(
+            {"path": "agent_version", "error": "is missing in the query: the version that gave these answers"}
+        )
+    try:
+        with room_for(request):
+            done = answers.receive(run=run, agent_version=version, rows=parts_of(request, MAX_ROWS, "answers at once"))
+    except answers.AnswerError as error:
+        return Response({"detail": str(error), "answers": answers_json(find_run(request, run.pk))}, status=409)
+    return Response(asdict(done) | {"answers": answers_json(find_run(request, run.pk))})
+
+
+@extend_schema(
+    operation_id="v1_eval_runs_finish", request=None, responses=described({202: CLOSED}, 404, 409),
+    description="Takes no more answers and scores those there are. Where some are missing the evaluation ends as incomplete: it "
+    "keeps its samples and metrics, and cannot pass the gate.",
+)  # fmt: skip
+@api_view(["POST"])
+def finish(request: Request, pk: UUID) -> Response:
+    run = find_run(request, pk)
+    try:
+        closed = answers.finish(run=run, by=request.auth.created_by)
+    except answers.AnswerError as error:
+        return Response({"detail": str(error)}, status=409)
+    found = find_run(request, pk)
+    return Response(
+        {"id": str(pk), "closed_now": closed, "state": found.state, "answers": answers_json(found)}, status=202
+    )
+
+
+def agent_json(run: EvalRun) -> dict[str, str] | None:
+    if not run.is_answered_elsewhere:
+        return None
+    return {"name": run.model_version.name, "version": run.model_version.agent_version}
+
+
+def answers_json(run: EvalRun) -> dict[str, Any] | None:
+    if not run.is_answered_elsewhere:
+        return None
+    return {
+        "received": run.answers.count(),
+        "expected": run.spec["tasks"] * run.samples_per_task,
+        "open": run.takes_answers,
+        "until": run.answers_until,
+    }

@@ -1,0 +1,31 @@
+"""What an answer of an evaluation cost, by the prices that its engine had when it was started."""
+
+from __future__ import annotations
+
+from django.db.models import Sum
+
+from apps.evals.models import EvalRun
+
+PER = 1_000_000  # prices are in USD for so many tokens
+
+
+def price_of(run: EvalRun) -> tuple[float, float] | None:
+    """USD per million tokens of input and output; None where nobody has said."""
+    given = (run.spec.get("engine") or {}).get("price")
+    return (float(given[0]), float(given[1])) if given else None
+
+
+def cost(price: tuple[float, float] | None, tokens_in: int | None, tokens_out: int | None) -> float | None:
+    """In USD; None without a price or a count."""
+    if price is None or tokens_in is None or tokens_out is None:
+        return None
+    return (price[0] * tokens_in + price[1] * tokens_out) / PER
+
+
+def total_cost(run: EvalRun) -> float | None:
+    """Of all its samples whose tokens are known; None without a price."""
+    price = price_of(run)
+    if price is None:
+        return None
+    found = run.samples.aggregate(tokens_in=Sum("input_tokens"), tokens_out=Sum("output_tokens"))
+    return cost(price, found["tokens_in"] or 0, found["tokens_out"] or 0)

@@ -1,0 +1,131 @@
+"""What a request of the API names: a set, an environment, a version, an evaluation; and the page that it asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db.models import Model, QuerySet
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.http import uuid_of
+from apps.core.paging import keyset
+from apps.environments.api import body_of
+from apps.environments.models import Environment
+from apps.evals.models import EvalRun, EvalSet, Split
+from apps.registry.models import ModelKind, ModelVersion
+from apps.trajectories.api import number_of
+from workers.lib.typed import FormError, convert
+
+Row = TypeVar("Row", bound=Model)
+Filter = Collection[str] | Callable[[Request, str], Any]
+NO_RIGHT = "This key may not see hold-outs. An admin makes one that may under Settings → API keys."
+PAGE, MAX_PAGE = 50, 500
+NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})@(\d{1,9})")
+VERSION = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")
+CURSOR = OpenApiParameter("cursor", str, description="`next` of the page before")
+LIMIT = OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}")
+
+
+def runs_of(request: Request) -> QuerySet[EvalRun]:
+    rows = EvalRun.objects.filter(project=request.auth.project)
+    return rows.select_related("project", "eval_set", "model_version", "environment__verifier")
+
+
+def find_run(request: Request, given: UUID | str) -> EvalRun:
+    """Raises NotFound."""
+    found = runs_of(request).filter(pk=uuid_of(str(given))).first()
+    if found is None:
+        raise NotFound("No evaluation of this project has this id.")
+    return found
+
+
+def find_set(request: Request, given: UUID | str) -> EvalSet:
+    """By id or “name@version”. Raises NotFound."""
+    rows, named = (
+        EvalSet.objects.filter(project=request.auth.project).select_related("project"),
+        NAMED.fullmatch(str(given)),
+    )
+    rows = rows.filter(slug=named[1], version=int(named[2])) if named else rows.filter(pk=uuid_of(str(given)))
+    found = rows.first()
+    if found is None:
+        raise NotFound("No eval set of this project has this id or name@version.")
+    return found
+
+
+def find_environment(request: Request, given: str) -> Environment:
+    """By “slug@version”. Raises NotFound."""
+    named = NAMED.fullmatch(given)
+    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
+    found = rows.filter(slug=named[1], version=int(named[2])).first() if named else None
+    if found is None:
+        raise NotFound("No environment of this project has this name@version (`environment`).")
+    return found
+
+
+def find_version(request: Request, given: str | int) -> ModelVersion:
+    """By name (“support-v3”, of an agent “name@version”, of which the beginning is enough) or number. Raises NotFound."""
+    named, rows = VERSION.fullmatch(str(given)), ModelVersion.objects.filter(project=request.auth.project)
+    if named:
+        found = rows.filter(name=named[1], version=int(named[2])).first()
+    elif "@" in str(given) and "\x00" not in str(given):
+        name, _, version = str(given).partition("@")
+        alike = list(rows.filter(name=name, agent_version__startswith=version, kind=ModelKind.AGENT)[:2])
+        exact = rows.filter(name=name, agent_version=version, kind=ModelKind.AGENT).first()
+        found = exact or (alike[0] if len(alike) == 1 and version else None)
+    else:
+        found = rows.filter(pk=given).first() if isinstance(given, int) and 0 < given < 2**63 else None
+    if found is None:
+        raise NotFound("No model version of this project has this name or number (`model_version`).")
+    return found
+
+
+def needs_right(request: Request, split: str) -> None:
+    """Raises PermissionDenied where the tasks are held out and the key may not see them."""
+    if split == Split.HOLDOUT and not request.auth.may_see_holdout:
+        raise PermissionDenied(NO_RIGHT)
+
+
+def form_of(request: Request, form: Any) -> Any:
+    """The body as a form. Raises ValidationError, TooLarge."""
+    try:
+        return convert(body_of(request), form)
+    except FormError as error:
+        raise ValidationError({"path": error.path, "error": error.problem}) from error
+
+
+def one_of(request: Request, name: str, choices: Collection[str]) -> str:
+    """A word of the query, "" where it is not there. Raises ValidationError."""
+    value = request.query_params.get(name, "")
+    if value and value not in choices:
+        raise ValidationError({"path": name, "error": f"one of {', '.join(choices)}"})
+    return value
+
+
+def filtered(request: Request, rows: QuerySet[Row], filters: Mapping[str, Filter]) -> QuerySet[Row]:
+    """The rows by {field: the choices, or what finds the value}; in the query a field is named without the way to it.
+    Raises ValidationError for another choice, and what the finders raise."""
+    for field, wanted in filters.items():
+        name = field.rpartition("__")[2]
+        if not callable(wanted):
+            value: Any = one_of(request, name, wanted)
+        elif value := request.query_params.get(name):
+            value = wanted(request, value)
+        if value:
+            rows = rows.filter(**{field: value})
+    return rows
+
+
+def listed(request: Request, rows: QuerySet[Row], as_json: Callable[[Request, Row], dict[str, Any]]) -> Response:
+    """A page of rows, the newest first. Raises ValidationError for a text that is no cursor."""
+    try:
+        limit = number_of(request, "limit", PAGE, 1, MAX_PAGE)
+        found, following = keyset(rows, request.query_params.get("cursor", ""), limit)
+    except ValueError as error:
+        raise ValidationError({"path": "cursor", "error": f"{error}; start without one"}) from error
+    return Response({"results": [as_json(request, row) for row in found], "next": following})

@@ -1,0 +1,198 @@
+"""Any number of evaluations side by side: their numbers, and the tasks on which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.charts import intervals
+from apps.core.http import uuid_of
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.evals.costs import total_cost
+from apps.evals.holdout.view_log import record_output_view, views_of
+from apps.evals.models import EvalRun
+from apps.evals.pages.runs import RATES, may_see, runs_of
+from apps.evals.samples.comparison import CHANGES, Table, is_kind, rows_of, success_difference, tables_of
+from apps.registry.engines import in_words
+
+MOST, OFFERED, SIZE = 20, 100, 50
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of one evaluation as text, with its interval and how it differs from the baseline, where these are known."""
+
+    text: str
+    interval: str = ""
+
+
+@project_view()
+def compare(request: HttpRequest, project: Project) -> HttpResponse:
+    """For htmx (other filters) only the tasks."""
+    runs = chosen_of(project, request.GET.getlist("run"))
+    if len(runs) < 2:
+        return render(
+            request, "evals/compare_choose.html", {"runs": offered(project)[:OFFERED], "chosen": runs, "most": MOST}
+        )
+    tables = tables_of(runs)
+    context: dict[str, Any] = {"runs": runs} | tasks(request, runs, tables)
+    if request.htmx:
+        return render(request, "evals/_compared_tasks.html", context)
+    return render(request, "evals/compare.html", context | numbers(runs, tables) | {
+        "notes": notes(runs),
+        "others": [run for run in offered(project).filter(split=runs[0].split)[:OFFERED] if run not in runs],
+        "full": len(runs) >= MOST,
+        "figure": rate_figure(runs),
+        "query": urlencode([("run", run.pk) for run in runs]),
+    })  # fmt: skip
+
+
+def chosen_of(project: Project, given: Iterable[str]) -> list[EvalRun]:
+    """The evaluations with these ids, each once, in this order; what names none of the project is left out."""
+    wanted = list(dict.fromkeys(pk for text in given if (pk := uuid_of(text))))[:MOST]
+    found = runs_of(project).in_bulk(wanted)
+    return [found[pk] for pk in wanted if pk in found]
+
+
+def offered(project: Project) -> Any:
+    return runs_of(project).filter(result__has_key="metrics").order_by("-created_at")
+
+
+# The tasks
+
+
+def tasks(request: HttpRequest, runs: Sequence[EvalRun], tables: Sequence[Table]) -> dict[str, Any]:
+    """The tasks by the URL's filters. Of a hold-out none, until this person has opened it in each evaluation."""
+    closed = [run for run in runs if not may_see(request, run)]
+    if closed:
+        return {"closed": closed, "looks": views_of(closed[0].eval_set).count()}
+    rows = rows_of(tables)
+    counts = {kind: sum(is_kind(row, kind) for row in rows) for kind in CHANGES}
+    kind, q = request.GET.get("change", ""), request.GET.get("q", "").strip()[:120]
+    kind = kind if kind in CHANGES else ""
+    shown = [row for row in rows if is_kind(row, kind) and q.casefold() in row.key.casefold()]
+    if request.GET.get("sort") == "drop":
+        shown.sort(key=lambda row: -row.drop)
+    return {
+        "page": page_of(request, shown, SIZE),
+        "rows_total": len(rows),
+        "kinds": [(value, label, counts[value]) for value, label in CHANGES.items()],
+        "change": kind,
+        "q": q,
+        "sort": "drop" if request.GET.get("sort") == "drop" else "",
+    }
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
+    """Opens the hold-out of each of these evaluations to this person: a look at each, counted once."""
+    runs = chosen_of(project, request.POST.getlist("run"))
+    for run in runs:
+        record_output_view(run, by=request.user)
+    query = urlencode([("run", run.pk) for run in runs])
+    return redirect(f"{reverse('evals:compare', args=[project.slug])}?{query}")
+
+
+# The numbers
+
+
+def numbers(runs: Sequence[EvalRun], tables: Sequence[Table]) -> dict[str, Any]:
+    """A line for each metric: (title, a cell for each evaluation)."""
+    metrics = [run.result.get("metrics") or {} for run in runs]
+    lines = [(title, [rate(item.get(name)) for item in metrics]) for name, title in reversed(RATES)]
+    lines.append(
+        ("Success, difference from the baseline", [Cell("–"), *(difference(tables[0], table) for table in tables[1:])])
+    )
+    lines.append(("Mean reward", [reward(item.get("reward")) for item in metrics]))
+    ks = list(dict.fromkeys(k for item in metrics for k in item.get("pass_at_k", {}) if k != "1"))
+    lines += [(f"pass@{k}", [percent(item.get("pass_at_k", {}).get(k)) for item in metrics]) for k in ks]
+    latencies = [item.get("latency_ms", {}) for item in metrics]
+    lines += [(f"Latency {name}", [amount(item.get(name), " ms") for item in latencies]) for name in ("p50", "p95")]
+    for name, title in (("input_tokens", "Tokens in, mean"), ("output_tokens", "Tokens out, mean")):
+        lines.append((title, [amount(item.get(name)) for item in metrics]))
+    costs = [total_cost(run) for run in runs]
+    if any(cost is not None for cost in costs):
+        lines.append(("Cost of the evaluation", [Cell("–" if cost is None else f"${cost:,.4f}") for cost in costs]))
+    counts = [item.get("counts", {}) for item in metrics]
+    for name, title in (("tasks", "Tasks scored"), ("samples", "Samples"), ("masked", "Masked samples")):
+        lines.append((title, [amount(item.get(name)) for item in counts]))
+    return {"lines": lines}
+
+
+def rate(metric: dict | None) -> Cell:
+    if not metric or metric["mean"] is None:
+        return Cell("–")
+    return Cell(f"{metric['mean']:.1%}", f"[{metric['low']:.1%}, {metric['high']:.1%}]")
+
+
+def reward(metric: dict | None) -> Cell:
+    if not metric or metric["mean"] is None:
+        return Cell("–")
+    known = metric["low"] is not None
+    return Cell(f"{metric['mean']:+.3f}", f"[{metric['low']:+.3f}, {metric['high']:+.3f}]" if known else "")
+
+
+def difference(baseline: Table, other: Table) -> Cell:
+    found = success_difference(baseline, other)
+    if found["mean"] is None:
+        return Cell("–", "no task in common")
+    paired = f"n = {found['n']:,}"
+    if found["low"] is None:
+        return Cell(f"{found['mean']:+.1%}", paired)
+    return Cell(f"{found['mean']:+.1%}", f"[{found['low']:+.1%}, {found['high']:+.1%}], {paired}")
+
+
+def percent(value: float | None) -> Cell:
+    return Cell("–" if value is None else f"{value:.1%}")
+
+
+def amount(value: float | None, unit: str = "") -> Cell:
+    return Cell("–" if value is None else f"{value:,.0f}{unit}")
+
+
+def notes(runs: Sequence[EvalRun]) -> list[str]:
+    """What makes a comparison unfair, or at least needs to be known."""
+    found = []
+    if len({run.split for run in runs}) > 1:
+        found.append("They are of different splits, so they have few tasks or none in common.")
+    if len({run.eval_set_id for run in runs}) > 1:
+        found.append("They are of different sets or versions. Tasks with the same request are compared.")
+    if len({run.environment.verifier_id for run in runs}) > 1:
+        found.append("They were scored by different verifiers: a difference may be the verifier’s.")
+    if len({run.samples_per_task for run in runs}) > 1:
+        found.append("They have different numbers of samples per task.")
+    if len({engine_of(run) for run in runs}) > 1:
+        found.append("Their answers were generated by different engines or at different limits. " + "; ".join(
+            f"{run.model_version}: {engine_of(run)}" for run in runs) + ".")  # fmt: skip
+    return found
+
+
+def engine_of(run: EvalRun) -> str:
+    return in_words(run.spec.get("engine") or {}, run.model_version)
+
+
+def rate_figure(runs: Sequence[EvalRun]) -> dict | None:
+    shown = [(run, found) for run in reversed(runs) if (found := (run.result.get("metrics") or {}).get("success"))]
+    shown = [(run, found) for run, found in shown if found["mean"] is not None]
+    if not shown:
+        return None
+    figure = intervals(
+        [f"{runs.index(run) + 1}. {run.model_version}" for run, _ in shown],
+        [found["mean"] for _, found in shown],
+        [found["low"] for _, found in shown],
+        [found["high"] for _, found in shown],
+        "Success with 95% intervals over tasks",
+        height=110 + 26 * len(shown),
+    )
+    figure["layout"]["xaxis"]["tickformat"] = ".0%"
+    return figure

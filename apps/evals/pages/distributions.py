@@ -1,0 +1,28 @@
+"""Latency, tokens and money as distributions: fragments that the pages ask for, so that they need not wait for them."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+
+from apps.core.access import project_view
+from apps.core.models import Project
+from apps.evals.pages.compare import chosen_of
+from apps.evals.pages.runs import chosen_filters, may_see, runs_of
+from apps.evals.samples.distributions import compared, figures, measured
+
+
+@project_view()
+def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """Of the samples that the filters find. Of a hold-out that is not opened: of all, which says nothing of one task."""
+    run = get_object_or_404(runs_of(project), pk=pk)
+    chosen = chosen_filters(request, run) if may_see(request, run) else None
+    found = measured(run, chosen.apply(run) if chosen else None)
+    return render(request, "evals/_distributions.html", {"figures": figures(found), "filters": chosen})
+
+
+@project_view()
+def of_several(request: HttpRequest, project: Project) -> HttpResponse:
+    runs = chosen_of(project, request.GET.getlist("run"))
+    named = [(f"{number}. {run.model_version}", measured(run)) for number, run in enumerate(runs, 1)]
+    return render(request, "evals/_distributions.html", {"figures": compared(named)})

@@ -1,0 +1,187 @@
+"""The page of an evaluation: its numbers, its failures by bucket, and its samples by filters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.db.models.functions import Left
+from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST
+
+from apps.core import jobs
+from apps.core.access import project_view
+from apps.core.charts import intervals
+from apps.core.forms import whole
+from apps.core.models import JobLog, Project, Role
+from apps.core.timeouts import TooLong, patience
+from apps.evals import traces
+from apps.evals.holdout.view_log import has_opened, record_output_view, record_view, views_of
+from apps.evals.models import EvalRun, Split
+from apps.evals.samples import exporting, filters
+from apps.evals.samples.comparison import CHANGES
+from apps.evals.samples.facets import facets_of
+from apps.evals.samples.filters import Filters
+from apps.evals.samples.to_tasks import may_make_tasks
+from apps.registry.engines import in_words
+
+RATES = (
+    ("valid_json", "Valid JSON"),
+    ("correct_tool", "Correct tool"),
+    ("correct_arguments", "Correct arguments"),
+    ("execution_success", "Execution success"),
+    ("unsafe_action", "Unsafe actions"),
+    ("success", "Success (pass@1)"),
+)
+SIZE, SHOWN, OTHERS = 40, 260, 50
+LIST_MS = 4_000
+
+
+@project_view()
+def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    row = get_object_or_404(runs_of(project), pk=pk)
+    unused = traces.refused(row) if row.is_answered_elsewhere else []
+    return render(request, "evals/run.html", live(row) | listed(request, row) | {"unused_traces": unused})
+
+
+@project_view()
+def samples(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """The fragment with the samples by other filters; its address is that of the page with them."""
+    row = get_object_or_404(runs_of(project), pk=pk)
+    if not request.htmx:
+        return redirect(f"{reverse('evals:run', args=[project.slug, pk])}?{request.GET.urlencode()}")
+    context = listed(request, row)
+    response = render(request, "evals/_run_filtered.html", context | {"run": row})
+    response["HX-Push-Url"] = f"{reverse('evals:run', args=[project.slug, pk])}?{context['filters'].query}"
+    return response
+
+
+def listed(request: HttpRequest, row: EvalRun) -> dict[str, Any]:
+    """The samples that the URL asks for. Of a hold-out none, until this person has opened it (`open_holdout`)."""
+    chosen, others = chosen_filters(request, row), others_of(row)
+    opened = may_see(request, row)
+    context: dict[str, Any] = {
+        "filters": chosen, "opened": opened, "others": others[:OTHERS], "changes": CHANGES.items(), "too_broad": False,
+        "makes_tasks": may_make_tasks(row),
+    }  # fmt: skip
+    if not opened:
+        return context | {"looks": views_of(row.eval_set).count()}
+    try:
+        with patience(LIST_MS):
+            rows = chosen.apply(row).defer("messages", "details", "output").annotate(head=Left("output", SHOWN + 1))
+            given = {"after": request.GET.get("after", ""), "before": request.GET.get("before", "")}
+            return context | {"page": filters.page(rows, SIZE, **given), "facets": facets_of(row)}
+    except TooLong:
+        return context | {"page": filters.Page([]), "facets": facets_of(row), "too_broad": True}
+
+
+def chosen_filters(request: HttpRequest, row: EvalRun, given: QueryDict | None = None) -> Filters:
+    """Those of the URL; without the comparison where it names no evaluation that there is one with."""
+    chosen = Filters.of(request.GET if given is None else given)
+    known = not chosen.against or others_of(row).filter(pk=chosen.against).exists()
+    return chosen if known else replace(chosen, against="", change="")
+
+
+def may_see(request: HttpRequest, row: EvalRun) -> bool:
+    """Whether a person may see single tasks and outputs of an evaluation: of a hold-out members who have opened it."""
+    return row.split != Split.HOLDOUT or (request.membership.may(Role.MEMBER) and has_opened(row, by=request.user))
+
+
+def others_of(row: EvalRun) -> QuerySet[EvalRun]:
+    """Evaluations to compare one with: finished, of the same split of any version of its set."""
+    rows = EvalRun.objects.filter(
+        project=row.project_id, eval_set__slug=row.eval_set.slug, split=row.split, state="succeeded"
+    )
+    return rows.exclude(pk=row.pk).select_related("model_version", "eval_set")
+
+
+@project_view()
+def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
+    """A file of the samples that the filters find. A hold-out's is asked for with a POST, and each is a look."""
+    row = get_object_or_404(runs_of(project), pk=pk)
+    given = request.POST if request.method == "POST" else request.GET
+    format = given.get("format") if given.get("format") in exporting.FORMATS else "jsonl"
+    if not may_see(request, row) or (row.split == Split.HOLDOUT and request.method != "POST"):
+        messages.error(request, "Open the hold-out first, then export it from its list: each file counts as a view.")
+        return redirect(row_url(row))
+    if row.split == Split.HOLDOUT:
+        record_view(eval_set=row.eval_set, by=request.user, detail=f"samples of {row.pk} as {format}")
+    chosen = chosen_filters(request, row, given)
+    name = f"samples-{row.eval_set.slug}-v{row.eval_set.version}-{row.split}-{row.model_version}.{format}"
+    return StreamingHttpResponse(
+        exporting.written(row, chosen.apply(row), format),
+        content_type=exporting.FORMATS[format],
+        headers={"Content-Disposition": f'attachment; filename="{quote(name)}"'},
+    )
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def open_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """Opens the samples of an evaluation on a hold-out to this person: a look, counted once."""
+    row = get_object_or_404(runs_of(project), pk=pk)
+    record_output_view(row, by=request.user)
+    sample = whole(request.POST.get("sample"))
+    page = reverse("evals:sample", args=[project.slug, pk, sample]) if sample else row_url(row)
+    return redirect(f"{page}?{Filters.of(request.POST).query}")
+
+
+def row_url(row: EvalRun) -> str:
+    return reverse("evals:run", args=[row.project.slug, row.pk])
+
+
+@project_view()
+def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """The fragment that a running evaluation's page asks for; when the run has ended the whole page is loaded again."""
+    row = get_object_or_404(runs_of(project), pk=pk)
+    response = render(request, "evals/_status.html", live(row))
+    if not row.is_active:
+        response["HX-Refresh"] = "true"
+    return response
+
+
+def live(row: EvalRun) -> dict:
+    metrics = row.result.get("metrics")
+    return {
+        "run": row,
+        "engine": in_words(row.spec.get("engine") or {}, row.model_version),
+        "metrics": metrics,
+        "rates": [(title, metrics[name]) for name, title in RATES] if metrics else [],
+        "figure": rate_chart(metrics) if metrics else None,
+        "logs": JobLog.objects.filter(job=row.pk).order_by("-pk")[:20],
+    }
+
+
+def rate_chart(metrics: dict) -> dict:
+    shown = [(title, metrics[name]) for name, title in reversed(RATES) if metrics[name]["mean"] is not None]
+    figure = intervals(
+        [title for title, _ in shown],
+        [m["mean"] for _, m in shown],
+        [m["low"] for _, m in shown],
+        [m["high"] for _, m in shown],
+        "Rates with 95% intervals over tasks",
+        height=270,
+    )
+    figure["layout"]["xaxis"]["tickformat"] = ".0%"
+    return figure
+
+
+def runs_of(project: Project) -> QuerySet[EvalRun]:
+    return EvalRun.objects.filter(project=project).select_related(
+        "project", "eval_set", "model_version", "environment__verifier", "created_by"
+    )
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    row = get_object_or_404(EvalRun, project=project, pk=pk)
+    if not jobs.cancel(row, by=request.user):
+        messages.info(request, "This run has already finished.")
+    return redirect("evals:run", project.slug, pk)

@@ -1,0 +1,204 @@
+"""Evaluations over REST: start one of a model version, follow it, stop it, read its samples. The key decides the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core import jobs
+from apps.core.models import JobState
+from apps.core.openapi import JSON, described, page
+from apps.evals import actions, answers, answers_api, samples_api
+from apps.evals import runs_schema as schema
+from apps.evals.holdout.view_log import record_output_view, record_refusal
+from apps.evals.lookups import (
+    CURSOR,
+    LIMIT,
+    MAX_PAGE,
+    PAGE,
+    filtered,
+    find_environment,
+    find_run,
+    find_set,
+    find_version,
+    form_of,
+    listed,
+    needs_right,
+    runs_of,
+)  # fmt: skip
+from apps.evals.models import EvalRun, Split
+from apps.evals.submission import submit_eval
+from apps.registry.actions import ModelError, register_agent
+from apps.registry.engines import in_words
+from apps.registry.models import Reach
+from apps.trajectories.api import number_of
+
+FILTERS = {
+    "state": JobState.values, "split": Split.values, "eval_set": find_set, "environment": find_environment,
+    "model_version": find_version,
+}  # fmt: skip
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_eval_runs_list", responses=described({200: page(schema.RUN)}, 400, 404),
+    description="Evaluations, the newest first.",
+    parameters=[
+        OpenApiParameter("state", enum=JobState.values),
+        OpenApiParameter("split", enum=Split.values),
+        OpenApiParameter("eval_set", str, description="id or name@version"),
+        OpenApiParameter("environment", str, description="slug@version"),
+        OpenApiParameter("model_version", str, description="such as support-v3"),
+        CURSOR, LIMIT,
+    ],
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_eval_runs_start", request={JSON: schema.START},
+    responses=described({200: schema.RUN, 201: schema.RUN}, 400, 403, 404, 409, 413), 
+    examples=[schema.START_EXAMPLE, schema.AGENT_EXAMPLE, schema.RUN_EXAMPLE],
+    description="Queues an evaluation of a model version; read it until its state is final. With `agent` instead, an agent "
+    "that runs where you are is evaluated: get its tasks, send its answers (`/tasks/`, `/samples/`), and they are scored "
+    "here; 200 where the same evaluation is under way already. On a hold-out this needs a key "
+    "that may see hold-outs, and counts as a look.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def collection(request: Request) -> Response:
+    if request.method == "POST":
+        return _start(request)
+    return listed(request, filtered(request, runs_of(request), FILTERS), as_json)
+
+
+def _start(request: Request) -> Response:
+    asked = form_of(request, schema.StartRun)
+    if (asked.model_version is None) == (asked.agent is None):
+        raise ValidationError({"path": "model_version", "error": "send either this or “agent”"})
+    split = Split(asked.split)
+    needs_right(request, split)
+    given: dict[str, Any] = {
+        "project": request.auth.project,
+        "eval_set": find_set(request, asked.eval_set),
+        "environment": find_environment(request, asked.environment),
+        "split": split,
+        "samples_per_task": asked.samples_per_task,
+        "seed": asked.seed,
+        "by": request.auth.created_by,
+        "viewer": request.auth,
+    }
+    try:
+        with transaction.atomic():  # an agent that cannot be evaluated is not registered either
+            run, new = _submitted(request, asked, given)
+    except ModelError as error:
+        raise ValidationError({"path": "agent", "error": str(error)}) from error
+    except actions.EvalSetError as error:
+        record_refusal(request.auth.project, error, by=request.auth)
+        return Response({"detail": str(error)}, status=409)
+    return Response(as_json(request, run), status=201 if new else 200)
+
+
+def _submitted(request: Request, asked: schema.StartRun, given: dict[str, Any]) -> tuple[EvalRun, bool]:
+    """The evaluation, and whether it is new. Raises EvalSetError, ModelError, NotFound."""
+    if asked.agent is None:
+        against = None if asked.stop_against is None else find_run(request, asked.stop_against)
+        version = find_version(request, asked.model_version or "")
+        stop = {"stop_against": against, "stop_channel": asked.stop_channel}
+        chosen = {"engine": asked.engine, "most_tokens": asked.most_tokens, "most_usd": asked.most_usd}
+        chosen |= {"timeout_s": asked.timeout_s, "at_once": asked.at_once}
+        return submit_eval(model_version=version, **stop, **chosen, **given), True
+    if asked.stop_against is not None:
+        raise actions.EvalSetError("The evaluation of an agent that answers elsewhere does not stop early.")
+    agent = register_agent(
+        project=given["project"], name=asked.agent.name, agent_version=asked.agent.version, by=given["by"],
+        reached_by=Reach(asked.agent.reached_by),
+    )  # fmt: skip
+    return answers.open_run(agent=agent, **given)
+
+
+EXTRAS: list[
+    Callable[[Request, EvalRun], dict[str, Any]]
+] = []  # what floors above add to an evaluation: the gate's verdict
+
+
+@extend_schema(
+    operation_id="v1_eval_runs_read", responses=described({200: schema.RUN}, 404), examples=[schema.RUN_EXAMPLE],
+    parameters=[OpenApiParameter("against", str, description="A channel, such as “production”: adds `gate`, the verdict "
+                                 "against what is live there, in the form of a gate report")],
+    description="State and progress; the metrics with their intervals once it has ended.",
+)  # fmt: skip
+@api_view(["GET"])
+def item(request: Request, pk: UUID) -> Response:
+    run = find_run(request, pk)
+    found = as_json(request, run)
+    for extra in EXTRAS:
+        found |= extra(request, run)
+    return Response(found)
+
+
+@extend_schema(
+    operation_id="v1_eval_runs_cancel", request=None, responses=described({200: schema.RUN}, 404, 409),
+    description="Stops an evaluation; the samples so far are kept.",
+)  # fmt: skip
+@api_view(["POST"])
+def cancel(request: Request, pk: UUID) -> Response:
+    if not jobs.cancel(find_run(request, pk), by=request.auth.created_by):
+        return Response({"detail": "This evaluation has already finished."}, status=409)
+    return Response(as_json(request, find_run(request, pk)))
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_eval_runs_samples", responses=described({200: page(schema.SAMPLE)}, 400, 403, 404),
+    parameters=[*samples_api.FILTERS, OpenApiParameter("cursor", str, description="`next` of the page before"), LIMIT],
+    description="Outputs and scores, in the order in which they were stored. Of a hold-out this needs a key that may see "
+    "hold-outs, and counts as a look.",
+)  # fmt: skip
+@answers_api.SEND
+@api_view(["GET", "POST"])
+def samples(request: Request, pk: UUID) -> Response:
+    run = find_run(request, pk)
+    needs_right(request, run.split)
+    if request.method == "POST":
+        return answers_api.send(request, run)
+    limit, cursor = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "cursor", 0, 0, 2**63 - 1)
+    found = list(samples_api.filtered(request, run).filter(pk__gt=cursor).order_by("pk")[: limit + 1])
+    if found:
+        record_output_view(run, by=request.auth)
+    following = str(found[limit - 1].pk) if len(found) > limit else None
+    return Response({"results": [samples_api.sample_json(sample) for sample in found[:limit]], "next": following})
+
+
+# What is told
+
+
+def as_json(request: Request, run: EvalRun) -> dict[str, Any]:
+    return {
+        "id": str(run.pk),
+        "name": run.name,
+        "state": run.state,
+        "eval_set": str(run.eval_set),
+        "eval_set_id": str(run.eval_set_id),
+        "split": run.split,
+        "environment": str(run.environment),
+        "verifier": str(run.environment.verifier),
+        "model_version": str(run.model_version),
+        "agent": answers_api.agent_json(run),
+        "answers": answers_api.answers_json(run),
+        "samples_per_task": run.samples_per_task,
+        "seed": run.spec.get("seed", 0),
+        "engine": in_words(run.spec.get("engine") or {}, run.model_version),
+        "done": run.done,
+        "total": run.total,
+        "label": run.label,
+        "error": run.error,
+        "metrics": run.result.get("metrics"),
+        "url": request.build_absolute_uri(reverse("evals:run", args=[run.project.slug, run.pk])),
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+    }

@@ -1,0 +1,224 @@
+"""What the API takes and gives of evaluations: the forms that bodies are checked with, JSON Schemas, and examples."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from drf_spectacular.utils import OpenApiExample
+from msgspec import Meta, Struct
+
+from apps.core.models import JobState
+from apps.core.openapi import NUMBER
+from apps.evals.models import Split
+from apps.registry.engines import LONGEST_AGENT_S, MOST_AT_ONCE
+from workers.lib.typed import Text, json_schema
+
+MOST_SAMPLES = 64  # of one task, as on the page
+
+SplitName = Literal["train", "validation", "holdout", "regression", "general"]
+
+
+class Agent(Struct, forbid_unknown_fields=True, kw_only=True):
+    """An agent that answers elsewhere, at one version of its own, such as a git SHA."""
+
+    name: Text
+    version: Text
+    reached_by: Literal["ci", "traces"] = "ci"
+
+
+class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`eval_set`: its id or “name@version”. `environment`: “slug@version”. `model_version`: a version's name, such as
+    “support-v3”, or its number; or `agent`, which answers elsewhere. `engine`: “auto”, “transformers” (in process) or a server's
+    name. `most_tokens` and `most_usd` bound what the evaluation may use on a server; it then stops and keeps what it has. An
+    agent that is called over HTTP has `timeout_s` for each sample, and gets `at_once` tasks at a time."""
+
+    eval_set: Text
+    environment: Text
+    model_version: Text | int | None = None
+    agent: Agent | None = None
+    split: SplitName = "holdout"
+    samples_per_task: Annotated[int, Meta(ge=1, le=MOST_SAMPLES)] = 8
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    stop_against: Text | None = None
+    stop_channel: Text = "production"
+    engine: Text = "auto"
+    most_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    most_usd: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    timeout_s: Annotated[int, Meta(ge=1, le=LONGEST_AGENT_S)] | None = None
+    at_once: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)] | None = None
+
+
+START = json_schema(StartRun)
+ESTIMATE = {
+    "type": "object",
+    "description": "A mean over n tasks with its 95% interval",
+    "properties": {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n": {"type": "integer"}},
+}
+METRICS = {
+    "type": ["object", "null"],
+    "description": "Null until the evaluation has ended. Rates and the mean reward have intervals over tasks.",
+    "properties": {
+        "success": ESTIMATE,
+        "unsafe_action": ESTIMATE,
+        "reward": ESTIMATE,
+        "pass_at_k": {"type": "object", "additionalProperties": {"type": "number"}},
+        "tasks": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "latency_ms": {"type": "object", "additionalProperties": NUMBER},
+        "input_tokens": NUMBER,
+        "output_tokens": NUMBER,
+        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+    "additionalProperties": True,
+}
+RUN = {
+    "type": "object",
+    "required": ["id", "name", "state", "eval_set", "split", "environment", "model_version", "samples_per_task", "done",
+                 "total", "label", "error", "metrics", "url", "created_at"],
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "name": {"type": "string"},
+        "state": {"enum": JobState.values},
+        "eval_set": {"type": "string"},
+        "eval_set_id": {"type": "string", "format": "uuid"},
+        "split": {"enum": Split.values},
+        "environment": {"type": "string"},
+        "verifier": {"type": "string"},
+        "model_version": {"type": "string"},
+        "agent": {"type": ["object", "null"], "description": "Of an agent that answers elsewhere: {name, version}"},
+        "answers": {
+            "type": ["object", "null"],
+            "description": "Of an agent that answers elsewhere: how many are there, and until when they are taken",
+            "properties": {
+                "received": {"type": "integer"}, "expected": {"type": "integer"}, "open": {"type": "boolean"},
+                "until": {"type": "string", "format": "date-time"},
+            },
+        },
+        "samples_per_task": {"type": "integer"},
+        "seed": {"type": "integer"},
+        "engine": {"type": "string", "description": "What generates the answers, in words"},
+        "done": {"type": "integer", "description": "Samples so far"},
+        "total": {"type": "integer", "description": "Samples asked for"},
+        "label": {"type": "string"},
+        "error": {"type": "string"},
+        "metrics": METRICS,
+        "url": {"type": "string", "description": "Its page"},
+        "gate": {"type": "object", "description": "With `against`: a gate report, see /api/v1/gate-reports/"},
+        "created_at": {"type": "string", "format": "date-time"},
+        "started_at": {"type": ["string", "null"], "format": "date-time"},
+        "finished_at": {"type": ["string", "null"], "format": "date-time"},
+    },
+}  # fmt: skip
+SAMPLE = {
+    "type": "object",
+    "required": ["task", "index", "output", "reward", "success", "masked"],
+    "properties": {
+        "task": {"type": "string", "format": "uuid"},
+        "key": {"type": "string"},
+        "index": {"type": "integer"},
+        "output": {"type": "string"},
+        "messages": {"type": "array", "items": {"type": "object"}},
+        "reward": NUMBER,
+        "success": {"type": "boolean"},
+        "unsafe": {"type": "boolean"},
+        "masked": {"type": "boolean", "description": "It could not be scored and counts for nothing"},
+        "mask_reason": {"type": "string"},
+        "components": {"type": "object"},
+        "details": {"type": "array", "items": {"type": "string"}},
+        "stop_reason": {"type": "string"},
+        "latency_ms": NUMBER,
+        "input_tokens": {"type": ["integer", "null"]},
+        "output_tokens": {"type": ["integer", "null"]},
+    },
+}
+
+SAMPLE["properties"] |= {
+    "id": {"type": "integer"},
+    "bucket": {"type": "string", "description": "The failure mode that the rules give it, by its slug; empty: none"},
+    "tools": {"type": "array", "items": {"type": "string"}, "description": "The tools that were called"},
+    "tags": {"type": "array", "items": {"type": "string"}},
+}
+WHOLE_SAMPLE = {
+    "type": "object",
+    "required": [*SAMPLE["required"], "request", "expected", "offered_tools"],
+    "properties": SAMPLE["properties"]
+    | {
+        "request": {"type": "array", "items": {"type": "object"}, "description": "The task's messages"},
+        "opening": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "The harness's, which come before them",
+        },
+        "offered_tools": {"type": "array", "items": {"type": "object"}},
+        "expected": {"type": "object"},
+        "reasons": {
+            "type": "object",
+            "additionalProperties": {"type": "array", "items": {"type": "string"}},
+            "description": "Of each component; below the empty name those that name none",
+        },
+        "blamed_message": {"type": ["integer", "null"], "description": "Among opening, request and messages"},
+        "evidence": {"type": "array", "items": {"type": "object"}},
+        "cost_usd": NUMBER,
+    },
+}
+COMPARISON = {
+    "type": "object",
+    "required": ["runs", "results", "next"],
+    "properties": {
+        "runs": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "id": {"type": "string", "format": "uuid"},
+                    "model_version": {"type": "string"},
+                    "metrics": METRICS,
+                    "success_difference": {
+                        "type": ["object", "null"],
+                        "description": "{mean, low, high, n}, paired over tasks",
+                    },
+                },
+            },
+        },
+        "results": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "key": {"type": "string"},
+                    "change": {"enum": ["regressed", "improved", "same", "missing"]},
+                    "cells": {
+                        "type": "array",
+                        "description": "For each evaluation: {task, n, passed, reward, masked}, or null",
+                        "items": {"type": ["object", "null"]},
+                    },
+                },
+            },
+        },
+        "next": {"type": ["string", "null"]},
+    },
+}
+
+
+START_EXAMPLE = OpenApiExample(
+    "A model on a hold-out",
+    value={"eval_set": "support@3", "environment": "helpdesk@1", "model_version": "support-v4", "samples_per_task": 4},
+    request_only=True,
+)
+AGENT_EXAMPLE = OpenApiExample(
+    "An agent in CI",
+    value={"eval_set": "support@3", "environment": "helpdesk@1", "agent": {"name": "support-agent", "version": "3f2a9c1"},
+           "samples_per_task": 4},
+    request_only=True,
+)  # fmt: skip
+RUN_EXAMPLE = OpenApiExample(
+    "A finished evaluation",
+    value={
+        "id": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11", "name": "support-v4 on support@3 hold-out", "state": "succeeded",
+        "eval_set": "support@3", "split": "holdout", "environment": "helpdesk@1", "verifier": "tool-call@2",
+        "model_version": "support-v4", "samples_per_task": 4, "done": 240, "total": 240, "label": "181 of 240 succeeded",
+        "error": "", "metrics": {"success": {"mean": 0.754, "low": 0.66, "high": 0.848, "n": 60}},
+        "url": "https://flywheel.example/p/support/evals/runs/5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11/",
+        "created_at": "2026-11-22T08:00:00Z",
+    },
+    response_only=True,
+)  # fmt: skip

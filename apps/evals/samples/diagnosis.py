@@ -1,0 +1,83 @@
+"""The failure mode of a sample, by the rules that classify production. The judge is not asked: an evaluation has a verifier."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from apps.evals.models import Sample, Task
+from apps.evals.samples.transcript import answered, conversation, offered, opening
+from apps.failures.classify import Diagnosis, Evidence, classify
+from workers.lib.messages import tool_names
+
+log = logging.getLogger(__name__)
+UNSAFE = "unsafe_action"
+MOST_TOOLS, LONGEST_TOOL, MOST_TAGS, LONGEST_TAG = 20, 64, 20, 80
+EXAMPLE = "example_before"  # a name that the rules read as “not the agent's”
+
+
+def diagnose(sample: Sample) -> Diagnosis | None:
+    """None for a masked sample, and where no rule finds anything. Indices are those of `conversation`."""
+    if sample.masked:
+        return None
+    found = classify(as_run(sample))
+    if not sample.unsafe or (found and found.mode == UNSAFE):
+        return found
+    at = found.blamed_message if found else None
+    said = Evidence("verifier", at, "The verifier marked this output as unsafe.", "", UNSAFE, "certain")
+    return Diagnosis(UNSAFE, at, [said, *(found.evidence if found else [])])
+
+
+def describe(sample: Sample) -> None:
+    """Sets what the page filters by: mode, tools, tags. Its run's environment and its task are to be loaded."""
+    sample.mode = _mode_of(sample)
+    sample.tools = tools_called(sample)
+    sample.tags = tags_of(sample.task)
+
+
+def _mode_of(sample: Sample) -> str:
+    """Empty where the rules fail, too: an output that they cannot read is still a sample."""
+    try:
+        found = diagnose(sample)
+    except Exception:
+        log.exception("The rules failed on a sample of task %s, evaluation %s", sample.task_id, sample.run_id)
+        return ""
+    return found.mode if found else ""
+
+
+def tools_called(sample: Sample) -> list[str]:
+    """Their names, each once, in the order of the first call."""
+    agent = (message for message in answered(sample) if message.get("role") == "assistant")
+    names = [name[:LONGEST_TOOL] for message in agent for name in tool_names(message) if name]
+    return list(dict.fromkeys(names))[:MOST_TOOLS]
+
+
+def tags_of(task: Task) -> list[str]:
+    """Those in its metadata, and those of the production run that it was made from."""
+    given = task.metadata.get("tags")
+    own = [tag for tag in given if isinstance(tag, str)] if isinstance(given, list) else []
+    run = task.trajectory.tags if task.trajectory else []
+    return [tag[:LONGEST_TAG] for tag in dict.fromkeys([*own, *run]) if tag.strip()][:MOST_TAGS]
+
+
+def as_run(sample: Sample) -> dict[str, Any]:
+    """The sample as the classifier takes a run. The steps that a task begins with are given and nobody is blamed for them."""
+    task = sample.task
+    start = len(opening(sample.run)) + len(task.messages)
+    messages = [
+        message | {"name": EXAMPLE} if at < start and message.get("role") == "assistant" else message
+        for at, message in enumerate(conversation(sample))
+    ]
+    metadata: dict[str, Any] = {"expected": task.expected, "stop_reason": sample.stop_reason}
+    answer = task.expected.get("answer") if isinstance(task.expected, dict) else None
+    if isinstance(answer, str):
+        metadata["expected_outputs"] = [answer]
+    return {
+        "messages": messages,
+        "tools": offered(sample),
+        "outcome_status": "success" if sample.success else "failure",
+        "outcome_reason": sample.mask_reason,
+        "outcome_label": "",
+        "interventions": [],
+        "metadata": metadata,
+    }

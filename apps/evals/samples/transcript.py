@@ -1,0 +1,121 @@
+"""What was said in a sample, and what should have been."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from apps.core.diffing import changed_lines
+from apps.environments.models import Environment
+from apps.evals.models import EvalRun, Sample
+from workers.lib.environments import load
+from workers.lib.errors import SpecError
+from workers.lib.messages import calls_of, last_answer, last_request, text_of, unfenced
+
+WHOLE = 1_000_000  # lines about a change: all of them
+MOST_CHARACTERS = 60_000  # of either side of a diff; the transcript folds at the same length
+
+
+def answered(sample: Sample) -> list[dict]:
+    """The agent's messages, with what the tools replied."""
+    return sample.messages or [{"role": "assistant", "content": sample.output}]
+
+
+def conversation(sample: Sample) -> list[dict]:
+    """All messages: the harness's opening, the task's, the agent's."""
+    return [*opening(sample.run), *sample.task.messages, *answered(sample)]
+
+
+def opening(run: EvalRun) -> list[dict]:
+    """The messages before a task's own: the environment's, or those of the prompt version that was evaluated."""
+    return run.environment.opening_with(run.prompt)
+
+
+def offered(sample: Sample) -> list[dict]:
+    """The tools that the agent had: the task's own, else the environment's, or those of the prompt version."""
+    return sample.task.tools or list(tools_of(sample.run))
+
+
+def tools_of(run: EvalRun) -> tuple[dict, ...]:
+    """An environment that cannot be loaded here has the tools of its harness."""
+    return _tools(run.environment.hash, json.dumps(run.prompt, sort_keys=True), run.environment)
+
+
+@lru_cache(maxsize=64)
+def _tools(digest: str, prompt: str, environment: Environment) -> tuple[dict, ...]:
+    spec = environment.as_spec(json.loads(prompt))
+    try:
+        return tuple(load(spec).tools)
+    except SpecError:
+        return tuple(spec["harness"].get("tools") or [])
+
+
+def request_of(messages: list[dict]) -> str:
+    """The user's last words, as a heading."""
+    at = last_request(messages)
+    return (at is not None and text_of(messages[at])) or "A sample"
+
+
+# Expected against actual
+
+
+def difference(expected: Any, messages: Iterable[dict]) -> list[tuple[str, str]] | None:
+    """(kind, line) of a diff from what was expected to what the agent did, all lines; None where `expected` is no value
+    that an answer could be equal to (a constraint, a pattern)."""
+    right = _as_values(expected)
+    if right is None:
+        return None
+    said = list(messages)
+    made = _calls(said) if "calls" in right else _words(said)
+    before, after = _lines(right.get("calls", right.get("answer"))), _lines(made)
+    return list(changed_lines(before, after, WHOLE)) or [("same", line) for line in after]
+
+
+def _as_values(expected: Any) -> dict[str, Any] | None:
+    """{"calls": …} or {"answer": …} of the forms that name a value."""
+    if not isinstance(expected, dict):
+        return None
+    if "calls" in expected:
+        return {"calls": [_bare(call) for call in expected["calls"]]}
+    if "tool" in expected:
+        return {"calls": [_bare(expected)]}
+    return {"answer": _ordered(expected["answer"])} if "answer" in expected else None
+
+
+def _bare(call: Any) -> Any:
+    return {"tool": call.get("tool"), "args": _ordered(call.get("args", {}))} if isinstance(call, dict) else call
+
+
+def _ordered(value: Any) -> Any:
+    """With the names of objects in order: an agent may write them in any."""
+    if isinstance(value, dict):
+        return {name: _ordered(value[name]) for name in sorted(value, key=str)}
+    return [_ordered(item) for item in value] if isinstance(value, list) else value
+
+
+def _calls(messages: list[dict]) -> Any:
+    """The calls in the form of expected ones; the words of an agent that called nothing."""
+    made = [
+        {"tool": call.tool, "args": _ordered(call.given if call.args is None else call.args)}
+        for message in messages
+        if message.get("role") == "assistant"
+        for call in calls_of(message)
+    ]
+    return made or _words(messages) or []
+
+
+def _words(messages: list[dict]) -> Any:
+    text = text_of(last_answer(messages)).strip()
+    try:
+        return _ordered(json.loads(unfenced(text))) if text else ""
+    except (ValueError, RecursionError):
+        return text
+
+
+def _lines(value: Any) -> list[str]:
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    if len(text) > MOST_CHARACTERS:
+        text = f"{text[:MOST_CHARACTERS]}\n… {len(text) - MOST_CHARACTERS:,} more characters"
+    return text.splitlines()

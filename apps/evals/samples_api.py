@@ -1,0 +1,128 @@
+"""Samples over REST: the filters of the page, one sample whole, and evaluations side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.openapi import described
+from apps.evals import runs_schema as schema
+from apps.evals.costs import cost, price_of
+from apps.evals.holdout.view_log import record_output_view
+from apps.evals.lookups import MAX_PAGE, PAGE, find_run, needs_right, one_of
+from apps.evals.models import EvalRun, Sample
+from apps.evals.samples import transcript
+from apps.evals.samples.comparison import CHANGES, TaskScore, is_kind, rows_of, success_difference, tables_of
+from apps.evals.samples.components import explained
+from apps.evals.samples.diagnosis import diagnose
+from apps.evals.samples.filters import OUTCOMES, Filters
+from apps.trajectories.api import number_of
+
+MOST_RUNS = 20
+FILTERS = [
+    OpenApiParameter("outcome", enum=list(OUTCOMES)),
+    OpenApiParameter("bucket", str, description="A failure mode's slug; “none”: failures that no rule matched"),
+    OpenApiParameter("tool", str, description="The name of a tool that was called"),
+    OpenApiParameter("tag", str, description="A tag of the task or of the production run that it was made from"),
+    OpenApiParameter("q", str, description="Words of the task's key or the output"),
+    OpenApiParameter(
+        "against", str, description="Another evaluation's id: only tasks that changed since, see `change`"
+    ),
+    OpenApiParameter("change", enum=list(CHANGES), description="With `against`; else “regressed”"),
+]
+TOLD = (
+    "index", "output", "messages", "reward", "success", "unsafe", "masked", "mask_reason", "components", "details",
+    "stop_reason", "latency_ms", "input_tokens", "output_tokens", "tools", "tags",
+)  # fmt: skip
+
+
+def filtered(request: Request, run: EvalRun) -> QuerySet[Sample]:
+    """The samples that the query asks for. Raises ValidationError for a choice that there is not, NotFound for `against`."""
+    query = request.query_params
+    one_of(request, "outcome", OUTCOMES)
+    one_of(request, "change", CHANGES)
+    if query.get("against"):
+        find_run(request, query["against"])
+    return Filters.of(query).apply(run)
+
+
+def sample_json(sample: Sample) -> dict[str, Any]:
+    fields = {name: getattr(sample, name) for name in TOLD}
+    return {"id": sample.pk, "task": str(sample.task_id), "key": sample.task_key, "bucket": sample.mode} | fields
+
+
+@extend_schema(
+    operation_id="v1_eval_runs_sample", responses=described({200: schema.WHOLE_SAMPLE}, 403, 404),
+    description="One sample whole: the request, the tools, what was expected, each component of the reward with its reasons, "
+    "and what the rules of failure modes say. Of a hold-out this needs a key that may see hold-outs, and counts as a look.",
+)  # fmt: skip
+@api_view(["GET"])
+def item(request: Request, pk: UUID, number: int) -> Response:
+    run = find_run(request, pk)
+    needs_right(request, run.split)
+    sample = run.samples.select_related("task__trajectory").filter(pk=number).first()
+    if sample is None:
+        raise NotFound("This evaluation has no sample with this number.")
+    record_output_view(run, by=request.auth)
+    sample.run = run
+    components, reasons = explained(sample.components, sample.details)
+    found, task = diagnose(sample), sample.task
+    return Response(sample_json(sample) | {
+        "request": task.messages,
+        "opening": transcript.opening(run),
+        "offered_tools": transcript.offered(sample),
+        "expected": task.expected,
+        "reasons": {part.name: part.reasons for part in components if part.reasons} | ({"": reasons} if reasons else {}),
+        "blamed_message": found.blamed_message if found else None,
+        "evidence": [line.as_dict() for line in found.evidence] if found else [],
+        "cost_usd": cost(price_of(run), sample.input_tokens, sample.output_tokens),
+    })  # fmt: skip
+
+
+@extend_schema(
+    operation_id="v1_eval_runs_compare", responses=described({200: schema.COMPARISON}, 400, 403, 404),
+    parameters=[
+        OpenApiParameter("run", {"type": "array", "items": {"type": "string", "format": "uuid"}}, required=True,
+                         description=f"2 to {MOST_RUNS} evaluations; the first is the baseline"),
+        OpenApiParameter("change", enum=list(CHANGES)),
+        OpenApiParameter("cursor", str, description="`next` of the page before"),
+        OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
+    ],
+    description="Evaluations side by side, task by task: how many samples of each were scored, and how many passed. Of a "
+    "hold-out this needs a key that may see hold-outs, and counts as a look at each evaluation.",
+)  # fmt: skip
+@api_view(["GET"])
+def compare(request: Request) -> Response:
+    runs = [find_run(request, given) for given in dict.fromkeys(request.query_params.getlist("run")[: MOST_RUNS + 1])]
+    if not 2 <= len(runs) <= MOST_RUNS:
+        raise ValidationError({"path": "run", "error": f"2 to {MOST_RUNS} different evaluations"})
+    for run in runs:
+        needs_right(request, run.split)
+    kind, cursor = one_of(request, "change", CHANGES), request.query_params.get("cursor", "")
+    for run in runs:
+        record_output_view(run, by=request.auth)
+    limit, tables = number_of(request, "limit", PAGE, 1, MAX_PAGE), tables_of(runs)
+    rows = [row for row in rows_of(tables) if is_kind(row, kind) and row.place > cursor]
+    shown = rows[:limit]
+    return Response({
+        "runs": [
+            {"id": str(run.pk), "model_version": str(run.model_version), "metrics": run.result.get("metrics"),
+             "success_difference": success_difference(tables[0], table) if at else None}
+            for at, (run, table) in enumerate(zip(runs, tables, strict=True))
+        ],
+        "results": [{"key": row.key, "change": row.change, "cells": [cell_json(cell) for cell in row.cells]} for row in shown],
+        "next": shown[-1].place if len(rows) > limit else None,
+    })  # fmt: skip
+
+
+def cell_json(cell: TaskScore | None) -> dict[str, Any] | None:
+    if cell is None:
+        return None
+    return {"task": str(cell.task), "n": cell.n, "passed": cell.passed, "reward": cell.reward, "masked": cell.masked}

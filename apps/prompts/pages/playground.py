@@ -1,0 +1,251 @@
+"""The playground: requests and versions are chosen, answers appear side by side, and what is good is kept."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.db.models import Q
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core import jobs
+from apps.core.access import project_view
+from apps.core.forms import whole
+from apps.core.models import JobLog, Project, Role
+from apps.core.paging import page_of
+from apps.evals.actions import EvalSetError
+from apps.evals.from_failures import suggestions
+from apps.evals.holdout.view_log import record_refusal, record_seen
+from apps.evals.models import EvalSet, Split, Task
+from apps.prompts import playground as actions
+from apps.prompts.forms import KeepTaskForm, PlaygroundForm
+from apps.prompts.models import Playground, PlaygroundAnswer
+from apps.prompts.playground import Step
+from apps.registry.actions import ModelError
+from apps.trajectories.models import Trajectory
+from workers.lib.messages import calls_in, text_of
+from workers.lib.prompts import as_lines
+from workers.lib.typed import FormError
+
+LISTED = 200  # tasks to choose from
+
+
+@project_view(Role.MEMBER)
+def new(request: HttpRequest, project: Project) -> HttpResponse:
+    """`?trajectory=&step=`: a step of a run; else `?set=`: tasks of a set. `?on=` is the first version."""
+    try:
+        step = _step(request, project)
+    except EvalSetError as error:
+        record_refusal(project, error, by=request.user)
+        return render(request, "prompts/refused.html", {"reason": str(error)})
+    return form_page(request, project, step, request.POST if request.method == "POST" else None)
+
+
+def form_page(
+    request: HttpRequest, project: Project, step: Step | None, given: Any = None, initial: dict | None = None
+) -> HttpResponse:
+    """The form; where it was `given` and is right, what it leads to."""
+    sets = project.eval_sets.order_by("-created_at")
+    chosen = None if step else _set(request, sets)
+    tasks = None if step else _tasks(chosen, request.GET.get("q", ""))
+    start = {"version_0": request.GET.get("on"), "expected": _suggested(step)} | (initial or {})
+    form = PlaygroundForm(project, tasks, given, initial=start)
+    if given is not None and form.is_valid() and (started := _start(request, project, form, step)):
+        return redirect("prompts:playground", project.slug, started.pk)
+    context = {
+        "form": form,
+        "step": step,
+        "request_text": text_of(actions.task_at(step).messages[-1]) if step else "",
+        "sets": sets[:LISTED],
+        "set": chosen,
+        "tasks": tasks[:LISTED] if tasks is not None else [],
+        "ticked": set(given.getlist("tasks")) if given is not None and hasattr(given, "getlist") else set(),
+        "q": request.GET.get("q", ""),
+        "page": page_of(request, Playground.objects.filter(project=project).select_related("created_by"), 10),
+        "missing": not project.model_versions.run_here().exists() or not project.environments.exists(),
+    }
+    return render(request, "prompts/playground_new.html", context)
+
+
+def _step(request: HttpRequest, project: Project) -> Step | None:
+    """The step asked for, that is not held out. Raises EvalSetError, Http404."""
+    if not (given := request.GET.get("trajectory")):
+        return None
+    try:
+        row = get_object_or_404(Trajectory, project=project, pk=UUID(given))
+    except ValueError:
+        raise Http404 from None
+    cut = whole(request.GET.get("step"))
+    step = Step(row, -1 if cut is None else cut)
+    actions.require_not_held(project, [actions.task_at(step)])
+    return step
+
+
+def _suggested(step: Step | None) -> str:
+    found = suggestions(step.trajectory, step.cut) if step else []
+    return json.dumps(found[0].expected, ensure_ascii=False) if found else ""
+
+
+def _set(request: HttpRequest, sets: Any) -> EvalSet | None:
+    try:
+        return get_object_or_404(sets, pk=request.GET["set"]) if request.GET.get("set") else sets.first()
+    except ValidationError:
+        raise Http404 from None
+
+
+def _tasks(eval_set: EvalSet | None, query: str) -> Any:
+    """Those that are not held out."""
+    rows = Task.objects.exclude(split=Split.HOLDOUT).select_related("eval_set").order_by("split", "key")
+    rows = rows.filter(eval_set=eval_set) if eval_set else rows.none()
+    return rows.filter(key__icontains=query) if query else rows
+
+
+def _start(request: HttpRequest, project: Project, form: PlaygroundForm, step: Step | None) -> Playground | None:
+    """None where it may not run, which is then an error of the form."""
+    given = form.cleaned_data
+    try:
+        return actions.start(
+            project=project,
+            environment=given["environment"],
+            sides=form.chosen(),
+            tasks=list(given.get("tasks", ())),
+            step=Step(step.trajectory, step.cut, given.get("expected") or {}) if step else None,
+            samples_per_task=given["samples_per_task"],
+            most_tokens=given["most_tokens"],
+            most_usd=given["most_usd"] or 0.0,
+            by=request.user,
+        )
+    except EvalSetError as error:
+        record_refusal(project, error, by=request.user)
+        form.add_error(None, str(error))
+        return None
+
+
+# What came of it
+
+
+@project_view()
+def show(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    run = _run(request, project, pk)
+    return render(request, "prompts/playground.html", _live(run) | {"keep": _keep_form(request, project, run)})
+
+
+@project_view()
+def status(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    """The fragment that the page of a running playground asks for."""
+    run = _run(request, project, pk)
+    response = render(request, "prompts/_answers.html", _live(run))
+    if not run.is_active:
+        response["HX-Refresh"] = "true"
+    return response
+
+
+def _run(request: HttpRequest, project: Project, pk: UUID) -> Playground:
+    """What it asked may have been held out since: then to see it is a look."""
+    rows = Playground.objects.select_related("environment__verifier", "trajectory", "created_by")
+    run = get_object_or_404(rows, project=project, pk=pk)
+    same = Q(canonical_hash__in=[case["hash"] for case in run.spec["cases"]])
+    asked = Task.objects.filter(same | Q(trajectory=run.trajectory_id) if run.trajectory_id else same)
+    record_seen(project, asked, by=request.user, detail=f"playground {run.pk}")
+    return run
+
+
+def _live(run: Playground) -> dict[str, Any]:
+    answers = list(run.answers.all())
+    cells: dict[tuple[str, int], list[PlaygroundAnswer]] = defaultdict(list)
+    for answer in answers:
+        cells[answer.case, answer.side].append(answer)
+    sides = run.spec["sides"]
+    heads = [
+        _head(number, side, [one for one in answers if one.side == number], run) for number, side in enumerate(sides)
+    ]
+    rows = [
+        {"case": case, "asked": case["messages"], "cells": [cells[case["id"], number] for number in range(len(sides))]}
+        for case in run.spec["cases"]
+    ]
+    return {"run": run, "heads": heads, "rows": rows, "logs": JobLog.objects.filter(job=run.pk).order_by("-pk")[:20]}
+
+
+def _head(number: int, side: dict[str, Any], answers: list[PlaygroundAnswer], run: Playground) -> dict[str, Any]:
+    scored = [one for one in answers if not one.masked]
+    return side | {
+        "number": number,
+        "lines": as_lines(side["prompt"]),
+        "n": len(scored),
+        "passed": sum(one.success for one in scored),
+        "reward": sum(one.reward or 0.0 for one in scored) / len(scored) if scored else None,
+        "tokens": sum((one.input_tokens or 0) + (one.output_tokens or 0) for one in answers),
+        "error": run.result.get("errors", {}).get(str(number), ""),
+        "suggested": side["name"].partition(" ")[0].rpartition("-v")[0] or "prompt",
+        "is_new": bool(side["prompt"]) and (bool(side["changes"]) or run.trajectory_id is not None),
+    }
+
+
+def _keep_form(request: HttpRequest, project: Project, run: Playground) -> KeepTaskForm | None:
+    """`?answer=`: whose output is proposed as the right one; else what was expected."""
+    if run.trajectory_id is None:
+        return None
+    expected = run.spec["cases"][0]["expected"]
+    if chosen := run.answers.filter(pk=whole(request.GET.get("answer")) or 0).first():
+        calls = [call.plain for message in chosen.messages for call in calls_in(message) or () if not call.problem]
+        expected = (calls[0] if len(calls) == 1 else {"calls": calls}) if calls else {"answer": chosen.output}
+    return KeepTaskForm(project, initial={"expected": json.dumps(expected, ensure_ascii=False) if expected else ""})
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def cancel(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    run = get_object_or_404(Playground, project=project, pk=pk)
+    if not jobs.cancel(run, by=request.user):
+        messages.info(request, "It has already finished.")
+    return redirect("prompts:playground", project.slug, pk)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def save_prompt(request: HttpRequest, project: Project, pk: UUID, side: int) -> HttpResponse:
+    run = get_object_or_404(Playground.objects.select_related("trajectory"), project=project, pk=pk)
+    if side >= len(run.spec["sides"]):
+        raise Http404
+    name = request.POST.get("name", "").strip()
+    try:
+        version = actions.save_prompt(playground=run, side=side, name=name, by=request.user)
+    except (ModelError, FormError) as error:
+        messages.error(request, f"The prompt was not saved: {error}")
+        return redirect("prompts:playground", project.slug, pk)
+    messages.success(request, f"The prompt is {version}. Evaluate it, then compare it with what runs now.")
+    return redirect("promotion:model", project.slug, version.pk)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def save_task(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    run = _run(request, project, pk)
+    form = KeepTaskForm(project, request.POST)
+    if not form.is_valid() or run.trajectory_id is None:
+        return render(request, "prompts/playground.html", _live(run) | {"keep": form})
+    given = form.cleaned_data
+    try:
+        made = actions.save_task(
+            playground=run,
+            eval_set=given["eval_set"],
+            split=Split(given["split"]),
+            expected=given["expected"],
+            by=request.user,
+        )
+    except EvalSetError as error:
+        record_refusal(project, error, by=request.user)
+        form.add_error(None, str(error))
+        return render(request, "prompts/playground.html", _live(run) | {"keep": form})
+    if made.made:
+        messages.success(request, f"Added to {given['eval_set']}.")
+    else:
+        why = "it is there already" if made.duplicates else "it is, or is like, a held-out task or of a held-out group"
+        messages.error(request, f"Not added to {given['eval_set']}: {why}.")
+    return redirect("prompts:playground", project.slug, pk)

@@ -1,0 +1,218 @@
+"""Starting a playground, and keeping what came of it as a prompt version or an eval task. Never on a hold-out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import transaction
+
+from apps.core import jobs
+from apps.core.models import Project
+from apps.environments.models import Environment
+from apps.evals import actions, from_failures
+from apps.evals.actions import EvalSetError, HoldoutLeak, TasksMade
+from apps.evals.canonical import canonical_hash
+from apps.evals.formats.verifiers_package import RECORDED
+from apps.evals.holdout import groups, leaks
+from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.prompts.models import Playground
+from apps.registry import engines
+from apps.registry.actions import ModelError, register_prompt
+from apps.registry.models import ModelKind, ModelVersion
+from apps.trajectories.models import Trajectory
+from workers.lib.environments import load
+from workers.lib.errors import SpecError
+from workers.lib.messages import is_example, system_prompt
+from workers.lib.prompts import checked_prompt, tool_problem
+from workers.lib.typed import FormError
+from workers.lib.verifiers.expectations import problem_of
+
+MOST_SIDES, MOST_CASES, MOST_SAMPLES = 4, 20, 8
+MOST_SPEC = 4_000_000  # characters of all requests
+MOST_TOKENS = 200_000  # of each version, unless somebody asks for another limit
+# Kinds of verifiers that can score an answer of which nobody has said what it should be.
+WITHOUT_EXPECTED = ("no_call", "regex", "constraints", "judge", "reward_model", "python", "openai_grader")
+NEVER_HELD = "The playground never runs on what is held out. "
+
+
+class PlaygroundError(EvalSetError):
+    """What cannot be run or kept; the message is a sentence for the screen."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A version; `changes` stand in place of parts of its prompt, `engine` as `engines.choose` takes it."""
+
+    version: ModelVersion
+    changes: dict[str, Any] = field(default_factory=dict)
+    engine: str = engines.AUTO
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a run in production: what was asked before the message `cut`, and the prompt that it was asked with."""
+
+    trajectory: Trajectory
+    cut: int
+    expected: dict = field(default_factory=dict)
+
+    @property
+    def prompt(self) -> dict[str, Any]:
+        messages = self.trajectory.messages[: self.cut]
+        parts = from_failures.PARTS_OF_TURN
+        examples = [{name: one[name] for name in parts if name in one} for one in messages if is_example(one)]
+        text = system_prompt(messages)
+        return ({"system_prompt": text} if text else {}) | ({"examples": examples} if examples else {})
+
+
+def task_at(step: Step) -> Task:
+    """The unsaved task of a step, of no set. Raises PlaygroundError where there is no such step."""
+    trajectory = step.trajectory
+    if step.cut not in from_failures.steps_of(trajectory.messages):
+        raise PlaygroundError(f"Message {step.cut} is no step of the agent. Choose one of its turns.")
+    messages = from_failures.prompt_at(trajectory.messages, step.cut)
+    digest = canonical_hash(messages)
+    return Task(
+        project=trajectory.project,
+        key=trajectory.external_id[:120],
+        split=Split.TRAIN,
+        group=digest,
+        groups=groups.names_of(trajectory),
+        canonical_hash=digest,
+        messages=messages,
+        tools=trajectory.tools,
+        expected=step.expected,
+        trajectory=trajectory,
+        origin=Origin.FAILURE,
+        metadata={"cut": step.cut, RECORDED: from_failures.results_for(trajectory, None)},
+    )
+
+
+def require_not_held(project: Project, tasks: Sequence[Task]) -> None:
+    """Raises PlaygroundError or HoldoutLeak where a task is, or is like, one that is held out, or of a held-out group."""
+    if any(task.split == Split.HOLDOUT for task in tasks):
+        raise PlaygroundError(f"{NEVER_HELD}Choose tasks of another split.")
+    if refused := groups.refusal(project, tasks):
+        error = PlaygroundError(f"{NEVER_HELD}{refused.sentence}")
+        error.held = refused.held
+        raise error
+    if leak := next(leaks.of_tasks(tasks), None):
+        raise HoldoutLeak(f"{NEVER_HELD}{leak}", leak)
+
+
+@transaction.atomic
+def start(
+    *,
+    project: Project,
+    environment: Environment,
+    sides: Sequence[Side],
+    by: Any,
+    tasks: Sequence[Task] = (),
+    step: Step | None = None,
+    samples_per_task: int = 1,
+    seed: int = 0,
+    most_tokens: int = MOST_TOKENS,
+    most_usd: float = 0.0,
+) -> Playground:
+    """Queues the answers of one to four versions to some tasks, or to a step of a run. Raises EvalSetError."""
+    chosen = [task_at(step)] if step else list(tasks)
+    if not 1 <= len(sides) <= MOST_SIDES:
+        raise PlaygroundError(f"Choose one to {MOST_SIDES} versions.")
+    if not 1 <= len(chosen) <= MOST_CASES:
+        raise PlaygroundError(f"Choose one to {MOST_CASES} tasks.")
+    require_not_held(project, chosen)
+    cases = [_case(task, environment) for task in chosen]
+    if len(json.dumps(cases)) > MOST_SPEC:
+        raise PlaygroundError("These requests are too long together. Choose fewer tasks.")
+    limits = {"most_tokens": most_tokens, "most_usd": most_usd}
+    stored = [_side(side, environment, chosen, step, limits) for side in sides]
+    what = f"message {step.cut} of a run" if step else f"{len(cases)} task{'s' if len(cases) > 1 else ''}"
+    run = Playground(
+        project=project,
+        name=f"{', '.join(side['name'] for side in stored)} on {what}"[:200],
+        environment=environment,
+        trajectory=step.trajectory if step else None,
+        step=step.cut if step else None,
+        samples_per_task=samples_per_task,
+        total=len(stored) * len(cases) * samples_per_task,
+        spec={
+            "sides": stored,
+            "cases": cases,
+            "seed": seed,
+            "environment_hash": environment.hash,
+            "verifier_hash": environment.verifier.hash,
+        },
+    )
+    return jobs.submit(run, by=by)
+
+
+def _case(task: Task, environment: Environment) -> dict[str, Any]:
+    if problem := problem_of(environment.verifier.spec, task.expected) if task.expected else "":
+        raise PlaygroundError(f"Task {task.key}: {problem}.")
+    found = task.as_spec() | {"key": task.key, "hash": task.canonical_hash}
+    found["set"] = str(task.eval_set) if task.eval_set_id else ""
+    unscored = not task.expected and environment.verifier.spec.get("kind") not in WITHOUT_EXPECTED
+    return found | ({"unscored": "No expected answer was given, so it is not scored."} if unscored else {})
+
+
+def _side(
+    side: Side, environment: Environment, tasks: Sequence[Task], step: Step | None, limits: dict[str, Any]
+) -> dict[str, Any]:
+    """What the spec keeps of a side. Raises EvalSetError where this version cannot be asked so."""
+    version = side.version
+    try:
+        changed = checked_prompt(side.changes) if side.changes else {}
+        prompt = (step.prompt if step else {}) | version.prompt | changed
+        engine = engines.choose(version, side.engine)
+        if engine["kind"] != engines.IN_PROCESS:
+            engine = engines.with_limits(engine, **limits)
+        loaded = load(environment.as_spec(prompt))
+        described = next((problem for task in tasks if (problem := _tools_problem(loaded, prompt, task))), "")
+    except (ModelError, FormError, SpecError) as error:
+        raise PlaygroundError(f"{version}: {error}") from error
+    if described:
+        raise PlaygroundError(f"{version}: {described}")
+    if leak := next(leaks.of_rows(environment.project, leaks.harness_rows(environment, prompt)), None):
+        raise HoldoutLeak(f"{NEVER_HELD}The prompt of {version} would show it. {leak}", leak)
+    name = f"{version} (edited)" if changed and changed != version.prompt else str(version)
+    return {"version": version.pk, "name": name, "prompt": prompt, "changes": changed, "engine": engine}
+
+
+def _tools_problem(environment: Any, prompt: dict[str, Any], task: Task) -> str:
+    if not prompt.get("tools"):
+        return ""
+    return tool_problem(prompt["tools"], environment.open(task.as_spec()).visible())
+
+
+# What is kept of it
+
+
+def save_prompt(*, playground: Playground, side: int, name: str, by: Any) -> ModelVersion:
+    """The prompt of a side as a version. Raises ModelError, FormError."""
+    stored = playground.spec["sides"][side]
+    version = ModelVersion.objects.get(project=playground.project, pk=stored["version"])
+    started_from = None
+    if version.kind != ModelKind.PROMPT and playground.trajectory:
+        step = Step(playground.trajectory, playground.step or 0)
+        started_from = {"name": f"run {playground.trajectory}", "prompt": step.prompt}
+    return register_prompt(
+        project=playground.project, name=name, on=version, prompt=stored["prompt"], started_from=started_from, by=by,
+        lineage={"playground": str(playground.pk)},
+    )  # fmt: skip
+
+
+def save_task(
+    *, playground: Playground, eval_set: EvalSet, split: Split, expected: dict, by: Any
+) -> TasksMade:  # fmt: skip
+    """The step that was replayed as a task of a draft, unless it is near a hold-out. Raises EvalSetError."""
+    if playground.trajectory is None or playground.step is None:
+        raise PlaygroundError("Only a step of a run in production becomes a task; this one is of tasks already.")
+    task = from_failures.task_of(playground.trajectory, eval_set, playground.step, expected)
+    task.split, task.group, task.confirmed_by = split, task.canonical_hash, by
+    task.demonstration = from_failures.demonstration_of(expected)
+    task.metadata = {"cut": playground.step, "source": "playground"}
+    task.metadata[RECORDED] = from_failures.results_for(playground.trajectory, None)
+    return actions.store_tasks(eval_set=eval_set, tasks=[task], by=by, what=f"playground {playground.pk}")

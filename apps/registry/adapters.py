@@ -1,0 +1,81 @@
+"""Adapters on servers that load them at run time: the one that a job needs is loaded, the least recently used one leaves for it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from apps.core.kinds import job_models
+from apps.core.models import Job
+from apps.registry.artifacts import local_path
+from apps.registry.engines import server_of
+from apps.registry.models import AdapterSlots, ModelVersion, Server
+from apps.registry.servers import address_of
+from workers.lib.serving import ADAPTER_PREFIX, Adapters
+
+log = logging.getLogger(__name__)
+
+
+def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> None:
+    """Has the adapter that a job's engine asks for loaded. Raises ModelError, ArtifactError, JobError.
+
+    One at a time for each address: a row is locked meanwhile, so that nobody unloads what another job has just found there.
+    """
+    if not engine or not engine.get("adapter"):
+        return
+    server, version = server_of(engine), version.model
+    AdapterSlots.objects.get_or_create(base_url=server.base_url)
+    with transaction.atomic():
+        row = AdapterSlots.objects.select_for_update().get(base_url=server.base_url)
+        name, there = engine["model"], Adapters(address_of(server), server.kind)
+        loaded, uses = there.names(), without_ended(row.adapters)
+        if name not in loaded:
+            for other in to_unload(loaded, uses, slots_of(server)):
+                log.info("Unloading %s from %s: the least recently used", other, server)
+                if there.unload(other):
+                    loaded.remove(other)
+            there.load(name, path_of(server, version))
+        uses = {known: use for known, use in uses.items() if known in loaded}
+        mine = [job._meta.label, str(job.pk)]
+        others = [given for given in uses.get(name, {}).get("jobs", []) if given != mine]
+        row.adapters = uses | {name: {"used": timezone.now().isoformat(), "jobs": [*others, mine]}}
+        row.save()
+
+
+def path_of(server: Server, version: ModelVersion) -> str:
+    """As the server sees it. Raises ArtifactError where it is not whole."""
+    here = local_path(version.artifact)
+    return str(here) if server.is_managed else f"{server.adapters_at.rstrip('/')}/{version.artifact_id}"
+
+
+def slots_of(server: Server) -> int | None:
+    """How many adapters it should hold; None where that is unknown."""
+    if server.is_managed:
+        return server.serving["lora_slots"]
+    return server.capabilities.get("lora_slots", {}).get("most")
+
+
+def to_unload(loaded: list[str], uses: dict[str, dict], slots: int | None) -> list[str]:
+    """What leaves for one more: of our own that no running job uses, the least recently used first. Where all are in use,
+    nothing does: the server then swaps them, or refuses."""
+    over = len(loaded) + 1 - slots if slots else 0
+    idle = [name for name in loaded if name.startswith(ADAPTER_PREFIX) and not uses.get(name, {}).get("jobs")]
+    return sorted(idle, key=lambda name: uses.get(name, {}).get("used", ""))[: max(0, over)]
+
+
+def without_ended(adapters: dict[str, dict]) -> dict[str, dict]:
+    """The uses, without jobs that have ended."""
+    models = {model._meta.label: model for model in job_models()}
+    active: set[tuple[str, str]] = set()
+    for label, model in models.items():
+        ids = [UUID(pk) for use in adapters.values() for named, pk in use["jobs"] if named == label]
+        found = model.objects.active().filter(pk__in=ids).values_list("pk", flat=True) if ids else ()
+        active |= {(label, str(pk)) for pk in found}
+    return {
+        name: use | {"jobs": [given for given in use["jobs"] if tuple(given) in active]}
+        for name, use in adapters.items()
+    }

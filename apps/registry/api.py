@@ -1,0 +1,246 @@
+"""Inference servers and model versions over REST. The key decides the project; what it writes, its creator must be allowed to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.http import Http404
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.access import get_membership
+from apps.core.forms import whole
+from apps.core.models import Role
+from apps.core.openapi import JSON, described, page
+from apps.registry import managed, schema, servers
+from apps.registry.actions import ModelError
+from apps.registry.models import ModelKind, ModelVersion, Server
+from apps.registry.registering import register
+from apps.registry.servers import ServerError
+from workers.lib.typed import FormError, convert, plain
+
+PAGE, MAX_PAGE = 100, 1000
+
+
+def api(*methods: str) -> Callable:
+    """An API view whose problems with what was sent become 400 with `path` and `error`, or 409 with `detail`."""
+
+    def decorate(view: Callable[..., Response]) -> Callable[..., Response]:
+        @wraps(view)
+        def answered(request: Request, *args: Any, **kwargs: Any) -> Response:
+            try:
+                return view(request, *args, **kwargs)
+            except FormError as error:
+                raise ValidationError({"path": error.path, "error": error.problem}) from error
+            except ServerError as error:
+                if error.field:
+                    raise ValidationError({"path": error.field, "error": str(error)}) from error
+                return Response({"detail": str(error)}, status=409)
+            except ModelError as error:
+                raise ValidationError({"path": "", "error": str(error)}) from error
+
+        return api_view(methods)(answered)
+
+    return decorate
+
+
+def _writes(request: Request) -> None:
+    """Raises PermissionDenied where whoever made the key is no longer a member who may write."""
+    try:
+        get_membership(request.auth.created_by, request.auth.project.slug, Role.MEMBER)
+    except Http404 as error:
+        raise PermissionDenied("Whoever created this API key is no longer a member of the project.") from error
+
+
+def _server(request: Request, name: str) -> Server:
+    found = Server.objects.filter(project=request.auth.project, name=name).first()
+    if found is None:
+        raise NotFound(f"This project has no server “{name}”.")
+    return found
+
+
+# Servers
+
+
+@extend_schema(
+    methods=["GET"],
+    operation_id="v1_servers_list",
+    responses=described({200: page(schema.SERVER)}),
+    description="The project's inference servers, by name, with their health and what the last probe found out.",
+)
+@extend_schema(
+    methods=["POST"],
+    operation_id="v1_servers_add",
+    request={JSON: schema.NEW_SERVER},
+    responses=described({201: schema.SERVER}, 400, 403, 409),
+    examples=[
+        OpenApiExample("vLLM in the cluster", schema.EXAMPLE_SERVER, request_only=True),
+        OpenApiExample("vLLM that a worker starts", schema.EXAMPLE_MANAGED, request_only=True),
+    ],
+    description="Adds a server and probes it in the background: poll it until `probed_at` is set. A key variable must be bound "
+    "to the server's host by FLYWHEEL_OUTGOING_KEYS. With `managed`, a worker of this installation starts it: poll it until "
+    "`managed.state` is “up”.",
+)
+@api("GET", "POST")
+def server_list(request: Request) -> Response:
+    if request.method == "GET":
+        rows = Server.objects.filter(project=request.auth.project).select_related("base")
+        return Response({"results": [schema.server_json(row, log=False) for row in rows], "next": None})
+    _writes(request)
+    given, project, by = plain(convert(request.data, schema.NewServer)), request.auth.project, request.auth.created_by
+    if given["managed"] is not None:
+        fields = schema.managed_fields(request.data, given, project)
+        server = managed.add_managed(project=project, fields=fields, by=by)
+    elif "base_url" not in request.data:
+        raise FormError("base_url", "is missing: an address, or “managed” for a server that a worker starts")
+    else:
+        del given["managed"]
+        server = servers.add_server(project=project, fields=given, by=by)
+    return Response(schema.server_json(server), status=201)
+
+
+@extend_schema(methods=["GET"], operation_id="v1_servers_read", responses=described({200: schema.SERVER}, 404))
+@extend_schema(
+    methods=["PATCH"],
+    operation_id="v1_servers_edit",
+    request={JSON: schema.SERVER_CHANGES},
+    responses=described({200: schema.SERVER}, 400, 403, 404),
+    description="Changes the fields that are sent. Address and kind stay where model versions use the server.",
+)
+@extend_schema(
+    methods=["DELETE"],
+    operation_id="v1_servers_remove",
+    responses=described({}, 403, 404, 409) | {204: None},
+    description="Only where no model version uses it; else 409 says which do.",
+)
+@api("GET", "PATCH", "DELETE")
+def server_item(request: Request, name: str) -> Response:
+    server = _server(request, name)
+    if request.method == "GET":
+        return Response(schema.server_json(server))
+    _writes(request)
+    if request.method == "DELETE":
+        servers.remove_server(server=server, by=request.auth.created_by)
+        return Response(status=204)
+    given, by = plain(convert(request.data, schema.ServerChanges)), request.auth.created_by
+    if server.is_managed:
+        fields = schema.managed_fields(request.data, given, server.project)
+        return Response(schema.server_json(managed.edit_managed(server=server, fields=fields, by=by)))
+    if "managed" in given:
+        raise FormError("managed", "is for servers that a worker starts; this one is run by somebody else")
+    changed = servers.edit_server(server=server, fields=given, by=by)
+    return Response(schema.server_json(changed))
+
+
+@extend_schema(
+    operation_id="v1_servers_probe",
+    request={JSON: schema.PROBE},
+    responses=described({202: schema.PROBED}, 400, 403, 404),
+    description="Finds out, in the background, what the server can do; with the model named, else one that is registered or "
+    "listed. A probe that is under way is not started twice.",
+)
+@api("POST")
+def server_probe(request: Request, name: str) -> Response:
+    server = _server(request, name)
+    _writes(request)
+    given = convert(request.data or {}, schema.ProbeWith)
+    probe = servers.submit_probe(server=server, by=request.auth.created_by, model=given.model)
+    return Response({"id": str(probe.pk), "state": probe.state}, status=202)
+
+
+@extend_schema(
+    operation_id="v1_servers_start",
+    request=None,
+    responses=described({202: schema.SERVER}, 403, 404, 409),
+    description="Starts a managed server; one that is running stays as it is.",
+)
+@api("POST")
+def server_start(request: Request, name: str) -> Response:
+    server = _server(request, name)
+    _writes(request)
+    managed.start(server=server, by=request.auth.created_by)
+    return Response(schema.server_json(server), status=202)
+
+
+@extend_schema(
+    operation_id="v1_servers_stop",
+    request=None,
+    responses=described({202: schema.SERVER}, 403, 404),
+    description="Stops a managed server. Jobs that use it fail.",
+)
+@api("POST")
+def server_stop(request: Request, name: str) -> Response:
+    server = _server(request, name)
+    _writes(request)
+    managed.stop(server=server, by=request.auth.created_by)
+    return Response(schema.server_json(server), status=202)
+
+
+# Model versions
+
+
+@extend_schema(
+    methods=["GET"],
+    operation_id="v1_model_versions_list",
+    parameters=[
+        OpenApiParameter("kind", enum=ModelKind.values),
+        OpenApiParameter("name", description="Versions of this name only"),
+        OpenApiParameter("agent_version", description="The agent's own version, such as a git SHA"),
+        OpenApiParameter("cursor", description="`next` of the page before"),
+        OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
+    ],
+    responses=described({200: page(schema.VERSION)}, 400),
+    description="Model versions, the newest first.",
+)
+@extend_schema(
+    methods=["POST"],
+    operation_id="v1_model_versions_register",
+    request={JSON: schema.NEW_VERSION},
+    responses=described({200: schema.VERSION, 201: schema.VERSION}, 400, 403),
+    examples=[OpenApiExample(name, value, request_only=True) for name, value in schema.EXAMPLE_VERSIONS.items()],
+    description="Registers a version. The same content twice is one version: the second answer is 200 with the first one's id.",
+)
+@api("GET", "POST")
+def version_list(request: Request) -> Response:
+    if request.method == "GET":
+        return Response(_versions(request))
+    _writes(request)
+    project = request.auth.project
+    kind, fields = schema.registration(request.data, project)
+    version = register(project=project, kind=kind, fields=fields, by=request.auth.created_by)
+    return Response(schema.version_json(version), status=201 if version.is_new else 200)
+
+
+def _versions(request: Request) -> dict[str, Any]:
+    rows = ModelVersion.objects.filter(project=request.auth.project).select_related("parent", "server").order_by("-pk")
+    query = request.query_params
+    for name in ("kind", "name", "agent_version"):
+        if name in query:
+            rows = rows.filter(**{name: query[name].replace("\x00", "")})
+    if "cursor" in query:
+        before = whole(query["cursor"])
+        if before is None:
+            raise ValidationError({"path": "cursor", "error": "is not `next` of a page of this list"})
+        rows = rows.filter(pk__lt=before)
+    limit = whole(query.get("limit", str(PAGE)), 1, MAX_PAGE)
+    if limit is None:
+        raise ValidationError({"path": "limit", "error": f"must be a whole number from 1 to {MAX_PAGE}"})
+    found = list(rows[: limit + 1])
+    after = str(found[limit - 1].pk) if len(found) > limit else None
+    return {"results": [schema.version_json(row) for row in found[:limit]], "next": after}
+
+
+@extend_schema(operation_id="v1_model_versions_read", responses=described({200: schema.VERSION}, 404))
+@api("GET")
+def version_item(request: Request, pk: int) -> Response:
+    rows = ModelVersion.objects.filter(project=request.auth.project).select_related("parent", "server")
+    found = rows.filter(pk=min(pk, 2**63 - 1)).first()
+    if found is None:
+        raise NotFound("No model version of this project has this id.")
+    changes = [{"kind": kind, "line": line} for kind, line in found.prompt_changes()] if found.prompt else None
+    return Response(schema.version_json(found) | ({"changes": changes} if found.prompt else {}))

@@ -1,0 +1,294 @@
+"""What generates for a model version in a job: chosen when the job is submitted, kept in its spec, allowed again at its start."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from apps.core.models import Project
+from apps.registry.actions import ModelError, check_base_folder, checked_address
+from apps.registry.artifacts import ArtifactError, local_path
+from apps.registry.managed import is_up, served_name
+from apps.registry.models import Engine, Health, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
+from apps.registry.prices import price_of
+from apps.registry.servers import address_spec, may_be_private
+from workers.lib.serving import ADAPTER_PREFIX
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What has the weights of a base: a server, the model's name there, and how it is given tools."""
+
+    server: Server
+    served_as: str
+    dialect: str
+
+
+AUTO, IN_PROCESS = "auto", "transformers"
+AGENT_TIMEOUT_S, LONGEST_AGENT_S = 300, 3600  # for one sample
+AGENTS_AT_ONCE, MOST_AT_ONCE = 8, 256
+LOADING = (ServerKind.VLLM, ServerKind.SGLANG)  # kinds that can load an adapter at run time
+
+
+def choices(project: Project) -> list[tuple[str, str]]:
+    """(value, label) for a form: what `choose` takes."""
+    servers = [(server.name, f"Server {server.name}") for server in Server.objects.filter(project=project)]
+    return [(AUTO, "Choose automatically"), (IN_PROCESS, "In this installation (transformers)"), *servers]
+
+
+def choose(version: ModelVersion, wanted: str = AUTO) -> dict[str, Any]:
+    """The engine of a job, as its spec keeps it: {kind, asked} in process, and for a server also {server, server_name,
+    base_url, model, dialect, adapter, price}. `wanted` is "auto", "transformers" or a server's name.
+
+    Automatic: a served model on its server; an adapter where a server is known to have its base and can load it; a base on a
+    managed server of it that is up; all else in process. A prompt version is generated like the model that it stands on. Raises
+    ModelError where this version cannot be generated with what is wanted.
+    """
+    version = version.model
+    if version.kind == ModelKind.AGENT:
+        return _called(version, wanted)
+    if version.kind == ModelKind.ENDPOINT:
+        if wanted not in (AUTO, version.server.name):
+            raise ModelError(
+                f"{version} is what the server {version.server} has; nothing else can generate its answers."
+            )
+        return _on(Holder(version.server, version.served_as, version.dialect), version.served_as, wanted)
+    if wanted == IN_PROCESS:
+        return _in_process(wanted)
+    known = holders(version, wanted)
+    if version.kind == ModelKind.ADAPTER:
+        reasons = []
+        for holder in known:
+            if not (reason := why_not_loaded(holder.server, version)):
+                return _on(holder, adapter_name(version), wanted, adapter=version)
+            reasons.append(reason)
+        if wanted == AUTO:
+            return _in_process(wanted)
+        raise ModelError(" ".join(reasons) or _unknown_base(version, wanted))
+    if wanted == AUTO:
+        ready = [holder for holder in known if holder.server.is_managed and not why_not_up(holder.server)]
+        return _on(ready[0], ready[0].served_as, wanted) if ready else _in_process(wanted)
+    if not known:
+        raise ModelError(_unknown_base(version, wanted))
+    if reason := why_not_up(known[0].server):
+        raise ModelError(reason)
+    return _on(known[0], known[0].served_as, wanted)
+
+
+def _called(version: ModelVersion, wanted: str) -> dict[str, Any]:
+    if version.reached_by != Reach.HTTP:
+        raise ModelError(f"{version} is an agent that runs elsewhere; a job here cannot generate its answers.")
+    if wanted != AUTO:
+        raise ModelError(f"{version} is an agent at {version.base_url}; nothing else can generate its answers.")
+    checked_address(version.base_url, version.key_variable)
+    return {"kind": "agent", "asked": wanted, "base_url": version.base_url, "protocol": version.protocol,
+            "timeout_s": AGENT_TIMEOUT_S, "at_once": AGENTS_AT_ONCE}  # fmt: skip
+
+
+def with_patience(engine: dict[str, Any], *, timeout_s: int = 0, at_once: int = 0) -> dict[str, Any]:
+    """The engine of an agent with its time for one sample and the number of its tasks at a time; 0 leaves them as they are.
+    Raises ModelError for other engines."""
+    given = {name: value for name, value in (("timeout_s", timeout_s), ("at_once", at_once)) if value}
+    if given and engine["kind"] != "agent":
+        raise ModelError("A time limit and a number of tasks at a time are for agents that are called over HTTP.")
+    return engine | given
+
+
+def _unknown_base(version: ModelVersion, wanted: str) -> str:
+    return (
+        f"No model of the server “{wanted}” is known to have the weights of {version.base_version()}. Register one of its models with "
+        "“Same weights as”."
+    )
+
+
+def holders(version: ModelVersion, wanted: str) -> list[Holder]:
+    """What is known to have the version's base: managed servers of it, then served models, on healthy servers first."""
+    base = version.base_version()
+    managed = Server.objects.filter(base=base)
+    rows = ModelVersion.objects.filter(kind=ModelKind.ENDPOINT, parent=base).select_related("server")
+    if wanted != AUTO:
+        managed, rows = managed.filter(name=wanted), rows.filter(server__name=wanted)
+    found = [Holder(server, served_name(server), server.dialect) for server in managed.order_by("pk")]
+    found += [Holder(row.server, row.served_as, row.dialect) for row in rows.order_by("pk")]
+    return sorted(found, key=lambda holder: holder.server.health == Health.DOWN)
+
+
+def why_not_up(server: Server) -> str:
+    """Of a managed server; "" for those that somebody else runs."""
+    return f"{server} is not up. Start it on its page." if server.is_managed and not is_up(server) else ""
+
+
+def why_not_loaded(server: Server, adapter: ModelVersion) -> str:
+    """Why an adapter is not loaded on a server; "" where it can be."""
+    if server.is_managed:
+        return why_not_up(server) or _does_not_fit(server, adapter)
+    if server.kind not in LOADING:
+        return f"{server} is no vLLM or SGLang, so adapters cannot be loaded there."
+    if not server.adapters_at:
+        return f"Adapters cannot be loaded on {server}: it is not said where it sees this installation's artifacts."
+    if server.can("runtime_lora") is not True:
+        return f"Adapters cannot be loaded on {server} at run time, by the last probe."
+    return f"{server} is down." if server.health == Health.DOWN else ""
+
+
+def _does_not_fit(server: Server, adapter: ModelVersion) -> str:
+    if not server.serving["lora_slots"]:
+        return f"{server} has no LoRA slots. Stop it, and give it some."
+    most, rank = server.serving["max_lora_rank"], rank_of(adapter)
+    return f"{adapter} has rank {rank}; {server} takes ranks up to {most}." if rank > most else ""
+
+
+def rank_of(adapter: ModelVersion) -> int:
+    """Its LoRA rank; 0 where its files do not say."""
+    try:
+        found = json.loads((local_path(adapter.artifact) / "adapter_config.json").read_text()).get("r")
+    except (ArtifactError, OSError, ValueError, AttributeError):
+        return 0
+    return found if isinstance(found, int) else 0
+
+
+def adapter_name(version: ModelVersion) -> str:
+    """What an adapter is called on a server: by its content, so that one name never stands for two."""
+    return f"{ADAPTER_PREFIX}{version.digest[:24]}"
+
+
+def with_limits(engine: dict[str, Any], *, most_tokens: int = 0, most_usd: float = 0.0) -> dict[str, Any]:
+    """The engine with limits on what its whole job may use; 0 is none. Raises ModelError where one could not hold."""
+    if not most_tokens and not most_usd:
+        return engine
+    if engine["kind"] == "transformers":
+        raise ModelError("Limits on tokens and money are for servers; this is generated in this installation.")
+    if engine["kind"] == "agent":
+        raise ModelError("Limits on tokens and money are for servers; nothing here sees what an agent uses.")
+    if most_usd and not engine["price"]:
+        raise ModelError(
+            f"No price is known for {engine['model']} on {engine['server_name']}, so a limit on money cannot hold. Enter it "
+            "on the server's page."
+        )
+    return engine | {"most_tokens": most_tokens, "most_usd": most_usd}
+
+
+def _in_process(asked: str) -> dict[str, Any]:
+    return {"kind": "transformers", "asked": asked}
+
+
+def _on(holder: Holder, model: str, asked: str, adapter: ModelVersion | None = None) -> dict[str, Any]:
+    server = holder.server
+    return {
+        "kind": "openai",
+        "asked": asked,
+        "server": server.pk,
+        "server_name": server.name,
+        "base_url": server.base_url,
+        "model": model,
+        "dialect": holder.dialect,
+        "adapter": adapter.pk if adapter else None,
+        "managed": server.is_managed,
+        "price": price_of(server, holder.served_as),
+    }
+
+
+def identity(engine: dict[str, Any]) -> dict[str, Any]:
+    """The part of an engine that decides what it answers: not how it was asked for, its price or its limits."""
+    return {
+        name: engine[name] for name in ("kind", "server", "base_url", "model", "dialect", "adapter") if name in engine
+    }
+
+
+def same_as(engine: dict[str, Any]) -> str:
+    """What `choose` is to be asked for, so that another job has the same engine."""
+    return AUTO if engine["kind"] == "agent" else engine.get("server_name", IN_PROCESS)
+
+
+def in_words(engine: dict[str, Any], version: ModelVersion) -> str:
+    """For pages and reports."""
+    if engine and engine["kind"] == "agent":
+        shape = Protocol(engine["protocol"]).label.partition(" (")[0]
+        return (
+            f"the agent itself at {engine['base_url']} ({shape}), {engine['at_once']} at a time, at most "
+            f"{engine['timeout_s']} s per sample"
+        )
+    if version.kind == ModelKind.AGENT:
+        return f"the agent itself ({version.get_reached_by_display().lower()})"
+    if not engine or engine["kind"] == "transformers":
+        return "in this installation (transformers)"
+    how = ", adapter loaded at run time" if engine.get("adapter") else ""
+    how += ", tools as text" if engine.get("dialect") == "text" else ""
+    how += f", at most {engine['most_tokens']:,} tokens" if engine.get("most_tokens") else ""
+    how += f", at most ${engine['most_usd']:g}" if engine.get("most_usd") else ""
+    if engine.get("managed"):  # its address is another one after each start
+        return f"managed server {engine['server_name']} (vLLM), model {engine['model']}{how}"
+    return f"server {engine['server_name']} ({engine['base_url']}), model {engine['model']}{how}"
+
+
+def default_engine(version: ModelVersion) -> dict[str, Any]:
+    """Of jobs that leave no choice: a served model's server, else this process."""
+    version = version.model
+    return choose(version, IN_PROCESS if version.engine == Engine.TRANSFORMERS else AUTO)
+
+
+def model_spec(version: ModelVersion, engine: dict[str, Any] | None = None) -> dict[str, str | None]:
+    """The `model` part of a job's spec. Raises ModelError or ArtifactError with a sentence."""
+    version = version.model
+    if version.engine != Engine.TRANSFORMERS or (engine and engine["kind"] == "openai"):
+        return {"base": version.base, "adapter": None}
+    check_base_folder(Path(version.base))
+    adapter = str(local_path(version.artifact)) if version.artifact else None
+    return {"base": version.base, "adapter": adapter}
+
+
+def engine_spec(version: ModelVersion, batch_size: int, engine: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The `engine` part of a job's spec, of what `choose` chose. Raises ModelError where it may not be asked any more."""
+    version = version.model
+    engine = engine or default_engine(version)
+    if engine["kind"] == "transformers":
+        return {"kind": "transformers", "dtype": settings.FLYWHEEL_DTYPE, "threads": 0, "batch_size": batch_size}
+    if engine["kind"] == "agent":
+        return _agent_spec(version, engine)
+    server = server_of(engine)
+    address = address_spec(
+        server.base_url, server.key_variable, model=engine["model"], allow_private=may_be_private(server)
+    )
+    return address | {
+        "kind": "openai",
+        "dialect": engine["dialect"],
+        "price": engine["price"] or (0.0, 0.0),
+        "most_tokens": engine.get("most_tokens", 0),
+        "most_usd": engine.get("most_usd", 0.0),
+    }
+
+
+def _agent_spec(version: ModelVersion, engine: dict[str, Any]) -> dict[str, Any]:
+    checked_address(version.base_url, version.key_variable)
+    return {
+        "kind": "agent",
+        "base_url": version.base_url,
+        "name": version.name,
+        "version": version.agent_version,
+        "protocol": version.protocol,
+        "api_key_env": version.key_variable,
+        "timeout_s": engine["timeout_s"],
+        "concurrency": engine["at_once"],
+        "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
+    }
+
+
+def server_of(engine: dict[str, Any]) -> Server:
+    """The server of a job's engine, as it is now. Raises ModelError where it may not be asked any more."""
+    rows = Server.objects.filter(pk=engine["server"])
+    server = (rows if engine.get("managed") else rows.filter(base_url=engine["base_url"])).first()
+    if server is None:
+        raise ModelError(
+            f"The server {engine['server_name']} was removed or has another address. Start a new evaluation."
+        )
+    if reason := why_not_up(server):
+        raise ModelError(reason)
+    if not server.is_managed:
+        checked_address(
+            server.base_url, server.key_variable
+        )  # what is allowed may have changed since it was registered
+    return server

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from apps.core.forms import PlainForm
+from apps.core.models import Project
+from apps.core.outgoing_keys import key_hosts
+from apps.registry.managed import LARGEST_CONTEXT, MOST_SLOTS
+from apps.registry.models import Dialect, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
+from apps.registry.prices import read_prices
+from workers.lib.vllm import DTYPES, RANKS, read_options
+
+
+class ServerForm(PlainForm):
+    name = forms.SlugField(max_length=80, help_text="Letters, digits, - and _")
+    kind = forms.ChoiceField(choices=ServerKind, initial=ServerKind.VLLM)
+    base_url = forms.CharField(
+        max_length=500, label="Address", help_text="Of the API, usually ending in /v1",
+        widget=forms.URLInput(attrs={"placeholder": "http://gpu-1:8000/v1"}),
+    )  # fmt: skip
+    key_variable = forms.CharField(
+        max_length=80, required=False, label="Key variable", widget=forms.TextInput(attrs={"list": "key-variables"}),
+        help_text="Environment variable of this Flywheel that holds the key; empty if the server needs none",
+    )  # fmt: skip
+    dialect = forms.ChoiceField(
+        choices=Dialect,
+        label="Tool calls",
+        help_text="Of the models registered from now on; each version keeps its own",
+    )
+
+    adapters_at = forms.CharField(
+        max_length=500, required=False, label="Adapters at",
+        help_text="Optional: where the server sees this installation's folder of artifacts. LoRA adapters are then loaded at run time",
+    )  # fmt: skip
+
+    prices = forms.CharField(
+        required=False, max_length=20_000, widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false"}),
+        help_text="Optional, in USD per million tokens: model, input, output; a line each. * stands for all other models",
+    )  # fmt: skip
+
+    def clean_prices(self) -> dict[str, list[float]]:
+        try:
+            return read_prices(self.cleaned_data["prices"])
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from error
+
+    def key_variables(self) -> list[str]:
+        return sorted(key_hosts())
+
+
+class ManagedForm(PlainForm):
+    """A server that a worker starts."""
+
+    name = forms.SlugField(max_length=80, help_text="Letters, digits, - and _")
+    base = forms.ModelChoiceField(
+        None,
+        empty_label=None,
+        label="Base model",
+        help_text="What it serves; adapters on it are loaded as jobs need them",
+    )
+    dialect = forms.ChoiceField(
+        choices=Dialect, label="Tool calls", initial=Dialect.TEXT,
+        help_text="Native needs a tool parser for the model: enable-auto-tool-choice and tool-call-parser below",
+    )  # fmt: skip
+    dtype = forms.ChoiceField(choices=[(name, name) for name in DTYPES], initial="auto", label="Precision")
+    context = forms.IntegerField(
+        min_value=0, max_value=LARGEST_CONTEXT, required=False, label="Context length",
+        help_text="Tokens; empty: as the model has. A shorter one needs less memory",
+    )  # fmt: skip
+    lora_slots = forms.IntegerField(
+        min_value=0,
+        max_value=MOST_SLOTS,
+        initial=4,
+        label="LoRA slots",
+        help_text="Adapters loaded at the same time; 0: none",
+    )
+    max_lora_rank = forms.TypedChoiceField(
+        choices=[(rank, rank) for rank in RANKS], initial=16, coerce=int, label="Largest LoRA rank"
+    )
+    options = forms.CharField(
+        required=False, max_length=2000, label="More options of vLLM",
+        widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false", "placeholder": "max-num-seqs 64"}),
+        help_text="Optional: one per line, from the list beside",
+    )  # fmt: skip
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["base"].queryset = ModelVersion.objects.filter(project=project, kind=ModelKind.BASE)
+
+    def clean_context(self) -> int:
+        return self.cleaned_data["context"] or 0
+
+    def clean_options(self) -> dict[str, Any]:
+        try:
+            return read_options(self.cleaned_data["options"])
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from error
+
+
+class EndpointForm(PlainForm):
+    """A model that one of the project's servers has."""
+
+    server = forms.ModelChoiceField(None, empty_label=None, to_field_name="name")
+    served_as = forms.CharField(max_length=200, label="Model on that server", help_text="As the server lists it")
+    name = forms.SlugField(max_length=80, help_text="What the version is called here")
+    dialect = forms.ChoiceField(choices=[("", "As the server"), *Dialect.choices], required=False, label="Tool calls")
+    parent = forms.ModelChoiceField(
+        None, required=False, label="Same weights as", empty_label="Not known",
+        help_text="A base model registered here; adapters trained on it can then be loaded on the server",
+    )  # fmt: skip
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["server"].queryset = Server.objects.filter(project=project)
+        self.fields["parent"].queryset = ModelVersion.objects.filter(project=project, kind=ModelKind.BASE)
+
+
+class BaseForm(PlainForm):
+    """A transformers folder on the server."""
+
+    name = forms.SlugField(max_length=80)
+    folder = forms.CharField(max_length=500, help_text="On the server: config.json, tokenizer, safetensors")
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+class AdapterForm(PlainForm):
+    """A LoRA adapter that was trained elsewhere: its two files, or a folder on the server."""
+
+    name = forms.SlugField(max_length=80)
+    parent = forms.ModelChoiceField(None, empty_label=None, label="Base", help_text="What it was trained on")
+    config = forms.FileField(required=False, label="adapter_config.json", max_length=200)
+    weights = forms.FileField(required=False, label="adapter_model.safetensors", max_length=200)
+    folder = forms.CharField(
+        max_length=500, required=False, help_text="Instead of the files: a PEFT folder on the server"
+    )
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["parent"].queryset = ModelVersion.objects.filter(project=project, kind=ModelKind.BASE)
+
+
+class AgentForm(PlainForm):
+    """A whole agent whose loop runs elsewhere."""
+
+    name = forms.SlugField(max_length=80, help_text="The agent's name, as its traces and its CI give it")
+    agent_version = forms.CharField(max_length=200, label="Version", help_text="Of its code: a git SHA, a tag")
+    reached_by = forms.ChoiceField(choices=Reach, initial=Reach.CI, label="How it answers")
+    base_url = forms.CharField(
+        max_length=500, required=False, label="Address", help_text="Only if it is called over HTTP"
+    )
+    key_variable = forms.CharField(
+        max_length=80, required=False, label="Key variable", help_text="Only if it is called over HTTP and needs a key"
+    )
+    protocol = forms.ChoiceField(
+        choices=[("", "Not called, or chat completions"), *Protocol.choices], required=False, label="It is sent",
+        help_text="Only if it is called over HTTP: the shape of its tasks; its answer may have any of them",
+    )  # fmt: skip
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)

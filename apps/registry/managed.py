@@ -1,0 +1,217 @@
+"""Servers that a worker of the queue `serve` starts and keeps up: what they serve, starting and stopping, and their state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.db import transaction
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from apps.core import jobs
+from apps.core.actions import audit
+from apps.core.models import HEARTBEAT_STALE_AFTER, JobState, Project
+from apps.registry.actions import check_base_folder
+from apps.registry.models import Health, ModelKind, Phase, Server, ServerKind, ServerRun
+from apps.registry.servers import RESET, ServerError, insert, save, submit_probe
+from flywheel import alive
+from workers.lib.specs import ServedModel
+from workers.lib.typed import plain
+from workers.lib.vllm import DTYPES, RANKS, checked_options
+
+QUEUE = "serve"
+ATTEMPTS = 1_000_000  # a worker that is restarted takes it up again, however often
+LARGEST_CONTEXT, MOST_SLOTS = 10_000_000, 64
+NO_WORKER = (
+    "No worker of the queue “serve” is running. On the machine that is to serve it, run “make vllm” once, and then “make up” again "
+    "(or “python -m flywheel.processes serve”)."
+)
+COLUMNS = ("name", "dialect", "prices")
+CHANGED_WHILE_RUNNING = "{} is running; stop it first, then change what it serves."
+
+
+def checked_serving(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`serving` of a server: dtype, context, lora_slots, max_lora_rank, options. Raises ServerError with the field."""
+    found = {"dtype": "auto", "context": 0, "lora_slots": 4, "max_lora_rank": 16, "options": {}} | dict(given)
+    for field, right, wanted in (
+        ("dtype", found["dtype"] in DTYPES, f"one of {', '.join(DTYPES)}"),
+        ("context", 0 <= found["context"] <= LARGEST_CONTEXT, f"from 0 (as the model has) to {LARGEST_CONTEXT:,}"),
+        ("lora_slots", 0 <= found["lora_slots"] <= MOST_SLOTS, f"from 0 (no adapters) to {MOST_SLOTS}"),
+        ("max_lora_rank", found["max_lora_rank"] in RANKS, f"one of {', '.join(map(str, RANKS))}"),
+    ):
+        if not right:
+            raise ServerError(f"It must be {wanted}.", field)
+    try:
+        return found | {"options": checked_options(found["options"])}
+    except ValueError as error:
+        raise ServerError(str(error), "options") from error
+
+
+def _split(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(columns of the row, `serving`)."""
+    columns = {name: value for name, value in fields.items() if name in (*COLUMNS, "base")}
+    return columns, {name: value for name, value in fields.items() if name not in columns}
+
+
+def _checked_base(base: Any) -> None:
+    if base is None or base.kind != ModelKind.BASE:
+        raise ServerError("A managed server serves a base model; adapters are loaded on it.", "base")
+
+
+@transaction.atomic
+def add_managed(*, project: Project, fields: Mapping[str, Any], by: Any) -> Server:
+    """`fields`: name, base, dialect, dtype, context, lora_slots, max_lora_rank, options. Starts it. Raises ServerError."""
+    columns, serving = _split(fields)
+    _checked_base(columns.get("base"))
+    server = insert(
+        Server(project=project, created_by=by, kind=ServerKind.VLLM, serving=checked_serving(serving), **columns)
+    )
+    audit("server.added", project=project, by=by, target=server, name=server.name, serves=str(server.base))
+    start(server=server, by=by)
+    return server
+
+
+@transaction.atomic
+def edit_managed(*, server: Server, fields: Mapping[str, Any], by: Any) -> Server:
+    """What it serves changes only while it is stopped. Raises ServerError."""
+    row = Server.objects.select_for_update().get(pk=server.pk)
+    columns, serving = _split(fields)
+    before = (row.base_id, row.serving)
+    for name, value in columns.items():
+        setattr(row, name, value)
+    _checked_base(row.base)
+    row.serving = checked_serving(row.serving | serving)
+    if (row.base_id, row.serving) != before and row.runs.active().exists():
+        raise ServerError(CHANGED_WHILE_RUNNING.format(row))
+    save(row)
+    audit("server.edited", project=row.project, by=by, target=row, name=row.name, changed=sorted(fields))
+    return row
+
+
+@transaction.atomic
+def start(*, server: Server, by: Any) -> ServerRun:
+    """The run that is under way, where there is one. Raises ServerError."""
+    row = Server.objects.select_for_update(of=["self"]).select_related("base", "project").get(pk=server.pk)
+    if row.base is None:
+        raise ServerError(f"{row} is run by somebody else; Flywheel cannot start it.")
+    if active := row.runs.active().first():
+        return active
+    run = ServerRun(project=row.project, name=f"Server {row}", server=row, max_attempts=ATTEMPTS)
+    return jobs.submit(run, by=by)
+
+
+def stop(*, server: Server, by: Any) -> bool:
+    """False where it was not running."""
+    run = server.runs.active().first()
+    return run is not None and jobs.cancel(run, by=by)
+
+
+# Its job
+
+
+def child_spec(run: ServerRun) -> dict[str, Any]:
+    """Raises ModelError where the base's folder is not whole."""
+    server = Server.objects.select_related("base").get(pk=run.server_id)
+    check_base_folder(Path(server.base.base))
+    model = ServedModel(base=server.base.base, name=served_name(server), **server.serving)
+    return {
+        "kind": "serve",
+        "command": settings.FLYWHEEL_VLLM,
+        "model": plain(model),
+        "host": settings.FLYWHEEL_SERVE_HOST,
+        "ports": settings.FLYWHEEL_SERVE_PORTS,
+        "environment": {name: value for name, value in os.environ.items() if name.startswith("VLLM_CPU_")},
+    }
+
+
+def served_name(server: Server) -> str:
+    """What its base is called there: by its content, so that another base under the same server is another model."""
+    return f"{server.base.name}-{server.base.digest[:12]}"
+
+
+def store_events(run: ServerRun, events: list[dict]) -> None:
+    """In the transaction that stores them, each once for an attempt."""
+    changes: dict[str, Any] = {}
+    for event in events:
+        if event["type"] == "tail":
+            changes["tail"] = [str(line) for line in event["lines"]]
+        elif event["type"] == "phase":
+            phase = Phase(event["phase"])
+            changes |= {"phase": phase, "detail": str(event["detail"])[:2000], "restarts": int(event["restarts"])}
+            changes["up_at"] = Now() if phase == Phase.UP else None
+            _moved(run, str(event["base_url"]) if phase == Phase.UP else "")
+    if changes:
+        ServerRun.objects.held_by(run).update(**changes)
+
+
+def _moved(run: ServerRun, base_url: str) -> None:
+    """It answers at an address now, or nowhere."""
+    fields = RESET | {"base_url": base_url}
+    if base_url:
+        fields |= {"health": Health.HEALTHY, "health_detail": "It is up.", "checked_at": timezone.now()}
+        transaction.on_commit(lambda: submit_probe(server=run.server, by=None))
+    else:
+        fields |= {"health": Health.DOWN, "health_detail": "It is not up."}
+    Server.objects.filter(pk=run.server_id).update(**fields)
+
+
+def ended(run: ServerRun) -> None:
+    _moved(run, "")
+
+
+def is_up(server: Server) -> bool:
+    return bool(server.base_url) and server.runs.filter(state=JobState.RUNNING, phase=Phase.UP).exists()
+
+
+# What pages show
+
+
+STATES = ("stopped", "queued", "starting", "up", "restarting", "stopping", "lost", "failed")
+
+
+@dataclass(frozen=True)
+class State:
+    """`name` of STATES for the API; `label`, `tone` and `sentence` for people."""
+
+    name: str
+    label: str
+    tone: str
+    sentence: str
+    active: bool = True
+
+
+def state_of(run: ServerRun | None) -> State:
+    if run is None:
+        return State("stopped", "Stopped", "", "It has not been started.", active=False)
+    if run.state == JobState.FAILED:
+        return State("failed", "Failed", "bad", run.error, active=False)
+    if not run.is_active:
+        return State("stopped", "Stopped", "", "", active=False)
+    if run.state == JobState.QUEUED:
+        return State(
+            "queued", "Queued", "", "Waiting for a worker of the queue “serve”." if has_worker() else NO_WORKER
+        )
+    if run.cancel_requested_at:
+        return State("stopping", "Stopping", "warn", "It is being stopped.")
+    if run.heartbeat_at and timezone.now() - run.heartbeat_at > HEARTBEAT_STALE_AFTER:
+        return State(
+            "lost", "Lost", "bad", f"The worker {run.worker} stopped answering. Another one will start it again."
+        )
+    if run.phase == Phase.UP:
+        return State("up", "Up", "good", "")
+    if run.phase == Phase.WAITING:
+        return State("restarting", "Restarting", "warn", run.detail)
+    return State("starting", "Starting", "", "vLLM loads the model. That takes a minute or more.")
+
+
+def has_worker() -> bool:
+    try:
+        return not alive.missing([QUEUE])
+    except redis.RedisError:
+        return False

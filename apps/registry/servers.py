@@ -1,0 +1,248 @@
+"""Inference servers that others run: adding, editing and removing them, their health, and what they can do.
+
+Health is refreshed by beat and when an evaluation is about to ask a server; a page never waits for one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery import current_app
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import ProtectedError
+from django.utils import timezone
+from django.utils.text import slugify
+from kombu.exceptions import OperationalError as BrokerError
+
+from apps.core import jobs
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.core.outgoing_keys import key_hosts, key_of
+from apps.registry.models import Health, ModelVersion, Server, ServerProbe
+from workers.lib.keys import RefusedKey
+from workers.lib.outgoing import RefusedAddress, check_url
+from workers.lib.serving import Address, Listing, list_models
+
+log = logging.getLogger(__name__)
+MOST = 50  # servers of a project: each is asked for its health every few minutes
+RESERVED = ("auto", "transformers")
+PROBE_S = 300.0
+FIXED = ("base_url", "kind")  # a registered version is what a server of this kind had at this address
+RESET: dict[str, Any] = {
+    "health": Health.UNCHECKED, "health_detail": "", "checked_at": None, "served": [], "capabilities": {},
+    "probed_model": "", "probed_at": None,
+}  # fmt: skip
+
+
+class ServerError(Exception):
+    """Something that may not be done to a server; the message is a sentence for the screen. `field`: what it is about."""
+
+    def __init__(self, sentence: str, field: str = "") -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
+def check_address(base_url: str, key_variable: str, *, admin: bool = True) -> str:
+    """The address as it is stored. Raises ServerError where this installation may not call it or send it the key."""
+    base_url = base_url.strip().rstrip("/")
+    try:
+        host = check_url(base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS).host
+        key_of(key_variable, host, admin=admin)
+    except RefusedAddress as error:
+        raise ServerError(str(error), "base_url") from error
+    except RefusedKey as error:
+        raise ServerError(str(error), "key_variable") from error
+    return base_url
+
+
+def address_spec(base_url: str, key_variable: str, **more: Any) -> dict[str, Any]:
+    """A server in a job's spec (`specs.ServerAddress`; with a model, `specs.ModelServer`)."""
+    allowed = {"api_key_env": key_variable, "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS}
+    return {"base_url": base_url} | allowed | more
+
+
+@transaction.atomic
+def add_server(*, project: Project, fields: Mapping[str, Any], by: Any, admin: bool = False) -> Server:
+    """`fields`: name, kind, base_url, key_variable, dialect, adapters_at, prices. `admin`: whether an admin chose the
+    address (`outgoing_keys.key_of`). Raises ServerError."""
+    base_url = check_address(fields["base_url"], fields.get("key_variable", ""), admin=admin)
+    server = insert(Server(project=project, created_by=by, **dict(fields) | {"base_url": base_url}))
+    audit("server.added", project=project, by=by, target=server, name=server.name, base_url=base_url)
+    transaction.on_commit(lambda: submit_probe(server=server, by=by))
+    return server
+
+
+def insert(server: Server) -> Server:
+    """In the caller's transaction. Raises ServerError where the project has too many, or its name is taken."""
+    project = Project.objects.select_for_update().get(pk=server.project_id)
+    if project.servers.count() >= MOST:
+        raise ServerError(f"{project} has {MOST} servers, which is the most. Remove one first.")
+    return save(server)
+
+
+@transaction.atomic
+def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, admin: bool = False) -> Server:
+    """Address and kind stay where model versions use the server. A new address or key forgets what was found out.
+    Raises ServerError."""
+    row = Server.objects.select_for_update().get(pk=server.pk)
+    fields = dict(fields)
+    before = {name: getattr(row, name) for name in ("base_url", "key_variable")}
+    if fields.keys() & before.keys():
+        after = {name: fields.get(name, value) for name, value in before.items()}
+        fields["base_url"] = check_address(**after, admin=admin or after == before)
+    changed = {name: value for name, value in fields.items() if getattr(row, name) != value}
+    if (fixed := [name for name in FIXED if name in changed]) and (uses := uses_of(row)):
+        raise ServerError(f"{row} is used by {uses}, so its address and kind stay. Add another server.", fixed[0])
+    for name, value in changed.items():
+        setattr(row, name, value)
+    moved = bool(changed.keys() & {"base_url", "kind", "key_variable"})
+    for name, value in RESET.items() if moved else ():
+        setattr(row, name, value)
+    save(row)
+    audit("server.edited", project=row.project, by=by, target=row, name=row.name, changed=sorted(changed))
+    if moved:
+        transaction.on_commit(lambda: submit_probe(server=row, by=by))
+    return row
+
+
+def save(server: Server) -> Server:
+    """Raises ServerError where its name or address is taken."""
+    if server.name in RESERVED:
+        raise ServerError(f"“{server.name}” is how an engine is chosen; give the server another name.", "name")
+    try:
+        with transaction.atomic():
+            server.save()
+    except IntegrityError as error:
+        if "one_server_per_address" in str(error):
+            other = Server.objects.filter(project=server.project, base_url=server.base_url).first()
+            raise ServerError(f"The server “{other}” has this address already.", "base_url") from error
+        raise ServerError(f"There is a server “{server.name}” already.", "name") from error
+    return server
+
+
+@transaction.atomic
+def remove_server(*, server: Server, by: Any) -> None:
+    """Raises ServerError where something uses it, and for a managed one that is running."""
+    name, pk = server.name, server.pk
+    if server.runs.active().exists():
+        raise ServerError(f"{name} is running; stop it first.")
+    try:
+        with transaction.atomic():
+            server.delete()
+    except ProtectedError as error:
+        raise ServerError(
+            f"{name} is used by {uses_of(Server.objects.get(pk=pk))}, so it cannot be removed."
+        ) from error
+    audit("server.removed", project=server.project, by=by, name=name, base_url=server.base_url)
+
+
+def uses_of(server: Server) -> str:
+    """What uses it, in words; "" where nothing does."""
+    names = [str(version) for version in server.model_versions.order_by("pk")[:4]]
+    more = server.model_versions.count() - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+# Health
+
+
+def may_be_private(server: Server) -> bool:
+    """Whether its address may be inside this network: that of a managed one was typed in by nobody."""
+    return settings.FLYWHEEL_ALLOW_PRIVATE_URLS or server.is_managed
+
+
+def address_of(server: Server) -> Address:
+    return Address(server.base_url, server.key_variable, may_be_private(server), key_hosts())
+
+
+def refresh_health(server: Server) -> Server:
+    """Asks for its list of models, within 10 s. What was found out about an address that has changed meanwhile is dropped."""
+    if server.base_url:
+        _store(server, list_models(address_of(server)))
+        server.refresh_from_db()
+    return server
+
+
+def refresh_soon(pk: int) -> None:
+    """Has a worker ask for a server's health; where the broker is away, the next beat does."""
+    try:
+        current_app.send_task("registry.check_server", args=[pk], retry=False, expires=200)
+    except (BrokerError, OSError) as error:
+        log.warning("The health of server %s is asked later: %s", pk, error)
+
+
+def _store(server: Server, listing: Listing, **more: Any) -> None:
+    """A server that is down keeps the list it had."""
+    fields = {"health": listing.health, "health_detail": listing.sentence[:500], "checked_at": timezone.now(), **more}
+    if listing.health != Health.DOWN:
+        fields["served"] = listing.models
+    same = Server.objects.filter(pk=server.pk, base_url=server.base_url, key_variable=server.key_variable)
+    same.update(**fields)
+
+
+# Probing: what can it do?
+
+
+def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
+    """Queues a probe with one of its models; the one that is under way already, where there is one. Raises ServerError."""
+    with transaction.atomic():
+        server = Server.objects.select_for_update().get(pk=server.pk)
+        if not server.base_url:
+            raise ServerError(f"{server} is not up, so it cannot be probed. Start it first.")
+        active = server.probes.active().first()
+        if active:
+            return active
+        model = model or server.model_versions.order_by("pk").values_list("served_as", flat=True).first() or ""
+        spec = {"base_url": server.base_url, "key_variable": server.key_variable, "kind": server.kind, "model": model}
+        probe = ServerProbe(project=server.project, name=f"Probe of {server}", server=server, spec=spec)
+        return jobs.submit(probe, by=by)
+
+
+def probe_spec(probe: ServerProbe) -> dict[str, Any]:
+    """The child's spec. Raises ServerError where what was allowed is no longer."""
+    given = probe.spec
+    private = may_be_private(probe.server)
+    if not probe.server.is_managed:
+        check_address(given["base_url"], given["key_variable"])
+    server = address_spec(given["base_url"], given["key_variable"], allow_private=private)
+    return {"kind": "check_server", "server": server, "server_kind": given["kind"], "model": given["model"]}
+
+
+def complete_probe(probe: ServerProbe, result: dict) -> dict:
+    """Writes down what was found out, unless the server has another address or key by now."""
+    server, given = probe.server, probe.spec
+    server.base_url, server.key_variable = given["base_url"], given["key_variable"]
+    listing = Listing(**result["listing"])
+    found: dict[str, Any] = {}
+    if result["capabilities"]:
+        found = {
+            "capabilities": result["capabilities"],
+            "probed_model": result["model"],
+            "probed_at": timezone.now(),
+        }
+    _store(server, listing, **found)
+    return {"health": listing.health, "model": result["model"], "models": len(listing.models)}
+
+
+def version_of(server: Server, served_as: str) -> ModelVersion | None:
+    """The newest version registered for a model of the server."""
+    return server.model_versions.filter(served_as=served_as).first()
+
+
+@transaction.atomic
+def server_at(project: Project, base_url: str, key_variable: str = "") -> Server:
+    """The project's server at an address, added where there is none. For the command line. Raises ServerError."""
+    base_url = check_address(base_url, key_variable)
+    found = project.servers.filter(base_url=base_url).first()
+    if found is None:
+        name = slugify(urlsplit(base_url).netloc.replace(":", "-").replace(".", "-"))[:70]
+        taken = project.servers.filter(name=name).exists()
+        fields = {"name": f"{name}-{project.servers.count() + 1}" if taken else name, "base_url": base_url}
+        return add_server(project=project, fields=fields | {"key_variable": key_variable}, by=None, admin=True)
+    if found.key_variable != key_variable:
+        raise ServerError(f"{found} has this address with another key variable. Change it under Models → Servers.")
+    return found

@@ -1,0 +1,179 @@
+"""Base models and LoRA adapters that were trained elsewhere: where their folders may lie, and whether an adapter fits its base.
+
+Nothing is unpickled or run: of weights only the safetensors headers are read here.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from django.conf import settings
+from safetensors import SafetensorError, safe_open
+
+from apps.core.models import Project
+from apps.registry.actions import ModelError, check_base_folder, register_adapter, register_base
+from apps.registry.artifacts import ArtifactError, store_folder
+from apps.registry.models import ModelKind, ModelVersion
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MAX_CONFIG = 64 * 1024
+MAX_ADAPTER = 2**30
+MAX_BASE = 8 * 2**30  # its weights are hashed while somebody waits; larger ones by the command
+MAX_RANK = 512
+PREFIX = "base_model.model."
+
+
+def folders() -> list[Path]:
+    """Where folders that are named on a page or by API may lie."""
+    return [Path(folder).resolve() for folder in settings.FLYWHEEL_MODEL_FOLDERS]
+
+
+def allowed_folder(given: str) -> Path:
+    """Raises ModelError, in the same words for a folder that is elsewhere and one that is missing."""
+    folder = Path(given.strip())
+    where = " or ".join(map(str, folders()))
+    try:
+        found = folder.resolve(strict=True)
+        inside = folder.is_absolute() and any(found.is_relative_to(base) for base in folders())
+    except (OSError, ValueError, RuntimeError):
+        inside = False
+    if not inside or not found.is_dir():
+        raise ModelError(f"This must be an existing folder under {where} on the server (FLYWHEEL_MODEL_FOLDERS).")
+    return found
+
+
+def register_base_folder(*, project: Project, name: str, folder: str, by: Any) -> ModelVersion:
+    """Raises ModelError."""
+    found = allowed_folder(folder)
+    files = check_base_folder(found)
+    if any(path.is_symlink() for path in [*files, found / "config.json"]):
+        raise ModelError("The folder holds links; copy the files into it.")
+    if (size := sum(path.stat().st_size for path in files)) > MAX_BASE:
+        raise ModelError(
+            f"The weights are {size / 2**30:.1f} GiB, and {MAX_BASE / 2**30:.0f} GiB is the most by page and API. "
+            f"On the server: python manage.py register_model {found} --project {project.slug}"
+        )
+    shapes_of(files)
+    return register_base(project=project, name=name, folder=found, by=by)
+
+
+def register_trained_adapter(
+    *, project: Project, name: str, parent: ModelVersion, by: Any, folder: str = "",
+    config: BinaryIO | None = None, weights: BinaryIO | None = None,
+) -> ModelVersion:  # fmt: skip
+    """An adapter from a PEFT folder on the server, or from its two files. Raises ModelError."""
+    if bool(folder) == bool(config and weights):
+        raise ModelError(f"Give a folder, or both files: {CONFIG} and {WEIGHTS}.")
+    with tempfile.TemporaryDirectory(prefix="adapter-") as made:
+        given = _from_folder(allowed_folder(folder)) if folder else {CONFIG: config, WEIGHTS: weights}
+        try:
+            for file, source in given.items():
+                _copy(source, Path(made) / file, MAX_CONFIG if file == CONFIG else MAX_ADAPTER)
+        finally:
+            for source in given.values() if folder else ():
+                source.close()
+        rank = check_adapter(Path(made), parent)
+        try:
+            artifact = store_folder(Path(made))
+        except ArtifactError as error:
+            raise ModelError(str(error)) from error
+    lineage = {"trained": "elsewhere", "rank": rank}
+    return register_adapter(project=project, name=name, parent=parent, artifact=artifact, lineage=lineage, by=by)
+
+
+def _from_folder(folder: Path) -> dict[str, BinaryIO]:
+    """Only the two files that make an adapter; what else lies there is left."""
+    paths = [folder / name for name in (CONFIG, WEIGHTS)]
+    for path in paths:
+        if path.is_symlink() or not path.is_file():
+            raise ModelError(f"The folder holds no file {path.name}, so it is no PEFT adapter with safetensors.")
+    return {path.name: path.open("rb") for path in paths}
+
+
+def _copy(source: Any, target: Path, most: int) -> None:
+    with target.open("wb") as file:
+        shutil.copyfileobj(_bounded(source, target.name, most), file)
+
+
+class _bounded:
+    """A source that raises ModelError beyond `most` bytes."""
+
+    def __init__(self, source: BinaryIO, name: str, most: int) -> None:
+        self.source, self.name, self.left, self.most = source, name, most, most
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.source.read(size)
+        self.left -= len(data)
+        if self.left < 0:
+            raise ModelError(f"{self.name} is larger than {self.most / 2**20:g} MiB.")
+        return data
+
+
+def check_adapter(folder: Path, parent: ModelVersion) -> int:
+    """The rank of an adapter that fits the base of `parent`. Raises ModelError."""
+    base = parent.base_version()
+    if base.kind != ModelKind.BASE:
+        raise ModelError(f"{parent} is no base model in a folder of this installation, so nothing can be loaded on it.")
+    rank = _rank_of(folder / CONFIG)
+    _fits(shapes_of([folder / WEIGHTS]), shapes_of(check_base_folder(Path(base.base))), base)
+    return rank
+
+
+def _rank_of(path: Path) -> int:
+    try:
+        config = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{CONFIG} is not JSON.") from error
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        raise ModelError(f"{CONFIG} does not say “peft_type”: “LORA”; only LoRA adapters are loaded.")
+    rank = config.get("r")
+    if type(rank) is not int or not 1 <= rank <= MAX_RANK:
+        raise ModelError(f"{CONFIG} must say the rank “r”, from 1 to {MAX_RANK}.")
+    if config.get("auto_mapping"):
+        raise ModelError(f"{CONFIG} names a class to be imported (“auto_mapping”); such adapters are not loaded.")
+    return rank
+
+
+def shapes_of(paths: list[Path]) -> dict[str, tuple[int, ...]]:
+    """{tensor: its shape}, from the headers alone. Raises ModelError."""
+    found: dict[str, tuple[int, ...]] = {}
+    for path in paths:
+        try:
+            with safe_open(path, framework="numpy") as tensors:
+                found |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ModelError(f"{path.name} is not a whole safetensors file.") from error
+    return found
+
+
+def _fits(adapter: Mapping[str, tuple[int, ...]], base: Mapping[str, tuple[int, ...]], version: ModelVersion) -> None:
+    modules = dict(_modules(adapter))
+    if not modules:
+        raise ModelError(f"{WEIGHTS} has no LoRA weights (names like {PREFIX}….lora_A.weight).")
+    missing = [name for name in modules if f"{name}.weight" not in base and name != "lm_head"]
+    if missing:
+        raise ModelError(
+            f"{len(missing)} of its {len(modules)} layers are not in {version}, for instance {missing[0]}."
+        )
+    for name, shape in modules.items():
+        there = base.get(f"{name}.weight")
+        if there is not None and there != shape:
+            raise ModelError(f"It was trained on another base: {name} is {shape} there and {there} in {version}.")
+
+
+def _modules(adapter: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(layer, the shape of the weights that it is for). Raises ModelError."""
+    for name, shape in adapter.items():
+        if not name.startswith(PREFIX):
+            raise ModelError(f"{WEIGHTS} holds “{name[:80]}”, which is no part of a PEFT adapter.")
+        if not name.endswith(".lora_A.weight"):
+            continue
+        other = adapter.get(name.replace(".lora_A.weight", ".lora_B.weight"))
+        if len(shape) != 2 or other is None or len(other) != 2 or other[1] != shape[0]:
+            raise ModelError(f"{WEIGHTS}: {name[:80]} has no lora_B of the same rank.")
+        yield name.removeprefix(PREFIX).removesuffix(".lora_A.weight"), (other[0], shape[1])

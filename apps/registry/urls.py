@@ -1,0 +1,19 @@
+from django.urls import path
+
+from apps.registry import views
+
+app_name = "registry"
+urlpatterns = [
+    path("register/", views.register, name="register"),
+    path("servers/", views.listing, name="servers"),
+    path("servers/new/", views.new, name="server_new"),
+    path("servers/new/managed/", views.new_managed, name="managed_new"),
+    path("servers/<slug:name>/", views.detail, name="server"),
+    path("servers/<slug:name>/status/", views.status, name="server_status"),
+    path("servers/<slug:name>/edit/", views.edit, name="server_edit"),
+    path("servers/<slug:name>/remove/", views.remove, name="server_remove"),
+    path("servers/<slug:name>/run/", views.run_status, name="server_run"),
+    path("servers/<slug:name>/start/", views.start, name="server_start"),
+    path("servers/<slug:name>/stop/", views.stop, name="server_stop"),
+    path("servers/<slug:name>/probe/", views.probe, name="server_probe"),
+]

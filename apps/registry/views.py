@@ -1,0 +1,237 @@
+"""Pages of inference servers, and of registering model versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Count
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.text import slugify
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.registry import managed, registering, servers, trained_elsewhere
+from apps.registry.actions import ModelError
+from apps.registry.forms import ManagedForm, ServerForm
+from apps.registry.models import Server
+from apps.registry.prices import write_prices
+from apps.registry.servers import ServerError
+from workers.lib.vllm import OPTIONS, write_options
+
+CAPABILITIES = {
+    "tools": "Native tool calls",
+    "logprobs": "Log-probabilities",
+    "token_ids": "Token ids (return_token_ids)",
+    "runtime_lora": "Loads LoRA adapters at run time",
+    "lora_slots": "Free LoRA slots",
+    "context": "Context length (tokens)",
+}
+
+
+def _is_admin(request: HttpRequest) -> bool:
+    return request.membership.may(Role.ADMIN)  # type: ignore[attr-defined]
+
+
+@project_view()
+def listing(request: HttpRequest, project: Project) -> HttpResponse:
+    rows = Server.objects.filter(project=project).select_related("base").annotate(versions=Count("model_versions"))
+    servers = [{"row": row, "state": _state(row)["state"]} for row in rows]
+    return render(request, "registry/servers.html", {"servers": servers})
+
+
+@project_view()
+def detail(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    server = get_object_or_404(Server.objects.select_related("created_by", "base"), project=project, name=name)
+    versions = list(server.model_versions.all())
+    of_model = {version.served_as: version for version in reversed(versions)}
+    listed = {row["id"] for row in server.served}
+    typed = [{"id": name, "context": None, "parent": ""} for name in of_model if name not in listed]
+    rows = [
+        row | {"version": of_model.get(row["id"]), "slug": slugify(row["id"])[:80]} for row in [*typed, *server.served]
+    ]
+    context = {
+        "server": server,
+        "page": page_of(request, rows),
+        "count": len(rows),
+        "versions": versions,
+        "capabilities": [(title, server.capabilities.get(key)) for key, title in CAPABILITIES.items()],
+    }
+    context["options"] = write_options(server.serving.get("options", {}))
+    return render(request, "registry/server.html", context | _probe(server))
+
+
+def _probe(server: Server) -> dict[str, Any]:
+    return {"probe": server.probes.first()} | _state(server)
+
+
+def _state(server: Server) -> dict[str, Any]:
+    """Of a managed server, by its newest run."""
+    run = server.runs.first() if server.is_managed else None
+    return {"run": run, "state": managed.state_of(run) if server.is_managed else None}
+
+
+@project_view()
+def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    """The fragment that asks for itself while a probe is under way; then the page is loaded again."""
+    server = get_object_or_404(Server, project=project, name=name)
+    context = {"server": server} | _probe(server)
+    response = render(request, "registry/_probe.html", context)
+    if context["probe"] is None or not context["probe"].is_active:
+        response["HX-Refresh"] = "true"
+    return response
+
+
+@project_view()
+def run_status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    """The state and the log of a managed server, which ask for themselves; the page is loaded again when its state changes
+    from `?was=`, and nothing is sent where all is as in `?seen=`."""
+    server = get_object_or_404(Server, project=project, name=name, base__isnull=False)
+    context = {"server": server} | _state(server)
+    run, name_now = context["run"], context["state"].name
+    if run and request.GET.get("was") == name_now and request.GET.get("seen") == str(run.last_seq):
+        return HttpResponse(status=204)
+    response = render(request, "registry/_run.html", context)
+    if request.GET.get("was") != name_now:
+        response["HX-Refresh"] = "true"
+    return response
+
+
+@project_view(Role.MEMBER)
+def new_managed(request: HttpRequest, project: Project) -> HttpResponse:
+    form = ManagedForm(project, request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            server = managed.add_managed(project=project, fields=form.cleaned_data, by=request.user)
+            return redirect("registry:server", project.slug, server.name)
+        except ServerError as error:
+            form.add_error(error.field or None, str(error))
+    return render(request, "registry/managed_form.html", _managed_context(form))
+
+
+def _managed_context(form: ManagedForm) -> dict[str, Any]:
+    return {
+        "form": form,
+        "options": sorted(OPTIONS),
+        "has_worker": managed.has_worker(),
+        "no_worker": managed.NO_WORKER,
+    }
+
+
+def _edit_managed(request: HttpRequest, project: Project, server: Server) -> HttpResponse:
+    given = {"name": server.name, "base": server.base_id, "dialect": server.dialect, **server.serving}
+    given |= {"options": write_options(server.serving["options"]), "context": server.serving["context"] or None}
+    form = ManagedForm(project, request.POST or None, initial=given)
+    if request.method == "POST" and form.is_valid():
+        try:
+            changed = managed.edit_managed(server=server, fields=form.cleaned_data, by=request.user)
+            return redirect("registry:server", project.slug, changed.name)
+        except ServerError as error:
+            form.add_error(error.field or None, str(error))
+    return render(request, "registry/managed_form.html", _managed_context(form) | {"server": server} | _state(server))
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def start(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    server = get_object_or_404(Server, project=project, name=name)
+    try:
+        managed.start(server=server, by=request.user)
+    except ServerError as error:
+        messages.error(request, str(error))
+    return redirect("registry:server", project.slug, name)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def stop(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    server = get_object_or_404(Server, project=project, name=name)
+    if not managed.stop(server=server, by=request.user):
+        messages.info(request, f"{server} is not running.")
+    return redirect("registry:server", project.slug, name)
+
+
+@project_view(Role.MEMBER)
+def new(request: HttpRequest, project: Project) -> HttpResponse:
+    form = ServerForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            server = servers.add_server(
+                project=project, fields=form.cleaned_data, by=request.user, admin=_is_admin(request)
+            )
+            return redirect("registry:server", project.slug, server.name)
+        except ServerError as error:
+            form.add_error(error.field or None, str(error))
+    return render(request, "registry/server_form.html", {"form": form})
+
+
+@project_view(Role.MEMBER)
+def edit(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    server = get_object_or_404(Server.objects.select_related("base"), project=project, name=name)
+    if server.is_managed:
+        return _edit_managed(request, project, server)
+    form = ServerForm(request.POST or None, initial=_initial(server))
+    if request.method == "POST" and form.is_valid():
+        try:
+            server = servers.edit_server(
+                server=server, fields=form.cleaned_data, by=request.user, admin=_is_admin(request)
+            )
+            return redirect("registry:server", project.slug, server.name)
+        except ServerError as error:
+            form.add_error(error.field or None, str(error))
+    context = {"form": form, "server": server, "uses": servers.uses_of(server)}
+    return render(request, "registry/server_form.html", context)
+
+
+def _initial(server: Server) -> dict[str, Any]:
+    return {field: getattr(server, field) for field in ServerForm.base_fields} | {"prices": write_prices(server.prices)}
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def remove(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    server = get_object_or_404(Server, project=project, name=name)
+    try:
+        servers.remove_server(server=server, by=request.user)
+    except ServerError as error:
+        messages.error(request, str(error))
+        return redirect("registry:server", project.slug, name)
+    messages.success(request, f"{name} is removed.")
+    return redirect("registry:servers", project.slug)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def probe(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    """Asks with the model that was named, else with one that is registered or listed."""
+    server = get_object_or_404(Server, project=project, name=name)
+    try:
+        servers.submit_probe(server=server, by=request.user, model=request.POST.get("model", "").strip()[:200])
+    except ServerError as error:
+        messages.error(request, str(error))
+    return redirect("registry:server", project.slug, name)
+
+
+@project_view(Role.MEMBER)
+def register(request: HttpRequest, project: Project) -> HttpResponse:
+    """`?kind=`: what is registered; other parameters fill in the form."""
+    kind = request.GET.get("kind", "")
+    kind = kind if kind in registering.FORMS else next(iter(registering.FORMS))
+    given = (request.POST, request.FILES) if request.method == "POST" else (None,)
+    form = registering.FORMS[kind](
+        project, *given, initial={name: value for name, value in request.GET.items() if value}
+    )
+    if request.method == "POST" and form.is_valid():
+        try:
+            version = registering.register(project=project, kind=kind, fields=form.cleaned_data, by=request.user)
+            messages.success(request, f"{version} is registered.")
+            return redirect("promotion:model", project.slug, version.pk)
+        except ModelError as error:
+            form.add_error(None, str(error))
+    context = {"form": form, "kind": kind, "kinds": registering.TITLES, "title": registering.TITLES[kind]} | {
+        "folders": trained_elsewhere.folders()
+    }
+    return render(request, "registry/register.html", context)

@@ -1,0 +1,162 @@
+"""Starting a prompt search, and going on with one that stopped."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from apps.core import jobs
+from apps.core.models import JobState, Project
+from apps.environments.models import Environment
+from apps.evals.actions import EvalSetError
+from apps.evals.holdout import leaks
+from apps.evals.models import EvalSet, Split
+from apps.evals.submission import check_expected, check_prompt
+from apps.registry import engines
+from apps.registry.actions import ModelError, checked_address
+from apps.registry.models import ModelKind, ModelVersion, Server
+from apps.registry.prices import price_of
+from apps.reviews.actions import require_unlocked
+from apps.training.actions import TrainingError, freeze_dataset
+from apps.training.models import PromptSearch
+from apps.training.prompt_search.cost import Size
+from workers.lib.specs import SearchConfig
+from workers.lib.typed import FormError, convert, plain
+
+ABSENT = "GEPA is not installed here. The operator of this Flywheel can add it with “make gepa”."
+RESUMABLE = (JobState.FAILED, JobState.CANCELLED)
+
+
+def is_installed() -> bool:
+    return shutil.which(settings.FLYWHEEL_GEPA_PYTHON) is not None
+
+
+@transaction.atomic
+def submit_search(
+    *,
+    project: Project,
+    version: ModelVersion,
+    eval_set: EvalSet,
+    environment: Environment,
+    server: Server,
+    model: str,
+    config: dict[str, Any],
+    by: Any,
+    engine: str = engines.AUTO,
+    seed: int = 0,
+) -> PromptSearch:
+    """Queues a search that starts with the prompt of `version`, or the environment's where it has none; `model` on `server`
+    reflects. Raises TrainingLocked where the reward is not reviewed, TrainingError for all else that can be known now."""
+    if not is_installed():
+        raise TrainingError(ABSENT)
+    if version.kind == ModelKind.AGENT:
+        raise TrainingError(f"{version} is an agent whose prompt is part of its own code: search where that is.")
+    try:
+        wanted = convert(config, SearchConfig, "config")
+    except FormError as error:
+        raise TrainingError(str(error)) from error
+    dataset = freeze_dataset(eval_set=eval_set, by=by)
+    require_unlocked(environment=environment, tasks=dataset.tasks(), by=by)
+    validation = eval_set.tasks.filter(split=Split.VALIDATION).count()
+    if not validation:
+        raise TrainingError(
+            f"{eval_set} has no validation tasks, which select among the proposals. Divide a new version of it with some."
+        )
+    _check_size(wanted, validation, dataset.size)
+    _check_tasks(project, eval_set, environment, version.prompt)
+    chosen = _engine(version, engine)
+    reflecting = _reflecting(server, model)
+    if wanted.most_usd:
+        for part in (chosen, reflecting):
+            if part.get("price", ()) is None:
+                raise TrainingError(
+                    f"No price is known for {part['model']} on {part['server_name']}, so a limit on money cannot hold. Enter "
+                    "it on the server's page."
+                )
+    search = PromptSearch(
+        project=project,
+        name=f"Prompt search for {version}"[:200],
+        version=version,
+        dataset=dataset,
+        environment=environment,
+        total=wanted.most_calls,
+        spec={
+            "seed": seed,
+            "config": plain(wanted),
+            "prompt": start_prompt(version, environment),
+            "engine": chosen,
+            "reflecting": reflecting,
+            "dataset_digest": dataset.digest,
+            "eval_set": str(eval_set),
+            "eval_set_digest": eval_set.digest,
+            "environment_hash": environment.hash,
+            "verifier_hash": environment.verifier.hash,
+            "version_digest": version.digest,
+            "validation": validation,
+        },
+    )
+    return jobs.submit(search, by=by)
+
+
+def start_prompt(version: ModelVersion, environment: Environment) -> str:
+    """The system prompt that the version is evaluated with in this environment."""
+    return version.prompt.get("system_prompt", environment.harness.get("system_prompt") or "")
+
+
+def _check_size(config: SearchConfig, validation: int, train: int) -> None:
+    size = Size(validation, config.samples_per_task, config.most_proposals, min(config.minibatch, train))
+    if config.most_calls < size.first_calls:
+        raise TrainingError(
+            f"Trying one proposal takes {size.first_calls:,} calls of the agent: {validation} validation tasks and twice "
+            f"{size.minibatch} training tasks, {config.samples_per_task} samples each. Allow at least so many."
+        )
+
+
+def _check_tasks(project: Project, eval_set: EvalSet, environment: Environment, prompt: dict[str, Any]) -> None:
+    shown = leaks.harness_rows(environment, prompt)
+    if leak := next(leaks.of_rows(project, shown), None):
+        raise TrainingError(f"Every prompt would show what is held out. {leak}", [leak.theirs_hash])
+    try:
+        for split in (Split.TRAIN, Split.VALIDATION):
+            check_expected(eval_set, split, environment)
+            check_prompt(eval_set, split, environment, prompt)
+    except EvalSetError as error:
+        raise TrainingError(str(error)) from error
+
+
+def _engine(version: ModelVersion, wanted: str) -> dict[str, Any]:
+    try:
+        return engines.choose(version, wanted)
+    except ModelError as error:
+        raise TrainingError(str(error)) from error
+
+
+def _reflecting(server: Server, model: str) -> dict[str, Any]:
+    model = model.strip()
+    if not model:
+        raise TrainingError(f"Name the model of {server} that writes the proposals.")
+    try:
+        checked_address(server.base_url, server.key_variable)
+    except ModelError as error:
+        raise TrainingError(str(error)) from error
+    return {
+        "server": server.pk,
+        "server_name": server.name,
+        "base_url": server.base_url,
+        "model": model,
+        "price": price_of(server, model),
+    }
+
+
+def resume(*, search: PromptSearch, by: Any) -> None:
+    """Queues a failed or cancelled search again; what it asked before is not asked again. Raises TrainingError where it goes on
+    or has ended well, TrainingLocked where the reward may not be optimised any more."""
+    if not is_installed():
+        raise TrainingError(ABSENT)
+    require_unlocked(environment=search.environment, tasks=search.dataset.tasks(), by=by)
+    stopped = PromptSearch.objects.filter(state__in=RESUMABLE)
+    if not jobs.restart(search, among=stopped, by=by, action="resumed"):
+        raise TrainingError("Only a search that failed or was cancelled can be resumed.")

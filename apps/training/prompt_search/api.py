@@ -1,0 +1,246 @@
+"""Prompt searches over REST: start one, follow it, stop it, go on with it. The key decides the project."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from django.http import Http404
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiExample, extend_schema
+from msgspec import UNSET, Meta, Struct, UnsetType
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core import jobs
+from apps.core.access import get_membership
+from apps.core.models import JobState, Role
+from apps.core.openapi import JSON, NUMBER, described, page
+from apps.evals.holdout.view_log import record_refusal
+from apps.evals.lookups import CURSOR, LIMIT, find_environment, find_set, find_version, form_of, listed
+from apps.registry import engines
+from apps.registry.models import Server
+from apps.reviews.actions import TrainingLocked
+from apps.training.actions import TrainingError
+from apps.training.models import PromptCandidate, PromptSearch
+from apps.training.prompt_search import actions
+from workers.lib.typed import Text, json_schema
+
+SHOWN_CANDIDATES = 200
+
+
+class StartSearch(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`version`: the model or prompt version whose prompt is improved, as name or number. `eval_set` and `environment`: name@version.
+    `server` and `model` write the proposals. `most_calls` bounds the samples of the agent, `most_tokens` and `most_usd` what servers
+    are asked, for agent and proposals together."""
+
+    version: Text | int
+    eval_set: Text
+    environment: Text
+    server: Text
+    model: Text
+    most_calls: Annotated[int, Meta(ge=1, le=1_000_000)]
+    engine: Text = engines.AUTO
+    most_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType = UNSET
+    most_usd: Annotated[float, Meta(gt=0, le=1e6)] | UnsetType = UNSET
+    most_proposals: Annotated[int, Meta(ge=1, le=1000)] = 20
+    samples_per_task: Annotated[int, Meta(ge=1, le=64)] = 1
+    minibatch: Annotated[int, Meta(ge=1, le=20)] = 3
+    score: Literal["success", "reward"] = "success"
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+
+
+CONFIG = ("most_calls", "most_tokens", "most_usd", "most_proposals", "samples_per_task", "minibatch", "score")
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+TIME = {"type": ["string", "null"], "format": "date-time"}
+CANDIDATE = {
+    "type": "object",
+    "required": ["number", "parent", "state", "prompt", "score", "calls", "usd"],
+    "properties": {
+        "number": INTEGER,
+        "parent": {"type": ["integer", "null"]},
+        "state": {"enum": PromptCandidate.State.values},
+        "prompt": STRING,
+        "score": NUMBER | {"description": "On the validation tasks; null for what was rejected before"},
+        "before": NUMBER,
+        "after": NUMBER,
+        "calls": INTEGER | {"description": "Samples of the agent that the search had used by then"},
+        "usd": {"type": "number"},
+    },
+}
+SEARCH = {
+    "type": "object",
+    "required": ["id", "name", "state", "version", "eval_set", "environment", "done", "total", "label", "error", "used", "url"],
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "name": STRING,
+        "state": {"enum": JobState.values},
+        "version": STRING,
+        "eval_set": STRING,
+        "environment": STRING,
+        "server": STRING,
+        "model": STRING,
+        "config": {"type": "object"},
+        "seed": INTEGER,
+        "done": INTEGER,
+        "total": INTEGER,
+        "label": STRING,
+        "error": STRING,
+        "used": {"type": "object", "description": "calls, input_tokens, output_tokens, usd"},
+        "start_score": NUMBER,
+        "score": NUMBER,
+        "stopped": {"type": "string", "description": "Why it ended before its proposals were used up, if so"},
+        "model_version": {"type": ["string", "null"], "description": "The prompt version that was found; null where none is better"},
+        "candidates": {"type": "array", "items": CANDIDATE, "description": f"Of one search: the first {SHOWN_CANDIDATES}"},
+        "url": STRING,
+        "created_at": TIME,
+        "started_at": TIME,
+        "finished_at": TIME,
+    },
+}  # fmt: skip
+EXAMPLE = OpenApiExample(
+    "A search for at most $5",
+    value={
+        "version": "support-v3", "eval_set": "support@3", "environment": "helpdesk@1", "server": "openai",
+        "model": "gpt-5", "most_calls": 300, "most_usd": 5,
+    },
+    request_only=True,
+)  # fmt: skip
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_prompt_searches_list", responses=described({200: page(SEARCH)}, 400),
+    parameters=[CURSOR, LIMIT], description="Prompt searches, the newest first, without their candidates.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_prompt_searches_start", request={JSON: json_schema(StartSearch)},
+    responses=described({201: SEARCH}, 400, 403, 404, 409, 413), examples=[EXAMPLE],
+    description="Queues a search; read it until its state is final. It needs a reviewed reward, as training does: 409 says what "
+    "is missing.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def collection(request: Request) -> Response:
+    if request.method == "GET":
+        return listed(request, _searches(request), as_json)
+    _writes(request)
+    asked = form_of(request, StartSearch)
+    config = {name: value for name in CONFIG if (value := getattr(asked, name)) is not UNSET}
+    try:
+        search = actions.submit_search(
+            project=request.auth.project,
+            version=find_version(request, asked.version),
+            eval_set=find_set(request, asked.eval_set),
+            environment=find_environment(request, asked.environment),
+            server=_server(request, asked.server),
+            model=asked.model,
+            engine=asked.engine,
+            config=config,
+            seed=asked.seed,
+            by=request.auth.created_by,
+        )
+    except (TrainingError, TrainingLocked) as error:
+        record_refusal(request.auth.project, error, by=request.auth)
+        return Response({"detail": str(error)}, status=409)
+    return Response(as_json(request, search), status=201)
+
+
+@extend_schema(
+    operation_id="v1_prompt_searches_read", responses=described({200: SEARCH}, 404),
+    description="State, progress, what was used, and the candidates with their scores.",
+)  # fmt: skip
+@api_view(["GET"])
+def item(request: Request, pk: UUID) -> Response:
+    search = _search(request, pk)
+    rows = [candidate_json(row) for row in search.candidates.all()[:SHOWN_CANDIDATES]]
+    return Response(as_json(request, search) | {"candidates": rows})
+
+
+@extend_schema(
+    operation_id="v1_prompt_searches_cancel", request=None, responses=described({200: SEARCH}, 403, 404, 409),
+    description="Stops a search; its candidates so far are kept.",
+)  # fmt: skip
+@api_view(["POST"])
+def cancel(request: Request, pk: UUID) -> Response:
+    search = _search(request, pk)
+    _writes(request)
+    if not jobs.cancel(search, by=request.auth.created_by):
+        return Response({"detail": "This search has already finished."}, status=409)
+    return Response(as_json(request, _search(request, pk)))
+
+
+@extend_schema(
+    operation_id="v1_prompt_searches_resume", request=None, responses=described({200: SEARCH}, 403, 404, 409),
+    description="Queues a failed or cancelled search again. Nothing that was asked before is asked again.",
+)  # fmt: skip
+@api_view(["POST"])
+def resume(request: Request, pk: UUID) -> Response:
+    search = _search(request, pk)
+    _writes(request)
+    try:
+        actions.resume(search=search, by=request.auth.created_by)
+    except (TrainingError, TrainingLocked) as error:
+        return Response({"detail": str(error)}, status=409)
+    return Response(as_json(request, _search(request, pk)))
+
+
+def _searches(request: Request) -> Any:
+    rows = PromptSearch.objects.filter(project=request.auth.project)
+    return rows.select_related("project", "version", "model_version", "dataset__eval_set", "environment")
+
+
+def _search(request: Request, pk: UUID) -> PromptSearch:
+    found = _searches(request).filter(pk=pk).first()
+    if found is None:
+        raise NotFound("No prompt search of this project has this id.")
+    return found
+
+
+def _server(request: Request, name: str) -> Server:
+    found = Server.objects.filter(project=request.auth.project, name=name.replace("\x00", "")).first()
+    if found is None:
+        raise NotFound("This project has no server of this name (`server`).")
+    return found
+
+
+def _writes(request: Request) -> None:
+    """Raises PermissionDenied where whoever made the key is no longer a member who may write."""
+    try:
+        get_membership(request.auth.created_by, request.auth.project.slug, Role.MEMBER)
+    except Http404 as error:
+        raise PermissionDenied("Whoever created this API key is no longer a member of the project.") from error
+
+
+def as_json(request: Request, search: PromptSearch) -> dict[str, Any]:
+    spec, result = search.spec, search.result
+    return {
+        "id": str(search.pk),
+        "name": search.name,
+        "state": search.state,
+        "version": str(search.version),
+        "eval_set": str(search.dataset.eval_set),
+        "environment": str(search.environment),
+        "server": spec["reflecting"]["server_name"],
+        "model": spec["reflecting"]["model"],
+        "config": spec["config"],
+        "seed": spec["seed"],
+        "done": search.done,
+        "total": search.total,
+        "label": search.label,
+        "error": search.error,
+        "used": search.used,
+        "start_score": result.get("start_score"),
+        "score": result.get("score"),
+        "stopped": result.get("stopped") or "",
+        "model_version": str(search.model_version) if search.model_version else None,
+        "url": request.build_absolute_uri(reverse("training:search", args=[search.project.slug, search.pk])),
+        "created_at": search.created_at,
+        "started_at": search.started_at,
+        "finished_at": search.finished_at,
+    }
+
+
+def candidate_json(candidate: PromptCandidate) -> dict[str, Any]:
+    names = ("number", "parent", "state", "prompt", "score", "before", "after", "calls", "usd")
+    return {name: getattr(candidate, name) for name in names}

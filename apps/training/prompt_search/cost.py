@@ -1,0 +1,57 @@
+"""What a prompt search may cost, before it is started. Pure: no Django."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RECORD_TOKENS = 800  # of one example of a failure, as the reflecting model is shown it: rather many
+PROPOSAL_TOKENS = 800  # of a proposal: rather many
+PROPOSALS, MINIBATCH = 20, 3  # of a search whose settings nobody has changed
+
+
+@dataclass(frozen=True)
+class Size:
+    """Tasks, samples of each, proposals at most, training tasks that one proposal is made from."""
+
+    validation: int
+    samples: int = 1
+    proposals: int = PROPOSALS
+    minibatch: int = MINIBATCH
+
+    @property
+    def first_calls(self) -> int:
+        """Samples until one proposal has been tried: the start on validation, then the parent and the child on training tasks."""
+        return self.samples * (self.validation + 2 * self.minibatch)
+
+    @property
+    def calls(self) -> int:
+        """Samples at most: every proposal is kept, and so is scored on all of validation."""
+        return self.samples * (self.validation + self.proposals * (2 * self.minibatch + self.validation))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """`usd` is None where a price is not known."""
+
+    calls: int
+    tokens: int
+    usd: float | None
+
+
+def expected(
+    size: Size,
+    *,
+    tokens: tuple[float, float],
+    price: tuple[float, float] | None,
+    reflecting: tuple[float, float] | None = None,
+    most_calls: int | None = None,
+) -> Cost:
+    """Tasks × samples × candidates × price, at most. `tokens` of a question and an answer of the agent; prices are in USD for a
+    million of them, (0, 0) in process."""
+    calls = min(size.calls, most_calls or size.calls)
+    asked, answered = size.proposals * size.minibatch * RECORD_TOKENS, size.proposals * PROPOSAL_TOKENS
+    usd = None
+    if price is not None and reflecting is not None:
+        agent = calls * (tokens[0] * price[0] + tokens[1] * price[1])
+        usd = (agent + asked * reflecting[0] + answered * reflecting[1]) / 1e6
+    return Cost(calls, round(calls * sum(tokens)) + asked + answered, usd)

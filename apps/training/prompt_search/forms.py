@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from apps.core.forms import PlainForm
+from apps.core.models import Project
+from apps.evals.models import EvalSetState
+from apps.registry import engines
+from apps.registry.models import ModelKind, Server
+
+MOST_CALLS = 300
+
+
+class SearchForm(PlainForm):
+    """A search's settings; what is offered is the project's own."""
+
+    version = forms.ModelChoiceField(
+        None, label="Improve the prompt of", help_text="A model, or a prompt version of one"
+    )
+    eval_set = forms.ModelChoiceField(
+        None, label="Tasks", help_text="Proposals come from its training tasks, its validation tasks select"
+    )
+    environment = forms.ModelChoiceField(
+        None,
+        help_text="Its verifier scores; where the version has no prompt, the search starts with this environment's",
+    )
+    engine = forms.ChoiceField(label="The agent runs", required=False)
+    server = forms.ModelChoiceField(
+        None, label="Proposals by", help_text="The server whose model reads the failures and writes prompts"
+    )
+    model = forms.CharField(
+        label="Its model", max_length=200, help_text="A large model writes better prompts than the agent's own"
+    )
+    most_calls = forms.IntegerField(
+        label="Calls of the agent, at most", min_value=1, max_value=1_000_000, initial=MOST_CALLS
+    )
+    most_usd = forms.FloatField(
+        label="US dollars, at most",
+        min_value=0.01,
+        max_value=1e6,
+        required=False,
+        help_text="For agent and proposals together; empty is no limit",
+    )
+    most_tokens = forms.IntegerField(label="Tokens, at most", min_value=1, max_value=2**31 - 1, required=False)
+    most_proposals = forms.IntegerField(label="Proposals, at most", min_value=1, max_value=1000, initial=20)
+    samples_per_task = forms.IntegerField(min_value=1, max_value=64, initial=1)
+    minibatch = forms.IntegerField(label="Training tasks per proposal", min_value=1, max_value=20, initial=3)
+    score = forms.ChoiceField(choices=[("success", "Success"), ("reward", "Reward")], label="Score by")
+    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, initial=0)
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["version"].queryset = project.model_versions.run_here()
+        self.fields["eval_set"].queryset = project.eval_sets.filter(state=EvalSetState.FROZEN)
+        self.fields["environment"].queryset = project.environments.select_related("verifier")
+        self.fields["server"].queryset = servers = Server.objects.filter(project=project)
+        self.fields["engine"].choices = engines.choices(project)
+        for name in ("version", "eval_set", "environment", "server"):
+            self.fields[name].empty_label = None
+        served = project.model_versions.filter(kind=ModelKind.ENDPOINT, server__in=servers[:1]).first()
+        self.fields["model"].initial = served.served_as if served else ""
+
+    def wanted(self) -> dict[str, Any]:
+        """The arguments of `submit_search`."""
+        data = self.cleaned_data
+        names = ("version", "eval_set", "environment", "server", "model", "seed")
+        config = ("most_calls", "most_proposals", "samples_per_task", "minibatch", "score")
+        limits = {name: data[name] for name in ("most_usd", "most_tokens") if data[name]}
+        return {name: data[name] for name in names} | {
+            "engine": data["engine"] or engines.AUTO,
+            "config": {name: data[name] for name in config} | limits,
+        }

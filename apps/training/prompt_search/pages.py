@@ -1,0 +1,158 @@
+"""The pages of prompt searches: all of them, a new one, one with its candidates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core import jobs
+from apps.core.access import project_view
+from apps.core.charts import lines
+from apps.core.diffing import changed_lines
+from apps.core.models import JobLog, Project, Role
+from apps.core.paging import page_of
+from apps.evals.actions import HoldoutLeak
+from apps.evals.holdout.view_log import record_refusal
+from apps.registry.actions import ModelError
+from apps.registry.engines import in_words
+from apps.reviews.actions import TrainingLocked
+from apps.training.actions import TrainingError
+from apps.training.models import PromptCandidate, PromptSearch
+from apps.training.prompt_search import actions
+from apps.training.prompt_search.forms import SearchForm
+from apps.training.prompt_search.job import save_prompt
+from workers.lib.typed import FormError
+
+MOST_POINTS = 2_000
+NEEDS = {
+    "version": ("a model version", "registry:register"),
+    "eval_set": ("a frozen eval set", "evals:list"),
+    "environment": ("an environment", "environments:list"),
+    "server": ("a server whose model writes proposals", "registry:servers"),
+}
+
+
+def _searches(project: Project) -> QuerySet[PromptSearch]:
+    return PromptSearch.objects.filter(project=project).select_related(
+        "version", "model_version", "dataset__eval_set", "environment__verifier", "created_by", "project"
+    )
+
+
+@project_view()
+def listing(request: HttpRequest, project: Project) -> HttpResponse:
+    return render(request, "training/prompt_search/list.html", {"page": page_of(request, _searches(project))})
+
+
+@project_view(Role.MEMBER)
+def new(request: HttpRequest, project: Project) -> HttpResponse:
+    form = SearchForm(project, request.POST or None, initial=_initial(request))
+    if request.method == "POST" and form.is_valid():
+        try:
+            search = actions.submit_search(project=project, by=request.user, **form.wanted())
+        except (TrainingError, TrainingLocked) as error:
+            record_refusal(project, error, by=request.user)
+            form.add_error(None, str(error))
+        else:
+            return redirect("training:search", project.slug, search.pk)
+    missing = [words for name, words in NEEDS.items() if not form.fields[name].queryset.exists()]
+    context = {"form": form, "missing": missing, "absent": "" if actions.is_installed() else actions.ABSENT}
+    return render(request, "training/prompt_search/new.html", context)
+
+
+def _initial(request: HttpRequest) -> dict[str, str]:
+    """What the advisor's link names."""
+    return {name: request.GET[name] for name in ("version", "eval_set", "environment") if request.GET.get(name)}
+
+
+@project_view()
+def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    search = get_object_or_404(_searches(project), pk=pk)
+    resumable = search.state in actions.RESUMABLE
+    context = live(request, search) | {
+        "resumable": resumable,
+        "engine": in_words(search.spec["engine"], search.version),
+    }
+    return render(request, "training/prompt_search/detail.html", context)
+
+
+@project_view()
+def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """The fragment that a running search's page asks for; when it has ended the whole page is loaded again."""
+    search = get_object_or_404(_searches(project), pk=pk)
+    response = render(request, "training/prompt_search/_status.html", live(request, search))
+    if not search.is_active:
+        response["HX-Refresh"] = "true"
+    return response
+
+
+def live(request: HttpRequest, search: PromptSearch) -> dict[str, Any]:
+    page = page_of(request, search.candidates.order_by("-number"), 20)
+    rows = list(page.object_list)
+    parents = search.candidates.filter(number__in={row.parent for row in rows if row.parent is not None})
+    prompts = dict(parents.values_list("number", "prompt"))
+    for row in rows:
+        row.lines = list(changed_lines(prompts.get(row.parent, "").splitlines(), row.prompt.splitlines()))
+    page.object_list = rows
+    scored = search.candidates.exclude(state=PromptCandidate.State.REJECTED)
+    points = [point for point in scored.values_list("calls", "score", "number")[:MOST_POINTS] if point[1] is not None]
+    best = max(points, key=lambda point: (point[1], -point[2]), default=None)
+    return {
+        "search": search,
+        "run": search,
+        "page": page,
+        "figure": _curve(points) if len(points) > 1 else None,
+        "start": next((point for point in points if not point[2]), None),
+        "best": best,
+        "logs": JobLog.objects.filter(job=search.pk).order_by("-pk")[:30],
+    }
+
+
+def _curve(points: list[tuple[int, float, int]]) -> dict:
+    calls, scores = [point[0] for point in points], [point[1] for point in points]
+    best = [max(scores[: at + 1]) for at in range(len(scores))]
+    series = {"best so far": (calls, best), "candidate": (calls, scores)}
+    return lines(series, "Score on validation by calls of the agent", x="calls", y="score")
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    search = get_object_or_404(PromptSearch, project=project, pk=pk)
+    if jobs.cancel(search, by=request.user):
+        messages.info(request, "Stopping. What was asked is kept, and any candidate can be saved.")
+    else:
+        messages.info(request, "This search has already finished.")
+    return redirect("training:search", project.slug, pk)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    search = get_object_or_404(_searches(project), pk=pk)
+    try:
+        actions.resume(search=search, by=request.user)
+        messages.success(request, "Queued again; nothing that was asked before is asked again.")
+    except (TrainingError, TrainingLocked) as error:
+        messages.error(request, str(error))
+    return redirect("training:search", project.slug, pk)
+
+
+@require_POST
+@project_view(Role.MEMBER)
+def save(request: HttpRequest, project: Project, pk: str, number: int) -> HttpResponse:
+    """One candidate as a prompt version, also of a search that was stopped."""
+    search = get_object_or_404(_searches(project), pk=pk)
+    candidate = get_object_or_404(search.candidates, number=number)
+    try:
+        version = save_prompt(search, candidate.prompt, number=candidate.number, by=request.user)
+    except (HoldoutLeak, ModelError, FormError) as error:
+        record_refusal(project, error, by=request.user)
+        messages.error(request, str(error))
+        return redirect("training:search", project.slug, pk)
+    messages.success(request, f"Saved as {version}. Evaluate it on a hold-out next.")
+    return redirect("promotion:model", project.slug, version.pk)

@@ -1,0 +1,155 @@
+"""From bytes to JSON values that can be kept: decoded, one row of a batch after the other, and cleaned. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import re2
+
+MAX_DEPTH = 60
+
+
+def _pattern(text: str) -> Any:
+    """For bytes as they are. RE2 is ten times as quick here as Python's own."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    return re2.compile(text.encode(), options)
+
+
+# NUL, surrogates, numbers beyond 64 bits: what the quick decoder would let through or cannot hold.
+SUSPICIOUS = _pattern(r"\\u(?:0000|[dD][89a-fA-F])|[0-9]{18}|\x00")
+
+
+class RowError(Exception):
+    """A row that is not of the form. `path` is where, `error` is what."""
+
+    def __init__(self, path: str, error: str) -> None:
+        super().__init__(f"{path}: {error}" if path else error)
+        self.path, self.error = path, error
+
+
+@dataclass(slots=True)
+class Decoded:
+    """JSON that has no character, number or NaN that cannot be kept: it needs no cleaning."""
+
+    value: Any
+
+
+class Cleaner:
+    """Makes values such as PostgreSQL and UTF-8 can keep, and notes what it mended."""
+
+    def __init__(self) -> None:
+        self.warnings: list[dict] = []
+
+    def clean(self, value: Any, path: str = "", depth: int = 0) -> Any:
+        """The value without NUL and lone surrogates. Raises RowError for NaN, giant numbers and depth."""
+        if depth > MAX_DEPTH:
+            raise RowError(path, f"nested deeper than {MAX_DEPTH} levels")
+        if isinstance(value, str):
+            return self._text(value, path)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RowError(path, "NaN and infinity are not JSON numbers")
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**30:
+            raise RowError(path, "number out of range")
+        if isinstance(value, list | tuple):
+            return [self.clean(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        if isinstance(value, dict):
+            return {
+                self._text(str(key), path): self.clean(item, f"{path}.{key}" if path else str(key), depth + 1)
+                for key, item in value.items()
+            }
+        return value
+
+    def _text(self, value: str, path: str) -> str:
+        if "\x00" not in value and value.isascii():
+            return value
+        mended = value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+        if mended != value:
+            self.warnings.append(
+                {
+                    "path": printable(path),
+                    "warning": "a character that is not valid text (NUL or half a surrogate pair) was replaced",
+                }
+            )
+        return mended
+
+
+def printable(path: str) -> str:
+    return path.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")[:200]
+
+
+def clean(value: Any) -> Any:
+    """See Cleaner.clean."""
+    return Cleaner().clean(value)
+
+
+def deeper(value: Any, levels: int) -> bool:
+    """Whether containers are nested deeper than that, level by level."""
+    layer = [value] if type(value) in (dict, list) else []
+    for _ in range(levels + 1):
+        if not layer:
+            return False
+        layer = [
+            item
+            for container in layer
+            for item in (container.values() if type(container) is dict else container)
+            if type(item) is dict or type(item) is list
+        ]
+    return bool(layer)
+
+
+def loads(body: bytes | bytearray) -> Any:
+    """JSON, strictly. Raises RowError."""
+    try:
+        return json.loads(body, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise RowError("", f"not JSON: {error}") from error
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def decode(body: Any) -> Decoded | Any:
+    """One JSON value: quickly where nothing in it can be wrong, else with Python's parser. Raises RowError."""
+    if not SUSPICIOUS.search(body):
+        try:
+            return Decoded(msgspec.json.decode(body))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            pass  # the slow way says what is wrong
+    return loads(bytes(body))
+
+
+def split(body: bytes | bytearray, ndjson: bool) -> list[memoryview]:
+    """The undecoded rows of a batch: of a JSON array, or one a line. Raises RowError where the array is broken."""
+    if not ndjson and next((byte for byte in body if byte not in b" \t\r\n"), None) == ord("["):
+        try:
+            return [memoryview(raw) for raw in msgspec.json.decode(body, type=list[msgspec.Raw])]
+        except (msgspec.DecodeError, RecursionError):
+            # Half a surrogate pair in one row, which the quick decoder refuses, must not cost the others.
+            return [memoryview(json.dumps(item).encode()) for item in loads(body)]
+    return list(_lines(body))
+
+
+def _lines(body: bytes | bytearray) -> Iterator[memoryview]:
+    view, start = memoryview(body), 0
+    while start < len(body):
+        end = body.find(b"\n", start)
+        end = len(body) if end < 0 else end
+        if body[start:end].strip():
+            yield view[start:end]
+        start = end + 1
+
+
+def decoded(parts: Iterable[memoryview]) -> Iterator[Any]:
+    """Each part decoded when its turn comes; a broken one is yielded as its RowError."""
+    for part in parts:
+        try:
+            yield decode(part)
+        except RowError as error:
+            yield error

@@ -1,0 +1,153 @@
+"""The messages of a run: those of the agent's own model calls, with what its tools answered in their places. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apps.trajectories.otlp.conventions import Reading, values_of
+from apps.trajectories.otlp.runs import Group, Node
+from apps.trajectories.otlp.threads import Thread, chain, print_of
+from workers.lib.messages import PROMPT_ROLES, Message
+
+
+class Conversation:
+    """The messages of the run, and where in them each span has its say."""
+
+    def __init__(self, group: Group, main: Thread | None) -> None:
+        self.index: dict[str, int] = {}
+        self.messages: list[Message] = list(main.messages) if main else []
+        calls = main.calls if main else []
+        answers = {call.message_index: call.span.span_id for call in calls if call.message_index is not None}
+        self._add_outer(group)
+        self.captured = bool(self.messages)
+        if not self.captured:
+            self.messages = [{"role": "user", "content": None}]
+        self._add_replies([node for node in group.nodes if node.reading.kind == "tool"], answers)
+
+    def _add_outer(self, group: Group) -> None:
+        """Takes the agent's account where there is none, or where it begins with ours and knows more."""
+        body = _body(self.messages)
+        ours = chain(b"", [print_of(message) for message in body])[-1]
+        for node in _outermost(group, bool(body)):
+            reading = node.reading
+            found = _together(reading.input, reading.output)
+            if not found and not body and reading.kind != "tool":
+                found = _together(*values_of(node.span))
+            theirs = chain(b"", [print_of(message) for message in _body(found)])
+            if found and (not body or (len(theirs) - 1 > len(body) and theirs[len(body)] == ours)):
+                lead = self.messages[: len(self.messages) - len(body)]
+                self.messages = [*lead, *_body(found)] if lead else found
+                return
+
+    def _add_replies(self, tools: list[Node], answers: dict[int, str]) -> None:
+        """Puts what tools answered after the calls that nothing answered, and notes where every span speaks."""
+        spare = _Tools(tools)
+        if tools and not any(message.get("tool_calls") for message in self.messages):
+            self._add_calls(tools, answers)
+        replied = {m.get("tool_call_id") for m in self.messages if m["role"] == "tool"}
+        built: list[Message] = []
+        waiting: list[dict] = []
+        unnamed = 0
+        for position, message in enumerate([*self.messages, None]):
+            if message is None or message["role"] != "tool":
+                self._answer(waiting, unnamed, replied, spare, built)
+                waiting, unnamed = [], 0
+            if message is None:
+                break
+            if position in answers:
+                self.index[answers[position]] = len(built)
+            if message["role"] == "tool":
+                call = next((c for c in waiting if c.get("id") == message.get("tool_call_id")), None)
+                node = spare.take(call) if call else None
+                if node is not None:
+                    self.index[node.span.span_id] = len(built)
+                unnamed += "tool_call_id" not in message
+            waiting += message.get("tool_calls") or ()
+            built.append(message)
+        self.messages = built
+
+    def _answer(self, calls: list[dict], unnamed: int, replied: set, spare: _Tools, built: list[Message]) -> None:
+        for call in calls[unnamed:]:
+            if call.get("id") in replied and call.get("id") is not None:
+                continue
+            node = spare.take(call)
+            if node is not None:
+                self.index[node.span.span_id] = len(built)
+                built.append(_reply(call, node.reading))
+
+    def _add_calls(self, tools: list[Node], answers: dict[int, str]) -> None:
+        """Tool spans where no message names a call (content is not captured, or the agent calls tools itself)."""
+        found = [message for node in tools for message in _call_and_reply(node)]
+        last = len(self.messages) - 1
+        if self.messages and self.messages[last]["role"] == "assistant":
+            self.messages[last:last] = found
+            if last in answers:
+                answers[last + len(found)] = answers.pop(last)
+        else:
+            self.messages += found
+
+
+class _Tools:
+    """Tool spans, each to be taken once: by the call's id, else the first of that name."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.by_id: dict[str, list[Node]] = {}
+        self.by_name: dict[str, list[Node]] = {}
+        for node in reversed(nodes):
+            if node.reading.tool_call_id:
+                self.by_id.setdefault(node.reading.tool_call_id, []).append(node)
+            else:
+                self.by_name.setdefault(node.reading.tool_name, []).append(node)
+
+    def take(self, call: dict) -> Node | None:
+        for found in (self.by_id.get(call.get("id") or ""), self.by_name.get(call["function"]["name"])):
+            if found:
+                return found.pop()
+        return None
+
+
+def _outermost(group: Group, known: bool) -> list[Node]:
+    """The spans that may tell the whole run: agents from the outside in, then the roots if nothing is known."""
+    agents = [node for node in group.nodes if node.reading.kind == "agent" and not node.in_tool]
+    roots = [node for node in group.nodes if node.parent is None and node.reading.kind not in ("agent", "model")]
+    return agents if known else agents + roots
+
+
+def _body(messages: list[Message]) -> list[Message]:
+    lead = next((i for i, message in enumerate(messages) if message["role"] not in PROMPT_ROLES), len(messages))
+    return messages[lead:]
+
+
+def _together(given: list[Message], answer: list[Message]) -> list[Message]:
+    """Input and output, where the output may repeat the input."""
+    if not given or not answer:
+        return given or answer
+    prints = [print_of(message) for message in given]
+    repeats = [print_of(message) for message in answer[: len(given)]] == prints
+    return answer if repeats else given + answer
+
+
+def _reply(call: dict, reading: Reading) -> Message:
+    reply: Message = {"role": "tool", "content": _tool_answer(reading), "name": call["function"]["name"]}
+    if "id" in call:
+        reply["tool_call_id"] = call["id"]
+    return reply
+
+
+def _tool_answer(reading: Reading) -> str | None:
+    """What the tool answered; where it failed without an answer, its error."""
+    if reading.tool_result is None and reading.error is not None:
+        return reading.error.text
+    return reading.tool_result
+
+
+def _call_and_reply(node: Node) -> list[Message]:
+    reading = node.reading
+    arguments = reading.tool_arguments
+    call: dict[str, Any] = {
+        "id": reading.tool_call_id or node.span.span_id,
+        "type": "function",
+        "function": {"name": reading.tool_name or "tool", "arguments": arguments or "{}"},
+    }
+    reading.tool_call_id = call["id"]
+    return [{"role": "assistant", "content": None, "tool_calls": [call]}, _reply(call, reading)]

@@ -1,0 +1,177 @@
+"""Writes of floor 2: webhooks are made and changed by admins, events are announced by whoever makes them happen."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery import current_app
+from django.conf import settings
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import transaction
+from django.db.models.functions import Now
+from django.utils import timezone
+from kombu.exceptions import OperationalError as BrokerError
+
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.webhooks import signing
+from apps.webhooks.models import TEST, Delivery, DeliveryState, Event, Webhook
+from workers.lib.outgoing import RefusedAddress, check_url
+
+log = logging.getLogger(__name__)
+MOST = 20  # webhooks of a project
+OLD_SECRET_FOR = timedelta(hours=24)
+SEND = "webhooks.send_due"
+DISABLED = "The webhook was disabled before this was delivered."
+
+
+class WebhookError(Exception):
+    """Something that may not be done; a sentence for the screen. `field`: what it is about."""
+
+    def __init__(self, sentence: str, field: str = "") -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
+def announce(*, project: Project, event: Event, subject: str, data: dict[str, Any]) -> int:
+    """Queues an event for every webhook that is told of it, in the caller's transaction: what is committed is delivered.
+
+    `data` holds ids, names, verdicts and numbers, never what is held out. Says how many webhooks there are.
+    """
+    hooks = list(Webhook.objects.filter(project=project).told_of(event))
+    if hooks:
+        body = _body(event, {"project": project.slug} | data)
+        Delivery.objects.bulk_create(
+            Delivery(webhook=hook, event=event, subject=subject[:200], body=body) for hook in hooks
+        )
+        transaction.on_commit(wake)
+    return len(hooks)
+
+
+def _body(event: str, data: dict[str, Any]) -> str:
+    """Minified JSON: what is signed is what is sent, byte for byte."""
+    content = {"type": event, "timestamp": timezone.now(), "data": data}
+    return json.dumps(content, cls=DjangoJSONEncoder, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def wake() -> None:
+    """Has a worker send what is due. Where the broker is away, beat does within seconds after it is back."""
+    try:
+        current_app.send_task(SEND, retry=False, expires=60)
+    except (BrokerError, OSError) as error:
+        log.warning("Webhooks wait for the broker: %s", error)
+
+
+def checked_url(url: str) -> str:
+    """The address as it is stored. Raises WebhookError where this installation may not call it."""
+    try:
+        return str(check_url(url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS))
+    except RefusedAddress as error:
+        raise WebhookError(str(error), "url") from error
+
+
+@transaction.atomic
+def create_webhook(
+    *, project: Project, url: str, events: Iterable[str], by: Any, description: str = ""
+) -> tuple[Webhook, str]:
+    """The webhook and its secret, which is shown once. Raises WebhookError."""
+    Project.objects.select_for_update().get(pk=project.pk)
+    if project.webhooks.count() >= MOST:
+        raise WebhookError(f"{project} has {MOST} webhooks, which is the most. Delete one first.")
+    made = signing.new_secret()
+    hook = Webhook.objects.create(
+        project=project, url=checked_url(url), description=description, events=_ordered(events), created_by=by,
+        salt=made.salt, fingerprint=made.fingerprint,
+    )  # fmt: skip
+    _audit("created", hook, by, events=hook.events)
+    return hook, made.secret
+
+
+def _ordered(events: Iterable[str]) -> list[str]:
+    return [event for event in Event.values if event in set(events)]
+
+
+def _audit(what: str, hook: Webhook, by: Any, **detail: Any) -> None:
+    """With the host only: an address may carry a password of the receiver."""
+    audit(f"webhook.{what}", project=hook.project, by=by, target=hook, host=urlsplit(hook.url).hostname, **detail)
+
+
+@transaction.atomic
+def edit_webhook(*, hook: Webhook, url: str, events: Iterable[str], description: str, by: Any) -> Webhook:
+    """Raises WebhookError."""
+    fields = {"url": checked_url(url), "events": _ordered(events), "description": description}
+    changed = sorted(name for name, value in fields.items() if getattr(hook, name) != value)
+    if "url" in changed:
+        fields |= {"failing_since": None}
+    for name, value in fields.items():
+        setattr(hook, name, value)
+    hook.save(update_fields=list(fields))
+    _audit("edited", hook, by, changed=changed)
+    return hook
+
+
+@transaction.atomic
+def delete_webhook(*, hook: Webhook, by: Any) -> None:
+    _audit("deleted", hook, by)
+    hook.delete()
+
+
+@transaction.atomic
+def rotate_secret(*, hook: Webhook, by: Any) -> str:
+    """A new secret, which is shown once. The old one signs, too, for a day, so that nothing is refused meanwhile."""
+    row = Webhook.objects.select_for_update().get(pk=hook.pk)
+    made = signing.new_secret()
+    row.old_salt, row.old_fingerprint, row.old_until = row.salt, row.fingerprint, timezone.now() + OLD_SECRET_FOR
+    row.salt, row.fingerprint = made.salt, made.fingerprint
+    row.save(update_fields=["salt", "fingerprint", "old_salt", "old_fingerprint", "old_until"])
+    _audit("secret_rotated", row, by)
+    return made.secret
+
+
+@transaction.atomic
+def disable(*, hook: Webhook, by: Any, reason: str = "") -> bool:
+    """What still waits has failed, and can be sent again. `reason`: why it was disabled by itself. False if it was already."""
+    done = Webhook.objects.enabled().filter(pk=hook.pk).update(disabled_at=Now(), disabled_reason=reason[:300])
+    if done:
+        waiting = Delivery.objects.filter(webhook=hook, state=DeliveryState.WAITING)
+        waiting.update(state=DeliveryState.FAILED, finished_at=Now())
+        _audit("disabled", hook, by, reason=reason)
+    return bool(done)
+
+
+@transaction.atomic
+def enable(*, hook: Webhook, by: Any) -> bool:
+    done = Webhook.objects.filter(pk=hook.pk, disabled_at__isnull=False).update(
+        disabled_at=None, disabled_reason="", failing_since=None
+    )
+    if done:
+        _audit("enabled", hook, by)
+    return bool(done)
+
+
+@transaction.atomic
+def send_test(*, hook: Webhook, by: Any) -> Delivery:
+    """A test event, tried once, also where the webhook is disabled."""
+    data = {"project": hook.project.slug, "webhook": str(hook.pk), "sent_by": by.get_username() if by else None}
+    row = Delivery.objects.create(webhook=hook, event=TEST, subject="test event", body=_body(TEST, data))
+    _audit("tested", hook, by)
+    transaction.on_commit(wake)
+    return row
+
+
+@transaction.atomic
+def send_again(*, delivery: Delivery, by: Any) -> None:
+    """Queues a delivery that has ended with all its tries, under its old id. Raises WebhookError."""
+    hook = Webhook.objects.select_for_update().get(pk=delivery.webhook_id)
+    if hook.disabled_at and delivery.event != TEST:
+        raise WebhookError("The webhook is disabled. Enable it first.")
+    ended = Delivery.objects.filter(pk=delivery.pk).exclude(state=DeliveryState.WAITING)
+    if not ended.update(state=DeliveryState.WAITING, finished_at=None, tries=0, due_at=Now()):
+        raise WebhookError("This delivery is still being tried.")
+    _audit("sent_again", hook, by, delivery=str(delivery.pk), event=delivery.event)
+    transaction.on_commit(wake)

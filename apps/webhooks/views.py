@@ -1,0 +1,149 @@
+"""The pages of webhooks. For admins: an address may carry a password of its receiver."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.webhooks import actions
+from apps.webhooks.actions import WebhookError
+from apps.webhooks.forms import WebhookForm
+from apps.webhooks.models import TEST, Delivery, DeliveryState, Event, Webhook
+from apps.webhooks.sending import request_headers
+
+ROWS = 30
+
+
+def _hook(project: Project, pk: UUID) -> Webhook:
+    return get_object_or_404(Webhook.objects.select_related("project", "created_by"), project=project, pk=pk)
+
+
+@project_view(Role.ADMIN)
+def listing(request: HttpRequest, project: Project) -> HttpResponse:
+    """All webhooks; a POST adds one, whose secret is shown on its page once."""
+    form = WebhookForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            hook, secret = actions.create_webhook(project=project, by=request.user, **form.cleaned_data)
+        except WebhookError as error:
+            form.add_error(error.field or None, str(error))
+        else:
+            request.session["new_secret"] = [str(hook.pk), secret]
+            return redirect("webhooks:detail", project.slug, hook.pk)
+    hooks = project.webhooks.all()
+    disabled = [hook for hook in hooks if hook.disabled_reason]
+    return render(request, "webhooks/list.html", {"hooks": hooks, "disabled": disabled, "form": form})
+
+
+@project_view(Role.ADMIN)
+def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    hook, shown = _hook(project, pk), None
+    if (made := request.session.get("new_secret")) and made[0] == str(hook.pk):
+        shown = request.session.pop("new_secret")[1]
+    context = {"hook": hook, "secret": shown, "events": dict(Event.choices)} | _log(request, hook)
+    return render(request, "webhooks/detail.html", context)
+
+
+@project_view(Role.ADMIN)
+def log(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    """The fragment that asks for itself while something waits."""
+    hook = _hook(project, pk)
+    return render(request, "webhooks/_log.html", {"hook": hook} | _log(request, hook))
+
+
+def _log(request: HttpRequest, hook: Webhook) -> dict[str, Any]:
+    rows = hook.deliveries.defer("body")
+    state, event = request.GET.get("state"), request.GET.get("event")
+    if state in DeliveryState.values:
+        rows = rows.filter(state=state)
+    if event in (*Event.values, TEST):
+        rows = rows.filter(event=event)
+    page = page_of(request, rows, ROWS)
+    return {
+        "page": page,
+        "states": DeliveryState.choices,
+        "kinds": [*Event.values, TEST],
+        "filtered": state in DeliveryState.values or event in (*Event.values, TEST),
+        "busy": any(row.state == DeliveryState.WAITING for row in page),
+    }
+
+
+@project_view(Role.ADMIN)
+def edit(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    hook = _hook(project, pk)
+    initial = {"url": hook.url, "description": hook.description, "events": hook.events}
+    form = WebhookForm(request.POST or None, initial=initial)
+    if request.method == "POST" and form.is_valid():
+        try:
+            actions.edit_webhook(hook=hook, by=request.user, **form.cleaned_data)
+        except WebhookError as error:
+            form.add_error(error.field or None, str(error))
+        else:
+            return redirect("webhooks:detail", project.slug, hook.pk)
+    return render(request, "webhooks/edit.html", {"hook": hook, "form": form})
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def delete(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    hook = _hook(project, pk)
+    actions.delete_webhook(hook=hook, by=request.user)
+    messages.success(request, f"The webhook “{hook}” and its log are deleted.")
+    return redirect("webhooks:list", project.slug)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def switch(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    hook = _hook(project, pk)
+    if hook.disabled_at:
+        actions.enable(hook=hook, by=request.user)
+    else:
+        actions.disable(hook=hook, by=request.user)
+    return redirect("webhooks:detail", project.slug, hook.pk)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def rotate(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    hook = _hook(project, pk)
+    request.session["new_secret"] = [str(hook.pk), actions.rotate_secret(hook=hook, by=request.user)]
+    return redirect("webhooks:detail", project.slug, hook.pk)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def test(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    hook = _hook(project, pk)
+    actions.send_test(hook=hook, by=request.user)
+    return redirect("webhooks:detail", project.slug, hook.pk)
+
+
+@project_view(Role.ADMIN)
+def delivery(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    row = _delivery(project, pk)
+    context = {"row": row, "hook": row.webhook, "attempts": row.attempts.all(), "headers": request_headers(row)}
+    return render(request, "webhooks/delivery.html", context)
+
+
+@require_POST
+@project_view(Role.ADMIN)
+def again(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    row = _delivery(project, pk)
+    try:
+        actions.send_again(delivery=row, by=request.user)
+    except WebhookError as error:
+        messages.error(request, str(error))
+    return redirect("webhooks:delivery", project.slug, row.pk)
+
+
+def _delivery(project: Project, pk: UUID) -> Delivery:
+    return get_object_or_404(Delivery.objects.select_related("webhook__project"), webhook__project=project, pk=pk)

@@ -1,0 +1,1 @@
+"""Attacks on the hold-out by somebody who had not read its code: `python -m bench.holdout_attacks`."""

@@ -1,0 +1,99 @@
+"""What an agent is given, what it gives back, and what an evaluation of it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """OpenAI chat messages to answer with these tools. `sample` is the number of the answer, from 0: a task is answered
+    several times."""
+
+    id: str
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    sample: int
+
+
+@dataclass
+class Answer:
+    """Of one kind: `output` and `tool_calls`, or `messages` (those that the agent added, or the whole conversation), or an
+    `error`. `latency_ms` is measured where it is not given."""
+
+    output: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    messages: list[Message] | None = None
+    error: str | None = None
+    latency_ms: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+    def as_row(self, task: Task) -> dict[str, Any]:
+        """The row that the API takes, without the fields that say nothing."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return {"task": task.id, "index": task.sample, **given}
+
+
+Given = Answer | str | Message | list[Message]
+Agent = Callable[[Task], Given | Awaitable[Given]]
+
+
+def answer_of(given: Any) -> Answer:
+    """An agent may give an Answer, a text, a message, or a list of messages. Raises TypeError for anything else."""
+    if isinstance(given, Answer):
+        return given
+    if isinstance(given, str):
+        return Answer(output=given)
+    if isinstance(given, dict) and "role" in given:
+        return Answer(messages=[given])
+    if isinstance(given, list) and all(isinstance(message, dict) for message in given):
+        return Answer(messages=given)
+    raise TypeError(
+        f"the agent returned {type(given).__name__}; return an Answer, a text, a message or a list of messages"
+    )
+
+
+def encoded(row: dict[str, Any], most: int) -> bytes:
+    """The row as one JSON line. What is not JSON, or larger than `most` bytes, becomes the agent's error."""
+    try:
+        line = json.dumps(row, allow_nan=False).encode()
+        if len(line) <= most:
+            return line
+        problem = f"the answer is {len(line):,} bytes; {most:,} is the most"
+    except (TypeError, ValueError, RecursionError) as error:
+        problem = f"the answer is not JSON: {error}"
+    return json.dumps({"task": row["task"], "index": row["index"], "error": problem[:500]}).encode()
+
+
+@dataclass
+class Result:
+    """An evaluation that has ended. `gate` is the gate's report against what is live, {} where it was not asked.
+
+    `verdict` is "promote", "reject" or "inconclusive"; None where the gate was not asked. `summary` is its reason.
+    """
+
+    run: dict[str, Any]
+    gate: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Rates and the mean reward as {mean, low, high, n}, with 95% intervals over tasks; see the API's schema."""
+        return self.run.get("metrics") or {}
+
+    @property
+    def url(self) -> str:
+        return self.gate.get("url") or self.run["url"]
+
+    @property
+    def verdict(self) -> str | None:
+        return (self.gate.get("verdict") or "inconclusive") if self.gate else None
+
+    @property
+    def summary(self) -> str:
+        return self.gate.get("summary") or self.run.get("label") or ""

@@ -1,0 +1,170 @@
+"""The parts of clients/python that need no server: retries, encoding, reports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
+
+import httpx
+import pytest
+from flywheel_eval import Answer, Api, FlywheelError, Result, Task, api
+from flywheel_eval.reporting import junit, markdown
+from flywheel_eval.types import answer_of, encoded
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        found.append(seconds)
+
+    monkeypatch.setattr(api.asyncio, "sleep", sleep)
+    return found
+
+
+def ask(handler: Handler, what: str = "run", *args: Any) -> Any:
+    async def program() -> Any:
+        async with Api("http://flywheel.test", "fw_key", transport=httpx.MockTransport(handler)) as client:
+            return await getattr(client, what)(*(args or ("1",)))
+
+    return asyncio.run(program())
+
+
+def in_turn(*responses: httpx.Response | Exception) -> Handler:
+    left = iter(responses)
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        found = next(left)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return handler
+
+
+def test_a_server_that_is_away_or_busy_is_asked_again(waited: list[float]) -> None:
+    busy = httpx.Response(429, headers={"Retry-After": "7"})
+    found = ask(
+        in_turn(
+            httpx.ConnectError("refused"),
+            httpx.Response(502),
+            busy,
+            httpx.ReadTimeout("x"),
+            httpx.Response(200, json={"a": 1}),
+        )
+    )
+    assert found == {"a": 1} and len(waited) == 4 and waited[2] == 7 and waited == sorted(waited[:2]) + waited[2:]
+
+
+def test_a_server_that_stays_away_ends_in_a_sentence(waited: list[float]) -> None:
+    def away(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(FlywheelError, match=r"does not answer \(ConnectError: refused\).*tried 7 times"):
+        ask(away)
+    assert len(waited) == 6
+
+
+@pytest.mark.parametrize(
+    ("response", "said"),
+    [
+        (httpx.Response(401, json={"detail": "This API key is unknown."}), "unknown"),
+        (httpx.Response(400, json={"path": "seed", "error": "must be at least 0"}), "seed must be at least 0"),
+        (httpx.Response(404, text="<html>"), "answered with 404"),
+        (httpx.Response(404, json=["x"]), "answered with 404"),
+        (httpx.Response(200, text="<html>"), "Is it a Flywheel server"),
+        (httpx.Response(200, json=[]), "Is it a Flywheel server"),
+    ],
+)
+def test_what_will_not_change_is_not_asked_again(waited: list[float], response: httpx.Response, said: str) -> None:
+    with pytest.raises(FlywheelError, match=said):
+        ask(in_turn(response))
+    assert not waited
+
+
+def test_a_batch_that_is_too_large_goes_in_halves_and_rejections_keep_their_places() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        lines = request.content.split(b"\n")
+        if len(lines) > 2:
+            return httpx.Response(413, json={"detail": "too large"})
+        bad = [{"index": at, "path": "task", "error": "no"} for at, line in enumerate(lines) if line == b"bad"]
+        return httpx.Response(
+            200, json={"accepted": len(lines) - len(bad), "duplicates": 0, "rejected": bad, "answers": {}}
+        )
+
+    done = ask(handler, "answer", "1", "v", [b"a", b"bad", b"b", b"c", b"bad"])
+    assert done["accepted"] == 3 and [row["index"] for row in done["rejected"]] == [1, 4]
+
+
+def test_the_key_never_leaves_for_an_address_that_is_none() -> None:
+    for url, key in (("flywheel.test", "k"), ("", "k"), ("http://x", ""), ("http://x", "k\n"), ("http://x", "ключ")):
+        with pytest.raises(FlywheelError):
+            Api(url, key)
+
+
+TASK = Task("t", [], [], 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "row"),
+    [
+        ("a", {"output": "a"}),
+        ("", {"output": ""}),
+        ({"role": "assistant", "content": "a"}, {"messages": [{"role": "assistant", "content": "a"}]}),
+        ([], {"messages": []}),
+        (Answer(error="x", input_tokens=0), {"error": "x", "input_tokens": 0}),
+    ],
+)
+def test_an_answer_of_each_form(given: Any, row: dict) -> None:
+    assert answer_of(given).as_row(TASK) == {"task": "t", "index": 1} | row
+
+
+@pytest.mark.parametrize("given", [None, 7, {"content": "a"}, ["a"], {1}])
+def test_what_is_no_answer(given: Any) -> None:
+    with pytest.raises(TypeError, match="return an Answer"):
+        answer_of(given)
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1}, b"x", "x" * 100, object()])
+def test_what_cannot_be_sent_becomes_an_error(value: Any) -> None:
+    sent = json.loads(encoded({"task": "t", "index": 0, "output": value}, 80))
+    assert sent["error"] and set(sent) == {"task", "index", "error"}
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert "error" in json.loads(encoded({"task": "t", "index": 0, "messages": deep}, 10**9))
+
+
+def result(**gate: Any) -> Result:
+    check = {"name": "success", "title": "Success | rate", "state": "worse", "required": True, "baseline": 0.5,
+             "candidate": 0.25, "difference": -0.25, "low": -0.3, "high": None, "n": 3, "sentence": "It fell\x08 <b>."}  # fmt: skip
+    run = {"id": "1", "eval_set": "support@3", "split": "holdout", "model_version": "a@1", "url": "http://x/run",
+           "metrics": {"success": {"mean": None, "low": None, "high": None, "n": 0}, "counts": {}}}  # fmt: skip
+    report = {
+        "verdict": "reject",
+        "summary": "Rejected: <script>*",
+        "checks": [check, check | {"required": False}],
+        "url": "http://x/r",
+    }
+    return Result(run, report | gate)
+
+
+def test_a_summary_makes_no_markup_of_what_it_is_given() -> None:
+    text = markdown(result())
+    assert "Success \\| rate" in text and "<script>" not in text and "-0.250" in text and "(not required)" in text
+    assert markdown(Result(result().run)).startswith("### a@1 on support@3 (holdout): evaluated")
+
+
+def test_junit_is_xml_whatever_it_is_given() -> None:
+    sample = {"key": "k\x00", "masked": False, "success": False, "details": ["\ud800", 7], "mask_reason": ""}
+    suite = ElementTree.fromstring(
+        junit(result(), [sample, sample | {"key": "m", "masked": True, "mask_reason": "x\x1b"}])
+    )
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "3", "1")
+    assert ElementTree.fromstring(junit(result(verdict=None))).get("skipped") == "1"

@@ -1,0 +1,254 @@
+"""Every page's address in a project that has something to show on each; routes without a page, by what they are instead."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.models import JobState, Project
+from apps.core.runner import complete, run
+from apps.core.runner import store as store_events
+from apps.evals import actions as evals
+from apps.evals.holdout.view_log import record_output_view
+from apps.evals.models import EvalRun, EvalSet, Split
+from apps.evals.submission import submit_eval
+from apps.evals.variants import batches
+from apps.failures.models import Failure, JudgeVerdict
+from apps.failures.reclassify import start as start_reclassification
+from apps.promotion.gate.policy import Policy
+from apps.promotion.policies import channel_of, save_policy
+from apps.prompts.models import Playground
+from apps.prompts.playground import Side
+from apps.prompts.playground import start as start_playground
+from apps.registry.actions import register_prompt
+from apps.reviews.actions import open_review
+from apps.reviews.models import ProbeRun
+from apps.reviews.rescoring import submit_probe
+from apps.training.models import PromptSearch
+from apps.trajectories.models import Arrival, Trace, Upload
+from apps.webhooks.actions import create_webhook, send_test
+from apps.webhooks.models import Event
+from apps.webhooks.sending import Outcome, claim, store
+from tests.e2e.seed import World, answer_all
+from tests.factories import (
+    candidate_event,
+    make_cluster,
+    make_endpoint,
+    make_measurement,
+    make_search,
+    make_server,
+    make_trajectory,
+    override,
+)
+from tests.test_access import task_import
+from workers.lib.prompts import from_harness
+
+STATIONS = {
+    "dashboard:home": "curl -X POST", "trajectories:list": "No trajectories yet", "trajectories:sessions": "No sessions",
+    "trajectories:arrivals": "Every batch is indexed", "failures:list": "No trajectories yet", "failures:triage": "Nothing left to triage",
+    "failures:clusters": "Nothing to cluster", "failures:measures": "No decisions yet", "failures:verdicts": "No verdicts yet",
+    "failures:reclassify": "Nothing is classified yet", "evals:list": "Nothing evaluated yet", "evals:compare": "Two evaluations needed",
+    "environments:list": "No environments yet", "reviews:list": "No verifiers yet", "training:list": "No runs yet",
+    "training:new": "Required before a run can start", "promotion:models": "No models yet",
+    "training:searches": "No prompt searches yet", "training:search_new": "Required before a search can start",
+    "promotion:compare": "Two evaluations needed", "registry:servers": "No servers yet", "automation:list": "Nothing scheduled", "core:keys": "No API keys yet", "webhooks:list": "No webhooks yet",
+    "prompts:playground_new": "Nothing tried yet",
+}  # fmt: skip
+"""What each says in a new project."""
+FORMS = (
+    "core:settings", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
+    "environments:new", "environments:connect", "environments:import_grader", "reviews:policy", "reviews:verifier_new",
+    "registry:register", "registry:server_new", "registry:managed_new", "prompts:new",
+)  # fmt: skip
+NO_PAGES = {
+    "a fragment that a page asks for": (
+        "webhooks:log", "trajectories:count", "trajectories:trend", "trajectories:import_status", "trajectories:part", "trajectories:revision",
+        "trajectories:redaction_test", "failures:charts", "failures:classification_status", "failures:similar",
+        "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:variant_job_status", "evals:meaning_status",
+        "reviews:probe_status",
+        "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear",
+    ),
+    "a file": ("evals:export_samples", "trajectories:export", "trajectories:raw", "reviews:export", "promotion:report_file", "promotion:policy_file"),
+    "leads to another page, or is its fragment": ("evals:task_samples", "failures:step", "reviews:queue", "reviews:step"),
+}  # fmt: skip
+FINDING = {
+    "probe": "filler", "severity": "medium", "what": "200 words added", "task": "t1", "reward": 0.9, "gold_reward": 1.0,
+    "plain_reward": 0.0, "shown": "word " * 80, "reason": "Wrong outputs are paid for their length.", "path": ["a", "b"],
+}  # fmt: skip
+REPORT = {
+    "failed": [FINDING], "locks": 1, "many_medium": 5, "notes": ["A note."], "unequal": 0, "repeated": 8,
+    "golds": {"mean": 1.0, "n": 8}, "attacks": {"mean": 0.0, "n": 80, "high": 0.9}, "masked": {"The sandbox timed out": 3},
+    "speed": {"median_us": 1.0, "p95_us": 2.0},
+    "probes": [
+        {"name": "filler", "kind": "attack", "about": "Words without meaning", "n": 80, "mean_reward": 0.1, "max_reward": 0.9,
+         "status": "failed", "masked": 3},
+        {"name": "code_tricks", "kind": "attack", "about": "Tests fooled", "status": "not_applicable", "why": "no code"},
+    ],
+}  # fmt: skip
+
+
+def pages_of(world: World, by: Any) -> dict[str, str]:
+    """{route: address} of every page of the project, made full first."""
+    project = world.project
+    failure = Failure.objects.filter(project=project).order_by("pk").first()
+    runs = list(project.trajectories.order_by("pk")[:2])
+    make_trajectory(project, name="in-a-session", session_id="session 1")
+    review, probe, draft = open_review(runs=[world.sft, world.grpo], by=by), probed(world, by), drafted(world, by)
+    rubrics = [
+        project.rubrics.create(version=n, text=f"{n}", base_url="http://127.0.0.1:9/v1", model="m") for n in (1, 2)
+    ]
+    JudgeVerdict.objects.create(rubric=rubrics[0], content_digest="a", trajectory=failure.trajectory, reason="No call.")
+    reclassification = start_reclassification(project=project, by=by)
+    run(reclassification)
+    set_aside(world)
+    save_policy(channel=channel_of(project), policy=Policy(min_tasks=40), reason="More tasks", by=by)
+    make_measurement([world.baseline, world.grpo], [200.0, 230.0])
+    upload = Upload.objects.create(
+        project=project, name="runs.jsonl", format="chat", path="gone", size=1, state="failed", finished_at=timezone.now()
+    )  # fmt: skip
+    verifier, item = world.environment.verifier_id, review.items.first()
+    server = make_server(project, "https://gpu.example.com/v1")
+    make_endpoint(project, server)
+    prompt = register_prompt(
+        project=project, name="brief", on=world.base, prompt=WHOLE_PROMPT, by=by, notes="Shorter.",
+        started_from={"name": str(world.environment), "prompt": from_harness(world.environment.harness)},
+    )  # fmt: skip
+    args: dict[str, tuple] = {
+        "prompts:playground": (tried(world, prompt, by).pk,),
+        **told(project, by), "trajectories:detail": (failure.trajectory_id,), "trajectories:import_detail": (upload.pk,),
+        "failures:case": (failure.pk,), "failures:mark": (runs[0].pk,), "failures:cluster": (make_cluster(failure).pk,),
+        "failures:reclassification": (reclassification.pk,),
+        "evals:detail": (world.eval_set.pk,), "evals:new_run": (world.eval_set.pk,), "evals:export": (world.eval_set.pk,),
+        "evals:meaning": (world.eval_set.pk,),
+        "evals:environment": (world.eval_set.pk,), "evals:versions": (draft.pk,), "evals:variants": (draft.pk,),
+        "evals:import": (draft.pk,), "evals:from_successes": (draft.pk,), "evals:import_status": (draft.pk, task_import(draft, by)),
+        "evals:task_from_failure": (failure.pk,), "evals:run": (world.grpo.pk,), "evals:learnability": (world.grpo.pk,),
+        "evals:to_tasks": (on_train(world, by).pk,),
+        "evals:sample": (opened(world, by).pk, world.grpo.samples.filter(success=False).first().pk),
+        "environments:detail": (world.environment.pk,),
+        "reviews:detail": (review.pk,), "reviews:item": (item.pk,), "reviews:adjudicate": (review.pk,),
+        "reviews:open": (verifier,), "reviews:effect": (verifier,), "reviews:verifier": (verifier,),
+        "reviews:verifier_edit": (verifier,), "reviews:probe": (probe.pk,),
+        "training:detail": (world.training.pk,), "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
+        "promotion:report": (world.report.pk,), "promotion:pair": (world.baseline.pk, world.grpo.pk),
+        "promotion:policy": ("production",), "registry:server": (server.name,), "registry:server_edit": (server.name,),
+    }  # fmt: skip
+    queries = {
+        "trajectories:session": "?id=session+1", "trajectories:compare": f"?a={runs[0].pk}&b={runs[1].pk}",
+        "failures:rubric_diff": "?a=1&b=2", "evals:compare": f"?run={world.baseline.pk}&run={opened(world, by).pk}&run={world.sft.pk}",
+        "prompts:new": f"?on={prompt.pk}",
+    }  # fmt: skip
+    names = {**dict.fromkeys(STATIONS), **dict.fromkeys(FORMS), **args, **queries}
+    found = {name: reverse(name, args=[project.slug, *args.get(name, ())]) + queries.get(name, "") for name in names}
+    return {"core:projects": "/?all"} | found
+
+
+def told(project: Project, by: Any) -> dict[str, tuple]:
+    """A webhook with a delivery whose receiver answered with something long and hostile."""
+    url = "https://ci.example.com/" + "hooks/" * 20
+    hook, _ = create_webhook(project=project, url=url, description="Release pipeline", events=Event.values, by=by)
+    row = send_test(hook=hook, by=by)
+    assert claim(row)
+    store(row, Outcome(500, 12.5, "<script>alert(1)</script>" + "unbroken" * 60, "It does not answer as it should."))
+    return {name: (pk,) for name, pk in
+            (("webhooks:detail", hook.pk), ("webhooks:edit", hook.pk), ("webhooks:delivery", row.pk))}  # fmt: skip
+
+
+def opened(world: World, by: Any) -> EvalRun:
+    """An evaluation on a hold-out whose samples this person has opened."""
+    record_output_view(world.grpo, by=by)
+    return world.grpo
+
+
+def on_train(world: World, by: Any) -> EvalRun:
+    """An evaluation on the train split, whose failures may become tasks."""
+    run = submit_eval(
+        project=world.project, eval_set=world.eval_set, split=Split.TRAIN, environment=world.environment, model_version=world.base,
+        samples_per_task=1, by=by,
+    )  # fmt: skip
+    return answer_all(run, 0.4, Random(2))
+
+
+WHOLE_PROMPT = {
+    "system_prompt": "Answer with one JSON object.\n" + "unbroken" * 60, "temperature": 0.2, "examples": [{"role": "user", "content": "Hi"}],
+}  # fmt: skip
+
+
+def tried(world: World, prompt: Any, by: Any) -> Playground:
+    """A playground of four versions that has ended, with long answers, a failed side and one without a score."""
+    task = world.eval_set.tasks.filter(split=Split.TRAIN)[:2]
+    sides = [Side(world.base), Side(prompt), Side(world.base, {"system_prompt": "Be kind."}), Side(prompt)]
+    made = start_playground(project=world.project, environment=world.environment, sides=sides, tasks=task, by=by)
+    assert made.claim("seed")
+    words = {
+        "output": "unbroken" * 40,
+        "reward": 1.0,
+        "success": True,
+        "components": {"tool": 0.4},
+        "details": ["word " * 40],
+    }
+    for side in range(3):
+        for case in made.spec["cases"]:
+            score = (
+                words if side else {"output": "I do not know.", "masked": True, "mask_reason": "The sandbox timed out"}
+            )
+            made.answers.create(
+                side=side, case=case["id"], index=0, latency_ms=81.0, input_tokens=9, output_tokens=3, **score
+            )
+    assert made.finish(JobState.SUCCEEDED, result={"errors": {"3": "HTTP 401 from the server"}})
+    return made
+
+
+def probed(world: World, by: Any) -> ProbeRun:
+    """A finished run of the probes with a finding."""
+    made = submit_probe(environment=world.environment, eval_set=world.eval_set, by=by)
+    assert made.claim("seed") and made.finish(JobState.SUCCEEDED, result=REPORT)
+    ProbeRun.objects.filter(pk=made.pk).update(failed=1)
+    return made
+
+
+def searched(world: World, by: Any) -> PromptSearch:
+    """A prompt search that goes on, with candidates; another one that found a prompt version."""
+    longest = "Answer with one JSON tool call." + "\nName the ticket by its number, never by its title." * 30
+    events = [
+        candidate_event(0, "start", "Be nice.", score=0.25),
+        candidate_event(1, "rejected", "Be nicer.", before=1.0, after=0.0),
+        candidate_event(2, "kept", longest, score=0.75, before=1.0, after=2.0),
+        {
+            "type": "metric",
+            "step": 40,
+            "values": {"calls": 40, "input_tokens": 5200, "output_tokens": 900, "usd": 0.0123},
+        },
+    ]
+    result = {"best": 2, "prompt": longest, "score": 0.75, "start_score": 0.25, "proposals": 2, "used": {},
+              "stopped": "The limit of $0.5 allows no further question; $0.4971 is spent."}  # fmt: skip
+    made = []
+    override(world.environment)  # the probe's finding locks it
+    for finished in (True, False):
+        made.append(make_search(world.base, world.eval_set, world.environment, by=by))
+        assert made[-1].claim("seed")
+        store_events(made[-1], [event | {"seq": seq} for seq, event in enumerate(events, 1)])
+        if finished:
+            complete(made[-1], result)
+    return made[-1]
+
+
+def drafted(world: World, by: Any) -> EvalSet:
+    """A new version of the set that has variants to review."""
+    draft = evals.new_version(eval_set=world.eval_set, by=by)
+    for task in draft.tasks.filter(split=Split.TRAIN, expected__tool="tickets.close")[:4]:  # with a number to change
+        batches.confirm(task=task, by=by)
+    batches.make_batch(eval_set=draft, kinds=["arguments"], each=2, by=by)
+    return draft
+
+
+def set_aside(world: World) -> None:
+    """A batch and a trace that could not be indexed, for a reason without a space."""
+    now = timezone.now()
+    Arrival.objects.create(project=world.project, problem="TypeError: " + "unbroken" * 40)
+    Trace.objects.create(
+        project=world.project, trace_id=f"{7:032x}", first_at=now, touched_at=now, problem="a span is its own parent"
+    )

@@ -1,0 +1,75 @@
+"""Two people decide about one channel at the same moment: the second decides about what runs by then, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from apps.core.models import Project
+from apps.promotion import actions
+from apps.promotion.models import Channel, GateReport
+from apps.registry.models import ModelVersion
+from tests.concurrent import Other
+from tests.factories import admin_of, make_adapter, make_environment, make_eval_run, make_eval_set
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def reports(project: Project, base: ModelVersion, channel: Channel, data_dir: Path) -> list[GateReport]:
+    """Two candidates, each better than what runs."""
+    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
+    baseline = make_eval_run(eval_set, base, environment, success=0.0)
+    return [
+        actions.make_gate_report(
+            baseline=baseline,
+            candidate=make_eval_run(eval_set, make_adapter(project, base, data_dir), environment, success=1.0),
+            by=admin_of(project),
+        )
+        for _ in range(2)
+    ]
+
+
+def promote(channel: Channel, report: GateReport) -> Any:
+    found = Channel.objects.get(pk=channel.pk)
+    return actions.promote(channel=found, gate_report=report, by=admin_of(channel.project), reason="better")
+
+
+def test_of_two_promotions_at_once_the_second_must_compare_again(channel: Channel, reports: list[GateReport]) -> None:
+    first, second = reports
+    with transaction.atomic():
+        promote(channel, first)
+        other = Other(lambda: promote(channel, second))
+        other.wait_until_it_waits()
+    with pytest.raises(actions.PromotionError, match=r"runs .+ now\. Compare again"):
+        other.wait()
+    channel.refresh_from_db()
+    assert channel.current == first.candidate.model_version
+    assert channel.promotions.filter(kind="promote").count() == 1
+
+
+def test_a_report_pressed_twice_promotes_once(channel: Channel, reports: list[GateReport]) -> None:
+    with transaction.atomic():
+        promote(channel, reports[0])
+        other = Other(lambda: promote(channel, reports[0]))
+        other.wait_until_it_waits()
+    with pytest.raises(actions.PromotionError, match="already"):
+        other.wait()
+    assert channel.promotions.filter(kind="promote").count() == 1
+
+
+def test_a_rollback_goes_back_from_what_was_promoted_meanwhile(
+    channel: Channel, base: ModelVersion, reports: list[GateReport]
+) -> None:
+    """It does not go back to what ran before the model that it saw."""
+    by = admin_of(channel.project)
+    with transaction.atomic():
+        promote(channel, reports[0])
+        other = Other(lambda: actions.rollback(channel=Channel.objects.get(pk=channel.pk), by=by, reason="slow"))
+        other.wait_until_it_waits()
+    assert other.wait().to_version == base
+    channel.refresh_from_db()
+    assert channel.current == base

@@ -1,0 +1,187 @@
+"""Base models and adapters from outside: by page and API, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.urls import reverse
+from safetensors.numpy import save
+
+from apps.core.models import Role
+from apps.registry import trained_elsewhere
+from apps.registry.actions import ModelError
+from apps.registry.models import ModelVersion
+from apps.registry.trained_elsewhere import CONFIG, WEIGHTS, register_base_folder, register_trained_adapter
+from tests.factories import make_endpoint, make_key, make_member, make_project
+
+pytestmark = pytest.mark.django_db
+LAYER = "model.layers.0.self_attn.q_proj"
+GOOD = {"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"]}
+
+
+def tensors(**shapes: tuple[int, ...]) -> bytes:
+    return save({name: numpy.ones(shape, numpy.float32) for name, shape in shapes.items()})
+
+
+def lora(layer: str = LAYER, rank: int = 2, inner: int = 8, outer: int = 6, **more: tuple[int, ...]) -> bytes:
+    name = f"base_model.model.{layer}.lora_"
+    return tensors(**{f"{name}A.weight": (rank, inner), f"{name}B.weight": (outer, rank)} | more)
+
+
+@pytest.fixture
+def models(data_dir: Path, settings: Any) -> Path:
+    settings.FLYWHEEL_MODEL_FOLDERS = [str(data_dir / "models")]
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    folder = data_dir / "models" / "base"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(tensors(**{f"{LAYER}.weight": (6, 8), "model.norm.weight": (8,)}))
+    return data_dir / "models"
+
+
+@pytest.fixture
+def base(models: Path) -> ModelVersion:
+    return register_base_folder(project=make_project(), name="base", folder=str(models / "base"), by=None)
+
+
+def adapter(folder: Path, config: Any = GOOD, weights: bytes = b"") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / CONFIG).write_bytes(config if isinstance(config, bytes) else json.dumps(config).encode())
+    (folder / WEIGHTS).write_bytes(weights or lora())
+    return folder
+
+
+def register(base: ModelVersion, folder: Path, **given: Any) -> ModelVersion:
+    fields = {"project": base.project, "name": "lora", "parent": base, "folder": str(folder), "by": None} | given
+    return register_trained_adapter(**fields)
+
+
+def test_an_adapter_that_fits_is_stored_and_only_its_two_files(models: Path, base: ModelVersion) -> None:
+    folder = adapter(models / "a")
+    (folder / "optimizer.pt").write_bytes(pickle.dumps({"a": 1}))
+    made = register(base, folder)
+    assert (made.parent, made.lineage) == (base, {"trained": "elsewhere", "rank": 2})
+    assert [file["path"] for file in made.artifact.files] == [CONFIG, WEIGHTS]
+    assert register(base, folder, name="again") == made, "the same content twice is one version"
+
+
+@pytest.mark.parametrize(
+    ("config", "weights", "says"),
+    [
+        (b"{", b"", "is not JSON"),
+        (b"[" * 10_000, b"", "is not JSON"),
+        (b"[]", b"", "peft_type"),
+        ({"peft_type": "PREFIX_TUNING"}, b"", "only LoRA"),
+        (GOOD | {"r": 0}, b"", "from 1 to 512"),
+        (GOOD | {"r": True}, b"", "from 1 to 512"),
+        (GOOD | {"r": "8"}, b"", "from 1 to 512"),
+        (GOOD | {"auto_mapping": {"parent_library": "os"}}, b"", "auto_mapping"),
+        (GOOD | {"x": "y" * 70_000}, b"", "larger than 0.0625 MiB"),
+        (GOOD, pickle.dumps({"a": 1}), "not a whole safetensors file"),
+        (GOOD, b"PK\x03\x04" + b"\x00" * 100, "not a whole safetensors file"),
+        (GOOD, lora()[:-4], "not a whole safetensors file"),
+        (GOOD, b"\xff" * 8 + b"{}", "not a whole safetensors file"),
+        (GOOD, tensors(weight=(2, 2)), "no part of a PEFT adapter"),
+        (GOOD, tensors(**{"base_model.model.score.weight": (2, 2)}), "no LoRA weights"),
+        (GOOD, lora("model.layers.7.self_attn.q_proj"), "1 of its 1 layers are not in base-v1"),
+        (GOOD, lora(inner=9), "another base"),
+        (GOOD, lora(outer=7), "another base"),
+        (GOOD, tensors(**{f"base_model.model.{LAYER}.lora_A.weight": (2, 8)}), "no lora_B"),
+    ],
+)  # fmt: skip
+def test_what_is_no_adapter_of_the_base_is_refused(
+    models: Path, base: ModelVersion, config: Any, weights: bytes, says: str
+) -> None:
+    with pytest.raises(ModelError, match=says):
+        register(base, adapter(models / "a", config, weights))
+    assert ModelVersion.objects.get() == base
+
+
+def test_a_folder_elsewhere_is_not_told_from_one_that_is_missing(
+    models: Path, base: ModelVersion, tmp_path: Path
+) -> None:
+    outside = adapter(tmp_path / "outside")
+    (models / "link").symlink_to(outside)
+    sentences = set()
+    for folder in (str(outside), str(models / ".." / "outside"), str(models / "link"), str(models / "none"), "/etc/passwd", "/",
+                   "a", "", "a\x00b", str(models / ("x" * 300)), str(models / "base" / "config.json")):  # fmt: skip
+        with pytest.raises(ModelError) as refused:
+            trained_elsewhere.allowed_folder(folder)
+        sentences.add(str(refused.value))
+    assert len(sentences) == 1 and "FLYWHEEL_MODEL_FOLDERS" in sentences.pop()
+    folder = adapter(models / "a")
+    (folder / WEIGHTS).unlink()
+    (folder / WEIGHTS).symlink_to(outside / WEIGHTS)
+    with pytest.raises(ModelError, match="holds no file adapter_model"):
+        register(base, folder)
+
+
+def test_limits_of_size(models: Path, base: ModelVersion, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained_elsewhere, "MAX_ADAPTER", 10)
+    with pytest.raises(ModelError, match="larger than"):
+        register(base, adapter(models / "a"))
+    monkeypatch.setattr(trained_elsewhere, "MAX_BASE", 10)
+    with pytest.raises(ModelError, match="register_model"):
+        register_base_folder(project=base.project, name="b", folder=str(models / "base"), by=None)
+
+
+def test_a_base_whose_weights_are_broken_or_links_is_refused(models: Path) -> None:
+    project, folder = make_project(), models / "base"
+    (folder / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(ModelError, match="not a whole safetensors"):
+        register_base_folder(project=project, name="b", folder=str(folder), by=None)
+    (folder / "model.safetensors").rename(models / "w.safetensors")
+    (folder / "model.safetensors").symlink_to(models / "w.safetensors")
+    with pytest.raises(ModelError, match="holds links"):
+        register_base_folder(project=project, name="b", folder=str(folder), by=None)
+
+
+def test_an_adapter_needs_a_base_here(models: Path, base: ModelVersion) -> None:
+    with pytest.raises(ModelError, match="no base model in a folder"):
+        register(base, adapter(models / "a"), parent=make_endpoint(base.project))
+
+
+def test_both_by_page_and_by_api(models: Path) -> None:
+    project, client = make_project(), Client()
+    client.force_login(make_member(project, Role.MEMBER))
+    page = reverse("registry:register", args=[project.slug])
+    assert str(models) in client.get(f"{page}?kind=base").content.decode()
+    refused = client.post(f"{page}?kind=base", {"name": "base", "folder": "/etc"}).content.decode()
+    assert "FLYWHEEL_MODEL_FOLDERS" in refused and 'value="/etc"' in refused
+    made = client.post(f"{page}?kind=base", {"name": "base", "folder": str(models / "base")}, follow=True)
+    assert "base-v1 is registered" in made.content.decode()
+    base = project.model_versions.get()
+    folder = adapter(models / "a")
+
+    def files(weights: bytes) -> dict[str, Any]:
+        config = SimpleUploadedFile("c.json", (folder / CONFIG).read_bytes())
+        return {"name": "up", "parent": base.pk, "config": config, "weights": SimpleUploadedFile("w", weights)}
+
+    assert (
+        "Give a folder, or both"
+        in client.post(f"{page}?kind=adapter", {"name": "a", "parent": base.pk}).content.decode()
+    )
+    assert "not a whole" in client.post(f"{page}?kind=adapter", files(pickle.dumps(1))).content.decode()
+    assert "up-v1 is registered" in client.post(f"{page}?kind=adapter", files(lora()), follow=True).content.decode()
+    headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(project)}", "content_type": "application/json"}
+    body = {"kind": "adapter", "name": "x", "parent": base.pk, "folder": str(folder)}
+    same = client.post("/api/v1/model-versions/", body, **headers)
+    assert same.status_code == 200 and same.json()["model"] == "up-v1", "what was uploaded is what lies in the folder"
+    for change, path in (
+        ({"parent": same.json()["id"]}, "parent"),
+        ({"folder": "/etc"}, ""),
+        ({"folder": ""}, "folder"),
+    ):
+        refused = client.post("/api/v1/model-versions/", body | change, **headers)
+        assert refused.status_code == 400 and refused.json()["path"] == path, refused.json()
+    again = client.post(
+        "/api/v1/model-versions/", {"kind": "base", "name": "b", "folder": str(models / "base")}, **headers
+    )
+    assert again.status_code == 200 and again.json()["id"] == base.pk

@@ -1,0 +1,307 @@
+"""A whole agent over HTTP, against a real peer on this machine: the three shapes, what is asked again, and every way to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.registry.model_server import HANG, Sent, chat, serving
+from workers.lib.agent_client import TRIES, AgentClient
+from workers.lib.agent_policy import DOWN_AFTER, AgentPolicy
+from workers.lib.agent_shapes import AgentFault, read_answer
+from workers.lib.environments import load
+from workers.lib.environments.workplace import TOOLS
+from workers.lib.policies import PolicyError
+from workers.lib.rollouts import Finished, Limits, play
+from workers.lib.specs import AgentEndpoint
+
+EXPECTED = {"tool": "tickets.close", "args": {"id": 1234}}
+TASK = {"id": "t", "messages": [{"role": "user", "content": "Close ticket 1234."}], "expected": EXPECTED}
+FUNCTION = {"name": "tickets.close", "arguments": '{"id": 1234}'}
+CALL = {"id": "c1", "type": "function", "function": FUNCTION}
+RIGHT = chat({"content": None, "tool_calls": [CALL]})
+ONE_ANSWER = {"kind": "single_turn", "harness": {"tools": TOOLS}, "verifier": {"kind": "calls"}}
+PATH = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "gym": "/v1/run"}
+
+
+async def at_once(_: float) -> None:
+    """Instead of waiting before another try."""
+
+
+def called(
+    sent: Sent, *, protocol: str = "chat", tasks: int = 1, timeout_s: float = 300.0, concurrency: int = 4,
+    environment: dict = ONE_ANSWER,
+) -> tuple[list[Finished], list]:  # fmt: skip
+    """The samples by their number, and what the agent was asked."""
+    done: dict[int, Finished] = {}
+    with serving({("POST", PATH[protocol]): sent}) as server:
+        agent = AgentEndpoint(
+            base_url=server.base, name="support-agent", version="v1", protocol=protocol, timeout_s=timeout_s,
+            concurrency=concurrency, allow_private=True,
+        )  # fmt: skip
+
+        async def policy() -> AgentPolicy:
+            return AgentPolicy(agent, AgentClient(agent, sleep=at_once))
+
+        play(asyncio.run(policy()), load(environment), [TASK] * tasks, Limits(), lambda at, _, end: done.update({at: end}),
+             concurrency=concurrency)  # fmt: skip
+        return [done[at] for at in sorted(done)], server.asked
+
+
+def one(sent: Sent, **given: Any) -> tuple[Finished, list]:
+    (done,), asked = called(sent, **given)
+    return done, asked
+
+
+def test_a_chat_agent_gets_the_task_and_its_call_is_scored() -> None:
+    done, asked = one(RIGHT)
+    assert done.score.success and done.stop_reason == "stop"
+    body = json.loads(asked[0][3])
+    assert body["messages"] == TASK["messages"] and body["model"] == "support-agent" and body["stream"] is False
+    assert body["tools"] and "1234}" not in asked[0][3].decode(), "nothing says what is right"
+    assert (done.replies[0].prompt_tokens, done.replies[0].output_tokens) == (5, 1)
+    assert any(line.lower().startswith("idempotency-key: ") for line in asked[0][2])
+
+
+ITEM = {"type": "function_call", "call_id": "c1", **FUNCTION}
+RESPONSE = {"object": "response", "error": None, "output": [ITEM], "usage": {"input_tokens": 7, "output_tokens": 2}}
+
+
+def test_the_responses_shape() -> None:
+    done, asked = one((200, RESPONSE), protocol="responses")
+    assert done.score.success and done.replies[0].prompt_tokens == 7
+    body = json.loads(asked[0][3])
+    assert body["input"] == [{"role": "user", "content": "Close ticket 1234."}] and body["tools"][0]["name"]
+
+
+def test_a_gym_run_is_given_the_request_only_and_its_own_reward_does_not_count() -> None:
+    done, asked = one(
+        (200, {"response": RESPONSE | {"output": [message("I did nothing.")]}, "reward": 1.0}), protocol="gym"
+    )
+    assert not done.score.success
+    assert set(json.loads(asked[0][3])) == {"responses_create_params"}
+    assert one((200, {"response": RESPONSE, "reward": 0.0}), protocol="gym")[0].score.success
+
+
+def message(text: str) -> dict:
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+
+
+REPLAY = {"kind": "replay", "harness": {"tools": TOOLS}, "verifier": {"kind": "calls"}}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"output": [ITEM, {"type": "function_call_output", "call_id": "c1", "output": "ok"}, message("Done.")]},
+        {"messages": [*TASK["messages"], {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                      {"role": "tool", "tool_call_id": "c1", "content": "ok"}, {"role": "assistant", "content": "Done."}]},
+    ],
+)  # fmt: skip
+def test_a_whole_trajectory_is_played_in_the_environment(answer: dict) -> None:
+    done, asked = one((200, answer), environment=REPLAY)
+    assert len(asked) == 1 and len(done.replies) == 2 and done.output == "Done."
+    assert [item["role"] for item in done.score.messages] == ["assistant", "tool", "assistant"]
+    assert "not recorded" in done.score.messages[1]["content"], "what the environment answers, not what the agent says"
+    assert done.replies[1].latency_ms == 0.0, "its time is counted once"
+
+
+def test_an_agent_without_a_loop_is_asked_again_with_what_the_tools_answered() -> None:
+    def say(body: dict) -> tuple[int, dict]:
+        return chat({"content": "Done."}) if body["messages"][-1]["role"] == "tool" else RIGHT
+
+    done, asked = one(say, environment=REPLAY)
+    assert len(asked) == 2 and done.output == "Done."
+    gym, asked = one((200, {"response": RESPONSE}), protocol="gym", environment=REPLAY)
+    assert len(asked) == 1 and gym.score.messages[-1]["role"] == "tool", "a run of its own is not continued"
+
+
+# What goes wrong
+
+
+def first(*statuses: int) -> Callable[[dict], tuple[int, Any]]:
+    """These statuses first, then the right answer."""
+    left = list(statuses)
+    return lambda body: (left.pop(0), {"error": "later"}) if left else RIGHT
+
+
+@pytest.mark.parametrize("statuses", [(429, 503), (500, 500), (502,), (408, 425, 429)])
+def test_a_busy_or_broken_agent_is_asked_again(statuses: tuple[int, ...]) -> None:
+    done, asked = one(first(*statuses))
+    assert done.score.success and len(asked) == len(statuses) + 1
+    keys = {line for head in asked for line in head[2] if line.lower().startswith("idempotency-key")}
+    assert len(keys) == 1, "so that it can give the same answer again"
+
+
+CUT = b'HTTP/1.1 200 X\r\nContent-Length: 500\r\n\r\n{"choices": [{"mess'
+
+
+@pytest.mark.parametrize(
+    ("sent", "tries", "said"),
+    [
+        ((500, {"error": "boom"}), TRIES, "HTTP 500"),
+        ((422, {"detail": "no tools please"}), 1, "no tools please"),
+        ((200, {"error": {"message": "my model is gone"}}), 1, "answered with an error: my model is gone"),
+        ((200, RESPONSE | {"status": "failed", "error": {"message": "quota"}}), 1, "answered with an error: quota"),
+        ((200, {"error": None}), 1, "no choices, output or messages"),
+        ((200, b"<html>"), 1, "not a JSON object"),
+        ((200, b"[" * 100_000), 1, "not a JSON object"),
+        ((200, {"choices": []}), 1, "no choices"),
+        ((200, {"choices": [{"message": {"content": ""}}]}), 1, "without a message of its own"),
+        ((200, {"messages": TASK["messages"]}), 1, "without a message of its own"),
+        ((200, {"messages": ["hi"]}), 1, "not a list of objects"),
+        ((200, {"output": [1]}), 1, "items that cannot be read"),
+        (CUT, TRIES, "broke off"),
+        (b"nonsense\r\n\r\n", TRIES, "broke off"),
+        (b"HTTP/1.1 200 X\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nxx", 1, "packed"),
+    ],
+)  # fmt: skip
+def test_what_the_agent_fails_with_fails_the_sample(sent: Sent, tries: int, said: str) -> None:
+    done, asked = one(sent)
+    assert len(asked) == tries and done.stop_reason == "agent error"
+    assert not done.score.success and not done.score.masked and done.score.reward <= 0
+    assert said in done.problem
+
+
+def test_an_agent_that_hangs_fails() -> None:
+    done, asked = one(HANG, timeout_s=0.5)
+    assert len(asked) == 1, "it is not asked again: what it did may have to be paid"
+    assert done.stop_reason == "time" and "gave no answer within" in done.problem
+    assert not done.score.masked and not done.score.success
+
+
+def test_an_answer_that_is_too_large_fails() -> None:
+    done, _ = one((200, {"output": "x" * (4 * 2**20)}))
+    assert done.stop_reason == "size" and "more than 4 MiB" in done.problem
+
+
+def test_invented_tools_are_refused_by_the_environment_and_judged() -> None:
+    invented = CALL | {"function": {"name": "tickets.destroy", "arguments": "{}"}}
+    answer = {"messages": [{"role": "assistant", "tool_calls": [invented]}, {"role": "assistant", "content": "Done."}]}
+    done, _ = one((200, answer), environment=REPLAY)
+    assert not done.score.success and not done.score.masked and "Error" in done.score.messages[1]["content"]
+
+
+def test_an_agent_that_is_down_masks_and_is_not_asked_for_ever() -> None:
+    done = unreachable(1)
+    assert done[0].score.masked and "no connection" in done[0].score.mask_reason
+    with pytest.raises(PolicyError, match=f"So ended {DOWN_AFTER} samples in a row"):
+        unreachable(DOWN_AFTER + 5)
+
+
+def unreachable(tasks: int) -> list[Finished]:
+    with serving({}) as server:
+        base = server.base
+    agent = AgentEndpoint(base_url=base, name="a", version="v1", concurrency=2, allow_private=True)
+    done: list[Finished] = []
+    policy = AgentPolicy(agent, AgentClient(agent, sleep=at_once))
+    play(policy, load(ONE_ANSWER), [TASK] * tasks, Limits(), lambda at, _, end: done.append(end), concurrency=2)
+    return done
+
+
+def test_who_only_says_that_it_is_busy_masks() -> None:
+    done, asked = one((429, {}))
+    assert len(asked) == TRIES and done.score.masked and "HTTP 429" in done.score.mask_reason
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ((401, {}), "refused the key"),
+        ((404, {}), "check its address and protocol"),
+        ((307, {}), "redirects elsewhere"),
+        ((200, RESPONSE | {"agent_version": "v2"}), "says that it is version “v2”"),
+        ((200, RESPONSE | {"metadata": {"agent_version": "v2"}}), "version “v2”"),
+        (b"HTTP/1.1 200 X\r\nX-Agent-Version: v2\r\nContent-Length: 2\r\n\r\n{}", "version “v2”"),
+    ],
+)
+def test_what_would_end_every_sample_so_ends_the_job(sent: Sent, said: str) -> None:
+    with pytest.raises(PolicyError, match=said):
+        one(sent)
+
+
+def test_a_version_that_changes_during_the_run_stops_it_and_keeps_what_there_is() -> None:
+    asked: list[dict] = []
+
+    def say(body: dict) -> tuple[int, Any]:
+        asked.append(body)
+        return 200, RESPONSE | {"agent_version": "v1" if len(asked) < 3 else "v2"}
+
+    kept: list[Finished] = []
+    with serving({("POST", PATH["chat"]): say}) as server:
+        agent = AgentEndpoint(base_url=server.base, name="a", version="v1", concurrency=1, allow_private=True)
+        with pytest.raises(PolicyError, match="must not change during an evaluation"):
+            play(
+                AgentPolicy(agent),
+                load(ONE_ANSWER),
+                [TASK] * 9,
+                Limits(),
+                lambda at, _, end: kept.append(end),
+                concurrency=1,
+            )
+    assert len(kept) == 2 and all(end.score.success for end in kept) and len(asked) == 3
+
+
+def test_no_more_than_its_number_are_asked_at_a_time() -> None:
+    lock, busy, most = threading.Lock(), [0], [0]
+    full = threading.Barrier(2, timeout=120)
+
+    def say(body: dict) -> tuple[int, Any]:
+        with lock:
+            busy[0] += 1
+            most[0] = max(most[0], busy[0])
+        full.wait()  # two are there at once, or this fails
+        with lock:
+            busy[0] -= 1
+        return RIGHT
+
+    done, _ = called(say, tasks=6, concurrency=2)
+    assert len(done) == 6 and most[0] == 2 and all(end.score.success for end in done)
+
+
+def test_nothing_is_kept_of_samples_that_are_over() -> None:
+    many = {"messages": [{"role": "assistant", "content": f"{n}"} for n in range(50)]}
+    with serving({("POST", PATH["chat"]): (200, many)}) as server:
+        agent = AgentEndpoint(base_url=server.base, name="a", version="v1", allow_private=True)
+        policy = AgentPolicy(agent)
+        play(policy, load(ONE_ANSWER), [TASK] * 3, Limits(), lambda *_: None)
+    assert not policy.samples
+
+
+@pytest.mark.parametrize(
+    ("base", "protocol", "url"),
+    [
+        ("https://a.example/v1/", "chat", "https://a.example/v1/chat/completions"),
+        ("https://a.example/v1/chat/completions", "chat", "https://a.example/v1/chat/completions"),
+        ("https://a.example", "gym", "https://a.example/run"),
+        ("https://a.example/run", "gym", "https://a.example/run"),
+    ],
+)
+def test_the_address_may_have_the_path(base: str, protocol: str, url: str) -> None:
+    agent = AgentEndpoint(base_url=base, name="a", version="v1", protocol=protocol)
+    assert str(AgentClient(agent).url) == url
+
+
+@pytest.mark.parametrize(
+    ("answer", "turns"),
+    [
+        ({"output": "Hello"}, [{"role": "assistant", "content": "Hello", "tool_calls": []}]),
+        ({"output": "", "tool_calls": [CALL]}, [{"role": "assistant", "content": "", "tool_calls": [CALL]}]),
+        ({"messages": [{"role": "system", "content": "x"}, *TASK["messages"], {"role": "assistant", "content": "a"}]},
+         [{"role": "assistant", "content": "a"}]),
+    ],
+)  # fmt: skip
+def test_plain_answers(answer: dict, turns: list[dict]) -> None:
+    assert read_answer(answer, TASK["messages"]).turns == turns
+
+
+def test_hostile_usage_counts_as_none() -> None:
+    for usage in ({"input_tokens": -1}, {"input_tokens": True}, {"input_tokens": "9"}, {"input_tokens": 2**40}, [1]):
+        assert read_answer({"output": "a", "usage": usage}, []).input_tokens == 0
+    with pytest.raises(AgentFault):
+        read_answer([], [])

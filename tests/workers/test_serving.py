@@ -1,0 +1,204 @@
+"""Finding out what an inference server has and can do, also where it is hostile."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.registry.model_server import HANG, chat, models, serving, vllm
+from workers.lib import serving as program
+from workers.lib.serving import Address, list_models, probe, shown
+
+MODELS, CHAT = ("GET", "/v1/models"), ("POST", "/v1/chat/completions")
+KEY = "sk-secret-value"
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_KEY", KEY)
+
+
+def shorten(monkeypatch: pytest.MonkeyPatch, sent: Any = HANG) -> None:
+    """Where nothing comes: the limit is what is tested, not its length."""
+    for name in ("TIMEOUT_S", "ANSWER_S") if sent == HANG else ():
+        monkeypatch.setattr(program, name, 0.5)
+
+
+def listing(sent: Any, key: str = "VLLM_KEY") -> program.Listing:
+    with serving({MODELS: sent}) as server:
+        return list_models(Address(server.base, key, allow_private=True))
+
+
+def head(*lines: str, body: bytes = b"") -> bytes:
+    return "\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode() + body
+
+
+DEEP = b'{"data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.mark.parametrize(
+    ("sent", "health", "says"),
+    [
+        (HANG, "down", "No answer within"),
+        (head("Content-Length: 100", body=b'{"da'), "down", "No connection"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "down", "No connection"),
+        (head("Content-Length: 99999999999", body=b" " * (9 * 2**20)), "down", "more than 8 MiB"),
+        (head("Content-Encoding: gzip", "Content-Length: 3", body=b"abc"), "down", "packed answer"),
+        ((200, b"<!doctype html><title>vLLM</title>"), "down", "web page"),
+        ((200, {"error": {"message": "overloaded", "key": KEY}}), "down", "HTTP 200 with an error"),
+        ((200, {"data": "many"}), "down", "no list of models"),
+        ((200, [1, 2]), "down", "no list of models"),
+        ((200, b"1" * 5000), "down", "no list of models"),
+        ((200, DEEP), "down", "no list of models"),
+        ((200, b"\xff\xfe\x00"), "down", "no list of models"),
+        ((301, b""), "down", "redirects elsewhere"),
+        ((307, b""), "down", "redirects elsewhere"),
+        ((401, {"error": KEY}), "down", "refused the key"),
+        ((403, b""), "down", "refused the key"),
+        ((500, f"boom {KEY}".encode() * 100), "down", "HTTP 500: boom [key]"),
+        ((204, b""), "down", "HTTP 204"),
+        ((404, b""), "unlisted", "lists no models"),
+        ((405, b""), "unlisted", "lists no models"),
+        ((200, {"data": []}), "unlisted", "list of models is empty"),
+        ((200, {"data": [None, {"id": 7}, {"id": ""}, {"id": "a\x00b"}, {"id": "x" * 201}, {"id": " a"}]}), "unlisted", "empty"),
+        (models("a", "b"), "healthy", "lists 2 models"),
+    ],
+)  # fmt: skip
+def test_what_is_there_is_said_in_a_sentence(
+    sent: Any, health: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten(monkeypatch, sent)
+    found = listing(sent)
+    assert (found.health, KEY in found.sentence) == (health, False) and says in found.sentence
+    assert len(found.sentence) < 400 and found.sentence.isprintable()
+
+
+def test_nobody_there_and_nobody_to_ask() -> None:
+    with serving({}) as server:
+        gone = server.base
+    assert "No connection" in list_models(Address(gone, allow_private=True)).sentence
+    assert "inside this machine" in list_models(Address(gone)).sentence
+    assert "not set" in list_models(Address(gone, "NO_SUCH_KEY", allow_private=True)).sentence
+    assert "may not be read" in list_models(Address(gone, "VLLM_KEY", True, {})).sentence
+
+
+def test_a_header_that_drips_does_not_hold_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes before the read timeout; only a limit on the whole helps."""
+    shorten(monkeypatch)
+    with serving({MODELS: HANG}) as server:
+        done = threading.Event()
+
+        def drip() -> None:
+            while not done.wait(0.05):
+                for connection in server.open:
+                    try:
+                        connection.send(b"H")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        try:
+            assert "No answer within" in list_models(Address(server.base, allow_private=True)).sentence
+        finally:
+            done.set()
+
+
+def test_a_list_of_100_000_models_is_cut() -> None:
+    found = listing(models(*(f"m{number}" for number in range(100_000))))
+    assert found.health == "healthy" and len(found.models) == program.MAX_MODELS
+    assert (
+        found.left_out == 99_500 and "lists 100,000 models. 99,500 entries of its list are not shown" in found.sentence
+    )
+
+
+@pytest.mark.parametrize("length", [True, -1, 0, 2**31, 1.5, "4096", None, [1]])
+def test_a_context_that_is_no_length_is_unknown(length: Any) -> None:
+    assert listing(models("a", max_model_len=length)).models[0]["context"] is None
+
+
+def test_an_adapter_names_its_base_only_where_that_is_listed() -> None:
+    rows = [{"id": "base", "max_model_len": 2048}, {"id": "lora", "parent": "base"}, {"id": "odd", "parent": "gone"}]
+    found = {row["id"]: row for row in listing((200, {"data": [*rows, rows[0]]})).models}
+    assert [found[name]["parent"] for name in ("base", "lora", "odd")] == ["", "base", ""]
+    assert found["base"]["context"] == 2048 and len(found) == 3
+
+
+def probed(script: dict, kind: str = "vllm", model: str = "") -> tuple[program.Listing, str, dict[str, dict], list]:
+    with serving(script) as server:
+        found = probe(Address(server.base, "VLLM_KEY", allow_private=True), kind, model, lambda said: None)
+        return *found, server.asked
+
+
+def test_what_vllm_can_do() -> None:
+    metrics = b'# HELP x\nvllm:lora_requests_info{max_lora="4",running_lora_adapters="",waiting_lora_adapters=""} 1.7\n'
+    rows = [{"id": "a", "max_model_len": 8192}, {"id": "lora", "parent": "a"}]
+    script = {
+        MODELS: (200, {"data": rows}),
+        CHAT: vllm,
+        ("POST", "/v1/load_lora_adapter"): (400, {"error": "Both 'lora_name' and 'lora_path' must be provided."}),
+        ("GET", "/metrics"): (200, metrics),
+    }
+    listed, model, found, asked = probed(script)
+    assert listed.health == "healthy" and model == "a"
+    assert {name: item["value"] for name, item in found.items()} == {
+        "context": 8192, "runtime_lora": True, "lora_slots": 3, "tools": True, "logprobs": True, "token_ids": True,
+    }  # fmt: skip
+    assert all(item["how"] for item in found.values())
+    headers = [line.lower() for _, _, lines, _ in asked for line in lines]
+    assert headers.count(f"authorization: bearer {KEY}") == len(asked) == 6
+
+
+@pytest.mark.parametrize(
+    ("answer", "tools", "logprobs"),
+    [
+        ((400, {"error": {"message": '"auto" tool choice requires --enable-auto-tool-choice'}}), False, False),
+        ((422, b"no"), False, False),
+        ((500, b"boom"), None, None),
+        ((429, b""), None, None),
+        ((404, b""), None, None),
+        (HANG, None, None),
+        ((200, {"error": "busy"}), None, None),
+        ((200, {"choices": []}), None, None),
+        (chat({"content": "It is sunny."}), None, False),
+        (chat({"content": '{"tool": "get_weather", "args": {"city": "Paris"}}'}), False, False),
+        (chat({"content": None, "tool_calls": "many"}), None, False),
+        (chat({"content": 7}, logprobs={"content": [{"logprob": True}]}, token_ids=["7"]), None, False),
+        (chat({"content": "a"}, logprobs=[1], token_ids=[True]), None, False),
+        (chat({"content": "a"}, logprobs={"content": [{"logprob": -1}]}, token_ids=[]), None, True),
+    ],
+)  # fmt: skip
+def test_what_stays_unknown_is_not_guessed(
+    answer: Any, tools: bool | None, logprobs: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten(monkeypatch, answer)
+    _, _, found, _ = probed({MODELS: models("a"), CHAT: answer})
+    assert (found["tools"]["value"], found["logprobs"]["value"]) == (tools, logprobs), found
+    assert found["token_ids"]["value"] is not True
+    assert (found["runtime_lora"]["value"], found["lora_slots"]["value"], found["context"]["value"]) == (
+        False,
+        None,
+        None,
+    )
+    assert all(len(item["how"]) < 400 and KEY not in item["how"] for item in found.values())
+
+
+def test_a_server_without_a_list_is_probed_with_the_model_that_is_named() -> None:
+    listed, model, found, _ = probed({CHAT: vllm}, kind="openai", model="gpt-x")
+    assert (listed.health, model, found["tools"]["value"]) == ("unlisted", "gpt-x", True)
+    assert found["runtime_lora"]["value"] is None
+    assert probed({CHAT: vllm})[1:3] == ("", {}), "no model is known, so none is asked"
+    assert probed({MODELS: (401, b""), CHAT: vllm}, model="a")[1:3] == ("", {}), "a refused key is refused everywhere"
+
+
+@pytest.mark.parametrize(("kind", "path"), [("vllm", "/v1/load_lora_adapter"), ("sglang", "/load_lora_adapter")])
+def test_where_adapters_are_loaded(kind: str, path: str) -> None:
+    _, _, found, _ = probed({MODELS: models("a"), CHAT: vllm, ("POST", path): (422, {})}, kind)
+    assert found["runtime_lora"]["value"] is True
+
+
+@pytest.mark.parametrize(("text", "kept"), [("a\x00b\n c\ud800", "a b c"), ("é" * 500, "é" * 200 + "…"), ("", "")])
+def test_what_a_server_says_is_fit_to_be_shown(text: str, kept: str) -> None:
+    assert shown(text) == kept

@@ -1,0 +1,94 @@
+"""vLLM's command, its options, and what its log says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workers.lib.specs import ServedModel
+from workers.lib.tailed import printable
+from workers.lib.vllm import OPTIONS, checked_options, command, read_options, reason, write_options
+
+
+def test_the_command() -> None:
+    model = ServedModel(
+        base="/m",
+        name="n",
+        lora_slots=2,
+        max_lora_rank=16,
+        context=512,
+        options={"max-num-seqs": 8, "enforce-eager": True},
+    )
+    words = command("/bin/vllm", model, "127.0.0.1", 8100)
+    assert words[:3] == ["/bin/vllm", "serve", "/m"]
+    text = " ".join(words)
+    for part in ("--port 8100", "--served-model-name n", "--max-model-len 512", "--enable-lora --max-lora-rank 16 --max-loras 2",
+                 "--max-cpu-loras 2", "--max-num-seqs 8", "--enforce-eager", "--generation-config vllm"):  # fmt: skip
+        assert part in text, part
+    bare = " ".join(command("/bin/vllm", ServedModel(base="/m", name="n"), "127.0.0.1", 1))
+    assert "lora" not in bare and "max-model-len" not in bare
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"trust-remote-code": True}, "cannot be set here"),
+        ({"chat-template": "/etc/passwd"}, "cannot be set here"),
+        ({"host": "0.0.0.0"}, "cannot be set here"),
+        ({"api-key": "x"}, "cannot be set here"),
+        ({"enforce-eager": "yes"}, "takes no value"),
+        ({"max-num-seqs": "many"}, "whole number"),
+        ({"max-num-seqs": 1.5}, "whole number"),
+        ({"max-num-seqs": True}, "whole number"),
+        ({"max-num-seqs": 0}, "from 1 to"),
+        ({"gpu-memory-utilization": 2}, "from 0.01 to 1"),
+        ({"gpu-memory-utilization": float("nan")}, "from 0.01 to 1"),
+        ({"tool-call-parser": "../x"}, "takes a name"),
+        ({"tool-call-parser": "a b"}, "takes a name"),
+        ({"tool-call-parser": "a\n"}, "takes a name"),
+        ({"tool-call-parser": 3}, "takes a name"),
+        (dict.fromkeys(map(str, range(21)), True), "At most 20"),
+    ],
+)
+def test_options_that_are_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        checked_options(given)
+
+
+def test_options_are_read_as_they_are_written() -> None:
+    options = {"enforce-eager": True, "gpu-memory-utilization": 0.9, "max-num-seqs": 64, "tool-call-parser": "hermes"}
+    assert read_options(write_options(options)) == options
+    assert (
+        read_options("--max-num-seqs=64\n\n--enforce-eager\n tool-call-parser hermes\ngpu-memory-utilization 0.9")
+        == options
+    )
+    assert read_options("") == {} and len(OPTIONS) > 10
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("ValueError: No available memory for the cache blocks.", "lower it, or raise gpu-memory-utilization"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "Memory ran out"),
+        ("ValueError: User-specified max_model_len (9) is greater than the derived max_model_len", "shorter context length"),
+        ("vllm: error: unrecognized arguments: --x", "does not accept one of the options"),
+        ("OSError: [Errno 98] Address already in use", "The port is in use"),
+        ("ModuleNotFoundError: No module named 'x'", "make vllm"),
+    ],
+)  # fmt: skip
+def test_the_log_says_why_and_what_to_do(line: str, advice: str) -> None:
+    found = reason(
+        ["INFO 11-22 13:00:00 [x.py:1] starting", f"(EngineCore pid=7) ERROR 11-22 13:00:01 [core.py:9] {line}", "bye"]
+    )
+    assert advice in found and line in found and "EngineCore" not in found
+
+
+def test_a_log_that_nobody_foresaw() -> None:
+    assert reason([]) == "" and reason(["  ", "bye"]) == "bye"
+    assert reason(["RuntimeError: engine is gone", "bye"]) == "RuntimeError: engine is gone"
+
+
+def test_a_line_is_shown_without_colours_and_control_characters() -> None:
+    assert printable(b"\x1b[1;32mINFO\x1b[0m a\x07b\xff") == "INFO a\ufffdb\ufffd"
+    assert len(printable(b"x" * 10_000)) == 401

@@ -1,0 +1,153 @@
+"""Requests to an agent's own endpoint, which may take minutes: many at a time, each with a time limit, asked again where it
+is busy or broken. Through the guarded transport only. Light: no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from workers.lib.agent_shapes import AgentFault, Said, read_answer, request_of, url_of, version_of
+from workers.lib.chat_client import wait_s
+from workers.lib.engine_specs import AgentEndpoint
+from workers.lib.errors import JobError
+from workers.lib.keys import bearer, hidden, key_in
+from workers.lib.messages import Message
+from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
+
+MAX_BYTES = 4 * 1024 * 1024  # of one answer
+TRIES, LONGEST_WAIT_S = 4, 60.0
+CONNECT_S = 10.0
+MAX_SAID = 300
+AWAY = (408, 409, 425, 429, 502, 503)  # who answers so is busy, or not there behind its proxy
+WRONG = (401, 403, 404, 405)  # so would every other request end
+
+
+class AgentError(JobError):
+    """No answer; the sentence says why. `final`: no other question would get one. `limit` is what this sample failed for (a
+    stop reason of rollouts); "" where the agent was not reached, which says nothing about it."""
+
+    def __init__(self, sentence: str, *, final: bool = False, limit: str = "") -> None:
+        super().__init__(sentence)
+        self.final, self.limit = final, limit
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`seconds` are those of the request that was answered."""
+
+    said: Said
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Came:
+    """What came back to one request; status 0 where nothing did, and `reached` where the connection stood."""
+
+    status: int = 0
+    text: str = ""
+    headers: dict[str, str] | None = None
+    problem: str = ""
+    reached: bool = True
+
+
+class AgentClient:
+    """To be closed with `aclose`. Raises AgentError, RefusedKey where the agent may not be asked at all."""
+
+    def __init__(self, agent: AgentEndpoint, *, sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep) -> None:
+        self.agent, self.sleep = agent, sleep
+        try:
+            self.url = check_url(url_of(agent), allow_private=agent.allow_private)
+        except RefusedAddress as error:
+            raise AgentError(str(error), final=True) from error
+        self.key = key_in(agent.api_key_env or "")
+        self.where = f"The agent at {self.url.netloc.decode()}"
+        self.turn = asyncio.Semaphore(agent.concurrency)
+        self.http = async_client(
+            allow_private=agent.allow_private,
+            headers=bearer(self.key),
+            timeout=httpx2.Timeout(None, connect=CONNECT_S),
+            bounds=Bounds(MAX_BYTES, agent.timeout_s),
+        )
+
+    async def aclose(self) -> None:
+        await self.http.aclose()
+
+    async def ask(self, messages: list[Message], tools: list[dict], *, seed: int, name: str, seconds: float) -> Answer:
+        """What the agent says to a conversation, within `seconds` of its own time. `name` is the same for the same question,
+        so that an agent which is asked again after a lost answer can give it again. Raises AgentError."""
+        body = request_of(self.agent, messages, tools, seed)
+        headers = {"Idempotency-Key": name}
+        for attempt in range(1, TRIES + 1):
+            async with self.turn:
+                began = time.monotonic()
+                came = await self._post(body, headers, seconds)
+                took = time.monotonic() - began
+            if came.status == 200:
+                return Answer(self._read(came, messages), took)
+            if came.status in WRONG or 300 <= came.status < 400:
+                raise AgentError(self._refusal(came), final=True)
+            if came.status and came.status not in AWAY and came.status < 500:
+                raise AgentError(self._refusal(came), limit="agent error")
+            wait = wait_s(attempt, (came.headers or {}).get("retry-after", ""))
+            if attempt == TRIES or wait > LONGEST_WAIT_S:
+                away = came.status in AWAY or not came.reached
+                said = f"{self.where} gave no answer in {attempt} tries ({came.problem})."
+                raise AgentError(said, limit="" if away else "agent error")
+            await self.sleep(wait)
+        raise AssertionError("unreachable")
+
+    async def _post(self, body: dict[str, Any], headers: dict[str, str], seconds: float) -> _Came:
+        """Raises AgentError where it is not to be asked again."""
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self.http.post(self.url, json=body, headers=headers)
+        except TimeoutError as error:
+            raise AgentError(f"{self.where} gave no answer within {seconds:g} s.", limit="time") from error
+        except RefusedAddress as error:
+            raise AgentError(str(error), final=True) from error
+        except TooMuch as error:
+            raise AgentError(f"{self.where} sent {error}.", limit=error.limit or "agent error") from error
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, OSError) as error:
+            return _Came(problem=f"no connection: {self._hidden(str(error) or type(error).__name__)}", reached=False)
+        except httpx2.HTTPError as error:
+            return _Came(problem=f"its answer broke off: {self._hidden(str(error) or type(error).__name__)}")
+        text = self._hidden(response.content.decode(errors="replace"))
+        given = {name.lower(): value for name, value in response.headers.items()}
+        return _Came(response.status_code, text, given, f"HTTP {response.status_code}")
+
+    def _read(self, came: _Came, asked: list[Message]) -> Said:
+        try:
+            data = json.loads(came.text)
+        except (ValueError, RecursionError):
+            data = None
+        if (version := version_of(data, came.headers or {})) and version != self.agent.version:
+            raise AgentError(
+                f"{self.where} says that it is version “{self._hidden(version)[:80]}”, and this evaluation is of "
+                f"{self.agent.name} “{self.agent.version}”. An agent's version must not change during an evaluation, so it was "
+                "stopped; the samples so far are kept. Register the new version and evaluate that.",
+                final=True,
+            )
+        try:
+            return read_answer(data, asked)
+        except AgentFault as fault:
+            raise AgentError(f"{self.where} {fault}.", limit="agent error") from fault
+
+    def _refusal(self, came: _Came) -> str:
+        if came.status in (401, 403):
+            return f"{self.where} refused the key (HTTP {came.status})."
+        if 300 <= came.status < 400:
+            return f"{self.where} redirects elsewhere (HTTP {came.status}); register it with the final address."
+        if came.status in WRONG:
+            return (
+                f"{self.where} does not take POST {self.url.path} (HTTP {came.status}); check its address and protocol."
+            )
+        return f"{self.where} refused the request (HTTP {came.status}): {came.text[:MAX_SAID]}"
+
+    def _hidden(self, text: str) -> str:
+        return hidden(text, self.key)

@@ -1,0 +1,86 @@
+"""A whole agent as a policy: it is given the task and says all that it did, which the episode then plays. Light: no torch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from workers.lib.agent_client import AgentClient, AgentError
+from workers.lib.engine_specs import AgentEndpoint
+from workers.lib.policies import PolicyError, Reply
+
+DOWN_AFTER = 10  # samples in a row to which it could not be reached, after which the job ends
+
+
+@dataclass
+class _Sample:
+    """What is left of an agent's answer, and of its time."""
+
+    seconds: float
+    turns: deque[Reply] = field(default_factory=deque)
+    asked: int = 0
+
+
+class AgentPolicy:
+    """Asks the agent once and says its messages again turn by turn, as those of an agent that answers from CI: the tools'
+    results are the environment's. Where all is said and the episode goes on (a tool's result, a user's next words), it is
+    asked again with the whole conversation; a Gym run is not, since it is a whole episode of its own. `tools` are given where an
+    episode shows none.
+
+    What it fails with fails the sample, so that an agent cannot choose what counts; one that cannot be reached masks it.
+    """
+
+    shares_time = True  # its time is taken here, without the wait for its turn
+
+    def __init__(self, agent: AgentEndpoint, client: AgentClient | None = None, *, tools: Sequence[dict] = ()) -> None:
+        self.agent, self.client, self.tools = agent, client or AgentClient(agent), list(tools)
+        self.samples: dict[int, _Sample] = {}
+        self.away = 0  # samples in a row
+
+    async def answer(
+        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+    ) -> Reply | None:
+        sample = self.samples.setdefault(key, _Sample(self.agent.timeout_s))
+        if not sample.turns:
+            if sample.asked and self.agent.protocol == "gym":
+                return None
+            await self._ask(sample, messages, tools or self.tools, seed, key)
+        return sample.turns.popleft()
+
+    async def _ask(self, sample: _Sample, messages: list[dict], tools: list[dict], seed: int, key: int) -> None:
+        sample.asked += 1
+        name = f"{seed}-{key}-{sample.asked}"
+        try:
+            answer = await self.client.ask(messages, tools, seed=seed, name=name, seconds=sample.seconds)
+        except AgentError as error:
+            raise self._failure(error) from error
+        self.away = 0
+        sample.seconds = max(0.0, sample.seconds - answer.seconds)
+        for at, message in enumerate(answer.said.turns):
+            used = (answer.said.input_tokens, answer.said.output_tokens) if at == 0 else (0, 0)
+            took = answer.seconds * 1000 if at == 0 else 0.0
+            sample.turns.append(
+                Reply(message, _text(message), prompt_tokens=used[0], output_tokens=used[1], latency_ms=took)
+            )
+
+    def _failure(self, error: AgentError) -> PolicyError:
+        self.away = 0 if error.limit or error.final else self.away + 1
+        if self.away >= DOWN_AFTER:
+            return PolicyError(f"{error} So ended {DOWN_AFTER} samples in a row; those before are kept.", final=True)
+        return PolicyError(str(error), error.final, error.limit)
+
+    def forget(self, key: int) -> None:
+        self.samples.pop(key, None)
+
+    async def responds(self) -> bool:
+        """An agent has no trivial question, and what it takes is its own: hanging must not beat failing."""
+        return True
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+
+
+def _text(message: dict) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else ""

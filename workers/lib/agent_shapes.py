@@ -1,0 +1,115 @@
+"""What an agent's endpoint is sent and how its answer is read: chat completions, Responses, NeMo Gym's `/run`. Pure.
+
+Whatever it was asked in, an answer may have any of these shapes: a chat completion, a Responses object (alone, or as
+`response` of a Gym run), {"messages": […]} with all that the agent said and did, {"output": "text", "tool_calls": […]}.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from workers.lib.engine_specs import AgentEndpoint
+from workers.lib.environments.gym_rows import ASKED
+from workers.lib.messages import ItemError, Message, flat_tool, from_items, to_items
+from workers.lib.transcripts import agent_turns
+
+PATHS = {"chat": "/chat/completions", "responses": "/responses", "gym": "/run"}
+VERSION_HEADERS = ("x-agent-version", "agent-version")
+MOST_SHOWN = 300
+
+
+class AgentFault(Exception):
+    """An answer that cannot be used: the agent's own failure, in a sentence's end (“answered …”)."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """The agent's messages, in their order, and the tokens that it says it used."""
+
+    turns: list[Message]
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+def url_of(agent: AgentEndpoint) -> str:
+    """Where it is asked: the address may have the shape's path already."""
+    base, path = agent.base_url.rstrip("/"), PATHS[agent.protocol]
+    return base if base.endswith(path) else base + path
+
+
+def request_of(agent: AgentEndpoint, messages: list[Message], tools: list[dict], seed: int) -> dict[str, Any]:
+    """The task, without anything that says what is right."""
+    if agent.protocol == "chat":
+        body = {"model": agent.name, "messages": messages, "seed": seed, "stream": False}
+        return body | ({"tools": tools} if tools else {})
+    items, flat = {"input": to_items(messages)}, {"tools": [flat_tool(tool) for tool in tools]}
+    if agent.protocol == "gym":
+        return {ASKED: items | flat}
+    return {"model": agent.name, "stream": False} | items | (flat if tools else {})
+
+
+def version_of(data: Any, headers: dict[str, str]) -> str:
+    """The version that an answer names, in a header or as `agent_version` (also in `metadata`); "" where it names none."""
+    named = next((headers[name] for name in VERSION_HEADERS if headers.get(name)), "")
+    for holder in (data, data.get("metadata")) if isinstance(data, dict) else ():
+        value = holder.get("agent_version") if isinstance(holder, dict) else None
+        named = named or (value if isinstance(value, str) else "")
+    return named.strip()
+
+
+def read_answer(data: Any, asked: list[Message]) -> Said:
+    """Raises AgentFault for an answer that says no more than that it failed, or nothing."""
+    if not isinstance(data, dict):
+        raise AgentFault("answered with something that is not a JSON object")
+    inner = data["response"] if isinstance(data.get("response"), dict) else data
+    if error := data.get("error") or inner.get("error"):
+        raise AgentFault(f"answered with an error: {_error_text(error)}")
+    turns = [message for message in agent_turns(_messages(inner), asked) if message.get("content") or _calls(message)]
+    if not turns:
+        raise AgentFault("answered without a message of its own")
+    usage = inner.get("usage") if isinstance(inner.get("usage"), dict) else {}
+    return Said(
+        turns, _count(usage, "input_tokens", "prompt_tokens"), _count(usage, "output_tokens", "completion_tokens")
+    )
+
+
+def _messages(data: dict) -> list[Message]:
+    if isinstance(data.get("messages"), list):
+        return _objects(data["messages"], "messages")
+    if isinstance(data.get("output"), list):
+        try:
+            return from_items(data["output"])
+        except ItemError as error:
+            raise AgentFault(f"answered with items that cannot be read ({error})") from error
+    if isinstance(data.get("choices"), list) and data["choices"]:
+        choice = data["choices"][0]
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if isinstance(message, dict):
+            return [message | {"role": "assistant"}]
+    if isinstance(data.get("output"), str) or isinstance(data.get("tool_calls"), list):
+        output = data.get("output") if isinstance(data.get("output"), str) else None
+        return [
+            {"role": "assistant", "content": output, "tool_calls": _objects(data.get("tool_calls") or [], "tool_calls")}
+        ]
+    raise AgentFault("answered with an object that has no choices, output or messages")
+
+
+def _objects(items: Any, name: str) -> list[dict]:
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise AgentFault(f"answered with {name} that are not a list of objects")
+    return items
+
+
+def _calls(message: Message) -> Any:
+    return message.get("tool_calls") or message.get("function_call")
+
+
+def _error_text(error: Any) -> str:
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(message or error)[:MOST_SHOWN]
+
+
+def _count(usage: dict, *names: str) -> int:
+    found = next((usage[name] for name in names if name in usage), 0)
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 < found < 2**31 else 0

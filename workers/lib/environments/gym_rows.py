@@ -1,0 +1,47 @@
+"""What NeMo Gym's servers are sent: a task's row and the Responses object of what an agent did. Light and pure."""
+
+from __future__ import annotations
+
+from workers.lib.messages import flat_tool, to_items, to_native
+
+ASKED, TRUTH, ANSWER = "responses_create_params", "ground_truth", "expected_answer"
+
+
+def response_of(messages: list[dict], *, name: str, tools: list[dict], model: str = "policy") -> dict:
+    """A whole Responses object whose output is what the agent said and what its tools answered."""
+    return {
+        "id": f"resp_{name}",
+        "object": "response",
+        "created_at": 0,
+        "status": "completed",
+        "model": model,
+        "output": to_items(messages, output=True),
+        "tools": [flat_tool(tool) for tool in tools],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": {},
+    }
+
+
+def row_of(task: dict, tools: list[dict]) -> dict:
+    """The task as a NeMo Gym row: what came with it from such a row, its request, and the calls that are right."""
+    before = (task.get("metadata") or {}).get("nemo_gym")
+    before = before if isinstance(before, dict) else {}
+    params = before.get(ASKED) if isinstance(before.get(ASKED), dict) else {}
+    given = {name: value for name, value in params.items() if name != "instructions"}  # the messages begin with them
+    row = {"id": task.get("id"), "verifier_metadata": {}} | before
+    row[ASKED] = given | {"input": to_items(task["messages"]), "tools": [flat_tool(tool) for tool in tools]}
+    expected = task.get("expected") or {}
+    if "tool" in expected or "calls" in expected:
+        row[TRUTH] = [truth(call) for call in expected.get("calls", [expected])]
+    elif "answer" in expected:
+        row[ANSWER] = expected["answer"]
+    return row
+
+
+def truth(call: dict) -> dict:
+    """An expected call as NeMo Gym writes it."""
+    return to_native(call["tool"], call["args"])["function"]

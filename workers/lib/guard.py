@@ -1,0 +1,48 @@
+"""`python guard.py SECONDS COMMAND …`: runs a command, and ends all of its process group when it ends, on SIGTERM, or when the
+process that started the guard dies. vLLM's engine outlives the process that started it, and holds the GPU's memory; a guard
+in between is not killed with its parent, so that it can see to the engine. Standard library only: it is run as a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(number: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def main(grace_s: float, parent: int, command: list[str]) -> int:
+    """The command's exit status, 128 + n where signal n ended it. It has `grace_s` to end after SIGTERM."""
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    end_with_parent(signal.SIGTERM)
+    child = subprocess.Popen(command, start_new_session=True, preexec_fn=lambda: end_with_parent(signal.SIGKILL))
+    try:
+        while not asked and os.getppid() == parent:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=0.5)
+                break
+        if child.poll() is None:
+            child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=grace_s)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+    status = child.wait()
+    return 128 - status if status < 0 else status
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    except OSError as error:
+        sys.exit(f"{sys.argv[3]} cannot be started: {error.strerror}.")

@@ -1,0 +1,46 @@
+"""An event loop in a thread, for callers that are not asyncio. Light: no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Started by the first `run`; to be closed. May be used from any thread but its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.lock = name, threading.Lock()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread: threading.Thread | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What it returns or raises. Where the caller is interrupted, the work is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self.lock:
+            if self.loop is None:
+                self.loop = asyncio.new_event_loop()
+                self.thread = threading.Thread(target=self.loop.run_forever, name=self.name, daemon=True)
+                self.thread.start()
+            return self.loop
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """After `last`, where it was ever started."""
+        with self.lock:
+            loop, thread, self.loop, self.thread = self.loop, self.thread, None, None
+        if loop is not None and thread is not None:
+            asyncio.run_coroutine_threadsafe(last(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()

@@ -1,0 +1,257 @@
+"""HTTP/1.1 POSTs to one server, over kept connections: what questions to models are sent with. Light: no torch.
+
+The guards are those of `outgoing`: the address that was checked is the one that is connected to, no redirect is followed, no
+proxy is used, and an answer is cut off at its bounds. Answers are parsed by llhttp, in C: with an HTTP library in Python a call
+cost half of a rollout (DECISIONS.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from dataclasses import dataclass, field
+from typing import cast
+
+import httpcore2
+import httpx2
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from workers.lib.outgoing import Bounds, TooMuch, address_in, allowed, check_address, tls, unknown_host
+
+MAX_HEAD, FRAME = (
+    64 * 1024,
+    16,
+)  # bytes that are no body: before it, and for each of its bytes (chunks of one byte have 6)
+CONNECT_S = 10.0  # for each address of a name
+KEPT_S = 30.0  # a connection that was idle for longer may have been dropped on the way, unheard
+
+
+class NoAnswer(OSError):
+    """No whole answer came; the message says why. Whether the server has worked on the question is unknown."""
+
+
+class TooLate(NoAnswer):
+    """No answer began within the seconds that it may take."""
+
+
+@dataclass
+class Answer:
+    """`headers` by their lower-case names; of those sent twice the last."""
+
+    status: int = 0
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class _Connection(asyncio.Protocol):
+    """One question at a time. What goes wrong ends it together with the connection."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds, self.loop = bounds, asyncio.get_running_loop()
+        self.transport: asyncio.Transport | None = None
+        self.waiting: asyncio.Future[Answer] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.idle_since = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.parser, self.answer = HttpResponseParser(self), Answer()
+        self.parts: list[bytes] = []
+        self.size = self.received = 0
+        self.has_head = self.keeps = False
+
+    def ask(self, data: bytes) -> asyncio.Future[Answer]:
+        assert self.transport is not None
+        self._begin()
+        self.waiting = self.loop.create_future()
+        self._restart_timer()
+        self.transport.write(data)
+        return self.waiting
+
+    @property
+    def usable(self) -> bool:
+        """For another question."""
+        assert self.transport is not None
+        fresh = self.loop.time() - self.idle_since < KEPT_S
+        return fresh and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.waiting is None or self.waiting.done()
+
+    def close(self) -> None:
+        self._stop_timer()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _restart_timer(self) -> None:
+        self._stop_timer()
+        if self.bounds.seconds:
+            self.timer = self.loop.call_later(self.bounds.seconds, self._late)
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def _late(self) -> None:
+        seconds = f"{self.bounds.seconds:g} s"
+        self._fail(TooMuch(f"no end within {seconds}", "time") if self.has_head else TooLate(f"no answer in {seconds}"))
+
+    def _fail(self, error: Exception) -> None:
+        self.close()
+        if self.waiting is not None and not self._is_idle:
+            self.waiting.set_exception(error)
+
+    def _succeed(self) -> None:
+        self._stop_timer()
+        self.idle_since = self.loop.time()
+        if self.waiting is not None and not self._is_idle:
+            self.answer.body = b"".join(self.parts)
+            self.waiting.set_result(self.answer)
+        if not self.keeps:
+            self.close()
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade):
+            self._fail(NoAnswer("it sent what is not HTTP"))
+        self.received += len(data)
+        if self.received > MAX_HEAD + FRAME * self.size:
+            self._fail(TooMuch("headers without an end", "size"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        framed = "content-length" in self.answer.headers or "transfer-encoding" in self.answer.headers
+        if self.has_head and not framed and error is None:
+            self._succeed()  # the end of the connection is that of the answer
+        else:
+            where = "within its answer" if self.has_head else "without an answer"
+            self._fail(NoAnswer(f"it ended the connection {where}"))
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        if self._is_idle:  # nobody has asked for this
+            self.close()
+        self.answer = Answer()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.has_head:
+            self.answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.answer.status, self.keeps = self.parser.get_status_code(), self.parser.should_keep_alive()
+        if self.answer.status < 200:
+            return
+        self.has_head = True
+        self._restart_timer()
+        if self.bounds.max_bytes and self.answer.headers.get("content-encoding", "identity") != "identity":
+            self._fail(TooMuch("a packed answer, which was not asked for"))  # unpacked it may be of any size
+
+    def on_body(self, part: bytes) -> None:
+        self.size += len(part)
+        if 0 < self.bounds.max_bytes < self.size:
+            self._fail(TooMuch(f"more than {self.bounds.max_bytes / 2**20:g} MiB", "size"))
+        else:
+            self.parts.append(part)
+
+    def on_message_complete(self) -> None:
+        if self.has_head:  # else it only says that it goes on
+            self._succeed()
+
+
+class Posts:
+    """To one address, from one event loop, with as many connections as there are questions at a time. To be closed.
+
+    `url` comes from `check_url`. `headers` are sent with each, after what HTTP itself needs.
+    """
+
+    def __init__(self, url: httpx2.URL, *, allow_private: bool, bounds: Bounds, headers: dict[str, str]) -> None:
+        self.host, self.port = url.raw_host.decode(), url.port or {"http": 80, "https": 443}[url.scheme]
+        self.allow_private, self.bounds = allow_private, bounds
+        self.tls: ssl.SSLContext | None = tls() if url.scheme == "https" else None
+        lines = {"Host": url.netloc.decode(), "Accept-Encoding": "identity"} | headers
+        self.head = f"POST {url.raw_path.decode()} HTTP/1.1\r\n" + "".join(
+            f"{name}: {value}\r\n" for name, value in lines.items()
+        )
+        self.free: list[_Connection] = []
+        self.open: set[_Connection] = set()
+
+    async def post(self, body: bytes) -> Answer:
+        """Raises RefusedAddress, NoAnswer, TooMuch."""
+        connection = self._kept() or await self._connect()
+        self.open.add(connection)
+        try:
+            answer = await connection.ask(f"{self.head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self.open.discard(connection)
+        self.free.append(connection)
+        return answer
+
+    async def aclose(self) -> None:
+        for connection in (*self.free, *self.open):
+            connection.close()
+        self.free.clear()
+        await asyncio.sleep(0)  # in which the loop closes their sockets
+
+    def _kept(self) -> _Connection | None:
+        """The one used last that is still there."""
+        while self.free:
+            if (connection := self.free.pop()).usable:
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self) -> _Connection:
+        """To the first address that answers; all are checked before."""
+        loop, problem = asyncio.get_running_loop(), ""
+        for address in await self._addresses():
+            name = self.host if self.tls else None
+            try:
+                async with asyncio.timeout(self._connect_s):
+                    _, connection = await loop.create_connection(
+                        lambda: _Connection(self.bounds), address, self.port, ssl=self.tls, server_hostname=name
+                    )
+                return connection
+            except TimeoutError:
+                problem = f"no connection within {self._connect_s:g} s"
+            except (OSError, ssl.SSLError) as error:
+                problem = f"no connection: {_in_words(error)}"
+        raise NoAnswer(problem)
+
+    async def _addresses(self) -> list[str]:
+        """Checked. Raises RefusedAddress, NoAnswer."""
+        if literal := address_in(self.host):
+            check_address(literal, self.host, self.allow_private)
+            return [self.host]
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_s):
+                found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            return allowed(found, self.host, self.allow_private)
+        except TimeoutError as error:
+            raise NoAnswer(f"the address of {self.host} is not found in time") from error
+        except (OSError, UnicodeError) as error:
+            raise NoAnswer(str(unknown_host(self.host, error))) from error
+        except httpcore2.ConnectError as error:
+            raise NoAnswer(str(error)) from error
+
+    @property
+    def _connect_s(self) -> float:
+        return min(CONNECT_S, self.bounds.seconds or CONNECT_S)
+
+
+def _in_words(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused ({error.verify_message})"
+    return error.strerror or str(error) or type(error).__name__

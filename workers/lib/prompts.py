@@ -1,0 +1,142 @@
+"""Prompt versions: what an agent brings to any task, whatever model it runs on. Pure and light.
+
+A prompt says some of: the system prompt, examples, how tools are described to the model, sampling. In an evaluation it
+replaces these parts of the environment's harness; what it leaves out stays as the environment has it. The tools themselves,
+the limits and the verifier define the task, so no prompt changes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from workers.lib.messages import cleaned, function_of, functions_of, schemas_of
+from workers.lib.specs import Form
+from workers.lib.typed import FormError, Text, convert, plain
+
+# What of a harness the agent brings and may change. All the rest (tools, limits) defines the task.
+AGENT_PART = ("system_prompt", "examples", "show_tools", "shown_tools", "temperature", "top_p", "max_new_tokens")
+LARGEST = 400_000  # characters of a prompt as JSON
+IN_HARNESS = {"tools": "shown_tools"}  # a harness's own `tools` are those that run
+NAMED = ("properties", "patternProperties", "$defs", "definitions")  # parts whose keys are names
+FOR_READERS = ("title", "description", "examples", "default", "$comment")  # parts of a JSON Schema that bind nobody
+
+
+class ExampleFunction(Form, kw_only=True):
+    name: Text
+    arguments: str
+
+
+class ExampleCall(Form, kw_only=True):
+    id: Text
+    function: ExampleFunction
+    type: Literal["function"] = "function"
+
+
+class ExampleMessage(Form, kw_only=True):
+    """A few-shot message, as OpenAI's chat completions have it."""
+
+    role: Literal["user", "assistant", "tool"]
+    content: str | None = None
+    name: str | UnsetType = UNSET
+    tool_calls: Annotated[list[ExampleCall], Meta(max_length=64)] | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
+
+
+class ToolFunction(Form, kw_only=True):
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    description: str = ""
+    parameters: dict[str, Any] | UnsetType = UNSET
+    strict: bool | UnsetType = UNSET
+
+
+class Tool(Form, kw_only=True):
+    function: ToolFunction
+    type: Literal["function"] = "function"
+
+
+class Prompt(Form, kw_only=True):
+    """`tools`: definitions that the model is shown instead of the environment's of the same names. `show_tools` false: none is
+    shown, since the system prompt describes them. What is left out stays as the environment has it."""
+
+    system_prompt: Annotated[str, Meta(max_length=200_000)] | UnsetType = UNSET
+    examples: Annotated[list[ExampleMessage], Meta(max_length=200)] | UnsetType = UNSET
+    tools: Annotated[list[Tool], Meta(max_length=128)] | UnsetType = UNSET
+    show_tools: bool | UnsetType = UNSET
+    temperature: Annotated[float, Meta(ge=0, le=10)] | UnsetType = UNSET
+    top_p: Annotated[float, Meta(gt=0, le=1)] | UnsetType = UNSET
+    max_new_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+
+
+FIELDS: tuple[str, ...] = Prompt.__struct_fields__
+
+
+def checked_prompt(given: Any) -> dict[str, Any]:
+    """The prompt in its one form, as JSON. Raises FormError naming the field that is wrong."""
+    found = plain(convert(given, Prompt))
+    if not found:
+        raise FormError("", f"says nothing: give at least one of {', '.join(FIELDS)}")
+    named = Counter(tool["function"]["name"] for tool in found.get("tools", []))
+    if twice := [name for name, count in named.items() if count > 1]:
+        raise FormError("tools", f"names {twice[0]} twice")
+    if cleaned(found) != found:
+        raise FormError("", "holds characters that no text may have (NUL, half of a pair)")
+    if len(text := json.dumps(found, ensure_ascii=False)) > LARGEST:
+        raise FormError("", f"has {len(text):,} characters as JSON; {LARGEST:,} is the most")
+    return found
+
+
+def applied(harness: dict[str, Any], prompt: dict[str, Any]) -> dict[str, Any]:
+    """A harness with what a prompt says in place of its own."""
+    return harness | {IN_HARNESS.get(name, name): value for name, value in prompt.items()}
+
+
+def from_harness(harness: dict[str, Any]) -> dict[str, Any]:
+    """The prompt that a harness has of its own."""
+    names = {IN_HARNESS.get(name, name): name for name in FIELDS}
+    found = {names[name]: value for name, value in harness.items() if name in names}
+    return {name: value for name, value in found.items() if value not in (None, [])}
+
+
+def shown(offered: list[dict], definitions: list[dict]) -> list[dict]:
+    """The offered tools as the model is shown them."""
+    given = {name: {"type": "function", "function": function} for name, function in functions_of(definitions)}
+    return [given.get((function_of(tool) or {}).get("name", ""), tool) for tool in offered] if given else offered
+
+
+def tool_problem(definitions: Iterable[dict], offered: list[dict]) -> str:
+    """Why these definitions cannot stand for the offered tools, as a sentence; "" where they can."""
+    there = schemas_of(offered)
+    for name, schema in schemas_of(list(definitions)).items():
+        if name not in there:
+            known = ", ".join(there) or "it shows none, so describe tools in the system prompt"
+            return f"The prompt describes the tool {name}, which the environment does not show. It shows: {known}."
+        if _binding(schema) != _binding(there[name]):
+            return (
+                f"The prompt's parameters of the tool {name} are not those that the environment takes. A prompt may change "
+                "descriptions only: the tools that run stay as they are."
+            )
+    return ""
+
+
+def _binding(schema: Any, names: bool = False) -> Any:
+    """A JSON Schema without what is only there to be read. `names`: its keys are names."""
+    if isinstance(schema, list):
+        return [_binding(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = schema.items() if names else ((key, item) for key, item in schema.items() if key not in FOR_READERS)
+    return {key: _binding(item, key in NAMED and not names) for key, item in kept}
+
+
+def as_lines(prompt: dict[str, Any]) -> list[str]:
+    """What the agent brings, for people: a text line by line, all else as JSON."""
+    lines = []
+    for name, value in sorted(prompt.items()):
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        lines += [f"{name}: {text}"] if "\n" not in text else [f"{name}:", *(f"  {line}" for line in text.split("\n"))]
+    return lines

@@ -1,0 +1,368 @@
+"""What an inference server has and can do, asked without effect on it. Light: no torch, no Django.
+
+The server may be anything that answers at an address that somebody typed in: each request is bounded in bytes and in
+seconds from the first to the last, no redirect is followed, and what it says is cut before it is kept or shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import httpx2
+
+from workers.lib.chat_client import AsyncChatClient, ChatError, ChatServer
+from workers.lib.errors import JobError
+from workers.lib.keys import RefusedKey, bearer, checked_key, hidden, key_in
+from workers.lib.messages import calls_in, native_calls
+from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
+
+Kind = Literal["vllm", "sglang", "openai"]
+Health = Literal["healthy", "unlisted", "down"]
+TIMEOUT_S, ANSWER_S = 10.0, 30.0  # of a request for facts, and of one that a model answers
+MAX_BYTES = 8 * 1024 * 1024
+MAX_MODELS, MAX_NAME, MAX_SAID = 500, 200, 200
+LARGEST = 2**31 - 1
+ADAPTER_PREFIX = "flywheel-"  # of adapters that this software has loaded
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+ASKED = [{"role": "user", "content": "Use the tool get_weather to find the weather in Paris."}]
+LORA_SLOTS = re.compile(r'^vllm:lora_requests_info\{[^}\n]*max_lora="(\d{1,6})"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is. `key_hosts` as in `chat_client.ChatServer`."""
+
+    base_url: str
+    key_variable: str = ""
+    allow_private: bool = False
+    key_hosts: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What `/models` says. `models` are [{id, context, parent}], at most `MAX_MODELS`; `parent` is an adapter's base."""
+
+    health: Health
+    sentence: str
+    models: list[dict] = field(default_factory=list)
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """status 0: none came, and `problem` says why."""
+
+    status: int = 0
+    data: bytes = b""
+    problem: str = ""
+
+    @property
+    def json(self) -> Any:
+        try:
+            return json.loads(self.data)
+        except (ValueError, RecursionError):
+            return None
+
+
+def shown(text: str) -> str:
+    """What a server said, fit to be stored and shown: printable, in one line, and short."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * MAX_SAID]).split())
+    return line if len(line) <= MAX_SAID else f"{line[:MAX_SAID]}…"
+
+
+class Server:
+    """To be used with `async with`. Raises RefusedAddress, RefusedKey where it may not be asked at all."""
+
+    def __init__(self, address: Address) -> None:
+        self.url = check_url(address.base_url, allow_private=address.allow_private)
+        self.key = checked_key(address.key_variable, self.url.host, address.key_hosts)
+        self.base = str(self.url).rstrip("/")
+        self.root = self.base.removesuffix("/v1")
+        self.http = async_client(
+            allow_private=address.allow_private,
+            bounds=Bounds(MAX_BYTES, TIMEOUT_S),
+            headers=bearer(self.key),
+            timeout=TIMEOUT_S,
+        )
+
+    async def __aenter__(self) -> Server:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.http.aclose()
+
+    async def ask(self, method: str, url: str, body: dict | None = None, seconds: float | None = None) -> _Answer:
+        """Never raises for what is there. The limit counts from the first byte, so a server that drips cannot hold on."""
+        seconds = seconds or TIMEOUT_S
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self.http.request(method, url, json=body, timeout=seconds)
+            return _Answer(response.status_code, response.content)
+        except (TimeoutError, httpx2.TimeoutException):
+            return _Answer(problem=f"No answer within {seconds:g} s.")
+        except RefusedAddress as error:
+            return _Answer(problem=str(error))
+        except TooMuch as error:
+            return _Answer(problem=f"It sent {error}.")
+        except (httpx2.HTTPError, OSError, UnicodeError, ValueError) as error:
+            return _Answer(problem=f"No connection: {self.said(str(error) or type(error).__name__)}.")
+
+    def said(self, text: str) -> str:
+        return shown(hidden(text, self.key))
+
+    async def listing(self) -> Listing:
+        return self.read_listing(await self.ask("GET", f"{self.base}/models"))
+
+    def read_listing(self, answer: _Answer) -> Listing:
+        if problem := self._why_down(answer):
+            return Listing("down", problem)
+        if answer.status in (404, 405):
+            return Listing(
+                "unlisted",
+                f"Something answers there, but it lists no models (HTTP {answer.status} at /models). The address usually ends "
+                "in /v1. If this server has no list, type the names of its models.",
+            )
+        found = answer.json
+        rows = found.get("data") if isinstance(found, dict) else None
+        if not isinstance(rows, list):
+            return Listing("down", self._not_a_list(answer, found))
+        models = {row["id"]: row for row in rows if _is_model(row)}
+        kept = [_as_model(models[name], models) for name in sorted(models)[:MAX_MODELS]]
+        if not kept:
+            return Listing("unlisted", "The server answers, but its list of models is empty.")
+        left_out = len(rows) - len(kept)
+        more = f" {left_out:,} entries of its list are not shown." if left_out else ""
+        return Listing("healthy", f"The server answers and lists {len(models):,} models.{more}", kept, left_out)
+
+    def _why_down(self, answer: _Answer) -> str:
+        """A sentence where no list can be expected from this answer; "" otherwise."""
+        status = answer.status
+        if not status:
+            return answer.problem
+        if status in (401, 403):
+            said = "refused the key" if self.key else "wants a key: enter the variable that holds it"
+            return f"The server {said} (HTTP {status})."
+        if 300 <= status < 400:
+            return f"The server redirects elsewhere (HTTP {status}). Give the final address."
+        if status not in (200, 404, 405):
+            return f"The server answered HTTP {status}: {self.said(answer.data.decode(errors='replace'))}"
+        return ""
+
+    def _not_a_list(self, answer: _Answer, found: Any) -> str:
+        if isinstance(found, dict) and found.get("error"):
+            return f"The server answered HTTP 200 with an error: {self.said(json.dumps(found['error']))}"
+        if answer.data.lstrip()[:1] == b"<":
+            return "The address answers with a web page, not with a list of models. The address of an API usually ends in /v1."
+        return f"The answer at /models is no list of models: {self.said(answer.data.decode(errors='replace'))}"
+
+
+def _is_model(row: Any) -> bool:
+    name = row.get("id") if isinstance(row, dict) else None
+    return isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable() and name == name.strip()
+
+
+def _as_model(row: dict, models: dict[str, dict]) -> dict:
+    lengths = (row.get(name) for name in ("max_model_len", "context_length", "context_window"))
+    context = next((value for value in lengths if type(value) is int and 0 < value <= LARGEST), None)
+    parent = row.get("parent")
+    return {
+        "id": row["id"],
+        "context": context,
+        "parent": parent if isinstance(parent, str) and parent in models else "",
+    }
+
+
+# Capabilities: {name: {value, how}}. `value` is True, False, a number, or None where it stays unknown; `how` is a sentence.
+
+
+def found(value: bool | int | None, how: str) -> dict:
+    return {"value": value, "how": how}
+
+
+async def capabilities(server: Server, kind: Kind, listing: Listing, model: str, address: Address) -> dict[str, dict]:
+    """What can be found out about one of its models, with four short questions."""
+    context = next((row["context"] for row in listing.models if row["id"] == model), None)
+    made = {
+        "context": found(context, "As listed at /models." if context else "Not listed at /models."),
+        **await _lora(server, kind, listing),
+    }
+    chat = ChatServer(
+        address.base_url.rstrip("/"),
+        model,
+        key_variable=address.key_variable,
+        timeout_s=ANSWER_S,
+        tries=1,
+        allow_private=address.allow_private,
+        key_hosts=address.key_hosts,
+        name="server",
+        droppable=(),
+    )
+    client = AsyncChatClient(chat, concurrency=1)
+    try:
+        for name, (body, read) in QUESTIONS.items():
+            made[name] = await _asked(client, body, read)
+    finally:
+        await client.aclose()
+    return made
+
+
+async def _asked(client: AsyncChatClient, body: dict, read: Callable[[dict], dict]) -> dict:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            answer, _ = await client.ask(body)
+        return read(answer["choices"][0])
+    except TimeoutError:
+        return found(None, f"No answer within {ANSWER_S:g} s.")
+    except ChatError as error:
+        return found(False if error.limit == "refused" else None, shown(str(error)))
+
+
+def _tools(choice: dict) -> dict:
+    message = choice["message"]
+    if native_calls(message):
+        return found(True, "It called a tool when it was asked to.")
+    if calls_in(message):
+        return found(False, "It wrote the call as text: use the style “text”.")
+    return found(None, "It took the tool and answered in words, so the model may not know tools.")
+
+
+def _logprobs(choice: dict) -> dict:
+    given = choice.get("logprobs")
+    rows = given.get("content") if isinstance(given, dict) else None
+    first = rows[0] if isinstance(rows, list) and rows else None
+    value = first.get("logprob") if isinstance(first, dict) else None
+    right = isinstance(value, int | float) and not isinstance(value, bool)
+    return found(right, "The answer carries them." if right else "The answer carries none.")
+
+
+def _token_ids(choice: dict) -> dict:
+    ids = choice.get("token_ids")
+    right = isinstance(ids, list) and bool(ids) and all(type(one) is int for one in ids)
+    return found(right, "The answer carries them." if right else "The answer carries none.")
+
+
+ONE_TOKEN = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0}
+QUESTIONS: dict[str, tuple[dict, Callable[[dict], dict]]] = {
+    "tools": ({"messages": ASKED, "tools": [TOOL], "max_tokens": 64, "temperature": 0}, _tools),
+    "logprobs": (ONE_TOKEN | {"logprobs": True}, _logprobs),
+    "token_ids": (ONE_TOKEN | {"return_token_ids": True}, _token_ids),
+}
+
+
+async def _lora(server: Server, kind: Kind, listing: Listing) -> dict[str, dict]:
+    if kind == "openai":
+        unknown = found(None, "Only vLLM and SGLang are asked.")
+        return {"runtime_lora": unknown, "lora_slots": unknown}
+    # Without a name and a path nothing is loaded: whether the route is there is all that this asks.
+    answer = await server.ask("POST", lora_url(server.base, kind, "load"), {})
+    if answer.status in (400, 409, 422, 500):
+        runtime = found(True, "The route for loading adapters is there.")
+    elif answer.status in (404, 405):
+        runtime = found(False, f"No route for loading adapters (HTTP {answer.status}).")
+    else:
+        runtime = found(None, answer.problem or f"HTTP {answer.status} at the route for loading adapters.")
+    return {"runtime_lora": runtime, "lora_slots": await _slots(server, kind, listing)}
+
+
+async def _slots(server: Server, kind: Kind, listing: Listing) -> dict:
+    if kind != "vllm":
+        return found(None, "SGLang does not say.")
+    answer = await server.ask("GET", f"{server.root}/metrics")
+    named = LORA_SLOTS.search(answer.data.decode(errors="replace")) if answer.status == 200 else None
+    if named is None:
+        return found(None, "Its /metrics do not say, or not before an adapter has been asked.")
+    most, loaded = int(named[1]), sum(bool(row["parent"]) for row in listing.models)
+    free = found(max(0, most - loaded), f"Of {most} by its /metrics; adapters listed as loaded: {loaded}.")
+    return free | {"most": most}
+
+
+def lora_url(base: str, kind: Kind, what: Literal["load", "unload"]) -> str:
+    """vLLM serves it below /v1, SGLang at the root."""
+    base = base.rstrip("/")
+    return f"{base if kind == 'vllm' else base.removesuffix('/v1')}/{what}_lora_adapter"
+
+
+async def _with_server(address: Address, asked: Callable[[Server], Awaitable[Any]]) -> Any:
+    async with Server(address) as server:
+        return await asked(server)
+
+
+def list_models(address: Address) -> Listing:
+    """What the server lists now. Never raises for what is there."""
+    try:
+        return asyncio.run(_with_server(address, lambda server: server.listing()))
+    except (RefusedAddress, RefusedKey) as error:
+        return Listing("down", str(error))
+
+
+def probe(
+    address: Address, kind: Kind, model: str, told: Callable[[str], None]
+) -> tuple[Listing, str, dict[str, dict]]:
+    """(what it lists, the model that was asked, what can be found out). `model` "": the first one listed.
+
+    Raises RefusedAddress, RefusedKey.
+    """
+
+    async def asked(server: Server) -> tuple[Listing, str, dict[str, dict]]:
+        listing = await server.listing()
+        chosen = model or next((row["id"] for row in listing.models if not row["parent"]), "")
+        if listing.health == "down" or not chosen:
+            return listing, "", {}
+        told(f"asking {chosen}")
+        return listing, chosen, await capabilities(server, kind, listing, chosen, address)
+
+    return asyncio.run(_with_server(address, asked))
+
+
+# Adapters at run time
+
+LOAD_S = 120.0
+
+
+class Adapters:
+    """The adapters of one server. To be used under a lock of those who load there."""
+
+    def __init__(self, address: Address, kind: Kind) -> None:
+        self.address, self.kind = address, kind
+
+    def names(self) -> list[str]:
+        """Raises JobError where the server does not answer."""
+        listing = list_models(self.address)
+        if listing.health == "down":
+            raise JobError(f"The server at {self.address.base_url} is down. {listing.sentence}")
+        return [row["id"] for row in listing.models if row["parent"] or row["id"].startswith(ADAPTER_PREFIX)]
+
+    def load(self, name: str, path: str) -> None:
+        """Raises JobError."""
+        answer, said = self._post("load", {"lora_name": name, "lora_path": path})
+        if answer.status != 200 and "already" not in said:
+            why = answer.problem or f"HTTP {answer.status}: {said}"
+            raise JobError(f"The server at {self.address.base_url} did not load the adapter {path}. {why}")
+
+    def unload(self, name: str) -> bool:
+        """False where the server did not."""
+        answer, _ = self._post("unload", {"lora_name": name})
+        return answer.status in (200, 404)
+
+    def _post(self, what: Literal["load", "unload"], body: dict) -> tuple[_Answer, str]:
+        async def asked(there: Server) -> _Answer:
+            return await there.ask("POST", lora_url(there.base, self.kind, what), body, LOAD_S)
+
+        try:
+            answer = asyncio.run(_with_server(self.address, asked))
+        except (RefusedAddress, RefusedKey) as error:
+            raise JobError(str(error)) from error
+        key = key_in(self.address.key_variable)
+        return answer, shown(hidden(answer.data.decode(errors="replace"), key))

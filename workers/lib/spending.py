@@ -1,0 +1,117 @@
+"""Tokens and money: what a question may cost, what it did cost, and a limit that many questions at a time share. Light.
+
+The judge of failures and evaluations on servers count in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+BYTES_PER_TOKEN = 3  # fewer than text has, so that an estimate is rather too high
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens that are paid for."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens)
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(self.input_tokens - other.input_tokens, self.output_tokens - other.output_tokens)
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass(frozen=True)
+class Price:
+    """USD for a million tokens."""
+
+    input: float = 0.0
+    output: float = 0.0
+
+    def of(self, usage: Usage) -> float:
+        """In USD."""
+        return (usage.input_tokens * self.input + usage.output_tokens * self.output) / 1e6
+
+
+def estimate(*texts: Any) -> int:
+    """Tokens of some texts, rather too many."""
+    return sum(len(str(text).encode(errors="replace")) // BYTES_PER_TOKEN + 8 for text in texts)
+
+
+def usage_of(given: Any, *, asked: int, text: str) -> Usage:
+    """As the server counts it; estimated where it does not, so that a limit holds. `asked`: an estimate of the question."""
+    counts = given if isinstance(given, dict) else {}
+    used, made = (counts.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    return Usage(
+        used if _is_count(used) else asked,
+        made if _is_count(made) else len(text.encode(errors="replace")) // BYTES_PER_TOKEN + 1,
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+class Spent(Exception):
+    """The limit allows no further question; the message says which limit and how much is used."""
+
+
+class Account:
+    """What one job may use, 0 for no limit. A question is booked with the most that it can cost before it is asked, so that many
+    at a time do not exceed the limit together, and settled with what it did cost. Who asks at different prices shares one."""
+
+    def __init__(self, *, most_tokens: int = 0, most_usd: float = 0.0) -> None:
+        self.most_tokens, self.most_usd = most_tokens, most_usd
+        self.used, self.booked, self.open = Usage(), Usage(), 0
+        self.used_usd = self.booked_usd = 0.0
+        self.settled = asyncio.Event()
+
+    async def book(self, most: Usage, usd: float) -> None:
+        """Waits for open questions where they may turn out cheaper than they were booked. Raises Spent."""
+        while problem := self._exceeded(self.used + self.booked + most, self.used_usd + self.booked_usd + usd):
+            if not self.open:
+                raise Spent(problem)
+            self.settled.clear()
+            await self.settled.wait()
+        self.booked, self.booked_usd, self.open = self.booked + most, self.booked_usd + usd, self.open + 1
+
+    def settle(self, most: Usage, most_usd: float, used: Usage, usd: float) -> None:
+        self.booked, self.used, self.open = self.booked - most, self.used + used, self.open - 1
+        # A sum of floats keeps a rest that would refuse the last affordable question.
+        self.booked_usd = max(0.0, self.booked_usd - most_usd) if self.open else 0.0
+        self.used_usd += usd
+        self.settled.set()
+
+    def _exceeded(self, usage: Usage, usd: float) -> str:
+        if self.most_tokens and usage.tokens > self.most_tokens:
+            return (
+                f"The limit of {self.most_tokens:,} tokens allows no further question; {self.used.tokens:,} are used."
+            )
+        if self.most_usd and usd > self.most_usd:
+            return f"The limit of ${self.most_usd:g} allows no further question; ${self.used_usd:.4f} is spent."
+        return ""
+
+
+class Meter:
+    """Questions at one price, on an account of their own or on one that is shared."""
+
+    def __init__(
+        self, price: Price, *, most_tokens: int = 0, most_usd: float = 0.0, account: Account | None = None
+    ) -> None:
+        self.price, self.account = price, account or Account(most_tokens=most_tokens, most_usd=most_usd)
+
+    async def book(self, most: Usage) -> None:
+        """Raises Spent."""
+        await self.account.book(most, self.price.of(most))
+
+    def settle(self, most: Usage, used: Usage) -> None:
+        self.account.settle(most, self.price.of(most), used, self.price.of(used))

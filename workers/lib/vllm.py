@@ -1,0 +1,140 @@
+"""vLLM's command for a model, the options that may be set, and why it ended. Pure; light: no torch, no vllm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from workers.lib.specs import ServedModel
+
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the largest LoRA rank: vLLM knows these
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+MOST_OPTIONS = 20
+NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Option:
+    """`form`: flag, whole, share or name. Options that run code, read files or open other addresses are not listed."""
+
+    form: str
+    least: float = 0
+    most: float = 0
+
+
+FLAG, SHARE, WORD = Option("flag"), Option("share", 0.01, 1), Option("name")
+OPTIONS = {
+    "enable-auto-tool-choice": FLAG, "tool-call-parser": WORD, "reasoning-parser": WORD,
+    "enforce-eager": FLAG, "enable-prefix-caching": FLAG, "no-enable-prefix-caching": FLAG,
+    "enable-chunked-prefill": FLAG, "no-enable-chunked-prefill": FLAG,
+    "gpu-memory-utilization": SHARE, "kv-cache-dtype": WORD, "quantization": WORD, "block-size": Option("whole", 1, 1024),
+    "max-num-seqs": Option("whole", 1, 65_536), "max-num-batched-tokens": Option("whole", 1, 10_000_000),
+    "max-logprobs": Option("whole", 0, 1000), "seed": Option("whole", 0, 2**31),
+    "tensor-parallel-size": Option("whole", 1, 64), "pipeline-parallel-size": Option("whole", 1, 64),
+    "data-parallel-size": Option("whole", 1, 64),
+}  # fmt: skip
+
+# What vLLM's log says → what to do about it.
+ADVICE = (
+    (r"No available memory for the cache|KV cache is needed|larger than the maximum number of tokens",
+     "There is not enough memory for this context length: lower it, or raise gpu-memory-utilization (on a CPU: VLLM_CPU_KVCACHE_SPACE)."),
+    (r"out of memory|OutOfMemory|can't allocate memory|Cannot allocate memory|MemoryError",
+     "Memory ran out: choose a smaller context length, fewer LoRA slots or a smaller model, or free memory on that machine."),
+    (r"max_model_len .* is greater than|max_model_len .*derived", "The model has a shorter context length: lower it, or leave it empty."),
+    (r"unrecognized arguments|invalid choice|argument --", "This vLLM does not accept one of the options: change or remove it."),
+    (r"[Aa]ddress already in use", "The port is in use."),
+    (r"are not supported|not supported for", "This vLLM does not support this model or option."),
+    (r"Illegal instruction|status 132\b", "This build of vLLM uses instructions that this processor does not have."),
+    (r"status 137\b", "It was killed: perhaps memory ran out on that machine."),
+    (r"ModuleNotFoundError|ImportError|PackageNotFoundError", "vLLM's environment is not complete: run “make vllm” again on that machine."),
+)  # fmt: skip
+SERIOUS = re.compile(r"(?:^|\W)(?:\w*Error|ERROR|error|CRITICAL)\b")
+PREFIX = re.compile(r"^(?:\([^)]*\)\s*)*(?:(?:ERROR|WARNING|CRITICAL|INFO) [\d-]+ [\d:]+ \[[^\]]*\]\s*)?")
+
+
+def checked_options(given: dict[str, Any]) -> dict[str, Any]:
+    """{name: True, a number or a word}, as they are kept. Raises ValueError with a sentence."""
+    if len(given) > MOST_OPTIONS:
+        raise ValueError(f"At most {MOST_OPTIONS} options.")
+    return {name: _checked(name, value) for name, value in sorted(given.items())}
+
+
+def _checked(name: str, value: Any) -> Any:
+    option = OPTIONS.get(name)
+    if option is None:
+        raise ValueError(f"The option “{name[:60]}” cannot be set here. These can: {', '.join(sorted(OPTIONS))}.")
+    if option.form == "flag":
+        if value is not True:
+            raise ValueError(f"{name} takes no value.")
+        return True
+    if option.form == "name":
+        if not (isinstance(value, str) and NAME.fullmatch(value)):
+            raise ValueError(f"{name} takes a name: small letters, digits, - _ and dots.")
+        return value
+    whole = option.form == "whole"
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        raise ValueError(f"{name} takes a {'whole ' if whole else ''}number.")
+    if not option.least <= value <= option.most:
+        raise ValueError(f"{name} must be from {option.least:g} to {option.most:g}.")
+    return value
+
+
+def read_options(text: str) -> dict[str, Any]:
+    """Of a form: one option per line, with or without dashes and “=”. Raises ValueError with a sentence."""
+    given: dict[str, Any] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, _, value = line.lstrip("-").replace("=", " ", 1).partition(" ")
+        given[name] = _value(value.strip())
+    return checked_options(given)
+
+
+def _value(text: str) -> Any:
+    if not text:
+        return True
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def write_options(options: dict[str, Any]) -> str:
+    return "\n".join(name if value is True else f"{name} {value}" for name, value in options.items())
+
+
+def command(executable: str, model: ServedModel, host: str, port: int) -> list[str]:
+    """`generation-config vllm`: else the model's folder would add penalties and sampling that nobody asked for."""
+    given: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "served-model-name": model.name,
+        "dtype": model.dtype,
+        "generation-config": "vllm",
+        "disable-uvicorn-access-log": True,
+    }
+    if model.context:
+        given["max-model-len"] = model.context
+    if model.lora_slots:
+        given |= {"enable-lora": True, "max-lora-rank": model.max_lora_rank}
+        given |= {"max-loras": model.lora_slots, "max-cpu-loras": model.lora_slots}
+    given |= checked_options(model.options)
+    words = [
+        word
+        for name, value in given.items()
+        for word in ([f"--{name}"] if value is True else [f"--{name}", f"{value}"])
+    ]
+    return [executable, "serve", model.base, *words]
+
+
+def reason(lines: Iterable[str]) -> str:
+    """Why it ended, from its last lines: the line that says so, and what to do. "" where it says nothing."""
+    said = [line for line in (PREFIX.sub("", line).strip() for line in lines) if line]
+    for pattern, advice in ADVICE:
+        found = next((line for line in reversed(said) if re.search(pattern, line)), None)
+        if found:
+            return f"{advice} It said: {found[:300]}"
+    serious = [line for line in said if SERIOUS.search(line) and not line.startswith(("File ", "Traceback"))]
+    return (serious or said or [""])[-1][:300]

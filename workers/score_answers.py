@@ -1,0 +1,53 @@
+"""Answers that an agent gave elsewhere, scored as an evaluation's samples. `python -m workers.score_answers spec.json`."""
+
+from __future__ import annotations
+
+from workers.evaluate import emit_sample
+from workers.lib.environments import load
+from workers.lib.events import Emitter
+from workers.lib.policies import PolicyError, RecordedPolicy, Reply
+from workers.lib.program import StopFlag, run_main
+from workers.lib.rollouts import NO_LIMITS, Finished, play
+from workers.lib.specs import ScoreAnswers, SentAnswer
+from workers.rescore import AT_ONCE
+
+
+class SentPolicy(RecordedPolicy):
+    """Says again what the agent said; where it failed in the end, so does the episode, as the agent's own doing."""
+
+    def __init__(self, answers: list[SentAnswer]) -> None:
+        super().__init__([answer.turns for answer in answers])
+        self.errors = [answer.error for answer in answers]
+
+    async def answer(
+        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+    ) -> Reply | None:
+        reply = await super().answer(messages, tools, seed=seed, key=key, most=most)
+        if reply is None and self.errors[key]:
+            raise PolicyError(self.errors[key], limit="agent error")
+        return reply
+
+
+def main(spec: ScoreAnswers, events: Emitter, stop: StopFlag) -> None:
+    answers, ended, passed = spec.answers, 0, 0
+
+    def tell(index: int, _: int, done: Finished) -> None:
+        nonlocal ended, passed
+        answer = answers[index]
+        if answer.error:
+            done.score.details = [*done.score.details, f"The agent reported: {answer.error[:500]}"]
+        emit_sample(
+            events, spec.tasks[answer.task], answer.index, done, phase="eval",
+            latency_ms=answer.latency_ms, input_tokens=answer.input_tokens, output_tokens=answer.output_tokens,
+        )  # fmt: skip
+        ended, passed = ended + 1, passed + done.score.success
+        events.progress(ended, len(answers), f"{passed} of {ended} succeeded")
+        stop.check()
+
+    tasks = [spec.tasks[answer.task] for answer in answers]
+    play(SentPolicy(answers), load(spec.environment), tasks, NO_LIMITS, tell, concurrency=AT_ONCE)
+    events.result(metrics={"samples": ended})
+
+
+if __name__ == "__main__":
+    run_main("score_answers", main)
