@@ -25,7 +25,7 @@ from apps.evals.stats import summarise
 from apps.failures.models import Failure, FailureCluster
 from apps.registry.actions import register_adapter, register_base, register_endpoint
 from apps.registry.artifacts import store_folder
-from apps.registry.models import ModelVersion, Server
+from apps.registry.models import Health, ModelVersion, Phase, Server, ServerRun
 from apps.registry.servers import add_server
 from apps.reviews.actions import override_lock
 from apps.training.models import PromptSearch
@@ -177,6 +177,16 @@ def make_server(project: Project, base_url: str = "http://127.0.0.1:8123/v1", **
     name = fields.pop("name", f"server-{next(_numbers)}")
     fields = {"name": name, "base_url": base_url, **fields}
     return add_server(project=project, fields=fields, by=admin_of(project), admin=True)
+
+
+def make_managed(base: ModelVersion, base_url: str) -> Server:
+    """A managed server of a base that is up, with two LoRA slots."""
+    server = Server.objects.create(
+        project=base.project, name="gpu", kind="vllm", base=base, dialect="text", health=Health.HEALTHY, base_url=base_url,
+        serving={"dtype": "auto", "context": 0, "lora_slots": 2, "max_lora_rank": 16, "options": {}},
+    )  # fmt: skip
+    ServerRun.objects.create(project=base.project, name="gpu", server=server, state=JobState.RUNNING, phase=Phase.UP)
+    return server
 
 
 def make_endpoint(project: Project, server: Server | None = None, served_as: str = "m", **fields: Any) -> ModelVersion:

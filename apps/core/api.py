@@ -7,21 +7,23 @@ import time
 from typing import Any, NoReturn
 
 from django.contrib.auth.models import AnonymousUser
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
 from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from apps.core import scopes
+from apps.core.access import get_membership
 from apps.core.attempts import Locked, address_of, refuse_key
-from apps.core.models import ApiKey, key_digest
+from apps.core.models import ApiKey, Membership, Role, key_digest
 
 LAST_USED_RESOLUTION_S = 60
 TRUSTED_S = 5.0
 MAX_TRUSTED = 1000
+NO_MEMBER = "Whoever created this API key is no longer a member of the project."
 
 _trusted: dict[str, tuple[float, ApiKey]] = {}
 
@@ -104,6 +106,14 @@ def _note_use(key: ApiKey) -> None:
     now = timezone.now()
     if key.last_used_at is None or (now - key.last_used_at).total_seconds() > LAST_USED_RESOLUTION_S:
         ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
+
+
+def member_of(request: Request, role: Role = Role.MEMBER) -> Membership:
+    """Of whoever made the key, whose present role what it writes needs. Raises PermissionDenied."""
+    try:
+        return get_membership(request.auth.created_by, request.auth.project.slug, role)
+    except Http404 as error:
+        raise PermissionDenied(NO_MEMBER) from error
 
 
 class HasProjectKey(BasePermission):

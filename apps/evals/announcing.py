@@ -1,6 +1,8 @@
-"""What webhooks are told of evaluations: names, state and numbers. Not the error's text, which may quote a held-out task."""
+"""What is told of an evaluation, over REST and to webhooks."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from django.urls import reverse
 
@@ -9,9 +11,9 @@ from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
 
 
-def announce_end(run: EvalRun) -> None:
-    """In the transaction that ends it, however it ends."""
-    evaluation = {
+def facts_of(run: EvalRun) -> dict[str, Any]:
+    """Names, state and numbers. Not the error's text, which may quote a held-out task."""
+    return {
         "id": str(run.pk),
         "name": run.name,
         "state": run.state,
@@ -28,11 +30,15 @@ def announce_end(run: EvalRun) -> None:
         "started_at": run.started_at,
         "finished_at": run.finished_at,
     }
+
+
+def announce_end(run: EvalRun) -> None:
+    """In the transaction that ends it, however it ends."""
     addresses = {
         "api": reverse("evals_api:run", args=[run.pk]),
         "page": reverse("evals:run", args=[run.project.slug, run.pk]),
     }
     announce(
         project=run.project, event=Event.EVALUATION_FINISHED, subject=f"{run.name}: {run.state}",
-        data={"evaluation": evaluation, **addresses},
+        data={"evaluation": facts_of(run), **addresses},
     )  # fmt: skip

@@ -19,6 +19,7 @@ from apps.core.models import JobState
 from apps.core.openapi import JSON, described, page
 from apps.evals import actions, answers, answers_api, samples_api
 from apps.evals import runs_schema as schema
+from apps.evals.announcing import facts_of
 from apps.evals.holdout.view_log import record_output_view, record_refusal
 from apps.evals.lookups import (
     CURSOR,
@@ -177,28 +178,13 @@ def samples(request: Request, pk: UUID) -> Response:
 
 
 def as_json(request: Request, run: EvalRun) -> dict[str, Any]:
-    return {
-        "id": str(run.pk),
-        "name": run.name,
-        "state": run.state,
-        "eval_set": str(run.eval_set),
-        "eval_set_id": str(run.eval_set_id),
-        "split": run.split,
-        "environment": str(run.environment),
+    return facts_of(run) | {
         "verifier": str(run.environment.verifier),
-        "model_version": str(run.model_version),
         "agent": answers_api.agent_json(run),
         "answers": answers_api.answers_json(run),
-        "samples_per_task": run.samples_per_task,
         "seed": run.spec.get("seed", 0),
         "engine": in_words(run.spec.get("engine") or {}, run.model_version),
-        "done": run.done,
-        "total": run.total,
         "label": run.label,
         "error": run.error,
-        "metrics": run.result.get("metrics"),
         "url": request.build_absolute_uri(reverse("evals:run", args=[run.project.slug, run.pk])),
-        "created_at": run.created_at,
-        "started_at": run.started_at,
-        "finished_at": run.finished_at,
     }

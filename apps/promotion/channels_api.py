@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -17,9 +17,10 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core.api import NO_MEMBER
 from apps.core.forms import whole
 from apps.core.openapi import JSON
-from apps.evals.models import EvalSet
+from apps.evals.lookups import find_set
 from apps.promotion import actions
 from apps.promotion.gate.policy import Policy, as_toml, from_toml, from_values
 from apps.promotion.models import Channel
@@ -111,7 +112,7 @@ def promote(request: Request, name: str) -> Response:
     operation_id="v1_channels_plan",
     responses=ANSWERS,
     parameters=[
-        OpenApiParameter("eval_set", OpenApiTypes.UUID, required=True),
+        OpenApiParameter("eval_set", str, required=True, description="id or name@version"),
         OpenApiParameter("samples_per_task", int, description="1 to 64, else 8"),
     ],
     description="What the next comparison on a set's hold-out can show under the channel's policy, before anything is "
@@ -120,10 +121,7 @@ def promote(request: Request, name: str) -> Response:
 @api_view(["GET"])
 def plan(request: Request, name: str) -> Response:
     channel = _channel(request, name)
-    try:
-        eval_set = EvalSet.objects.get(project=request.auth.project, pk=request.query_params.get("eval_set"))
-    except (EvalSet.DoesNotExist, ValidationError) as error:
-        raise NotFound("No eval set of this project has this id (`eval_set`).") from error
+    eval_set = find_set(request, request.query_params.get("eval_set", ""))
     now = policy_of(channel)[0]
     samples = whole(request.query_params.get("samples_per_task"), 1, 64) or 8
     found = plan_for(eval_set, now, samples)
@@ -131,7 +129,6 @@ def plan(request: Request, name: str) -> Response:
 
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # PostgreSQL stores none
-NO_MEMBER = "Whoever created this API key is no longer a member of the project."
 
 
 def _channel(request: Request, name: str) -> Channel:

@@ -6,16 +6,14 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from django.http import Http404
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
+from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.access import get_membership
+from apps.core.api import member_of
 from apps.core.forms import whole
-from apps.core.models import Role
 from apps.core.openapi import JSON, described, page
 from apps.registry import managed, schema, servers
 from apps.registry.actions import ModelError
@@ -49,16 +47,9 @@ def api(*methods: str) -> Callable:
     return decorate
 
 
-def _writes(request: Request) -> None:
-    """Raises PermissionDenied where whoever made the key is no longer a member who may write."""
-    try:
-        get_membership(request.auth.created_by, request.auth.project.slug, Role.MEMBER)
-    except Http404 as error:
-        raise PermissionDenied("Whoever created this API key is no longer a member of the project.") from error
-
-
-def _server(request: Request, name: str) -> Server:
-    found = Server.objects.filter(project=request.auth.project, name=name).first()
+def find_server(request: Request, name: str) -> Server:
+    """Raises NotFound."""
+    found = Server.objects.filter(project=request.auth.project, name=name.replace("\x00", "")).first()
     if found is None:
         raise NotFound(f"This project has no server “{name}”.")
     return found
@@ -91,7 +82,7 @@ def server_list(request: Request) -> Response:
     if request.method == "GET":
         rows = Server.objects.filter(project=request.auth.project).select_related("base")
         return Response({"results": [schema.server_json(row, log=False) for row in rows], "next": None})
-    _writes(request)
+    member_of(request)
     given, project, by = plain(convert(request.data, schema.NewServer)), request.auth.project, request.auth.created_by
     if given["managed"] is not None:
         fields = schema.managed_fields(request.data, given, project)
@@ -120,10 +111,10 @@ def server_list(request: Request) -> Response:
 )
 @api("GET", "PATCH", "DELETE")
 def server_item(request: Request, name: str) -> Response:
-    server = _server(request, name)
+    server = find_server(request, name)
     if request.method == "GET":
         return Response(schema.server_json(server))
-    _writes(request)
+    member_of(request)
     if request.method == "DELETE":
         servers.remove_server(server=server, by=request.auth.created_by)
         return Response(status=204)
@@ -146,8 +137,8 @@ def server_item(request: Request, name: str) -> Response:
 )
 @api("POST")
 def server_probe(request: Request, name: str) -> Response:
-    server = _server(request, name)
-    _writes(request)
+    server = find_server(request, name)
+    member_of(request)
     given = convert(request.data or {}, schema.ProbeWith)
     probe = servers.submit_probe(server=server, by=request.auth.created_by, model=given.model)
     return Response({"id": str(probe.pk), "state": probe.state}, status=202)
@@ -161,8 +152,8 @@ def server_probe(request: Request, name: str) -> Response:
 )
 @api("POST")
 def server_start(request: Request, name: str) -> Response:
-    server = _server(request, name)
-    _writes(request)
+    server = find_server(request, name)
+    member_of(request)
     managed.start(server=server, by=request.auth.created_by)
     return Response(schema.server_json(server), status=202)
 
@@ -175,8 +166,8 @@ def server_start(request: Request, name: str) -> Response:
 )
 @api("POST")
 def server_stop(request: Request, name: str) -> Response:
-    server = _server(request, name)
-    _writes(request)
+    server = find_server(request, name)
+    member_of(request)
     managed.stop(server=server, by=request.auth.created_by)
     return Response(schema.server_json(server), status=202)
 
@@ -209,7 +200,7 @@ def server_stop(request: Request, name: str) -> Response:
 def version_list(request: Request) -> Response:
     if request.method == "GET":
         return Response(_versions(request))
-    _writes(request)
+    member_of(request)
     project = request.auth.project
     kind, fields = schema.registration(request.data, project)
     version = register(project=project, kind=kind, fields=fields, by=request.auth.created_by)

@@ -249,11 +249,7 @@ def engine_spec(version: ModelVersion, batch_size: int, engine: dict[str, Any] |
         return {"kind": "transformers", "dtype": settings.FLYWHEEL_DTYPE, "threads": 0, "batch_size": batch_size}
     if engine["kind"] == "agent":
         return _agent_spec(version, engine)
-    server = server_of(engine)
-    address = address_spec(
-        server.base_url, server.key_variable, model=engine["model"], allow_private=may_be_private(server)
-    )
-    return address | {
+    return asked_at(server_of(engine), model=engine["model"]) | {
         "kind": "openai",
         "dialect": engine["dialect"],
         "price": engine["price"] or (0.0, 0.0),
@@ -278,17 +274,24 @@ def _agent_spec(version: ModelVersion, engine: dict[str, Any]) -> dict[str, Any]
 
 
 def server_of(engine: dict[str, Any]) -> Server:
-    """The server of a job's engine, as it is now. Raises ModelError where it may not be asked any more."""
+    """The server that a spec names (`server`, `server_name`, `base_url`, `managed`), as it is now. Raises ModelError where it may
+    not be asked any more."""
     rows = Server.objects.filter(pk=engine["server"])
     server = (rows if engine.get("managed") else rows.filter(base_url=engine["base_url"])).first()
     if server is None:
-        raise ModelError(
-            f"The server {engine['server_name']} was removed or has another address. Start a new evaluation."
-        )
+        raise ModelError(f"The server {engine['server_name']} was removed or has another address. Start this anew.")
+    check_askable(server)
+    return server
+
+
+def check_askable(server: Server) -> None:
+    """Raises ModelError where this installation may not call it now: what is allowed may have changed since it was added."""
     if reason := why_not_up(server):
         raise ModelError(reason)
     if not server.is_managed:
-        checked_address(
-            server.base_url, server.key_variable
-        )  # what is allowed may have changed since it was registered
-    return server
+        checked_address(server.base_url, server.key_variable)
+
+
+def asked_at(server: Server, **more: Any) -> dict[str, Any]:
+    """A server in a job's spec (`specs.ServerAddress`, with more `specs.ModelServer`)."""
+    return address_spec(server.base_url, server.key_variable, allow_private=may_be_private(server), **more)

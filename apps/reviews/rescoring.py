@@ -14,8 +14,9 @@ from apps.environments.actions import check_verifier, content_hash
 from apps.environments.models import Environment, Verifier
 from apps.environments.scorer import record_scorer
 from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
+from apps.registry.actions import ModelError
+from apps.registry.engines import asked_at, check_askable
 from apps.registry.models import Server
-from apps.registry.servers import ServerError, address_spec, check_address
 from apps.reviews.models import ProbeRun, Rescore
 from workers.lib.errors import SpecError
 from workers.lib.probes import is_stochastic, promises_of, rubrics_of
@@ -44,10 +45,10 @@ class CheatingModel:
     def as_spec(self) -> dict[str, Any]:
         """Raises RescoringError where this installation may not call the server, or send it its key, now."""
         try:
-            check_address(self.server.base_url, self.server.key_variable)
-        except ServerError as error:
+            check_askable(self.server)
+        except ModelError as error:
             raise RescoringError(f"The model that is told to cheat: {error}") from error
-        return address_spec(self.server.base_url, self.server.key_variable, model=self.model)
+        return asked_at(self.server, model=self.model)
 
 
 @transaction.atomic

@@ -1,4 +1,5 @@
-"""Webhooks over REST: for keys with `manage` whose maker is an admin, as the pages are."""
+"""Webhooks over REST: for keys with `manage` whose maker is an admin, as the pages are: an address may carry a password of its
+receiver."""
 
 from __future__ import annotations
 
@@ -6,15 +7,14 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.http import Http404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from msgspec import UNSET
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
+from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.access import get_membership
+from apps.core.api import member_of
 from apps.core.forms import whole
 from apps.core.models import Role
 from apps.core.openapi import JSON, described, page, results
@@ -26,14 +26,6 @@ from workers.lib.typed import FormError, convert
 PAGE, MAX_PAGE = 50, 200
 
 
-def _is_admins(request: Request) -> None:
-    """Raises PermissionDenied: an address may carry a password of its receiver."""
-    try:
-        get_membership(request.auth.created_by, request.auth.project.slug, Role.ADMIN)
-    except Http404 as error:
-        raise PermissionDenied("Whoever created this API key is no longer a member of the project.") from error
-
-
 def _given(request: Request, form: Any) -> Any:
     """The body in its form. Raises ValidationError."""
     try:
@@ -43,7 +35,7 @@ def _given(request: Request, form: Any) -> Any:
 
 
 def _hook(request: Request, pk: UUID) -> Webhook:
-    _is_admins(request)
+    member_of(request, Role.ADMIN)
     found = Webhook.objects.filter(project=request.auth.project, pk=pk).select_related("project").first()
     if found is None:
         raise NotFound("No webhook of this project has this id.")
@@ -51,7 +43,7 @@ def _hook(request: Request, pk: UUID) -> Webhook:
 
 
 def _delivery(request: Request, pk: UUID) -> Delivery:
-    _is_admins(request)
+    member_of(request, Role.ADMIN)
     rows = Delivery.objects.filter(webhook__project=request.auth.project).select_related("webhook__project")
     found = rows.filter(pk=pk).first()
     if found is None:
@@ -77,7 +69,7 @@ def _refused(error: actions.WebhookError) -> Response:
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
-    _is_admins(request)
+    member_of(request, Role.ADMIN)
     project = request.auth.project
     if request.method == "GET":
         return Response({"results": [schema.webhook_json(hook) for hook in project.webhooks.all()]})

@@ -20,8 +20,8 @@ from apps.registry.actions import ModelError, register_adapter
 from apps.registry.adapters import load_for, to_unload
 from apps.registry.artifacts import store_folder
 from apps.registry.engines import adapter_name, choose
-from apps.registry.models import AdapterSlots, Health, ModelVersion, Phase, Server, ServerRun
-from tests.factories import make_base, make_environment, make_eval_set, make_project
+from apps.registry.models import AdapterSlots, ModelVersion, Phase, Server, ServerRun
+from tests.factories import make_base, make_environment, make_eval_set, make_managed, make_project
 from tests.registry.stand_in_vllm import Handler
 from workers.lib.errors import JobError
 from workers.lib.serving import Adapters
@@ -39,14 +39,8 @@ class World:
         self.project = make_project()
         self.base = make_base(self.project, folder)
         self.folder, self.environment = folder, make_environment(self.project)
-        self.server = Server.objects.create(
-            project=self.project, name="gpu", kind="vllm", base=self.base, dialect="text", health=Health.HEALTHY,
-            base_url=f"http://127.0.0.1:{self.http.server_address[1]}/v1",
-            serving={"dtype": "auto", "context": 0, "lora_slots": 2, "max_lora_rank": 16, "options": {}},
-        )  # fmt: skip
-        self.run = ServerRun.objects.create(
-            project=self.project, name="gpu", server=self.server, state=JobState.RUNNING, phase=Phase.UP
-        )
+        self.server = make_managed(self.base, f"http://127.0.0.1:{self.http.server_address[1]}/v1")
+        self.run = self.server.runs.get()
 
     @property
     def loaded(self) -> list[str]:

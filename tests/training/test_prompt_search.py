@@ -18,8 +18,8 @@ from apps.evals import actions as evals
 from apps.evals.actions import HoldoutLeak
 from apps.evals.models import EvalSet, Split
 from apps.failures.actions.diagnose import classify_project
-from apps.registry.actions import register_agent, register_prompt
-from apps.registry.models import ModelKind, ModelVersion
+from apps.registry.actions import ModelError, register_agent, register_prompt
+from apps.registry.models import ModelKind, ModelVersion, Phase, Server, ServerRun
 from apps.reviews.actions import TrainingLocked
 from apps.training.actions import TrainingError
 from apps.training.models import PromptSearch
@@ -35,6 +35,7 @@ from tests.factories import (
     make_environment,
     make_eval_set,
     make_failed,
+    make_managed,
     make_member,
     make_project,
     make_search,
@@ -119,6 +120,24 @@ def test_a_reward_that_nobody_reviewed_optimises_no_prompt(world: dict[str, Any]
     with pytest.raises(TrainingLocked):
         child_spec(search)
     assert api(world, "post", "searches", body=wanted(world)).status_code == 409 and PromptSearch.objects.count() == 1
+
+
+def test_a_managed_server_may_write_the_proposals(world: dict[str, Any], settings: Any) -> None:
+    """Its address is private, and another one after each start."""
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = False
+    base = make_base(world["project"], world["folder"])
+    writer = make_managed(base, "http://127.0.0.1:9998/v1")
+    given = {"version": base, "engine": "transformers", "server": writer}
+    search = search_of(world, **given)
+    ServerRun.objects.update(phase=Phase.WAITING)
+    with pytest.raises(ModelError, match="not up"):
+        child_spec(search)
+    with pytest.raises(TrainingError, match="not up"):
+        search_of(world, **given)
+    ServerRun.objects.update(phase=Phase.UP)
+    Server.objects.filter(pk=writer.pk).update(base_url="http://127.0.0.1:9999/v1")
+    spec = checked(child_spec(search) | {"out_dir": "/tmp/x"}, "search_prompts")
+    assert spec.server.base_url == "http://127.0.0.1:9999/v1" and spec.server.allow_private
 
 
 def test_what_was_held_out_since_is_not_sent(world: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from apps.evals.holdout import leaks
 from apps.evals.models import EvalSet, Split
 from apps.evals.submission import check_expected, check_prompt
 from apps.registry import engines
-from apps.registry.actions import ModelError, checked_address
+from apps.registry.actions import ModelError
 from apps.registry.models import ModelKind, ModelVersion, Server
 from apps.registry.prices import price_of
 from apps.reviews.actions import require_unlocked
@@ -139,13 +139,14 @@ def _reflecting(server: Server, model: str) -> dict[str, Any]:
     if not model:
         raise TrainingError(f"Name the model of {server} that writes the proposals.")
     try:
-        checked_address(server.base_url, server.key_variable)
+        engines.check_askable(server)
     except ModelError as error:
         raise TrainingError(str(error)) from error
     return {
         "server": server.pk,
         "server_name": server.name,
         "base_url": server.base_url,
+        "managed": server.is_managed,
         "model": model,
         "price": price_of(server, model),
     }

@@ -5,23 +5,22 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from django.http import Http404
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiExample, extend_schema
 from msgspec import UNSET, Meta, Struct, UnsetType
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, PermissionDenied
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core import jobs
-from apps.core.access import get_membership
-from apps.core.models import JobState, Role
+from apps.core.api import member_of
+from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.lookups import CURSOR, LIMIT, find_environment, find_set, find_version, form_of, listed
 from apps.registry import engines
-from apps.registry.models import Server
+from apps.registry.api import find_server
 from apps.reviews.actions import TrainingLocked
 from apps.training.actions import TrainingError
 from apps.training.models import PromptCandidate, PromptSearch
@@ -124,7 +123,7 @@ EXAMPLE = OpenApiExample(
 def collection(request: Request) -> Response:
     if request.method == "GET":
         return listed(request, _searches(request), as_json)
-    _writes(request)
+    member_of(request)
     asked = form_of(request, StartSearch)
     config = {name: value for name in CONFIG if (value := getattr(asked, name)) is not UNSET}
     try:
@@ -133,7 +132,7 @@ def collection(request: Request) -> Response:
             version=find_version(request, asked.version),
             eval_set=find_set(request, asked.eval_set),
             environment=find_environment(request, asked.environment),
-            server=_server(request, asked.server),
+            server=find_server(request, asked.server),
             model=asked.model,
             engine=asked.engine,
             config=config,
@@ -164,7 +163,7 @@ def item(request: Request, pk: UUID) -> Response:
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
     search = _search(request, pk)
-    _writes(request)
+    member_of(request)
     if not jobs.cancel(search, by=request.auth.created_by):
         return Response({"detail": "This search has already finished."}, status=409)
     return Response(as_json(request, _search(request, pk)))
@@ -177,7 +176,7 @@ def cancel(request: Request, pk: UUID) -> Response:
 @api_view(["POST"])
 def resume(request: Request, pk: UUID) -> Response:
     search = _search(request, pk)
-    _writes(request)
+    member_of(request)
     try:
         actions.resume(search=search, by=request.auth.created_by)
     except (TrainingError, TrainingLocked) as error:
@@ -195,21 +194,6 @@ def _search(request: Request, pk: UUID) -> PromptSearch:
     if found is None:
         raise NotFound("No prompt search of this project has this id.")
     return found
-
-
-def _server(request: Request, name: str) -> Server:
-    found = Server.objects.filter(project=request.auth.project, name=name.replace("\x00", "")).first()
-    if found is None:
-        raise NotFound("This project has no server of this name (`server`).")
-    return found
-
-
-def _writes(request: Request) -> None:
-    """Raises PermissionDenied where whoever made the key is no longer a member who may write."""
-    try:
-        get_membership(request.auth.created_by, request.auth.project.slug, Role.MEMBER)
-    except Http404 as error:
-        raise PermissionDenied("Whoever created this API key is no longer a member of the project.") from error
 
 
 def as_json(request: Request, search: PromptSearch) -> dict[str, Any]:

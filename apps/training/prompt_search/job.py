@@ -13,9 +13,9 @@ from apps.evals.holdout import leaks
 from apps.evals.holdout.view_log import record_membership
 from apps.evals.models import Split, Task
 from apps.failures.models import Failure
-from apps.registry.actions import ModelError, checked_address, register_prompt
-from apps.registry.engines import engine_spec, model_spec
-from apps.registry.models import ModelKind, ModelVersion, Server
+from apps.registry.actions import register_prompt
+from apps.registry.engines import asked_at, engine_spec, model_spec, server_of
+from apps.registry.models import ModelKind, ModelVersion
 from apps.reviews.actions import require_unlocked
 from apps.training.models import PromptCandidate, PromptSearch
 from apps.training.refusals import refuse_leaks
@@ -53,20 +53,9 @@ def child_spec(search: PromptSearch) -> dict:
 
 
 def _server(reflecting: dict[str, Any]) -> dict[str, Any]:
-    server = Server.objects.filter(pk=reflecting["server"], base_url=reflecting["base_url"]).first()
-    if server is None:
-        raise ModelError(
-            f"The server {reflecting['server_name']} was removed or has another address. Start a new search."
-        )
-    checked_address(server.base_url, server.key_variable)
-    return {
-        "base_url": server.base_url,
-        "model": reflecting["model"],
-        "api_key_env": server.key_variable,
-        "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
-        "timeout_s": TIMEOUT_S,
-        "price": reflecting["price"] or (0.0, 0.0),
-    }
+    """Raises ModelError where it may not be asked any more."""
+    price = reflecting["price"] or (0.0, 0.0)
+    return asked_at(server_of(reflecting), model=reflecting["model"], timeout_s=TIMEOUT_S, price=price)
 
 
 def evidence(tasks: list[Task]) -> dict[str, str]:
