@@ -17,6 +17,40 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name="Verifier",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.SlugField(max_length=80)),
+                ("version", models.PositiveIntegerField()),
+                ("spec", models.JSONField()),
+                ("hash", models.CharField(max_length=64)),
+                ("note", models.CharField(blank=True, help_text="What changed, in a person's words", max_length=300)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="verifiers", to="core.project"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("name", "-version"),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "name", "version"), name="one_row_per_verifier_version"),
+                    models.UniqueConstraint(fields=("project", "name", "hash"), name="one_verifier_per_content"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Environment",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -72,9 +106,23 @@ class Migration(migrations.Migration):
                         on_delete=django.db.models.deletion.CASCADE, related_name="environments", to="core.project"
                     ),
                 ),
+                (
+                    "verifier",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="environments",
+                        to="environments.verifier",
+                    ),
+                ),
             ],
             options={
                 "ordering": ("slug", "-version"),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "slug", "version"), name="one_row_per_environment_version"
+                    ),
+                    models.UniqueConstraint(fields=("project", "slug", "hash"), name="one_environment_per_content"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -99,62 +147,5 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
             },
-        ),
-        migrations.CreateModel(
-            name="Verifier",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("name", models.SlugField(max_length=80)),
-                ("version", models.PositiveIntegerField()),
-                ("spec", models.JSONField()),
-                ("hash", models.CharField(max_length=64)),
-                ("note", models.CharField(blank=True, help_text="What changed, in a person's words", max_length=300)),
-                ("created_at", models.DateTimeField(auto_now_add=True)),
-                (
-                    "created_by",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
-                        related_name="+",
-                        to=settings.AUTH_USER_MODEL,
-                    ),
-                ),
-                (
-                    "project",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="verifiers", to="core.project"
-                    ),
-                ),
-            ],
-            options={
-                "ordering": ("name", "-version"),
-            },
-        ),
-        migrations.AddField(
-            model_name="environment",
-            name="verifier",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="environments", to="environments.verifier"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="verifier",
-            constraint=models.UniqueConstraint(
-                fields=("project", "name", "version"), name="one_row_per_verifier_version"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="verifier",
-            constraint=models.UniqueConstraint(fields=("project", "name", "hash"), name="one_verifier_per_content"),
-        ),
-        migrations.AddConstraint(
-            model_name="environment",
-            constraint=models.UniqueConstraint(
-                fields=("project", "slug", "version"), name="one_row_per_environment_version"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="environment",
-            constraint=models.UniqueConstraint(fields=("project", "slug", "hash"), name="one_environment_per_content"),
         ),
     ]

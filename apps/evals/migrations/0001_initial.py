@@ -72,6 +72,21 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("slug", "-version"),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "slug", "version"), name="one_row_per_eval_set_version"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("digest", ""), ("frozen_at__isnull", True), ("state", "draft")),
+                            models.Q(
+                                ("frozen_at__isnull", False),
+                                ("state", "frozen"),
+                                models.Q(("digest", ""), _negated=True),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="frozen_has_digest",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -182,6 +197,19 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
+                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="evalrun_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                            ),
+                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            _connector="OR",
+                        ),
+                        name="evalrun_finished_iff_terminal",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -534,6 +562,28 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("key",),
+                "indexes": [
+                    models.Index(fields=["eval_set", "split"], name="task_by_split"),
+                    django.contrib.postgres.indexes.GinIndex(fields=["groups"], name="task_by_groups"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("eval_set", "key"), name="one_task_per_key"),
+                    models.UniqueConstraint(fields=("eval_set", "canonical_hash"), name="one_task_per_prompt"),
+                    models.CheckConstraint(
+                        condition=models.Q(("origin", "synthetic"), ("split", "holdout"), _negated=True),
+                        name="synthetic_is_never_held_out",
+                    ),
+                    django.contrib.postgres.constraints.ExclusionConstraint(
+                        deferrable=django.db.models.constraints.Deferrable["IMMEDIATE"],
+                        expressions=[("project", "="), ("canonical_hash", "="), ("guarded", "<>")],
+                        name="holdout_prompt_never_trains",
+                    ),
+                    django.contrib.postgres.constraints.ExclusionConstraint(
+                        deferrable=django.db.models.constraints.Deferrable["IMMEDIATE"],
+                        expressions=[("project", "="), ("group_key", "="), ("guarded", "<>")],
+                        name="holdout_group_never_trains",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -599,6 +649,24 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("task_key", "index"),
+                "indexes": [
+                    models.Index(
+                        fields=["run", "task_key", "index"],
+                        include=("task", "mode", "success", "masked", "reward"),
+                        name="sample_in_order",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "task", "index"), name="one_sample_per_index"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("masked", True), ("reward__isnull", True)),
+                            models.Q(("masked", False), ("reward__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="sample_reward_iff_not_masked",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -632,109 +700,10 @@ class Migration(migrations.Migration):
                     models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name="+", to="evals.task"),
                 ),
             ],
+            options={
+                "constraints": [models.UniqueConstraint(fields=("run", "task", "index"), name="one_answer_per_index")],
+            },
         ),
-        migrations.AddConstraint(
-            model_name="answer",
-            constraint=models.UniqueConstraint(fields=("run", "task", "index"), name="one_answer_per_index"),
-        ),
-        migrations.AddConstraint(
-            model_name="evalset",
-            constraint=models.UniqueConstraint(
-                fields=("project", "slug", "version"), name="one_row_per_eval_set_version"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="evalset",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("digest", ""), ("frozen_at__isnull", True), ("state", "draft")),
-                    models.Q(
-                        ("frozen_at__isnull", False), ("state", "frozen"), models.Q(("digest", ""), _negated=True)
-                    ),
-                    _connector="OR",
-                ),
-                name="frozen_has_digest",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="evalrun",
-            index=models.Index(fields=["state", "heartbeat_at"], name="evalrun_by_state"),
-        ),
-        migrations.AddConstraint(
-            model_name="evalrun",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
-                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
-                    _connector="OR",
-                ),
-                name="evalrun_finished_iff_terminal",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=models.Index(fields=["eval_set", "split"], name="task_by_split"),
-        ),
-        migrations.AddIndex(
-            model_name="task",
-            index=django.contrib.postgres.indexes.GinIndex(fields=["groups"], name="task_by_groups"),
-        ),
-        migrations.AddConstraint(
-            model_name="task",
-            constraint=models.UniqueConstraint(fields=("eval_set", "key"), name="one_task_per_key"),
-        ),
-        migrations.AddConstraint(
-            model_name="task",
-            constraint=models.UniqueConstraint(fields=("eval_set", "canonical_hash"), name="one_task_per_prompt"),
-        ),
-        migrations.AddConstraint(
-            model_name="task",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("origin", "synthetic"), ("split", "holdout"), _negated=True),
-                name="synthetic_is_never_held_out",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="task",
-            constraint=django.contrib.postgres.constraints.ExclusionConstraint(
-                deferrable=django.db.models.constraints.Deferrable["IMMEDIATE"],
-                expressions=[("project", "="), ("canonical_hash", "="), ("guarded", "<>")],
-                name="holdout_prompt_never_trains",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="task",
-            constraint=django.contrib.postgres.constraints.ExclusionConstraint(
-                deferrable=django.db.models.constraints.Deferrable["IMMEDIATE"],
-                expressions=[("project", "="), ("group_key", "="), ("guarded", "<>")],
-                name="holdout_group_never_trains",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="sample",
-            constraint=models.UniqueConstraint(fields=("run", "task", "index"), name="one_sample_per_index"),
-        ),
-        migrations.AddConstraint(
-            model_name="sample",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("masked", True), ("reward__isnull", True)),
-                    models.Q(("masked", False), ("reward__isnull", False)),
-                    _connector="OR",
-                ),
-                name="sample_reward_iff_not_masked",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="sample",
-            index=models.Index(
-                fields=["run", "task_key", "index"],
-                include=("task", "mode", "success", "masked", "reward"),
-                name="sample_in_order",
-            ),
-        ),
-        # A frozen set is its digest: the database refuses every change of its tasks and of itself.
-        # `SET LOCAL flywheel.purge = 'on'` is for deleting a whole project.
         migrations.CreateModel(
             name="LatencyMeasurement",
             fields=[
@@ -806,6 +775,19 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
+                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="latencymeasurement_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                            ),
+                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            _connector="OR",
+                        ),
+                        name="latencymeasurement_finished_iff_terminal",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -840,27 +822,13 @@ class Migration(migrations.Migration):
                     models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name="+", to="evals.task"),
                 ),
             ],
-        ),
-        migrations.AddIndex(
-            model_name="latencymeasurement",
-            index=models.Index(fields=["state", "heartbeat_at"], name="latencymeasurement_by_state"),
-        ),
-        migrations.AddConstraint(
-            model_name="latencymeasurement",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
-                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
-                    _connector="OR",
-                ),
-                name="latencymeasurement_finished_iff_terminal",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="timedanswer",
-            constraint=models.UniqueConstraint(
-                fields=("measurement", "attempt", "run", "task", "round"), name="one_timed_answer_per_turn"
-            ),
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("measurement", "attempt", "run", "task", "round"), name="one_timed_answer_per_turn"
+                    )
+                ],
+            },
         ),
         migrations.CreateModel(
             name="MeaningCheck",
@@ -930,6 +898,24 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
+                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="meaningcheck_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                            ),
+                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            _connector="OR",
+                        ),
+                        name="meaningcheck_finished_iff_terminal",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("state__in", ("queued", "running"))),
+                        fields=("eval_set",),
+                        name="one_active_meaning_check_per_set",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -968,6 +954,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("position",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("job", "position"), name="one_meaning_pair_per_position")
+                ],
             },
         ),
         migrations.CreateModel(
@@ -999,48 +988,18 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [models.Index(fields=["project", "two"], name="meaning_verdict_by_two")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "one", "two"), name="one_verdict_per_two_requests"),
+                    models.CheckConstraint(
+                        condition=models.Q(("one__lt", models.F("two"))), name="verdict_hashes_in_order"
+                    ),
+                ],
+            },
         ),
-        migrations.AddIndex(
-            model_name="meaningcheck",
-            index=models.Index(fields=["state", "heartbeat_at"], name="meaningcheck_by_state"),
-        ),
-        migrations.AddConstraint(
-            model_name="meaningcheck",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
-                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
-                    _connector="OR",
-                ),
-                name="meaningcheck_finished_iff_terminal",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="meaningcheck",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("state__in", ("queued", "running"))),
-                fields=("eval_set",),
-                name="one_active_meaning_check_per_set",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="meaningpair",
-            constraint=models.UniqueConstraint(fields=("job", "position"), name="one_meaning_pair_per_position"),
-        ),
-        migrations.AddIndex(
-            model_name="meaningverdict",
-            index=models.Index(fields=["project", "two"], name="meaning_verdict_by_two"),
-        ),
-        migrations.AddConstraint(
-            model_name="meaningverdict",
-            constraint=models.UniqueConstraint(fields=("project", "one", "two"), name="one_verdict_per_two_requests"),
-        ),
-        migrations.AddConstraint(
-            model_name="meaningverdict",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("one__lt", models.F("two"))), name="verdict_hashes_in_order"
-            ),
-        ),
+        # A frozen set is its digest: the database refuses every change of its tasks and of itself.
+        # `SET LOCAL flywheel.purge = 'on'` is for deleting a whole project.
         migrations.RunSQL(
             """
             CREATE FUNCTION evals_task_frozen() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -40,6 +40,39 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name="FailureMode",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("slug", models.SlugField(max_length=60)),
+                ("name", models.CharField(max_length=80)),
+                ("definition", models.TextField(blank=True)),
+                (
+                    "examples",
+                    models.TextField(blank=True, help_text="What belongs here and what does not, in a few lines"),
+                ),
+                (
+                    "severity",
+                    models.CharField(
+                        choices=[("low", "Low"), ("medium", "Medium"), ("high", "High")],
+                        default="medium",
+                        max_length=10,
+                    ),
+                ),
+                ("safety_relevant", models.BooleanField(default=False)),
+                ("position", models.PositiveSmallIntegerField(default=0)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="failure_modes", to="core.project"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("position", "id"),
+                "constraints": [models.UniqueConstraint(fields=("project", "slug"), name="one_mode_per_slug")],
+            },
+        ),
+        migrations.CreateModel(
             name="FailureCluster",
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
@@ -87,9 +120,27 @@ class Migration(migrations.Migration):
                         on_delete=django.db.models.deletion.CASCADE, related_name="failure_clusters", to="core.project"
                     ),
                 ),
+                (
+                    "mode",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="clusters",
+                        to="failures.failuremode",
+                    ),
+                ),
             ],
             options={
                 "ordering": ("-size", "name"),
+                "indexes": [models.Index(fields=["project", "gone", "state"], name="failurecluster_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("state", "fixed"), _negated=True), ("fixed_at__isnull", False), _connector="OR"
+                        ),
+                        name="fixed_cluster_says_when",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -188,9 +239,44 @@ class Migration(migrations.Migration):
                         to="failures.failurecluster",
                     ),
                 ),
+                (
+                    "also",
+                    models.ManyToManyField(
+                        blank=True, help_text="Split off by a person", related_name="also_in", to="failures.failuremode"
+                    ),
+                ),
+                (
+                    "mode",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="failures", to="failures.failuremode"
+                    ),
+                ),
             ],
             options={
                 "ordering": ("-trajectory_id",),
+                "indexes": [
+                    models.Index(fields=["project", "state", "mode", "trajectory"], name="failure_inbox"),
+                    models.Index(
+                        fields=["project", "trajectory"],
+                        include=("state", "mode", "agent_name", "agent_version", "model"),
+                        name="failure_by_time",
+                    ),
+                    models.Index(
+                        fields=["cluster", "state", "trajectory"],
+                        include=("agent_name", "agent_version"),
+                        name="failure_by_cluster",
+                    ),
+                    models.Index(
+                        models.F("project"),
+                        django.db.models.fields.json.KeyTransform(
+                            "confidence", django.db.models.fields.json.KeyTransform("0", "evidence")
+                        ),
+                        models.F("mode"),
+                        models.F("trajectory"),
+                        condition=models.Q(("state", "open")),
+                        name="failure_inbox_by_confidence",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -221,38 +307,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="FailureMode",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("slug", models.SlugField(max_length=60)),
-                ("name", models.CharField(max_length=80)),
-                ("definition", models.TextField(blank=True)),
-                (
-                    "examples",
-                    models.TextField(blank=True, help_text="What belongs here and what does not, in a few lines"),
-                ),
-                (
-                    "severity",
-                    models.CharField(
-                        choices=[("low", "Low"), ("medium", "Medium"), ("high", "High")],
-                        default="medium",
-                        max_length=10,
-                    ),
-                ),
-                ("safety_relevant", models.BooleanField(default=False)),
-                ("position", models.PositiveSmallIntegerField(default=0)),
-                (
-                    "project",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="failure_modes", to="core.project"
-                    ),
-                ),
-            ],
-            options={
-                "ordering": ("position", "id"),
-            },
-        ),
-        migrations.CreateModel(
             name="Classifier",
             fields=[
                 (
@@ -267,10 +321,6 @@ class Migration(migrations.Migration):
                 ),
                 ("rules", models.PositiveIntegerField(default=0)),
             ],
-            options={
-                "indexes": [],
-                "constraints": [],
-            },
         ),
         migrations.CreateModel(
             name="Unclassified",
@@ -283,10 +333,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={
-                "indexes": [],
-                "constraints": [],
-            },
         ),
         migrations.CreateModel(
             name="Classification",
@@ -369,30 +415,6 @@ class Migration(migrations.Migration):
                     ),
                 ],
             },
-        ),
-        migrations.AddField(
-            model_name="failurecluster",
-            name="mode",
-            field=models.ForeignKey(
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="clusters",
-                to="failures.failuremode",
-            ),
-        ),
-        migrations.AddField(
-            model_name="failure",
-            name="also",
-            field=models.ManyToManyField(
-                blank=True, help_text="Split off by a person", related_name="also_in", to="failures.failuremode"
-            ),
-        ),
-        migrations.AddField(
-            model_name="failure",
-            name="mode",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="failures", to="failures.failuremode"
-            ),
         ),
         migrations.CreateModel(
             name="Reclassification",
@@ -509,6 +531,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("id",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("reclassification", "trajectory"), name="one_change_per_trajectory")
+                ],
             },
         ),
         migrations.CreateModel(
@@ -549,6 +574,12 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-version",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "version"), name="one_rubric_per_version"),
+                    models.UniqueConstraint(
+                        condition=models.Q(("is_on", True)), fields=("project",), name="one_rubric_on"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -580,6 +611,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-at", "-id"),
+                "indexes": [models.Index(fields=["rubric", "at"], name="verdict_by_day")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("rubric", "content_digest"), name="one_verdict_per_content")
+                ],
             },
         ),
         migrations.CreateModel(
@@ -608,80 +643,6 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="failuremode",
-            constraint=models.UniqueConstraint(fields=("project", "slug"), name="one_mode_per_slug"),
-        ),
-        migrations.AddIndex(
-            model_name="failurecluster",
-            index=models.Index(fields=["project", "gone", "state"], name="failurecluster_by_state"),
-        ),
-        migrations.AddConstraint(
-            model_name="failurecluster",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("state", "fixed"), _negated=True), ("fixed_at__isnull", False), _connector="OR"
-                ),
-                name="fixed_cluster_says_when",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="failure",
-            index=models.Index(fields=["project", "state", "mode", "trajectory"], name="failure_inbox"),
-        ),
-        migrations.AddIndex(
-            model_name="failure",
-            index=models.Index(
-                fields=["project", "trajectory"],
-                include=("state", "mode", "agent_name", "agent_version", "model"),
-                name="failure_by_time",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="failure",
-            index=models.Index(
-                fields=["cluster", "state", "trajectory"],
-                include=("agent_name", "agent_version"),
-                name="failure_by_cluster",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="failure",
-            index=models.Index(
-                models.F("project"),
-                django.db.models.fields.json.KeyTransform(
-                    "confidence", django.db.models.fields.json.KeyTransform("0", "evidence")
-                ),
-                models.F("mode"),
-                models.F("trajectory"),
-                condition=models.Q(("state", "open")),
-                name="failure_inbox_by_confidence",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="reclassificationchange",
-            constraint=models.UniqueConstraint(
-                fields=("reclassification", "trajectory"), name="one_change_per_trajectory"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="rubric",
-            constraint=models.UniqueConstraint(fields=("project", "version"), name="one_rubric_per_version"),
-        ),
-        migrations.AddConstraint(
-            model_name="rubric",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("is_on", True)), fields=("project",), name="one_rubric_on"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="judgeverdict",
-            index=models.Index(fields=["rubric", "at"], name="verdict_by_day"),
-        ),
-        migrations.AddConstraint(
-            model_name="judgeverdict",
-            constraint=models.UniqueConstraint(fields=("rubric", "content_digest"), name="one_verdict_per_content"),
         ),
         migrations.RunSQL(
             """

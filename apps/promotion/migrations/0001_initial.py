@@ -43,6 +43,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("name",),
+                "constraints": [models.UniqueConstraint(fields=("project", "name"), name="one_channel_per_name")],
             },
         ),
         migrations.CreateModel(
@@ -69,11 +70,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={"ordering": ("-version",)},
-        ),
-        migrations.AddConstraint(
-            model_name="promotionpolicy",
-            constraint=models.UniqueConstraint(fields=("channel", "version"), name="one_row_per_policy_version"),
+            options={
+                "ordering": ("-version",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("channel", "version"), name="one_row_per_policy_version")
+                ],
+            },
         ),
         migrations.CreateModel(
             name="GateReport",
@@ -218,19 +220,16 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-at", "-id"),
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("kind", "promote"), _negated=True),
+                            ("gate_report__isnull", False),
+                            _connector="OR",
+                        ),
+                        name="no_promotion_without_gate_report",
+                    )
+                ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="channel",
-            constraint=models.UniqueConstraint(fields=("project", "name"), name="one_channel_per_name"),
-        ),
-        migrations.AddConstraint(
-            model_name="promotion",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("kind", "promote"), _negated=True), ("gate_report__isnull", False), _connector="OR"
-                ),
-                name="no_promotion_without_gate_report",
-            ),
         ),
     ]

@@ -100,6 +100,19 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
+                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="playground_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                            ),
+                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            _connector="OR",
+                        ),
+                        name="playground_finished_iff_terminal",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -144,38 +157,19 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("side", "index"),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("playground", "side", "case", "index"), name="one_playground_answer"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("masked", True), ("reward__isnull", True)),
+                            models.Q(("masked", False), ("reward__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="playground_reward_iff_not_masked",
+                    ),
+                ],
             },
-        ),
-        migrations.AddIndex(
-            model_name="playground",
-            index=models.Index(fields=["state", "heartbeat_at"], name="playground_by_state"),
-        ),
-        migrations.AddConstraint(
-            model_name="playground",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
-                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
-                    _connector="OR",
-                ),
-                name="playground_finished_iff_terminal",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="playgroundanswer",
-            constraint=models.UniqueConstraint(
-                fields=("playground", "side", "case", "index"), name="one_playground_answer"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="playgroundanswer",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("masked", True), ("reward__isnull", True)),
-                    models.Q(("masked", False), ("reward__isnull", False)),
-                    _connector="OR",
-                ),
-                name="playground_reward_iff_not_masked",
-            ),
         ),
     ]

@@ -148,6 +148,64 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-created_at", "-id"),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "name", "version"), name="one_row_per_model_version"),
+                    models.UniqueConstraint(fields=("project", "digest"), name="one_model_version_per_content"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("kind", "adapter"), _negated=True),
+                            models.Q(("artifact__isnull", False), ("parent__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="adapters_have_artifact_and_parent",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("artifact__isnull", True),
+                                ("kind", "prompt"),
+                                ("parent__isnull", False),
+                                models.Q(("prompt", {}), _negated=True),
+                            ),
+                            models.Q(models.Q(("kind", "prompt"), _negated=True), ("prompt", {})),
+                            _connector="OR",
+                        ),
+                        name="prompt_versions_have_a_prompt_and_a_parent",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("kind", "agent"), models.Q(("base_url", ""), ("key_variable", "")), _connector="OR"
+                        ),
+                        name="only_agents_have_an_address_of_their_own",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("engine", "agent"),
+                                ("kind", "agent"),
+                                models.Q(("agent_version", ""), _negated=True),
+                                models.Q(
+                                    models.Q(
+                                        ("reached_by", "http"),
+                                        models.Q(("base_url", ""), _negated=True),
+                                        models.Q(("protocol", ""), _negated=True),
+                                    ),
+                                    models.Q(("base_url", ""), ("protocol", ""), ("reached_by__in", ["ci", "traces"])),
+                                    _connector="OR",
+                                ),
+                            ),
+                            models.Q(
+                                models.Q(("kind", "agent"), _negated=True),
+                                models.Q(("engine", "agent"), _negated=True),
+                                ("agent_version", ""),
+                                ("protocol", ""),
+                                ("reached_by", ""),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="agents_have_a_version_and_a_reach",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -226,17 +284,21 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("name",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "name"), name="one_server_per_name"),
+                    models.UniqueConstraint(
+                        condition=models.Q(("base_url", ""), _negated=True),
+                        fields=("project", "base_url"),
+                        name="one_server_per_address",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("base__isnull", False), models.Q(("base_url", ""), _negated=True), _connector="OR"
+                        ),
+                        name="only_managed_servers_have_no_address",
+                    ),
+                ],
             },
-        ),
-        migrations.AddField(
-            model_name="modelversion",
-            name="server",
-            field=models.ForeignKey(
-                null=True,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="model_versions",
-                to="registry.server",
-            ),
         ),
         migrations.CreateModel(
             name="ServerProbe",
@@ -306,6 +368,24 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
+                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="serverprobe_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                            ),
+                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            _connector="OR",
+                        ),
+                        name="serverprobe_finished_iff_terminal",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("state__in", ("queued", "running"))),
+                        fields=("server",),
+                        name="one_active_probe_per_server",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -388,44 +468,34 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
+                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="serverrun_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                            ),
+                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            _connector="OR",
+                        ),
+                        name="serverrun_finished_iff_terminal",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("state__in", ("queued", "running"))),
+                        fields=("server",),
+                        name="one_active_run_per_server",
+                    ),
+                ],
             },
         ),
-        migrations.AddConstraint(
-            model_name="server",
-            constraint=models.UniqueConstraint(fields=("project", "name"), name="one_server_per_name"),
-        ),
-        migrations.AddConstraint(
-            model_name="server",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("base_url", ""), _negated=True),
-                fields=("project", "base_url"),
-                name="one_server_per_address",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="server",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("base__isnull", False), models.Q(("base_url", ""), _negated=True), _connector="OR"),
-                name="only_managed_servers_have_no_address",
-            ),
-        ),
-        migrations.AddConstraint(
+        migrations.AddField(
             model_name="modelversion",
-            constraint=models.UniqueConstraint(fields=("project", "name", "version"), name="one_row_per_model_version"),
-        ),
-        migrations.AddConstraint(
-            model_name="modelversion",
-            constraint=models.UniqueConstraint(fields=("project", "digest"), name="one_model_version_per_content"),
-        ),
-        migrations.AddConstraint(
-            model_name="modelversion",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("kind", "adapter"), _negated=True),
-                    models.Q(("artifact__isnull", False), ("parent__isnull", False)),
-                    _connector="OR",
-                ),
-                name="adapters_have_artifact_and_parent",
+            name="server",
+            field=models.ForeignKey(
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="model_versions",
+                to="registry.server",
             ),
         ),
         migrations.AddConstraint(
@@ -450,107 +520,6 @@ class Migration(migrations.Migration):
                     _connector="OR",
                 ),
                 name="served_models_have_a_server_and_a_name",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="modelversion",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("artifact__isnull", True),
-                        ("kind", "prompt"),
-                        ("parent__isnull", False),
-                        models.Q(("prompt", {}), _negated=True),
-                    ),
-                    models.Q(models.Q(("kind", "prompt"), _negated=True), ("prompt", {})),
-                    _connector="OR",
-                ),
-                name="prompt_versions_have_a_prompt_and_a_parent",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="modelversion",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("kind", "agent"), models.Q(("base_url", ""), ("key_variable", "")), _connector="OR"
-                ),
-                name="only_agents_have_an_address_of_their_own",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="modelversion",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("engine", "agent"),
-                        ("kind", "agent"),
-                        models.Q(("agent_version", ""), _negated=True),
-                        models.Q(
-                            models.Q(
-                                ("reached_by", "http"),
-                                models.Q(("base_url", ""), _negated=True),
-                                models.Q(("protocol", ""), _negated=True),
-                            ),
-                            models.Q(("base_url", ""), ("protocol", ""), ("reached_by__in", ["ci", "traces"])),
-                            _connector="OR",
-                        ),
-                    ),
-                    models.Q(
-                        models.Q(("kind", "agent"), _negated=True),
-                        models.Q(("engine", "agent"), _negated=True),
-                        ("agent_version", ""),
-                        ("protocol", ""),
-                        ("reached_by", ""),
-                    ),
-                    _connector="OR",
-                ),
-                name="agents_have_a_version_and_a_reach",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="serverprobe",
-            index=models.Index(fields=["state", "heartbeat_at"], name="serverprobe_by_state"),
-        ),
-        migrations.AddConstraint(
-            model_name="serverprobe",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
-                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
-                    _connector="OR",
-                ),
-                name="serverprobe_finished_iff_terminal",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="serverprobe",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("state__in", ("queued", "running"))),
-                fields=("server",),
-                name="one_active_probe_per_server",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="serverrun",
-            index=models.Index(fields=["state", "heartbeat_at"], name="serverrun_by_state"),
-        ),
-        migrations.AddConstraint(
-            model_name="serverrun",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
-                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
-                    _connector="OR",
-                ),
-                name="serverrun_finished_iff_terminal",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="serverrun",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("state__in", ("queued", "running"))),
-                fields=("server",),
-                name="one_active_run_per_server",
             ),
         ),
     ]

@@ -112,6 +112,18 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("position",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("review", "sample"), name="one_item_per_sample"),
+                    models.UniqueConstraint(fields=("review", "position"), name="one_item_per_position"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("ruled_at__isnull", True), ("ruling__isnull", True)),
+                            models.Q(("ruled_at__isnull", False), ("ruling__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="ruling_has_time",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -474,24 +486,5 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(condition=models.Q(("reason", ""), _negated=True), name="waiver_has_reason"),
                 ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="reviewitem",
-            constraint=models.UniqueConstraint(fields=("review", "sample"), name="one_item_per_sample"),
-        ),
-        migrations.AddConstraint(
-            model_name="reviewitem",
-            constraint=models.UniqueConstraint(fields=("review", "position"), name="one_item_per_position"),
-        ),
-        migrations.AddConstraint(
-            model_name="reviewitem",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("ruled_at__isnull", True), ("ruling__isnull", True)),
-                    models.Q(("ruled_at__isnull", False), ("ruling__isnull", False)),
-                    _connector="OR",
-                ),
-                name="ruling_has_time",
-            ),
         ),
     ]

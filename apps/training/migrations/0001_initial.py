@@ -54,6 +54,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-created_at",),
+                "constraints": [models.UniqueConstraint(fields=("project", "digest"), name="one_dataset_per_content")],
             },
         ),
         migrations.CreateModel(
@@ -77,6 +78,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("position",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("dataset", "task"), name="one_row_per_task"),
+                    models.CheckConstraint(condition=models.Q(("split", "train")), name="only_train_tasks_train"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -177,6 +182,19 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
+                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="trainingrun_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                            ),
+                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            _connector="OR",
+                        ),
+                        name="trainingrun_finished_iff_terminal",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -230,6 +248,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("step", "task__key", "index"),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "phase", "step", "task", "index"), name="one_rollout_per_index"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -248,6 +271,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("step", "id"),
+                "constraints": [models.UniqueConstraint(fields=("run", "name", "step"), name="one_value_per_step")],
             },
         ),
         migrations.CreateModel(
@@ -269,48 +293,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-step",),
+                "constraints": [models.UniqueConstraint(fields=("run", "step"), name="one_checkpoint_per_step")],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="dataset",
-            constraint=models.UniqueConstraint(fields=("project", "digest"), name="one_dataset_per_content"),
-        ),
-        migrations.AddConstraint(
-            model_name="datasetrow",
-            constraint=models.UniqueConstraint(fields=("dataset", "task"), name="one_row_per_task"),
-        ),
-        migrations.AddConstraint(
-            model_name="datasetrow",
-            constraint=models.CheckConstraint(condition=models.Q(("split", "train")), name="only_train_tasks_train"),
-        ),
-        migrations.AddIndex(
-            model_name="trainingrun",
-            index=models.Index(fields=["state", "heartbeat_at"], name="trainingrun_by_state"),
-        ),
-        migrations.AddConstraint(
-            model_name="trainingrun",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
-                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
-                    _connector="OR",
-                ),
-                name="trainingrun_finished_iff_terminal",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="rollout",
-            constraint=models.UniqueConstraint(
-                fields=("run", "phase", "step", "task", "index"), name="one_rollout_per_index"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="metric",
-            constraint=models.UniqueConstraint(fields=("run", "name", "step"), name="one_value_per_step"),
-        ),
-        migrations.AddConstraint(
-            model_name="checkpoint",
-            constraint=models.UniqueConstraint(fields=("run", "step"), name="one_checkpoint_per_step"),
         ),
         migrations.CreateModel(
             name="PromptSearch",
@@ -414,6 +398,19 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
+                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="promptsearch_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                            ),
+                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            _connector="OR",
+                        ),
+                        name="promptsearch_finished_iff_terminal",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -445,26 +442,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("number",),
+                "constraints": [models.UniqueConstraint(fields=("search", "number"), name="one_candidate_per_number")],
             },
-        ),
-        migrations.AddIndex(
-            model_name="promptsearch",
-            index=models.Index(fields=["state", "heartbeat_at"], name="promptsearch_by_state"),
-        ),
-        migrations.AddConstraint(
-            model_name="promptsearch",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
-                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
-                    _connector="OR",
-                ),
-                name="promptsearch_finished_iff_terminal",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="promptcandidate",
-            constraint=models.UniqueConstraint(fields=("search", "number"), name="one_candidate_per_number"),
         ),
         migrations.RunSQL(
             """

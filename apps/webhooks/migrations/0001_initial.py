@@ -62,6 +62,18 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("created_at", "pk"),
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("events__len__gte", 1),
+                            (
+                                "events__contained_by",
+                                ["evaluation.finished", "gate_report.made", "promotion.made", "rollback.made"],
+                            ),
+                        ),
+                        name="webhook_has_known_events",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -103,6 +115,21 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-created_at", "-pk"),
+                "indexes": [
+                    models.Index(condition=models.Q(("state", "waiting")), fields=["due_at"], name="delivery_due"),
+                    models.Index(fields=["webhook", "-created_at"], name="delivery_by_webhook"),
+                    models.Index(fields=["created_at"], name="delivery_by_age"),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("finished_at__isnull", True), ("state", "waiting")),
+                            models.Q(models.Q(("state", "waiting"), _negated=True), ("finished_at__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="delivery_finished_unless_waiting",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -128,41 +155,5 @@ class Migration(migrations.Migration):
                     models.UniqueConstraint(fields=("delivery", "number"), name="one_row_per_delivery_attempt")
                 ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="webhook",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("events__len__gte", 1),
-                    (
-                        "events__contained_by",
-                        ["evaluation.finished", "gate_report.made", "promotion.made", "rollback.made"],
-                    ),
-                ),
-                name="webhook_has_known_events",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(condition=models.Q(("state", "waiting")), fields=["due_at"], name="delivery_due"),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(fields=["webhook", "-created_at"], name="delivery_by_webhook"),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(fields=["created_at"], name="delivery_by_age"),
-        ),
-        migrations.AddConstraint(
-            model_name="delivery",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("finished_at__isnull", True), ("state", "waiting")),
-                    models.Q(models.Q(("state", "waiting"), _negated=True), ("finished_at__isnull", False)),
-                    _connector="OR",
-                ),
-                name="delivery_finished_unless_waiting",
-            ),
         ),
     ]
