@@ -1,24 +1,28 @@
-"""Eval sets over REST. The key decides the project."""
+"""Eval sets over REST: listed, read, made, filled with tasks. The key decides the project."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from django.db.models import Count
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
+from msgspec import Meta, Struct
 from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.openapi import JSON, LINES, described, results
+from apps.core.api import member_of
+from apps.core.openapi import JSON, LINE, LINES, described, page
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
-from apps.evals.holdout.view_log import record_refusal, record_view, views_of
-from apps.evals.lookups import find_set, needs_right, one_of
-from apps.evals.models import EvalSet, EvalSetState, Split
+from apps.evals.holdout.view_log import record_membership, record_view, views_of
+from apps.evals.lookups import CURSOR, LIMIT, filtered, find_set, form_of, listed, needs_right, one_of, refused
+from apps.evals.models import EvalSet, EvalSetState, Split, Task
 from apps.trajectories.api import number_of, parts_of
+from workers.lib.typed import json_schema
 
 PAGE, MAX_PAGE, MAX_ROWS = 100, 1000, 5000
 ROW = {
@@ -48,6 +52,8 @@ SET = {
         "description": {"type": "string"},
         "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
         "holdout_views": {"type": "integer"},
+        "created_at": {"type": "string", "format": "date-time"},
+        "frozen_at": {"type": ["string", "null"], "format": "date-time"},
     },
 }
 WITH_TASKS = {
@@ -71,15 +77,45 @@ STORED = {
 }
 
 
-@extend_schema(
-    operation_id="v1_eval_sets_list",
-    responses=described({200: results(SET)}),
-    description="All eval sets, every version of each, with the number of tasks in each split.",
+class NewSet(Struct, forbid_unknown_fields=True, kw_only=True):
+    name: Annotated[str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z")]
+    description: Annotated[str, Meta(max_length=2000, pattern=LINE)] = ""
+
+
+NEW_EXAMPLE = OpenApiExample(
+    "A new set", {"name": "support", "description": "Tickets that went wrong"}, request_only=True
 )
-@api_view(["GET"])
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_eval_sets_list", responses=described({200: page(SET)}, 400),
+    parameters=[
+        OpenApiParameter("name", str, description="Versions of this set only"),
+        OpenApiParameter("state", enum=EvalSetState.values),
+        CURSOR, LIMIT,
+    ],
+    description="Eval sets, every version of each, the newest first, with the number of tasks in each split.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_eval_sets_create", request={JSON: json_schema(NewSet)},
+    responses=described({201: SET}, 400, 403, 409, 413), examples=[NEW_EXAMPLE],
+    description="Creates a set: version 1, a draft without tasks. 409 where the name is taken.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
-    sets = EvalSet.objects.filter(project=request.auth.project)
-    return Response({"results": [as_json(eval_set) for eval_set in sets]})
+    if request.method == "GET":
+        rows = EvalSet.objects.filter(project=request.auth.project)
+        if name := request.query_params.get("name", "").replace("\x00", ""):
+            rows = rows.filter(slug=name)
+        return listed(request, filtered(request, rows, {"state": EvalSetState.values}), lambda _, row: as_json(row))
+    by, asked = member_of(request).user, form_of(request, NewSet)
+    try:
+        made = actions.create_eval_set(
+            project=request.auth.project, slug=asked.name, description=asked.description, by=by
+        )
+    except actions.EvalSetError as error:
+        return refused(request, error)
+    return Response(as_json(made), status=201)
 
 
 @extend_schema(
@@ -117,15 +153,26 @@ def item(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
+    methods=["DELETE"],
+    operation_id="v1_eval_sets_remove_task",
+    responses=described({}, 400, 403, 404, 409) | {204: None},
+    parameters=[OpenApiParameter("key", str, required=True, description="The task's key")],
+    description="Removes a task from a draft. A held-out one needs a key that may see hold-outs.",
+)
+@extend_schema(
+    methods=["POST"],
     operation_id="v1_eval_sets_add_tasks",
     request={JSON: {"type": "array", "items": ROW, "maxItems": MAX_ROWS}, LINES: {"type": "string"}},
-    responses=described({200: STORED, 201: STORED}, 400, 404, 409, 413),
+    responses=described({200: STORED, 201: STORED}, 400, 403, 404, 409, 413),
     description=f"Adds up to {MAX_ROWS} tasks to a draft: a JSON array, or JSON Lines in Flywheel's own form. Good rows are "
     "stored though others are bad; rows too similar to the other side of a hold-out are skipped.",
 )
-@api_view(["POST"])
+@api_view(["POST", "DELETE"])
 def tasks(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
+    member_of(request)
+    if request.method == "DELETE":
+        return _remove(request, eval_set)
     rejected: list[dict] = []
     rows = list(_good(_lines(request), rejected))
     name = f"API key “{request.auth.name}”"
@@ -134,12 +181,29 @@ def tasks(request: Request, pk: UUID) -> Response:
             eval_set=eval_set, rows=rows, name=name, choice=importing.Choice("flywheel"), by=None, viewer=request.auth
         )
     except actions.EvalSetError as error:
-        record_refusal(eval_set.project, error, by=request.auth)
-        return Response({"detail": str(error)}, status=409)
+        return refused(request, error, eval_set)
     rejected += [{"line": None, "field": "split", "error": problem} for problem in done.problems]
     left_out = done.guarded + done.leaking
     found = {"made": done.made, "duplicates": done.duplicates, "left_out": left_out, "rejected": rejected}
     return Response(found, status=201 if done.made else 200)
+
+
+def _remove(request: Request, eval_set: EvalSet) -> Response:
+    key = request.query_params.get("key", "")
+    if not key or "\x00" in key:
+        raise ValidationError({"path": "key", "error": "name the task"})
+    task = Task.objects.select_related("eval_set").filter(eval_set=eval_set, key=key).first()
+    if task is None:
+        raise NotFound("This set has no task with this key.")
+    if task.split == Split.HOLDOUT:  # who is refused has learnt that the task is held out
+        detail = f"a task of {eval_set}, by its key"
+        record_membership(eval_set.project, [task.canonical_hash], by=request.auth, detail=detail)
+    needs_right(request, task.split)
+    try:
+        actions.remove_task(task=task, by=request.auth.created_by)
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+    return Response(status=204)
 
 
 def _lines(request: Request) -> list[bytes]:
@@ -167,6 +231,8 @@ def as_json(eval_set: EvalSet) -> dict[str, Any]:
         "description": eval_set.description,
         "counts": counts,
         "holdout_views": views_of(eval_set).count(),
+        "created_at": eval_set.created_at,
+        "frozen_at": eval_set.frozen_at,
     }
 
 

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.evals import answers_api, api, runs_api, samples_api
+from apps.evals import answers_api, api, drafts_api, runs_api, samples_api
 from apps.evals.meaning import api as meaning
 
 app_name = "evals_api"
@@ -8,6 +8,9 @@ urlpatterns = [
     path("eval-sets/", api.collection, name="sets"),
     path("eval-sets/<uuid:pk>/", api.item, name="set"),
     path("eval-sets/<uuid:pk>/tasks/", api.tasks, name="tasks"),
+    path("eval-sets/<uuid:pk>/split/", drafts_api.split, name="set_split"),
+    path("eval-sets/<uuid:pk>/freeze/", drafts_api.freeze, name="set_freeze"),
+    path("eval-sets/<uuid:pk>/new-version/", drafts_api.new_version, name="set_version"),
     path("eval-runs/", runs_api.collection, name="runs"),
     path("eval-runs/compare/", samples_api.compare, name="runs_compare"),
     path("eval-runs/<uuid:pk>/", runs_api.item, name="run"),

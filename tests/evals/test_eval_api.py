@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.evals.models import EvalSet, Origin
-from tests.factories import key_headers, make_eval_set, make_project
+from apps.core.actions import create_api_key
+from apps.core.models import Role
+from apps.core.scopes import Scope
+from apps.evals.models import EvalSet, HoldoutView, Origin, Task
+from tests.factories import admin_of, key_headers, make_eval_set, make_project
 
 pytestmark = pytest.mark.django_db
 
@@ -25,7 +29,7 @@ def key(draft: EvalSet) -> dict[str, str]:
     return key_headers(draft.project)
 
 
-def get(name: str, key: dict, *args: Any, **query: Any) -> Any:
+def get(name: str, key: dict, /, *args: Any, **query: Any) -> Any:
     return Client().get(reverse(f"evals_api:{name}", args=args), query, **key)
 
 
@@ -101,3 +105,111 @@ def test_a_frozen_set_and_one_of_another_project(key: dict, draft: EvalSet) -> N
     assert response.status_code == 409 and "frozen" in response.json()["detail"]
     foreign = make_eval_set(make_project(), frozen=False)
     assert post(foreign, key, [row()]).status_code == 404 == get("set", key, foreign.pk).status_code
+
+
+def change(name: str, key: dict, *args: Any, data: Any = None) -> Any:
+    return Client().post(
+        reverse(f"evals_api:{name}", args=args), json.dumps(data or {}), content_type="application/json", **key
+    )
+
+
+def test_a_set_lives_from_its_creation_to_its_next_version(key: dict, draft: EvalSet) -> None:
+    made = change("sets", key, data={"name": "support", "description": "Tickets"})
+    assert made.status_code == 201 and made.json()["counts"] == {} and made.json()["state"] == "draft"
+    support = EvalSet.objects.get(project=draft.project, slug="support")
+    assert support.created_by == admin_of(draft.project)
+    taken = change("sets", key, data={"name": "support"})
+    assert taken.status_code == 409 and "There is an eval set “support” already" in taken.json()["detail"]
+    empty = change("set_freeze", key, support.pk)
+    assert empty.status_code == 409 and "no tasks yet" in empty.json()["detail"]
+    assert post(support, key, [row(number) for number in range(100, 110)]).json()["made"] == 10
+    split = change("set_split", key, support.pk, data={"holdout_size": 3, "validation_size": 2, "seed": 7})
+    assert split.status_code == 200 and split.json()["counts"] == {"holdout": 3, "train": 5, "validation": 2}
+    frozen = change("set_freeze", key, support.pk).json()
+    assert frozen["state"] == "frozen" and frozen["digest"] and frozen["frozen_at"]
+    for name, data in (("set_split", {"holdout_size": 1}), ("set_freeze", {})):
+        assert "is frozen" in change(name, key, support.pk, data=data).json()["detail"]
+    newer = change("set_version", key, support.pk)
+    assert (
+        newer.status_code == 201 and newer.json()["version"] == 2 and newer.json()["counts"] == split.json()["counts"]
+    )
+    assert change("set_version", key, support.pk).status_code == 409
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"name": "a b"}, {"name": ""}, {"name": "a\n"}, {"name": "a", "x": 1}, {"name": "a", "description": "a" * 2001}]
+)  # fmt: skip
+def test_a_bad_name_or_description_is_refused(key: dict, data: dict) -> None:
+    assert change("sets", key, data=data).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"holdout_size": 0}, {"holdout_size": "x"}, {"holdout_size": 1, "seed": -1}, {"holdout_size": 10**30}]
+)
+def test_a_bad_division_is_refused(key: dict, draft: EvalSet, data: dict) -> None:
+    assert change("set_split", key, draft.pk, data=data).status_code == 400
+    assert draft.tasks.holdout().count() == 3
+
+
+def test_sets_are_paged_from_the_newest_and_found_by_name_and_state(key: dict, draft: EvalSet) -> None:
+    newer = [make_eval_set(draft.project), make_eval_set(draft.project)]
+    first = get("sets", key, limit=2).json()
+    assert [one["id"] for one in first["results"]] == [str(newer[1].pk), str(newer[0].pk)] and first["next"]
+    last = get("sets", key, cursor=first["next"]).json()
+    assert [one["id"] for one in last["results"]] == [str(draft.pk)] and last["next"] is None
+    assert [one["id"] for one in get("sets", key, state="draft").json()["results"]] == [str(draft.pk)]
+    assert [one["id"] for one in get("sets", key, name=newer[0].slug).json()["results"]] == [str(newer[0].pk)]
+    assert get("sets", key, name="\x00no").json()["results"] == []
+    assert get("sets", key, state="x").status_code == 400 == get("sets", key, cursor="x").status_code
+
+
+def remove(draft: EvalSet, key: dict, name: str) -> Any:
+    return Client().delete(f"{reverse('evals_api:tasks', args=[draft.pk])}?{urlencode({'key': name})}", **key)
+
+
+def test_a_task_is_removed_by_its_key(key: dict, draft: EvalSet) -> None:
+    task = draft.tasks.trainable().first()
+    assert remove(draft, key, task.key).status_code == 204 and not draft.tasks.filter(pk=task.pk).exists()
+    assert remove(draft, key, task.key).status_code == 404
+    assert remove(draft, key, "").status_code == 400 == remove(draft, key, "\x00").status_code
+    frozen = make_eval_set(draft.project)
+    assert remove(frozen, key, frozen.tasks.trainable().first().key).status_code == 409
+
+
+def test_a_held_out_task_is_removed_with_the_right_only_and_the_answer_is_counted(key: dict, draft: EvalSet) -> None:
+    task = draft.tasks.holdout().first()
+    assert remove(draft, key, task.key).status_code == 403 and draft.tasks.filter(pk=task.pk).exists()
+    assert HoldoutView.objects.get().kind == HoldoutView.Kind.MEMBERSHIP
+    assert remove(draft, key_headers(draft.project, may_see_holdout=True), task.key).status_code == 204
+
+
+def test_a_refusal_over_its_own_hold_out_is_counted(draft: EvalSet, key: dict) -> None:
+    """The sentence says which of the draft's tasks is held out beside one like it, in another set."""
+    held = draft.tasks.holdout().first()
+    other = make_eval_set(draft.project, train=1, holdout=0, frozen=False)
+    twin = other.tasks.get()
+    Task.objects.filter(pk=twin.pk).update(
+        messages=[{"role": "user", "content": f"Please, {held.messages[0]['content']}"}]
+    )
+    response = change("set_freeze", key, draft.pk)
+    assert response.status_code == 409 and held.messages[0]["content"] not in response.json()["detail"].split("”")[1:]
+    assert HoldoutView.objects.get().kind == HoldoutView.Kind.MEMBERSHIP
+
+
+@pytest.mark.parametrize("name", ["set_split", "set_freeze", "set_version"])
+def test_who_may_change_a_set(name: str, key: dict, draft: EvalSet) -> None:
+    data = {"holdout_size": 1}
+    foreign = make_eval_set(make_project(), frozen=False)
+    assert change(name, key, foreign.pk, data=data).status_code == 404
+    assert change(name, {}, draft.pk, data=data).status_code == 401
+    reader = create_api_key(project=draft.project, name="r", by=admin_of(draft.project), scopes=[Scope.READ])[1]
+    assert change(name, {"HTTP_AUTHORIZATION": f"Bearer {reader}"}, draft.pk, data=data).status_code == 403
+    draft.project.memberships.update(role=Role.VIEWER)
+    for refused in (
+        change(name, key, draft.pk, data=data),
+        change("sets", key, data={"name": "a"}),
+        post(draft, key, [row()]),
+    ):
+        assert refused.status_code == 403
+    draft.refresh_from_db()
+    assert not draft.is_frozen and draft.tasks.count() == 6

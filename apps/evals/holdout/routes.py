@@ -59,7 +59,7 @@ COUNTED: dict[str, str] = {
     **dict.fromkeys(
         (
             "evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
-            "evals:make_variants", "evals:export", "evals:to_tasks", "evals_api:tasks", "training:new",
+            "evals:make_variants", "evals:export", "evals:to_tasks", "evals_api:tasks", "evals_api:set_split", "evals_api:set_freeze", "training:new",
             "training:search_new", "training:search_save", "training_api:searches",
         ),
         SIDES,
@@ -102,7 +102,7 @@ NOTHING: dict[str, str] = {
     "failures": "charts bulk classify classification_status triage modes mode_add mode_save mode_delete clusters recluster "
     "cluster_rename cluster_move cluster_decide reclassify_start reclassification_status reclassification_apply "
     "reclassification_discard measures rubric_switch rubric_diff judge_run",
-    "evals_api": "meaning_check_cancel",
+    "evals_api": "meaning_check_cancel set_version",
     "evals": "task_samples meaning_status meaning_stop create new_version environment import_cancel end_batch variant_job_start variant_job_status "
     "variant_job_stop confirm_task judge_variant remove_task cancel",
     "webhooks": "list detail log edit delete switch rotate test again",
@@ -130,6 +130,7 @@ KEYED = (
     "registry_api",
     "webhooks_api",
     "reviews_api",
+    "training_api",
     "otlp",
     "protocol",
 )

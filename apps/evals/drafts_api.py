@@ -1,0 +1,81 @@
+"""The life of an eval set over REST: divide its tasks, freeze it, begin its next version. The key decides the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiExample, extend_schema
+from msgspec import Meta, Struct
+from rest_framework.decorators import api_view
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.api import member_of
+from apps.core.openapi import JSON, described
+from apps.evals import actions
+from apps.evals.api import SET, as_json
+from apps.evals.lookups import find_set, form_of, refused
+from apps.evals.models import EvalSet
+from workers.lib.typed import json_schema
+
+MOST_TASKS = 10_000_000
+Size = Annotated[int, Meta(ge=0, le=MOST_TASKS)]
+
+
+class Divide(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How many tasks at least are held out and validate; groups stay whole, the rest is training data."""
+
+    holdout_size: Annotated[int, Meta(ge=1, le=MOST_TASKS)]
+    validation_size: Size = 0
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+
+
+@extend_schema(
+    operation_id="v1_eval_sets_split", request={JSON: json_schema(Divide)},
+    responses=described({200: SET}, 400, 403, 404, 409, 413),
+    examples=[OpenApiExample("60 held out", {"holdout_size": 60, "validation_size": 20, "seed": 1}, request_only=True)],
+    description="Divides a draft into hold-out, validation and train, whole groups at a time. `counts` says how many tasks "
+    "each got. Groups that are held out elsewhere stay held out.",
+)  # fmt: skip
+@api_view(["POST"])
+def split(request: Request, pk: UUID) -> Response:
+    eval_set = find_set(request, pk)
+    by, asked = member_of(request).user, form_of(request, Divide)
+    sizes = {"holdout_size": asked.holdout_size, "validation_size": asked.validation_size}
+    return _changed(
+        request, eval_set, lambda: actions.split_by_group(eval_set=eval_set, seed=asked.seed, by=by, **sizes)
+    )
+
+
+@extend_schema(
+    operation_id="v1_eval_sets_freeze", request=None, responses=described({200: SET}, 403, 404, 409),
+    description="Freezes a draft: its tasks never change again, and `digest` identifies them. 409 says what is in the way.",
+)  # fmt: skip
+@api_view(["POST"])
+def freeze(request: Request, pk: UUID) -> Response:
+    eval_set, by = find_set(request, pk), member_of(request).user
+    return _changed(request, eval_set, lambda: actions.freeze(eval_set=eval_set, by=by))
+
+
+@extend_schema(
+    operation_id="v1_eval_sets_new_version", request=None, responses=described({201: SET}, 403, 404, 409),
+    description="A draft with the same tasks and the next version number. 409 where a draft of this set is open.",
+)  # fmt: skip
+@api_view(["POST"])
+def new_version(request: Request, pk: UUID) -> Response:
+    eval_set, by = find_set(request, pk), member_of(request).user
+    try:
+        made = actions.new_version(eval_set=eval_set, by=by)
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+    return Response(as_json(made), status=201)
+
+
+def _changed(request: Request, eval_set: EvalSet, change: Callable[[], Any]) -> Response:
+    try:
+        change()
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+    return Response(as_json(find_set(request, eval_set.pk)))
