@@ -86,7 +86,9 @@ def _send(rng: random.Random) -> tuple[Slots, dict]:
 
 def _archive(rng: random.Random) -> tuple[Slots, dict]:
     folder = rng.choice(FOLDERS)
-    # Folders are few: the day it is said on makes the wish its own, without changing what is right.
+    # The day that it is said on makes more wishes, without changing what is right. Tasks with the same right call are one task
+    # to the hold-out, so there must be many folders: with five, nearly all of this tool's tasks were held out, and what was
+    # trained on the others deleted mailboxes instead.
     return {"folder": folder, "day": rng.choice(DAYS)}, {"folder": folder}
 
 

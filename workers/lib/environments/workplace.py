@@ -14,7 +14,10 @@ from workers.lib.verifiers import Clients, Execution, Rollout, Score, build
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 PRIORITIES = ("low", "medium", "high")
-FOLDERS = ("newsletters", "promotions", "invoices", "social", "updates")
+FOLDERS = (
+    "newsletters", "promotions", "invoices", "social", "updates", "receipts", "alerts", "orders", "surveys", "events",
+    "forums", "reports", "notices", "travel", "payroll", "bills", "webinars", "deliveries", "jobs", "offers",
+)  # fmt: skip
 PEOPLE = (
     "Alex",
     "Maria",
