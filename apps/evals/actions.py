@@ -142,8 +142,9 @@ class TasksMade:
 
 @transaction.atomic
 def tasks_from_trajectories(
-    *, eval_set: EvalSet, trajectories: Iterable[Trajectory], by: Any, split: Split = Split.TRAIN
-) -> TasksMade:
+    *, eval_set: EvalSet, trajectories: Iterable[Trajectory], by: Any, split: Split = Split.TRAIN,
+    viewer: ApiKey | None = None,
+) -> TasksMade:  # fmt: skip
     """Adds a task for each trajectory that says what would have been right; a prompt already there is skipped.
 
     So is one that stands, itself, nearly or by any of its groups, in a hold-out of the project: production asks the same
@@ -155,7 +156,8 @@ def tasks_from_trajectories(
             tasks.append(build_task(eval_set, trajectory, split))
         except EvalSetError:
             without += 1
-    return replace(store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="production"), without_expected=without)
+    made = store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="production", viewer=viewer)
+    return replace(made, without_expected=without)
 
 
 @transaction.atomic

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.evals import answers_api, api, drafts_api, runs_api, samples_api
+from apps.evals import answers_api, api, drafts_api, runs_api, samples_api, sources_api
 from apps.evals.meaning import api as meaning
 
 app_name = "evals_api"
@@ -8,6 +8,10 @@ urlpatterns = [
     path("eval-sets/", api.collection, name="sets"),
     path("eval-sets/<uuid:pk>/", api.item, name="set"),
     path("eval-sets/<uuid:pk>/tasks/", api.tasks, name="tasks"),
+    path("eval-sets/<uuid:pk>/tasks/from-production/", sources_api.from_production, name="from_production"),
+    path("eval-sets/<uuid:pk>/tasks/from-failure/", sources_api.from_failure, name="from_failure"),
+    path("eval-sets/<uuid:pk>/tasks/from-evaluation/", sources_api.from_evaluation, name="from_evaluation"),
+    path("eval-sets/<uuid:pk>/tasks/general/", sources_api.general, name="general"),
     path("eval-sets/<uuid:pk>/split/", drafts_api.split, name="set_split"),
     path("eval-sets/<uuid:pk>/freeze/", drafts_api.freeze, name="set_freeze"),
     path("eval-sets/<uuid:pk>/new-version/", drafts_api.new_version, name="set_version"),

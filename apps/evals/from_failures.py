@@ -211,7 +211,7 @@ def results_for(trajectory: Trajectory, success: Trajectory | None) -> list[dict
 
 def make_task(
     *, failure: Failure, eval_set: EvalSet, cut: int, expected: dict, split: Split, group: str, by: Any,
-    demonstration: str = "", replayable: bool = False, state: list[dict] | None = None,
+    demonstration: str = "", replayable: bool = False, state: list[dict] | None = None, viewer: Any = None,
 ) -> actions.TasksMade:  # fmt: skip
     """Stores the task of a failure, confirmed by a person. What is near the other side of a hold-out is not stored.
 
@@ -226,7 +226,8 @@ def make_task(
         task.metadata[RECORDED] = results_for(failure.trajectory, known.success if known else None)
     if state:
         task.metadata["state"] = state
-    return actions.store_tasks(eval_set=eval_set, tasks=[task], by=by, what=f"failure {failure.trajectory}")
+    what = f"failure {failure.trajectory}"
+    return actions.store_tasks(eval_set=eval_set, tasks=[task], by=by, what=what, viewer=viewer)
 
 
 def task_of(trajectory: Trajectory, eval_set: EvalSet, cut: int, expected: dict) -> Task:

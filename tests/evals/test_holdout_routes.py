@@ -246,6 +246,14 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
             reverse("evals_api:tasks", args=[draft.pk]),
             [{"messages": task.messages, "expected": task.expected}],
         ),
+        "evals_api:from_production": (
+            reverse("evals_api:from_production", args=[draft.pk]),
+            {"trajectories": [run.external_id]},
+        ),
+        "evals_api:from_failure": (
+            reverse("evals_api:from_failure", args=[draft.pk]) + f"?trajectory={run.external_id}",
+            None,
+        ),
         "evals_api:meaning_check": (reverse("evals_api:meaning_check", args=[check.eval_set_id, check.pk]), None),
         "evals_api:meaning_checks": (
             reverse("evals_api:meaning_checks", args=[draft.pk]),
@@ -260,6 +268,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
     elsewhere_tested = {
         "training_api:searches",  # tests/training/test_prompt_search.py: a refused start
         "evals_api:set_split", "evals_api:set_freeze",  # tests/evals/test_eval_api.py: a refusal
+        "evals_api:from_evaluation", "evals_api:general",  # as evals_api:from_production
     }  # fmt: skip
     assert set(asked) == {name for name in table.COUNTED if name not in PAGES} - elsewhere_tested
     for name, (url, body) in asked.items():

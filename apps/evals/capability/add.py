@@ -10,7 +10,7 @@ from apps.evals.capability.generate import general_tasks
 from apps.evals.models import EvalSet, Origin, Split, Task
 
 
-def add_general(*, eval_set: EvalSet, by: Any) -> actions.TasksMade:
+def add_general(*, eval_set: EvalSet, by: Any, viewer: Any = None) -> actions.TasksMade:
     """Adds what of the built-in set a draft does not have yet. Raises EvalSetError for a frozen set."""
     tasks = [
         Task(
@@ -20,4 +20,4 @@ def add_general(*, eval_set: EvalSet, by: Any) -> actions.TasksMade:
         )
         for row in general_tasks()
     ]  # fmt: skip
-    return actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="built-in general set")
+    return actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="built-in general set", viewer=viewer)

@@ -59,12 +59,13 @@ COUNTED: dict[str, str] = {
     **dict.fromkeys(
         (
             "evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
-            "evals:make_variants", "evals:export", "evals:to_tasks", "evals_api:tasks", "evals_api:set_split", "evals_api:set_freeze", "training:new",
+            "evals:make_variants", "evals:export", "evals:to_tasks", "evals_api:tasks", "evals_api:set_split", "evals_api:set_freeze", "evals_api:from_production",
+            "evals_api:from_evaluation", "evals_api:general", "training:new",
             "training:search_new", "training:search_save", "training_api:searches",
         ),
         SIDES,
     ),
-    "evals:task_from_failure": f"{RUNS}; {SIDES}",
+    **dict.fromkeys(("evals:task_from_failure", "evals_api:from_failure"), f"{RUNS}; {SIDES}"),
     "prompts:playground_new": SIDES,
     **dict.fromkeys(("prompts:playground", "prompts:playground_status"), RUNS),
     "prompts:playground_save_task": f"{RUNS}; {SIDES}",

@@ -16,6 +16,7 @@ from apps.core.models import Project, Role
 from apps.evals import actions, from_failures
 from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
 from apps.evals.from_failures import demonstration_of
+from apps.evals.from_production import MOST, newest
 from apps.evals.holdout import groups
 from apps.evals.holdout.leaks import Leak, request_of, same
 from apps.evals.holdout.view_log import record_leak_views, record_refusal
@@ -23,10 +24,9 @@ from apps.evals.models import EvalSet, Split
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.models import Failure, FailureState
 from apps.trajectories.filters import SINCE, apply_filters
-from apps.trajectories.models import Outcome, in_chunks
+from apps.trajectories.models import Outcome
 from apps.trajectories.shown import runs_shown
 
-MOST_SUCCESSES = 5_000
 SEEN = 12
 LAST = "evals.last_task"
 
@@ -136,7 +136,7 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
         split = Split(given) if given in dict(FROM_FAILURE) else Split.REGRESSION
         try:
             made = actions.tasks_from_trajectories(
-                eval_set=eval_set, trajectories=_each(rows), by=request.user, split=split
+                eval_set=eval_set, trajectories=newest(rows), by=request.user, split=split
             )
         except actions.EvalSetError as error:
             record_refusal(project, error, by=request.user)
@@ -144,20 +144,15 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
         else:
             tell(request, made)
             return redirect("evals:detail", project.slug, pk)
-    found = list(rows[: MOST_SUCCESSES + 1].values_list("pk", flat=True))
+    found = list(rows[: MOST + 1].values_list("pk", flat=True))
     first = list(rows[:SEEN])
     runs_shown(project, [row.pk for row in first], to=request.user, where="successes")
     context = {
-        "eval_set": eval_set, "rows": first, "count": min(len(found), MOST_SUCCESSES), "filters": request.GET,
-        "more": len(found) > MOST_SUCCESSES, "splits": FROM_FAILURE, "split": Split.REGRESSION,
+        "eval_set": eval_set, "rows": first, "count": min(len(found), MOST), "filters": request.GET,
+        "more": len(found) > MOST, "splits": FROM_FAILURE, "split": Split.REGRESSION,
         "periods": SINCE,
     }  # fmt: skip
     return render(request, "evals/from_successes.html", context)
-
-
-def _each(rows: Any) -> Any:
-    newest = rows.model.objects.filter(pk__in=rows.values("pk")[:MOST_SUCCESSES]).order_by("pk")
-    return (row for chunk in in_chunks(newest) for row in chunk)
 
 
 def tell(request: HttpRequest, made: actions.TasksMade) -> None:

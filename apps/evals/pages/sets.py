@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import chain
 
 from django.contrib import messages
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
@@ -13,6 +13,7 @@ from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.evals import actions
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
+from apps.evals.from_production import candidates
 from apps.evals.holdout.view_log import WORN_OUT, record_refusal, record_view, viewers_of, views_of
 from apps.evals.meaning.verdicts import review_of
 from apps.evals.models import EvalRun, EvalSet, Split, Task
@@ -20,8 +21,7 @@ from apps.evals.pages.attempt import attempt
 from apps.evals.pages.failures import tell
 from apps.evals.submission import submit_eval
 from apps.evals.variants import batches
-from apps.failures.models import FailureState
-from apps.trajectories.models import Outcome, Trajectory, in_chunks
+from apps.trajectories.models import in_chunks
 
 
 @project_view()
@@ -96,12 +96,6 @@ def show_holdout(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     request.GET["split"] = Split.HOLDOUT
     request.GET["page"] = request.POST.get("page", "1")
     return show(request, project, pk, looked=True)
-
-
-def candidates(project: Project) -> QuerySet[Trajectory]:
-    """Trajectories that can become tasks: successes, and failures nobody has dismissed."""
-    rows = project.trajectories.filter(outcome_status__in=[Outcome.FAILURE, Outcome.SUCCESS])
-    return rows.exclude(failure__state=FailureState.DISMISSED)
 
 
 @require_POST

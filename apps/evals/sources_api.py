@@ -1,0 +1,326 @@
+"""Tasks of a draft from what went wrong or right, over REST: from production, one failure, an evaluation, the built-in general set."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
+from msgspec import Meta, Struct, structs
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.api import member_of
+from apps.core.openapi import JSON, described
+from apps.evals import actions, from_failures
+from apps.evals.actions import TasksMade
+from apps.evals.api import STORED
+from apps.evals.capability.add import add_general
+from apps.evals.formats.rows import Bad, checked_expected
+from apps.evals.from_production import MOST, candidates, newest
+from apps.evals.holdout import groups
+from apps.evals.lookups import find_run, find_set, form_of, refused
+from apps.evals.models import EvalSet, Split
+from apps.evals.samples.comparison import CHANGES
+from apps.evals.samples.filters import OUTCOMES, Filters
+from apps.evals.samples.to_tasks import make_tasks
+from apps.failures.actions.decisions import Refused, decide
+from apps.failures.models import Failure, FailureState
+from apps.trajectories.actions import store
+from apps.trajectories.api import number_of
+from apps.trajectories.filters import SINCE, apply_filters
+from apps.trajectories.models import Trajectory, TrajectoryKey
+from apps.trajectories.shown import runs_shown
+from workers.lib.checks import assertions_in
+from workers.lib.typed import Text, json_schema
+
+SplitName = Literal["train", "validation", "holdout", "regression"]
+Since = Literal[tuple(SINCE)]  # type: ignore[valid-type]
+Change = Literal[tuple(CHANGES)]  # type: ignore[valid-type]
+SampleOutcome = Literal[tuple(OUTCOMES)]  # type: ignore[valid-type]
+
+
+class RunFilters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """As on the page of trajectories, by the same names."""
+
+    agent: str = ""
+    agent_version: str = ""
+    model: str = ""
+    workload: str = ""
+    tool: str = ""
+    tag: str = ""
+    label: str = ""
+    session: str = ""
+    user: str = ""
+    mode: str = ""
+    since: Since | Literal[""] = ""
+    q: str = ""
+
+
+class FromProduction(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Runs with this `outcome` (without it: both) that the filters in `where` find, or those with the ids in `trajectories`."""
+
+    outcome: Literal["failure", "success"] | None = None
+    where: RunFilters = RunFilters()
+    trajectories: Annotated[list[Text], Meta(min_length=1, max_length=MOST)] | None = None
+    split: SplitName = "train"
+
+
+class FromFailure(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`cut`: the message before which the task ends; without it the blamed step. `group`: what keeps tasks on one side of a
+    split, one of `groups`; without it the first. `replayable`: serve the recorded tool results."""
+
+    trajectory: Text
+    expected: dict[str, Any]
+    cut: Annotated[int, Meta(ge=0)] | None = None
+    split: SplitName = "train"
+    group: str = ""
+    demonstration: Annotated[str, Meta(max_length=60_000)] = ""
+    replayable: bool = True
+    state: list[dict[str, Any]] = []
+
+
+class SampleFilters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """As of `/eval-runs/ID/samples/`."""
+
+    outcome: SampleOutcome | Literal[""] = ""
+    bucket: str = ""
+    tool: str = ""
+    tag: str = ""
+    q: str = ""
+    against: str = ""
+    change: Change | Literal[""] = ""
+
+
+class FromEvaluation(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Failed samples of an evaluation on training or validation tasks: those that `where` finds, or one `sample` by its number.
+    A task begins at the blamed `step`, where what was right there is known, or is the `whole` evaluated task again."""
+
+    run: Text
+    where: SampleFilters = SampleFilters()
+    sample: int | None = None
+    begin: Literal["step", "whole"] = "step"
+
+
+SOURCED = STORED | {
+    "required": [*STORED["required"], "without_expected"],
+    "properties": STORED["properties"]
+    | {
+        "left_out": {"type": "integer", "description": "Too like the other side of a hold-out, or of one group with it"},
+        "without_expected": {"type": "integer", "description": "Nobody has said what would have been right"},
+    },
+}  # fmt: skip
+TASK_OF_FAILURE = {
+    "type": "object",
+    "required": ["trajectory", "mode", "cut", "steps", "request", "suggestions", "groups"],
+    "properties": {
+        "trajectory": {"type": "string"},
+        "mode": {"type": "string", "description": "The failure mode's slug"},
+        "cut": {"type": "integer"},
+        "steps": {"type": "array", "items": {"type": "integer"}, "description": "Where the task may be cut"},
+        "request": {"type": "array", "items": {"type": "object"}, "description": "The task's messages"},
+        "suggestions": {
+            "type": "array",
+            "description": "What may be right at this step, the surest first",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "expected": {"type": "object"}, "source": {"type": "string"}, "detail": {"type": "string"},
+                },
+            },
+        },
+        "groups": {"type": "object", "additionalProperties": {"type": "string"}, "description": "{name: group}"},
+    },
+}  # fmt: skip
+PRODUCTION_EXAMPLE = OpenApiExample(
+    "Last week's failures of one agent",
+    {"outcome": "failure", "where": {"agent": "helpdesk", "since": "7d"}, "split": "train"},
+    request_only=True,
+)
+FAILURE_EXAMPLE = OpenApiExample(
+    "What should have been called",
+    {"trajectory": "run-1", "expected": {"tool": "tickets.close", "args": {"id": 12}}, "group": "session"},
+    request_only=True,
+)
+EVALUATION_EXAMPLE = OpenApiExample(
+    "Tasks that regressed",
+    {"run": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11",
+     "where": {"against": "9e0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11", "change": "regressed"}},
+    request_only=True,
+)  # fmt: skip
+REFUSALS = (400, 403, 404, 409, 413)
+MADE = described({200: SOURCED, 201: SOURCED}, *REFUSALS)
+
+
+@extend_schema(
+    operation_id="v1_eval_sets_from_production", request={JSON: json_schema(FromProduction)}, responses=MADE,
+    examples=[PRODUCTION_EXAMPLE],
+    description=f"Adds a task for each run of production that says what would have been right: a correction, or the call of a "
+    f"success. The newest {MOST:,} runs; those whose failure was dismissed are skipped.",
+)  # fmt: skip
+@api_view(["POST"])
+def from_production(request: Request, pk: UUID) -> Response:
+    eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, FromProduction)
+    try:
+        made = actions.tasks_from_trajectories(
+            eval_set=eval_set, trajectories=newest(_runs(request, asked)), split=Split(asked.split), by=by,
+            viewer=request.auth,
+        )  # fmt: skip
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+    return _stored(made)
+
+
+def _runs(request: Request, asked: FromProduction) -> QuerySet[Trajectory]:
+    """Raises ValidationError for filters beside ids, NotFound for an id of no run."""
+    project, where = request.auth.project, {name: value for name, value in structs.asdict(asked.where).items() if value}
+    rows = candidates(project)
+    if asked.outcome:
+        rows = rows.filter(outcome_status=asked.outcome)
+    if asked.trajectories is None:
+        return apply_filters(rows, where)
+    if where:
+        raise ValidationError({"path": "where", "error": "send either this or “trajectories”"})
+    named = TrajectoryKey.objects.filter(project=project, external_id__in=asked.trajectories)
+    found = dict(named.values_list("external_id", "trajectory_id"))
+    if missing := next((name for name in asked.trajectories if name not in found), None):
+        raise NotFound(f"No trajectory of this project has the id “{missing[:200]}”.")
+    return rows.filter(pk__in=found.values())
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_eval_sets_task_of_failure", responses=described({200: TASK_OF_FAILURE}, 400, 404),
+    parameters=[
+        OpenApiParameter("trajectory", str, required=True, description="The id of a failed run"),
+        OpenApiParameter("cut", int, description="Another of `steps` than the blamed one"),
+    ],
+    description="What a task of a failure would ask, and what may be right: look at it before the POST. Of a run that a "
+    "held-out task was made from this counts as a look.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_eval_sets_from_failure", request={JSON: json_schema(FromFailure)}, responses=MADE,
+    examples=[FAILURE_EXAMPLE], description="Adds the task of one failure, and confirms the failure where nobody decided it.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def from_failure(request: Request, pk: UUID) -> Response:
+    eval_set = find_set(request, pk)
+    if request.method == "POST":
+        return _task_of(request, eval_set)
+    failure = _failure(request, request.query_params.get("trajectory", ""))
+    run = failure.trajectory
+    cut = _cut(failure, None if "cut" not in request.query_params else number_of(request, "cut", 0, -1, 2**31))
+    runs_shown(request.auth.project, [run.pk], to=request.auth, where="API")
+    return Response({
+        "trajectory": run.external_id, "mode": failure.mode.slug, "cut": cut, "steps": from_failures.steps_of(run.messages),
+        "request": from_failures.prompt_at(run.messages, cut),
+        "suggestions": [
+            {"expected": one.expected, "source": one.source, "detail": one.detail}
+            for one in from_failures.suggestions(run, cut)
+        ],
+        "groups": dict(groups.groups_of(run)),
+    })  # fmt: skip
+
+
+def _task_of(request: Request, eval_set: EvalSet) -> Response:
+    by, asked = member_of(request).user, form_of(request, FromFailure)
+    failure = _failure(request, asked.trajectory)
+    offered = dict(groups.groups_of(failure.trajectory))
+    if asked.group and asked.group not in offered:
+        raise ValidationError({"path": "group", "error": f"must be one of {', '.join(offered)}"})
+    if assertions_in({"state": asked.state}) != asked.state:
+        raise ValidationError({"path": "state", "error": "must be a list of {“path”, “equals”}"})
+    try:
+        with transaction.atomic():
+            made = from_failures.make_task(
+                failure=failure, eval_set=eval_set, cut=_cut(failure, asked.cut),
+                expected=_expected(asked.expected), split=Split(asked.split),
+                group=offered[asked.group] if asked.group else next(iter(offered.values())), by=by,
+                demonstration=asked.demonstration, replayable=asked.replayable, state=asked.state, viewer=request.auth,
+            )  # fmt: skip
+            if made.made and failure.state == FailureState.OPEN:
+                decide(failure=failure, by=by)
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+    except Refused as error:
+        return Response({"detail": str(error)}, status=409)
+    return _stored(made)
+
+
+def _failure(request: Request, external_id: str) -> Failure:
+    """Raises NotFound."""
+    run = store.find(request.auth.project, external_id.replace("\x00", ""))
+    found = (
+        Failure.objects.select_related("trajectory", "mode", "project").filter(trajectory=run).first() if run else None
+    )
+    if found is None:
+        raise NotFound("No failure of this project is of a run with this id (`trajectory`).")
+    return found
+
+
+def _cut(failure: Failure, given: int | None) -> int:
+    """The step that was named, else the blamed one. Raises ValidationError."""
+    run = failure.trajectory
+    cut = from_failures.default_cut(run.messages, failure.blamed_message) if given is None else given
+    steps = from_failures.steps_of(run.messages)
+    if cut not in steps:
+        problem = f"must be one of {', '.join(map(str, steps))}" if steps else "the agent took no step in this run"
+        raise ValidationError({"path": "cut", "error": problem})
+    return cut  # type: ignore[return-value]
+
+
+def _expected(value: dict[str, Any]) -> dict[str, Any]:
+    """Raises ValidationError."""
+    try:
+        return checked_expected(value)
+    except Bad as error:
+        raise ValidationError({"path": error.field, "error": error.message}) from error
+
+
+@extend_schema(
+    operation_id="v1_eval_sets_from_evaluation", request={JSON: json_schema(FromEvaluation)}, responses=MADE,
+    examples=[EVALUATION_EXAMPLE],
+    description="Adds a task for each task that an evaluation failed. 409 where it was on another split than train or "
+    "validation: nothing that measures a model may reach its training.",
+)  # fmt: skip
+@api_view(["POST"])
+def from_evaluation(request: Request, pk: UUID) -> Response:
+    eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, FromEvaluation)
+    run = find_run(request, asked.run)
+    if asked.where.against:
+        find_run(request, asked.where.against)
+    elif asked.where.change:
+        raise ValidationError({"path": "where.change", "error": "needs “against”"})
+    rows = Filters.of(structs.asdict(asked.where)).apply(run).filter(success=False, masked=False)
+    if asked.sample is not None:
+        rows = rows.filter(pk=min(max(asked.sample, 0), 2**63 - 1))
+        if not rows.exists():
+            raise NotFound("This evaluation has no failed sample with this number (`sample`).")
+    whole_task = asked.begin == "whole"
+    try:
+        made = make_tasks(run=run, samples=rows, eval_set=eval_set, by=by, whole=whole_task, viewer=request.auth)
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+    return _stored(made)
+
+
+@extend_schema(
+    operation_id="v1_eval_sets_add_general", request=None, responses=MADE,
+    description="Adds the built-in tasks of general capability that a draft does not have yet, to its split “general”.",
+)  # fmt: skip
+@api_view(["POST"])
+def general(request: Request, pk: UUID) -> Response:
+    eval_set, by = find_set(request, pk), member_of(request).user
+    try:
+        return _stored(add_general(eval_set=eval_set, by=by, viewer=request.auth))
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+
+
+def _stored(made: TasksMade) -> Response:
+    left_out = made.guarded + len(made.leaks)
+    found = {"made": made.made, "duplicates": made.duplicates, "left_out": left_out, "rejected": []}
+    return Response(found | {"without_expected": made.without_expected}, status=201 if made.made else 200)
