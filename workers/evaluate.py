@@ -31,11 +31,6 @@ def emit_sample(
     events: Emitter, task: dict, index: int, done: Finished, *, phase: str, step: int | None = None, **measured: Any
 ) -> None:
     """The counts are of all turns; `measured` has them where somebody else has measured."""
-    counts = {
-        "latency_ms": sum(reply.latency_ms for reply in done.replies),
-        "input_tokens": sum(reply.prompt_tokens for reply in done.replies),
-        "output_tokens": sum(reply.output_tokens for reply in done.replies),
-    }
     events.sample(
         task_id=task["id"],
         index=index,
@@ -43,7 +38,7 @@ def emit_sample(
         phase=phase,
         output=done.output,
         **vars(done.score),
-        **counts | measured,
+        **done.used | measured,
         truncated=done.truncated,
         turns=len(done.replies),
         stop_reason=done.stop_reason,

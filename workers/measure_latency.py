@@ -67,10 +67,10 @@ async def _measure(spec: MeasureLatency, sides: list[Side], events: Emitter, sto
                     ms = _milliseconds(done, side.limits)
                     if ms:
                         side.found[index].append(ms)
+                    used = done.used
                     events.sample(
                         version=side.id, task_id=spec.tasks[index]["id"], round=number, turn=turn, latency_ms=ms,
-                        input_tokens=sum(reply.prompt_tokens for reply in done.replies),
-                        output_tokens=sum(reply.output_tokens for reply in done.replies),
+                        input_tokens=used["input_tokens"] or 0, output_tokens=used["output_tokens"] or 0,
                     )  # fmt: skip
                     ended += 1
                     events.progress(ended, total, f"round {number + 1} of at most {spec.rounds}")

@@ -7,7 +7,7 @@ from workers.lib.environments import load
 from workers.lib.events import Emitter
 from workers.lib.policies import PolicyError, RecordedPolicy, Reply
 from workers.lib.program import StopFlag, run_main
-from workers.lib.rollouts import NO_LIMITS, Finished, play
+from workers.lib.rollouts import EXCEEDED, NO_LIMITS, Finished, failed, play
 from workers.lib.specs import ScoreAnswers, SentAnswer
 from workers.rescore import AT_ONCE
 
@@ -34,6 +34,9 @@ def main(spec: ScoreAnswers, events: Emitter, stop: StopFlag) -> None:
     def tell(index: int, _: int, done: Finished) -> None:
         nonlocal ended, passed
         answer = answers[index]
+        if answer.error and not done.score.masked and done.stop_reason not in EXCEEDED:
+            # The episode was over before the agent failed: what it said until then does not make up for that.
+            done.score, done.stop_reason = failed(done.score, "agent error"), "agent error"
         if answer.error:
             done.score.details = [*done.score.details, f"The agent reported: {answer.error[:500]}"]
         emit_sample(

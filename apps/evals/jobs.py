@@ -118,6 +118,7 @@ def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
             unsafe=sample.unsafe,
             masked=sample.masked,
             timed_out=sample.stop_reason == TIMED_OUT,
+            answered=sample.turns > 0,
             latency_ms=sample.latency_ms,
             input_tokens=sample.input_tokens,
             output_tokens=sample.output_tokens,

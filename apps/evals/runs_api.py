@@ -39,7 +39,7 @@ from apps.evals.lookups import (
 from apps.evals.models import EvalRun, Split
 from apps.evals.submission import submit_eval
 from apps.registry.actions import ModelError, register_agent
-from apps.registry.engines import in_words
+from apps.registry.engines import AUTO, in_words
 from apps.registry.models import Reach
 from apps.trajectories.api import number_of
 
@@ -115,6 +115,13 @@ def _submitted(request: Request, asked: schema.StartRun, given: dict[str, Any]) 
         return submit_eval(model_version=version, **stop, **chosen, **given), True
     if asked.stop_against is not None:
         raise actions.EvalSetError("The evaluation of an agent that answers elsewhere does not stop early.")
+    for name in ("most_tokens", "most_usd", "timeout_s", "at_once"):
+        if getattr(asked, name) is not None:
+            raise ValidationError(
+                {"path": name, "error": "cannot hold for an agent that answers elsewhere; leave it out"}
+            )
+    if asked.engine != AUTO:
+        raise ValidationError({"path": "engine", "error": "an agent that answers elsewhere has none; leave it out"})
     agent = register_agent(
         project=given["project"], name=asked.agent.name, agent_version=asked.agent.version, by=given["by"],
         reached_by=Reach(asked.agent.reached_by),

@@ -23,7 +23,8 @@ PASS_AT = (1, 2, 4, 8, 16)
 @dataclass(frozen=True)
 class SampleRow:
     """One scored output, as far as the numbers need it. `reward` is None where it is masked. `timed_out`: it failed because
-    it took longer than it may, by the clock of the machine it ran on."""
+    it took longer than it may, by the clock of the machine it ran on. Not `answered`: it failed without saying anything, so that
+    there is nothing whose tokens could be counted."""
 
     task: str
     reward: float | None
@@ -35,6 +36,7 @@ class SampleRow:
     unsafe: bool = False
     masked: bool = False
     timed_out: bool = False
+    answered: bool = True
     latency_ms: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -110,6 +112,7 @@ class TaskSamples:
         self.at = np.array([number[row.task] for row in self.rows], dtype=int)
         self.masked = np.array([row.masked for row in self.rows], dtype=bool)
         self.timed_out = np.array([row.timed_out for row in self.rows], dtype=bool)
+        self.answered = np.array([row.answered for row in self.rows], dtype=bool)
         self._columns: dict[Value, np.ndarray] = {}
 
     def sums(
@@ -130,6 +133,13 @@ class TaskSamples:
     def means(self, value: Value, masked: float | None = None, timed_out: float | None = None) -> dict[str, float]:
         """Each task's mean, without the tasks where nothing was scored."""
         totals, counts = self.sums(value, masked, timed_out)
+        return {self.tasks[at]: float(totals[at] / counts[at]) for at in np.flatnonzero(counts)}
+
+    def means_of_answers(self, value: Value) -> dict[str, float]:
+        """`means` of the samples that have an answer."""
+        chosen, size = self.answered & ~self.masked, len(self.tasks)
+        found = np.array([value(row) for row in self.rows], dtype=float)
+        totals, counts = np.bincount(self.at[chosen], found[chosen], size), np.bincount(self.at[chosen], minlength=size)
         return {self.tasks[at]: float(totals[at] / counts[at]) for at in np.flatnonzero(counts)}
 
     def scored(self) -> dict[str, list[SampleRow]]:

@@ -266,6 +266,26 @@ def test_calls_and_messages_of_strange_forms_are_answers_that_fail_not_crashes(a
     assert run.samples.count() == 6 and not run.samples.filter(success=True).exists()
 
 
+def test_an_error_fails_the_sample_whatever_the_agent_said_before(agent: Agent) -> None:
+    """In an environment of one turn the episode is over before the agent's failure is reached."""
+    rows = [
+        row | {"output": json.dumps(right(agent, row["task"])), "error": "crashed in the end"} for row in agent.rows()
+    ]
+    assert agent.send(rows).json()["accepted"] == 6
+    run = work(agent.run)
+    for sample in run.samples.all():
+        assert (sample.success, sample.masked, sample.stop_reason) == (False, False, "agent error")
+        assert sample.reward <= 0 and "crashed in the end" in sample.details[-1]
+
+
+@pytest.mark.parametrize(
+    "limit", [{"most_usd": 1}, {"most_tokens": 5}, {"timeout_s": 5}, {"at_once": 2}, {"engine": "gpu-1"}]
+)
+def test_what_could_not_hold_for_an_agent_elsewhere_is_refused(agent: Agent, limit: dict) -> None:
+    answer = agent.post("evals_api:runs", body=agent.asked | {"seed": 3} | limit)
+    assert answer.status_code == 400 and answer.json()["path"] == next(iter(limit))
+
+
 @pytest.mark.parametrize("version", ["3f2a9c2", "3F2A9C1", "3f2a9c1 ", "x" * 5000])
 def test_an_agents_version_must_not_change(agent: Agent, version: str) -> None:
     assert agent.send(agent.rows()[:2]).json()["accepted"] == 2

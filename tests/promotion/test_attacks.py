@@ -126,6 +126,27 @@ def test_who_reports_no_tokens_is_not_cheaper(of: int) -> None:
     assert next(check for check in report.checks if check.name == "tokens").state == "not judged"
 
 
+def test_who_reports_only_what_it_wrote_is_compared_by_that() -> None:
+    good = evaluation(HIGH)
+    rows = [replace(row, input_tokens=None, output_tokens=200) for row in good.rows]
+    report = compare(evaluation(LOW), replace(good, rows=rows))
+    tokens = next(check for check in report.checks if check.name == "tokens")
+    assert (tokens.state, tokens.baseline, tokens.candidate) == ("worse", 20, 200) and "Output tokens" in tokens.title
+
+
+def test_a_sample_that_failed_without_an_answer_has_no_tokens_and_hides_no_others() -> None:
+    good = evaluation(HIGH)
+    rows = [
+        replace(row, input_tokens=500)
+        if row.success
+        else replace(row, answered=False, input_tokens=None, output_tokens=None)
+        for row in good.rows
+    ]
+    report = compare(evaluation(LOW), replace(good, rows=rows))
+    tokens = next(check for check in report.checks if check.name == "tokens")
+    assert (tokens.state, tokens.candidate) == ("worse", 520)
+
+
 def test_tasks_of_few_templates_are_few_tasks() -> None:
     """A model that is better in four templates of six, and equal over all templates there are, shows nothing by 60 tasks."""
     rng, promoted, runs = np.random.default_rng(5), {True: 0, False: 0}, 100

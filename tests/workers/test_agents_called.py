@@ -302,6 +302,22 @@ def test_plain_answers(answer: dict, turns: list[dict]) -> None:
 
 def test_hostile_usage_counts_as_none() -> None:
     for usage in ({"input_tokens": -1}, {"input_tokens": True}, {"input_tokens": "9"}, {"input_tokens": 2**40}, [1]):
-        assert read_answer({"output": "a", "usage": usage}, []).input_tokens == 0
+        assert read_answer({"output": "a", "usage": usage}, []).input_tokens is None
+
+
+UNKNOWN = {"latency_ms": None, "input_tokens": None, "output_tokens": None}
+
+
+@pytest.mark.parametrize(
+    "usage", [None, {"prompt_tokens": 10**30, "completion_tokens": 1}, {"completion_tokens": 3}, {"prompt_tokens": -4}]
+)
+def test_an_agent_that_does_not_count_its_tokens_does_not_look_cheap(usage: Any) -> None:
+    done, _ = one((200, {"output": "a", "usage": usage}))
+    assert done.used | {"latency_ms": None} == UNKNOWN and done.used["latency_ms"] > 0
+
+
+def test_who_gave_no_answer_was_not_fast() -> None:
+    assert one((500, {}))[0].used == UNKNOWN
+    assert one(HANG, timeout_s=0.2)[0].used == UNKNOWN
     with pytest.raises(AgentFault):
         read_answer([], [])

@@ -11,7 +11,9 @@ import pytest
 from tests.registry.model_server import chat, serving
 from workers.lib.chat_policy import ChatPolicy
 from workers.lib.engines import Sampling
+from workers.lib.environments import load
 from workers.lib.policies import PolicyError
+from workers.lib.rollouts import Finished, Limits, rollout
 from workers.lib.specs import Server
 from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, usage_of
 
@@ -83,6 +85,40 @@ def test_a_server_that_does_not_count_is_estimated(given: Any) -> None:
     assert usage_of(given, asked=40, text="x" * 30) == Usage(40, 11)
     assert usage_of({"prompt_tokens": 7, "completion_tokens": 0}, asked=40, text="x") == Usage(7, 0)
     assert estimate("é" * 30, [{"a": 1}]) > 30
+
+
+def answered(usage: Any, **message: Any) -> tuple[Finished, int]:
+    """An episode of one answer, and the tokens that it took off the limit."""
+    status, said = chat(message)
+    with serving({("POST", "/v1/chat/completions"): (status, said | {"usage": usage})}) as server:
+
+        async def run() -> tuple[Finished, int]:
+            engine = Server(base_url=server.base, model="m", allow_private=True)
+            task = {"id": "t", "messages": [{"role": "user", "content": "Hi"}], "expected": {"answer": "ok"}}
+            environment = load({"kind": "single_turn", "harness": {}, "verifier": {"kind": "exact"}})
+            async with ChatPolicy(engine, Sampling(max_new_tokens=4)) as policy:
+                done = await rollout(policy, environment.open(task), Limits())
+                return done, policy.meter.account.used.tokens
+
+        return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [None, {}, {"prompt_tokens": 10**30, "completion_tokens": 1}, {"prompt_tokens": 2, "completion_tokens": -4}, [1]],
+)
+def test_a_server_that_does_not_count_makes_no_answer_free(usage: Any) -> None:
+    """Nor does it lose one: a number that no column holds was refused by the database with all that came with it."""
+    done, _ = answered(usage, content="ok")
+    assert done.score.success and (done.used["input_tokens"], done.used["output_tokens"]) == (None, None)
+    done, _ = answered({"prompt_tokens": 2**31 - 1, "completion_tokens": 0}, content="ok")
+    assert (done.used["input_tokens"], done.used["output_tokens"]) == (2**31 - 1, 0)
+
+
+def test_calls_and_reasoning_that_a_server_does_not_count_are_estimated() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "x" * 3000}}
+    assert answered(None, content=None, tool_calls=[call])[1] > 1000
+    assert answered(None, content="", reasoning_content="x" * 3000)[1] > 1000
 
 
 def asked_until_spent(most_tokens: int, concurrency: int) -> tuple[int, int, str]:

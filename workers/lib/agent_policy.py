@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from workers.lib.agent_client import AgentClient, AgentError
 from workers.lib.engine_specs import AgentEndpoint
@@ -60,9 +60,10 @@ class AgentPolicy:
         for at, message in enumerate(answer.said.turns):
             used = (answer.said.input_tokens, answer.said.output_tokens) if at == 0 else (0, 0)
             took = answer.seconds * 1000 if at == 0 else 0.0
-            sample.turns.append(
-                Reply(message, _text(message), prompt_tokens=used[0], output_tokens=used[1], latency_ms=took)
+            reply = Reply(
+                message, _text(message), prompt_tokens=used[0] or 0, output_tokens=used[1] or 0, latency_ms=took
             )
+            sample.turns.append(replace(reply, counted=None not in used))
 
     def _failure(self, error: AgentError) -> PolicyError:
         self.away = 0 if error.limit or error.final else self.away + 1

@@ -12,6 +12,7 @@ from typing import Any
 from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.environments.gym_rows import ASKED
 from workers.lib.messages import ItemError, Message, flat_tool, from_items, to_items
+from workers.lib.spending import count_of
 from workers.lib.transcripts import agent_turns
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "gym": "/run"}
@@ -25,11 +26,11 @@ class AgentFault(Exception):
 
 @dataclass(frozen=True)
 class Said:
-    """The agent's messages, in their order, and the tokens that it says it used."""
+    """The agent's messages, in their order, and the tokens that it says it used; None where it does not."""
 
     turns: list[Message]
-    input_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 def url_of(agent: AgentEndpoint) -> str:
@@ -110,6 +111,5 @@ def _error_text(error: Any) -> str:
     return str(message or error)[:MOST_SHOWN]
 
 
-def _count(usage: dict, *names: str) -> int:
-    found = next((usage[name] for name in names if name in usage), 0)
-    return found if isinstance(found, int) and not isinstance(found, bool) and 0 < found < 2**31 else 0
+def _count(usage: dict, *names: str) -> int | None:
+    return count_of(next((usage[name] for name in names if name in usage), None))

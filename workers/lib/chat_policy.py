@@ -10,7 +10,7 @@ from workers.lib.messages import arguments_of
 from workers.lib.policies import PolicyError, Reply
 from workers.lib.prompting import as_text
 from workers.lib.specs import Server
-from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, usage_of
+from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, is_counted, usage_of
 
 
 class ChatPolicy:
@@ -64,8 +64,8 @@ class ChatPolicy:
         used = most_cost
         try:
             found, latency_ms = await self.client.ask(body)
-            text = found["choices"][0]["message"].get("content")
-            used = usage_of(found.get("usage"), asked=asked, text=text if isinstance(text, str) else "")
+            usage, choice = found.get("usage"), found["choices"][0]
+            used = usage_of(usage, asked=asked, text=_written(choice["message"]))
         except ChatError as error:
             used = Usage(asked if error.paid else 0)
             # What the server refuses in the first turn is the task's request, later it is what the agent wrote or brought.
@@ -73,14 +73,13 @@ class ChatPolicy:
             raise PolicyError(str(error), error.final, limit) from error
         finally:  # also where the episode's time is over while the server still answers
             self.meter.settle(most_cost, used)
-        choice, usage = found["choices"][0], found.get("usage")
-        counts = usage if isinstance(usage, dict) else {}
         said = as_assistant(choice["message"], 1 + turn)
         return Reply(
             message=said,
             text=said["content"] or "",
-            prompt_tokens=_count(counts.get("prompt_tokens")),
-            output_tokens=_count(counts.get("completion_tokens")),
+            prompt_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            counted=is_counted(usage),
             latency_ms=latency_ms,
             truncated=choice.get("finish_reason") == "length",
         )
@@ -100,5 +99,6 @@ def _with_object(call: dict) -> dict:
     return call if readable else call | {"function": function | {"arguments": "{}"}}
 
 
-def _count(given: object) -> int:
-    return given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else 0
+def _written(message: dict) -> str:
+    """All that was paid for: text, reasoning and calls."""
+    return "".join(str(message[name]) for name in ("content", "reasoning_content", "tool_calls") if message.get(name))

@@ -30,12 +30,14 @@ class PolicyError(JobError):
 class Reply:
     """One message of the policy. Ids and log-probabilities are of this turn alone, as the engine gave them; they are empty
     where it does not. They must not be made again from the text: a second tokenisation may differ. `text` is what was
-    written, before anything was read as a call."""
+    written, before anything was read as a call. Not `counted`: who answered did not say how many tokens, so these are
+    estimates or 0, for limits only."""
 
     message: dict
     text: str = ""
     prompt_tokens: int = 0
     output_tokens: int = 0
+    counted: bool = True
     latency_ms: float = 0.0
     truncated: bool = False
     prompt_token_ids: list[int] = field(default_factory=list)

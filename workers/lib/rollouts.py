@@ -41,6 +41,7 @@ class Limits:
     score_seconds: float = 1800.0
 
 
+MOST_TOKENS = 2**31 - 1  # of an episode: what a column of the database holds
 NO_LIMITS = Limits(seconds=0, turns=0, score_seconds=0)
 EXCEEDED = {
     "turns": "The agent took more turns than it may.",
@@ -49,7 +50,7 @@ EXCEEDED = {
     "size": "The agent's answer was larger than what is read.",
     "context": "The conversation became longer than the model's context.",
     "refused": "The model's server refused what the agent wrote.",
-    "agent error": "The agent failed and gave no answer.",
+    "agent error": "The agent failed.",
 }
 """Stop reason → what the sample failed for: limits that the agent itself exceeded, or its own failure."""
 
@@ -82,6 +83,19 @@ class Finished:
         last = last_answer(self.rollout.messages)
         calls = last.get("tool_calls")
         return json.dumps(calls, ensure_ascii=False) if calls else text_of(last)
+
+    @property
+    def used(self) -> dict[str, float | None]:
+        """Latency and tokens of all turns. Unknown is None and never 0, or who says nothing would look cheap and fast: there
+        is no answer, or somebody did not count its tokens, or not in numbers that can be stored."""
+        tokens = {
+            "input_tokens": sum(reply.prompt_tokens for reply in self.replies),
+            "output_tokens": sum(reply.output_tokens for reply in self.replies),
+        }
+        counted = bool(self.replies) and all(reply.counted for reply in self.replies)
+        if not counted or max(tokens.values()) > MOST_TOKENS:
+            tokens = dict.fromkeys(tokens)
+        return {"latency_ms": sum(reply.latency_ms for reply in self.replies) if self.replies else None} | tokens
 
     @property
     def truncated(self) -> bool:

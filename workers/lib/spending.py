@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+COUNTS = ("prompt_tokens", "completion_tokens")  # of a chat completion's `usage`
 BYTES_PER_TOKEN = 3  # fewer than text has, so that an estimate is rather too high
 
 
@@ -50,15 +51,19 @@ def estimate(*texts: Any) -> int:
 def usage_of(given: Any, *, asked: int, text: str) -> Usage:
     """As the server counts it; estimated where it does not, so that a limit holds. `asked`: an estimate of the question."""
     counts = given if isinstance(given, dict) else {}
-    used, made = (counts.get(name) for name in ("prompt_tokens", "completion_tokens"))
-    return Usage(
-        used if _is_count(used) else asked,
-        made if _is_count(made) else len(text.encode(errors="replace")) // BYTES_PER_TOKEN + 1,
-    )
+    used, made = (count_of(counts.get(name)) for name in COUNTS)
+    estimated = len(text.encode(errors="replace")) // BYTES_PER_TOKEN + 1
+    return Usage(asked if used is None else used, estimated if made is None else made)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+def is_counted(given: Any) -> bool:
+    """Whether the server counts both the question's tokens and the answer's."""
+    return isinstance(given, dict) and all(count_of(given.get(name)) is not None for name in COUNTS)
+
+
+def count_of(value: Any) -> int | None:
+    """A number of tokens as a server reports it; None for what cannot be one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
 
 
 class Spent(Exception):

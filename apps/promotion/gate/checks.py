@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Literal
 
@@ -27,12 +28,23 @@ def rewarded(row: SampleRow) -> float:
     return row.reward or 0.0
 
 
-def tokens_of(row: SampleRow) -> float:
-    return float((row.input_tokens or 0) + (row.output_tokens or 0))
+def _input(row: SampleRow) -> float:
+    return math.nan if row.input_tokens is None else float(row.input_tokens)
 
 
-def _tells_no_tokens(row: SampleRow) -> float:
-    return float(row.input_tokens is None and row.output_tokens is None)
+def _output(row: SampleRow) -> float:
+    return math.nan if row.output_tokens is None else float(row.output_tokens)
+
+
+def _all_tokens(row: SampleRow) -> float:
+    return _input(row) + _output(row)
+
+
+TOKENS = (
+    ("Tokens per answer", _all_tokens),
+    ("Output tokens per answer", _output),
+    ("Input tokens per answer", _input),
+)
 
 
 def success(pairs: Pairs, level: float, sequential: bool) -> Check:
@@ -160,15 +172,17 @@ def safety(pairs: Pairs, policy: Policy) -> Check:
 
 def tokens(pairs: Pairs, policy: Policy) -> Check:
     """The ratio of the mean tokens of a task, with the interval of a ratio estimator (Cochran 1977, 6.3)."""
-    sides = pairs.sides(tokens_of)
-    before, after = _mean(sides[0]), _mean(sides[1])
-    # Who reports none, or only those of short answers, is not cheaper.
-    if not before or not after or any(map(any, pairs.sides(_tells_no_tokens))):
+    # Who reports none, only those of short answers, or only those written, is not cheaper: what both count throughout counts.
+    found = [(title, pairs.sides(value, answers=True)) for title, value in TOKENS]
+    means = [(title, sides, *map(_mean, sides)) for title, sides in found]
+    usable = [row for row in means if all(mean and math.isfinite(mean) for mean in row[2:])]
+    if not usable:
         return empty("tokens", "Tokens per answer", "Tokens per answer: not measured for both.")
+    title, sides, before, after = usable[0]
     gaps = np.array(sides[1]) - after / before * np.array(sides[0])
     spread = mean_interval(list(gaps / before)) if len(gaps) > 1 else None
     half = (spread.high - spread.low) / 2 if spread else 0.0
-    return _ratio("tokens", "Tokens per answer", before, after, half, half, policy.max_token_ratio, len(gaps))
+    return _ratio("tokens", title, before, after, half, half, policy.max_token_ratio, len(gaps))
 
 
 def _ratio(name: str, title: str, before: float, after: float, down: float, up: float, limit: float, n: int) -> Check:

@@ -38,9 +38,12 @@ class Pairs:
         before, after = self.before.means(value, a, a), self.after.means(value, b, b)
         return {task: after[task] - before[task] for task in self.tasks}
 
-    def sides(self, value: Value) -> tuple[list[float], list[float]]:
-        """Each side's task means, in the same order, for the tasks that both could score."""
-        before, after = self.before.means(value), self.after.means(value)
+    def sides(self, value: Value, *, answers: bool = False) -> tuple[list[float], list[float]]:
+        """Each side's task means, in the same order, for the tasks that both could score; of `answers`, without the samples that
+        failed without one."""
+        before, after = (
+            side.means_of_answers(value) if answers else side.means(value) for side in (self.before, self.after)
+        )
         both = [task for task in self.tasks if task in before and task in after]
         return [before[task] for task in both], [after[task] for task in both]
 
