@@ -71,7 +71,8 @@ def it_logs_what_was_asked(machine: Machine, port: int) -> None:
     assert set(logs) == set(names_here())
 
 
-def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: Machine) -> None:
+def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machine: Machine) -> None:
+    machine = one_machine
     machine.environment |= {
         "FLYWHEEL_ADMIN_PASSWORD": "correct horse battery",
         "FLYWHEEL_API_KEY": "fw_test-key-0123456789",
@@ -110,17 +111,17 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(machine: M
     eventually(machine.is_quiet, 120)
 
 
-def test_nothing_is_left_when_it_is_killed(machine: Machine) -> None:
-    process = up(machine, free_port())
+def test_nothing_is_left_when_it_is_killed(one_machine: Machine) -> None:
+    process = up(one_machine, free_port())
     process.kill()
-    eventually(machine.is_quiet, 120)
+    eventually(one_machine.is_quiet, 120)
 
 
-def test_ctrl_c_while_it_starts_is_quiet(machine: Machine) -> None:
-    process = machine.popen("manage.py", "up", "--port", str(free_port()))
-    eventually(lambda: workers(machine, "train"), 90)
+def test_ctrl_c_while_it_starts_is_quiet(one_machine: Machine) -> None:
+    process = one_machine.popen("manage.py", "up", "--port", str(free_port()))
+    eventually(lambda: workers(one_machine, "train"), 90)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "Traceback" not in output
-    eventually(machine.is_quiet, 120)
+    eventually(one_machine.is_quiet, 120)
