@@ -164,7 +164,7 @@ class Stack:
                 elif program.process is None and now >= program.retry_at:
                     self._start(program)
 
-    def wait_healthy(self, patience_s: float = 120.0) -> None:
+    def wait_healthy(self, patience_s: float = 300.0) -> None:
         """Returns once /healthz says 200. Raises StackError naming the part that is not up."""
         deadline, answer = time.monotonic() + patience_s, "no answer"
         while time.monotonic() < deadline:

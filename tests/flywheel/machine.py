@@ -23,7 +23,7 @@ SETTINGS = ("DATABASE_URL", "BROKER_URL", "SECRET_KEY", "FLYWHEEL_EMBEDDED_FSYNC
 T = TypeVar("T")
 
 
-def eventually(ask: Callable[[], T], patience_s: float = 120.0) -> T:
+def eventually(ask: Callable[[], T], patience_s: float = 300.0) -> T:
     """The first true answer. Fails the test when none comes."""
     deadline = time.monotonic() + patience_s
     while not (answer := ask()):
@@ -32,7 +32,7 @@ def eventually(ask: Callable[[], T], patience_s: float = 120.0) -> T:
     return answer
 
 
-def holds_in_the_end(check: Callable[[], None], patience_s: float = 120.0) -> None:
+def holds_in_the_end(check: Callable[[], None], patience_s: float = 300.0) -> None:
     """Calls the check until it fails no more (AssertionError, or LookupError for what is not there yet)."""
     deadline = time.monotonic() + patience_s
     while True:
@@ -105,7 +105,7 @@ class Machine:
         self.started.append(process)
         return process
 
-    def run(self, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
         process = self.popen(*arguments)
         output, _ = process.communicate(timeout=timeout)
         return subprocess.CompletedProcess(arguments, process.returncode, output)
@@ -151,7 +151,7 @@ class Machine:
             except ProcessLookupError:
                 continue
         for process in self.started:
-            process.wait(timeout=60)
+            process.wait(timeout=300)
 
     def is_quiet(self) -> bool:
         return not self.processes()

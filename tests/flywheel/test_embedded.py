@@ -37,7 +37,7 @@ def test_a_second_command_uses_the_running_servers_and_they_stop_with_the_last(m
     machine.python(CREATE)
     assert machine.postmaster() == postgres
     second.communicate()
-    eventually(machine.is_quiet, 120)
+    eventually(machine.is_quiet)
 
 
 def test_acknowledged_rows_and_queued_tasks_survive_a_kill_of_everything(machine: Machine) -> None:
@@ -83,8 +83,8 @@ def test_a_killed_postgres_comes_back_for_those_who_use_it(machine: Machine) -> 
     before = machine.postmaster()
     os.kill(before, signal.SIGKILL)
     # An old backend may still answer once: the new server is waited for first.
-    eventually(lambda: set(machine.processes("bin/postgres\0-D")) - {before}, 120)
-    eventually(works, 120)
+    eventually(lambda: set(machine.processes("bin/postgres\0-D")) - {before})
+    eventually(works)
 
 
 def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(machine: Machine) -> None:

@@ -49,7 +49,7 @@ def database_url(folder: Path) -> Iterator[str]:
         cwd="/",
         **identity,
     )
-    eventually(lambda: listens(port), 120)
+    eventually(lambda: listens(port))
     yield f"postgres://them@127.0.0.1:{port}/postgres"
     server.send_signal(signal.SIGINT)
     server.wait(timeout=30)
@@ -61,7 +61,7 @@ def broker_url(folder: Path) -> Iterator[str]:
     server = subprocess.Popen(
         [str(REDIS), "--port", str(port), "--save", "", "--dir", folder], stdout=subprocess.DEVNULL
     )
-    eventually(lambda: listens(port), 120)
+    eventually(lambda: listens(port))
     yield f"redis://127.0.0.1:{port}/0"
     server.terminate()
     server.wait(timeout=30)
@@ -76,10 +76,10 @@ def test_all_is_up_on_services_of_ones_own(machine: Machine, database_url: str, 
     assert not Layout.of(machine.data).postgres.exists()
 
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert "Traceback" not in output
-    eventually(machine.is_quiet, 120)
+    eventually(machine.is_quiet)
 
 
 def test_each_service_may_be_ones_own_alone(machine: Machine, broker_url: str) -> None:

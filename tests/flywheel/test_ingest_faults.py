@@ -82,7 +82,7 @@ def recovers(port: int) -> None:
         return bool((said[0] or {}).get("healthy"))
 
     try:
-        eventually(well, 90)
+        eventually(well)
     except AssertionError as error:
         raise AssertionError(f"{error}: {said[0]}") from error
 
@@ -127,6 +127,6 @@ def test_what_was_acknowledged_is_there_once(machine: Machine) -> None:
         found = json.loads(machine.python(COUNTED).splitlines()[-1])
         return found if found["waiting"] == 0 and found["counted"] == len(found["names"]) else None
 
-    found = eventually(stored, 120)
+    found = eventually(stored)
     assert set(acknowledged) <= set(found["names"])
     assert len(found["names"]) == len(set(found["names"])) == found["keys"] == found["contents"]
