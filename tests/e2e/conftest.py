@@ -19,7 +19,7 @@ CHROMIUM = next(
 )
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-dev-shm-usage"]
 PASSWORD = "a long enough password"
-PATIENCE_MS = 30_000  # a slow machine is no failure; where all is well nothing waits
+PATIENCE_MS = 90_000  # a slow machine is no failure; where all is well nothing waits
 sync_api.expect.set_options(timeout=PATIENCE_MS)
 
 
