@@ -32,7 +32,7 @@ def test_a_verifier_is_written_tried_and_saved(world: World, logged_in: Any) -> 
 
     with worker(Rescore):
         page.keyboard.press("c")
-        expect(page.locator("#tried h2")).to_contain_text("samples scored", timeout=30_000)
+        expect(page.locator("#tried h2")).to_contain_text("samples scored", timeout=90_000)
     assert project.verifiers.filter(name=verifier.name).count() == 1
 
     page.get_by_label("What changed, and why").fill("No JSON is no crime")

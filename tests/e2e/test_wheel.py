@@ -16,7 +16,7 @@ from apps.promotion.models import Promotion
 from tests.e2e.conftest import PASSWORD
 from tests.e2e.seed import STEPS, World
 
-PATIENCE_MS = 30_000  # on a slow machine the server, the browser and this test share two cores
+PATIENCE_MS = 90_000  # on a slow machine the server, the browser and this test share two cores
 
 
 @pytest.fixture(autouse=True)
