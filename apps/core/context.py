@@ -18,11 +18,16 @@ NAVIGATION = (
 )
 
 
+# Sections whose pages belong to an entry of another name
+SHOWN_UNDER = {"registry": "promotion", "prompts": "promotion", "webhooks": "core"}
+
+
 def navigation(request: HttpRequest) -> dict[str, Any]:
     match = request.resolver_match
+    section = match.namespace if match else ""
     return {
         "navigation": NAVIGATION,
-        "section": match.namespace if match else "",
+        "section": SHOWN_UNDER.get(section, section),
         "project": getattr(request, "project", None),
         "membership": getattr(request, "membership", None),
     }

@@ -74,13 +74,13 @@ class KeyForm(PlainForm):
         error_messages={"required": "Choose at least one scope: a key without one can do nothing."},
     )  # fmt: skip
     expires_on = forms.DateField(
-        required=False, label="Last day", widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"),
-        help_text="It works until the end of this day (UTC). Empty: it does not expire",
+        required=False, label="Expires after", widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"),
+        help_text="The key works until the end of this day (UTC). Leave empty for no expiry",
     )  # fmt: skip
     may_see_holdout = forms.BooleanField(
         required=False,
         label="May see hold-outs",
-        help_text="With read or evaluate: held-out tasks may be read and answers to them scored; each counts as a look",
+        help_text="With read or evaluate: may read held-out tasks and score answers to them; each counts as a view",
     )
 
     def clean_expires_on(self) -> date | None:

@@ -71,18 +71,18 @@ class EvalRunForm(PlainForm):
     samples_per_task = forms.IntegerField(min_value=1, max_value=64, initial=8)
     seed = forms.IntegerField(initial=0)
     engine = forms.ChoiceField(
-        help_text="Automatic: a served model on its server, an adapter where a server has its base and can load it, else in process"
+        help_text="Automatic: a served model on its server, an adapter on a server that can load it, anything else in a worker"
     )
     most_tokens = forms.IntegerField(
-        min_value=1, max_value=MOST_TOKENS, required=False, label="At most tokens",
-        help_text="On a server: the evaluation stops before it uses more",
+        min_value=1, max_value=MOST_TOKENS, required=False, label="Max tokens",
+        help_text="Optional, on a server: the evaluation stops before it uses more",
     )  # fmt: skip
     most_usd = forms.FloatField(
         min_value=0.0001,
         max_value=1e6,
         required=False,
-        label="At most USD",
-        help_text="On a server whose prices are known",
+        label="Max cost (USD)",
+        help_text="Optional, on a server whose prices are known",
     )
     timeout_s = forms.IntegerField(
         min_value=1, max_value=engines.LONGEST_AGENT_S, required=False, label="Seconds per sample",

@@ -51,12 +51,11 @@ class PromptForm(PlainForm):
     no_system_prompt = forms.BooleanField(required=False, label="Send no system prompt at all")
     examples = JsonList(
         label="Few-shot messages",
-        help_text='[{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]; [] for none. ' + KEEPS,
+        help_text='A JSON list: [{"role": "user", "content": "…"}, …], or [] for none. ' + KEEPS,
     )
     tools = JsonList(
         label="Tool descriptions",
-        help_text="OpenAI definitions that the model is shown instead of the environment's of the same names. "
-        "Only descriptions may differ",
+        help_text="OpenAI tool definitions shown to the model instead of the environment's. Only descriptions may differ",
     )
     show_tools = forms.ChoiceField(choices=SHOWN, required=False, label="Tool definitions")
     temperature = forms.FloatField(required=False, min_value=0, max_value=10)
@@ -126,18 +125,18 @@ class PlaygroundForm(PlainForm):
     """Whom to ask, and how it is scored. What is asked stands beside it: a step of a run, or tasks of a set."""
 
     environment = forms.ModelChoiceField(
-        None, empty_label=None, help_text="Its verifier scores; what prompts leave out is its"
+        None, empty_label=None, help_text="Its verifier scores the answers; it supplies whatever a prompt leaves out"
     )
     samples_per_task = forms.IntegerField(min_value=1, max_value=MOST_SAMPLES, initial=1, label="Answers per request")
     most_tokens = forms.IntegerField(
         min_value=1,
         max_value=10_000_000,
         initial=MOST_TOKENS,
-        label="At most tokens",
+        label="Max tokens",
         help_text="Per version, on a server",
     )
     most_usd = forms.FloatField(
-        min_value=0.0001, max_value=1e6, required=False, label="At most USD",
+        min_value=0.0001, max_value=1e6, required=False, label="Max cost (USD)",
         help_text="Per version, on a server whose prices are known",
     )  # fmt: skip
     expected = ExpectedField(
@@ -157,7 +156,7 @@ class PlaygroundForm(PlainForm):
             )
             self.fields[f"system_prompt_{number}"] = forms.CharField(
                 required=False, max_length=200_000, strip=False, label=f"System prompt of {title.lower()}",
-                widget=forms.Textarea(attrs={"rows": 4, "placeholder": "As the version and the environment have it"}),
+                widget=forms.Textarea(attrs={"rows": 4, "placeholder": "Unchanged"}),
             )  # fmt: skip
             self.fields[f"changes_{number}"] = forms.CharField(
                 required=False, max_length=500_000, widget=forms.HiddenInput()

@@ -17,27 +17,27 @@ class ServerForm(PlainForm):
     name = forms.SlugField(max_length=80, help_text="Letters, digits, - and _")
     kind = forms.ChoiceField(choices=ServerKind, initial=ServerKind.VLLM)
     base_url = forms.CharField(
-        max_length=500, label="Address", help_text="Of the API, usually ending in /v1",
+        max_length=500, label="Address", help_text="Base URL of the API, usually ending in /v1",
         widget=forms.URLInput(attrs={"placeholder": "http://gpu-1:8000/v1"}),
     )  # fmt: skip
     key_variable = forms.CharField(
         max_length=80, required=False, label="Key variable", widget=forms.TextInput(attrs={"list": "key-variables"}),
-        help_text="Environment variable of this Flywheel that holds the key; empty if the server needs none",
+        help_text="Optional: the environment variable of this installation that holds the API key",
     )  # fmt: skip
     dialect = forms.ChoiceField(
         choices=Dialect,
         label="Tool calls",
-        help_text="Of the models registered from now on; each version keeps its own",
+        help_text="Default for models registered from now on",
     )
 
     adapters_at = forms.CharField(
-        max_length=500, required=False, label="Adapters at",
-        help_text="Optional: where the server sees this installation's folder of artifacts. LoRA adapters are then loaded at run time",
+        max_length=500, required=False, label="Path of adapters",
+        help_text="Optional: the path of this installation's artifacts on the server. LoRA adapters are then loaded at run time",
     )  # fmt: skip
 
     prices = forms.CharField(
         required=False, max_length=20_000, widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false"}),
-        help_text="Optional, in USD per million tokens: model, input, output; a line each. * stands for all other models",
+        help_text="Optional, in USD per million tokens, one line each: model, input, output. * means all other models",
     )  # fmt: skip
 
     def clean_prices(self) -> dict[str, list[float]]:
@@ -58,7 +58,7 @@ class ManagedForm(PlainForm):
         None,
         empty_label=None,
         label="Base model",
-        help_text="What it serves; adapters on it are loaded as jobs need them",
+        help_text="Adapters trained on it are loaded as jobs need them",
     )
     dialect = forms.ChoiceField(
         choices=Dialect, label="Tool calls", initial=Dialect.TEXT,
@@ -67,22 +67,22 @@ class ManagedForm(PlainForm):
     dtype = forms.ChoiceField(choices=[(name, name) for name in DTYPES], initial="auto", label="Precision")
     context = forms.IntegerField(
         min_value=0, max_value=LARGEST_CONTEXT, required=False, label="Context length",
-        help_text="Tokens; empty: as the model has. A shorter one needs less memory",
+        help_text="In tokens; if empty, the model's own. A shorter one needs less memory",
     )  # fmt: skip
     lora_slots = forms.IntegerField(
         min_value=0,
         max_value=MOST_SLOTS,
         initial=4,
         label="LoRA slots",
-        help_text="Adapters loaded at the same time; 0: none",
+        help_text="Adapters loaded at the same time; 0 for none",
     )
     max_lora_rank = forms.TypedChoiceField(
         choices=[(rank, rank) for rank in RANKS], initial=16, coerce=int, label="Largest LoRA rank"
     )
     options = forms.CharField(
-        required=False, max_length=2000, label="More options of vLLM",
+        required=False, max_length=2000, label="More vLLM options",
         widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false", "placeholder": "max-num-seqs 64"}),
-        help_text="Optional: one per line, from the list beside",
+        help_text="Optional, one per line; the page lists those that can be set",
     )  # fmt: skip
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
@@ -103,12 +103,12 @@ class EndpointForm(PlainForm):
     """A model that one of the project's servers has."""
 
     server = forms.ModelChoiceField(None, empty_label=None, to_field_name="name")
-    served_as = forms.CharField(max_length=200, label="Model on that server", help_text="As the server lists it")
-    name = forms.SlugField(max_length=80, help_text="What the version is called here")
+    served_as = forms.CharField(max_length=200, label="Model on that server", help_text="Its id as the server lists it")
+    name = forms.SlugField(max_length=80, help_text="Name of the version in Flywheel")
     dialect = forms.ChoiceField(choices=[("", "As the server"), *Dialect.choices], required=False, label="Tool calls")
     parent = forms.ModelChoiceField(
         None, required=False, label="Same weights as", empty_label="Not known",
-        help_text="A base model registered here; adapters trained on it can then be loaded on the server",
+        help_text="A registered base model; adapters trained on it can then be loaded on the server",
     )  # fmt: skip
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
@@ -146,18 +146,21 @@ class AdapterForm(PlainForm):
 class AgentForm(PlainForm):
     """A whole agent whose loop runs elsewhere."""
 
-    name = forms.SlugField(max_length=80, help_text="The agent's name, as its traces and its CI give it")
-    agent_version = forms.CharField(max_length=200, label="Version", help_text="Of its code: a git SHA, a tag")
-    reached_by = forms.ChoiceField(choices=Reach, initial=Reach.CI, label="How it answers")
-    base_url = forms.CharField(
-        max_length=500, required=False, label="Address", help_text="Only if it is called over HTTP"
+    name = forms.SlugField(max_length=80, help_text="As in the agent's traces and CI runs")
+    agent_version = forms.CharField(
+        max_length=200, label="Version", help_text="Version of its code, such as a git SHA or a tag"
     )
+    reached_by = forms.ChoiceField(choices=Reach, initial=Reach.CI, label="How it answers")
+    base_url = forms.CharField(max_length=500, required=False, label="Address", help_text="Where it is called")
     key_variable = forms.CharField(
-        max_length=80, required=False, label="Key variable", help_text="Only if it is called over HTTP and needs a key"
+        max_length=80,
+        required=False,
+        label="Key variable",
+        help_text="Optional: the environment variable of this installation that holds its key",
     )
     protocol = forms.ChoiceField(
-        choices=[("", "Not called, or chat completions"), *Protocol.choices], required=False, label="It is sent",
-        help_text="Only if it is called over HTTP: the shape of its tasks; its answer may have any of them",
+        choices=[("", "Default: chat completions"), *Protocol.choices], required=False, label="Request format",
+        help_text="How tasks are sent; it may answer in any of these formats",
     )  # fmt: skip
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:

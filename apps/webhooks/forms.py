@@ -11,7 +11,7 @@ class WebhookForm(PlainForm):
         max_length=500, label="Address", widget=forms.URLInput({"placeholder": "https://ci.example.com/flywheel"}),
         help_text="It gets a POST with JSON. Use https: bodies are signed, not encrypted",
     )  # fmt: skip
-    description = forms.CharField(max_length=120, required=False, help_text="What listens there")
+    description = forms.CharField(max_length=120, required=False, help_text="What receives the events")
     events = forms.MultipleChoiceField(
         choices=Event.choices, widget=forms.CheckboxSelectMultiple, initial=Event.values,
         error_messages={"required": "Choose at least one event."},

@@ -11,9 +11,10 @@ from playwright.sync_api import expect
 from apps.core.actions import create_project
 from apps.core.models import JobState
 from apps.failures.models import Failure
+from apps.registry.actions import register_prompt
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
-from tests.e2e.addresses import FORMS, NO_PAGES, STATIONS, pages_of
+from tests.e2e.addresses import FORMS, NO_PAGES, STATIONS, WHOLE_PROMPT, pages_of, tried
 from tests.e2e.conftest import log_in
 from tests.e2e.seed import World, say
 from tests.test_access import OPEN, PAGES, WRITES
@@ -78,6 +79,39 @@ def test_the_keyboard_has_help_and_search(world: World, logged_in: Any) -> None:
     logged_in.keyboard.type("no such request anywhere")
     logged_in.keyboard.press("Enter")
     expect(logged_in.get_by_text("No matches")).to_be_visible()
+
+
+def test_forms_show_what_the_choices_need(world: World, logged_in: Any) -> None:
+    """An address only of an agent that is called, a prompt only of a version that runs; sentences are not broken at links."""
+    slug = world.project.slug
+    logged_in.goto(reverse("registry:register", args=[slug]) + "?kind=agent")
+    expect(logged_in.get_by_label("Address")).to_be_hidden()
+    logged_in.get_by_label("How it answers").select_option("http")
+    expect(logged_in.get_by_label("Address")).to_be_visible()
+    logged_in.goto(reverse("prompts:playground_new", args=[slug]))
+    expect(logged_in.get_by_label("System prompt of version 1")).to_be_visible()
+    expect(logged_in.get_by_label("System prompt of version 2")).to_be_hidden()
+    logged_in.get_by_label("Version 2", exact=True).select_option(index=1)
+    expect(logged_in.get_by_label("System prompt of version 2")).to_be_visible()
+    logged_in.goto(reverse("evals:new_run", args=[slug, world.eval_set.pk]))
+    sentence = logged_in.locator("p", has_text="is called over HTTP (")
+    assert sentence.evaluate("(p) => getComputedStyle(p).display") == "block"
+
+
+def test_a_phone_shows_values_beside_what_they_are_of(world: World, user: Any, logged_in: Any) -> None:
+    """Of a comparison the first evaluation, of a playground every answer, without scrolling to the side."""
+    logged_in.set_viewport_size({"width": 390, "height": 844})
+    prompt = register_prompt(project=world.project, name="brief", on=world.base, prompt=WHOLE_PROMPT, by=user)
+    runs = f"?run={world.baseline.pk}&run={world.sft.pk}&run={world.grpo.pk}"
+    compared = reverse("evals:compare", args=[world.project.slug]) + runs
+    answers = reverse("prompts:playground", args=[world.project.slug, tried(world, prompt, user).pk])
+    for address, cells in (
+        (compared, "main section:first-of-type > .scroll > table td:nth-child(2)"),
+        (answers, "table.sides td"),
+    ):
+        logged_in.goto(address)
+        found = logged_in.locator(cells).evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().right)")
+        assert found and max(found) <= 390, address
 
 
 PRESS_EARLY = """new MutationObserver((_, watch) => {

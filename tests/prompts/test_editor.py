@@ -13,6 +13,7 @@ from apps.prompts.forms import PromptForm, initial_of
 from apps.registry.actions import register_agent, register_prompt
 from apps.registry.models import ModelKind, ModelVersion
 from tests.factories import admin_of, make_environment, make_member, make_project
+from workers.lib.prompts import from_harness
 
 pytestmark = pytest.mark.django_db
 TOOL = {"type": "function", "function": {"name": "close", "description": "Close it."}}
@@ -67,9 +68,18 @@ def test_it_starts_from_an_environments_prompt_or_the_parents(editor: Editor) ->
     assert version.lineage["started_from"]["name"] == str(editor.environment)
     page = editor.get(on=version.pk)
     assert ">\r\nBe brief.</textarea>" in page.replace(">\nBe", ">\r\nBe") and 'value="short"' in page
-    assert "Load it" not in page, "a change of a prompt version starts from that"
+    assert "Start from the prompt of" not in page, "a change of a prompt version starts from that"
     editor.post(on=version, system_prompt="Be brief.\r\nBe kind.")
     assert version.children.get().prompt == {"system_prompt": "Be brief.\nBe kind."}
+
+
+def test_what_was_loaded_and_not_touched_is_no_change(editor: Editor) -> None:
+    """PostgreSQL and the form order the keys of few-shot messages differently."""
+    editor.environment.refresh_from_db()
+    loaded = initial_of(from_harness(editor.environment.harness))
+    assert len(json.loads(loaded["examples"])) > 1
+    given = {name: value for name, value in loaded.items() if value is not False}
+    assert "Nothing is changed yet" in editor.post("preview", **given).content.decode()
 
 
 def test_the_same_prompt_again_is_said(editor: Editor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -196,6 +197,31 @@ def test_an_agent_is_registered_by_page_and_a_mistake_says_what_to_do() -> None:
     given = {"name": "support-agent", "agent_version": "3f2a9c1", "reached_by": "http"}
     assert "must begin with http" in member.post(register, given).content.decode()
     assert "support-agent@3f2a9c1" in member.post(register, given | {"reached_by": "ci"}, follow=True).content.decode()
+
+
+@pytest.mark.parametrize("name", ["registry:servers", "registry:register", "prompts:new", "prompts:playground_new"])
+def test_the_menu_shows_that_servers_and_prompts_are_under_models(name: str) -> None:
+    project, client = make_project(), Client()
+    client.force_login(make_member(project))
+    page = client.get(reverse(name, args=[project.slug])).content.decode()
+    assert re.findall(r'data-go="(.)"\s+aria-current="page"', page) == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "says"),
+    [
+        ("registry:register", "?kind=endpoint", "Add the server"),
+        ("registry:register", "?kind=adapter", "Register the base model"),
+        ("registry:managed_new", "", "Register the base model"),
+        ("prompts:playground_new", "", "Register a model"),
+    ],
+)
+def test_a_form_that_nothing_can_be_chosen_in_is_not_shown(name: str, query: str, says: str) -> None:
+    project, client = make_project(), Client()
+    client.force_login(make_member(project))
+    page = client.get(reverse(name, args=[project.slug]) + query).content.decode()
+    main = page[page.index("<main") :]
+    assert says in main and "<form" not in main
 
 
 def test_a_hostile_name_is_shown_as_text() -> None:

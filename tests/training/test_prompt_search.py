@@ -340,6 +340,7 @@ def test_a_search_is_started_followed_and_stopped_by_page(world: dict[str, Any])
     assert answer.status_code == 302 and search.spec["config"]["most_usd"] == 0.5
     page = client.get(answer["Location"]).content.decode()
     assert "No candidates yet" in page and "Cancel" in page
+    assert "Max agent calls" in page and "no limit" in page and "most_calls" not in page
     search.claim("test")
     say(
         search,

@@ -137,6 +137,6 @@ def as_lines(prompt: dict[str, Any]) -> list[str]:
     """What the agent brings, for people: a text line by line, all else as JSON."""
     lines = []
     for name, value in sorted(prompt.items()):
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True)
         lines += [f"{name}: {text}"] if "\n" not in text else [f"{name}:", *(f"  {line}" for line in text.split("\n"))]
     return lines

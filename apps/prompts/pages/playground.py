@@ -166,7 +166,11 @@ def _live(run: Playground) -> dict[str, Any]:
         _head(number, side, [one for one in answers if one.side == number], run) for number, side in enumerate(sides)
     ]
     rows = [
-        {"case": case, "asked": case["messages"], "cells": [cells[case["id"], number] for number in range(len(sides))]}
+        {
+            "case": case,
+            "asked": case["messages"],
+            "sides": [(head, cells[case["id"], head["number"]]) for head in heads],
+        }
         for case in run.spec["cases"]
     ]
     return {"run": run, "heads": heads, "rows": rows, "logs": JobLog.objects.filter(job=run.pk).order_by("-pk")[:20]}

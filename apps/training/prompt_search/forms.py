@@ -20,31 +20,31 @@ class SearchForm(PlainForm):
         None, label="Improve the prompt of", help_text="A model, or a prompt version of one"
     )
     eval_set = forms.ModelChoiceField(
-        None, label="Tasks", help_text="Proposals come from its training tasks, its validation tasks select"
+        None, label="Tasks", help_text="Training tasks inspire proposals, validation tasks select the best"
     )
     environment = forms.ModelChoiceField(
         None,
-        help_text="Its verifier scores; where the version has no prompt, the search starts with this environment's",
+        help_text="Its verifier scores. A model without a prompt starts with this environment's",
     )
-    engine = forms.ChoiceField(label="The agent runs", required=False)
+    engine = forms.ChoiceField(label="Engine", required=False)
     server = forms.ModelChoiceField(
-        None, label="Proposals by", help_text="The server whose model reads the failures and writes prompts"
+        None, label="Proposals by", help_text="Server of the model that reads the failures and writes prompts"
     )
     model = forms.CharField(
-        label="Its model", max_length=200, help_text="A large model writes better prompts than the agent's own"
+        label="Model on that server",
+        max_length=200,
+        help_text="A large model writes better prompts than the agent's own",
     )
-    most_calls = forms.IntegerField(
-        label="Calls of the agent, at most", min_value=1, max_value=1_000_000, initial=MOST_CALLS
-    )
+    most_calls = forms.IntegerField(label="Max agent calls", min_value=1, max_value=1_000_000, initial=MOST_CALLS)
     most_usd = forms.FloatField(
-        label="US dollars, at most",
+        label="Max cost (USD)",
         min_value=0.01,
         max_value=1e6,
         required=False,
-        help_text="For agent and proposals together; empty is no limit",
+        help_text="Agent and proposals together; no limit if empty",
     )
-    most_tokens = forms.IntegerField(label="Tokens, at most", min_value=1, max_value=2**31 - 1, required=False)
-    most_proposals = forms.IntegerField(label="Proposals, at most", min_value=1, max_value=1000, initial=20)
+    most_tokens = forms.IntegerField(label="Max tokens", min_value=1, max_value=2**31 - 1, required=False)
+    most_proposals = forms.IntegerField(label="Max proposals", min_value=1, max_value=1000, initial=20)
     samples_per_task = forms.IntegerField(min_value=1, max_value=64, initial=1)
     minibatch = forms.IntegerField(label="Training tasks per proposal", min_value=1, max_value=20, initial=3)
     score = forms.ChoiceField(choices=[("success", "Success"), ("reward", "Reward")], label="Score by")

@@ -29,6 +29,8 @@ from apps.training.prompt_search.job import save_prompt
 from workers.lib.typed import FormError
 
 MOST_POINTS = 2_000
+LIMITS = ("most_usd", "most_tokens")
+OTHER_LABELS = {"most_characters": "Max characters per prompt", "reflection_tokens": "Max tokens per proposal"}
 NEEDS = {
     "version": ("a model version", "registry:register"),
     "eval_set": ("a frozen eval set", "evals:list"),
@@ -76,8 +78,18 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     context = live(request, search) | {
         "resumable": resumable,
         "engine": in_words(search.spec["engine"], search.version),
+        "settings": settings_in_words(search.spec["config"]),
     }
     return render(request, "training/prompt_search/detail.html", context)
+
+
+def settings_in_words(config: dict[str, Any]) -> list[tuple[str, Any]]:
+    """(label, value) as the form words them; 0 stands for no limit."""
+    labels = {name: field.label for name, field in SearchForm.base_fields.items() if field.label} | OTHER_LABELS
+    return [
+        (labels.get(name, name.replace("_", " ").capitalize()), "no limit" if not value and name in LIMITS else value)
+        for name, value in config.items()
+    ]
 
 
 @project_view()
