@@ -99,7 +99,7 @@ def test_the_log_is_filtered(project: Project, admin: Client, hook: Webhook, rec
         for query in ({}, {"state": "waiting"}, {"event": "webhook.test"}, {"state": "failed"}, {"state": "nonsense"})
     ]
     assert counts == [2, 1, 1, 0, 2]
-    assert "No such delivery" in admin.get(address, {"state": "failed"}).content.decode()
+    assert "No matching deliveries" in admin.get(address, {"state": "failed"}).content.decode()
 
 
 def test_it_is_edited_switched_and_deleted(project: Project, admin: Client, hook: Webhook) -> None:
