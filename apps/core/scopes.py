@@ -21,7 +21,7 @@ class Scope(models.TextChoices):
     )
     MANAGE = (
         "manage",
-        "Change the project: tasks, verifiers, servers, models, policies, webhooks; promote; delete trajectories",
+        "Change the project: tasks, verifiers, environments, servers, models, policies, webhooks; promote; delete trajectories",
     )
 
     @property
@@ -60,7 +60,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "registry_api:server_stop": {"POST": MANAGED},
     "registry_api:model_versions": {"GET": READABLE, "POST": MANAGED},
     "registry_api:model_version": {"GET": READABLE},
-    "environments_api:environments": {"GET": READABLE},
+    "environments_api:environments": {"GET": READABLE, "POST": MANAGED},
     "environments_api:environment": {"GET": READABLE},
     "environments_api:verifiers": {"GET": READABLE, "POST": MANAGED},
     "environments_api:grader_run": {"POST": RUN},
@@ -82,6 +82,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "evals_api:from_failure": {"GET": READABLE, "POST": MANAGED},
     "evals_api:from_evaluation": {"POST": MANAGED},
     "evals_api:general": {"POST": MANAGED},
+    "evals_api:set_environment": {"POST": MANAGED},
     "evals_api:set_split": {"POST": MANAGED},
     "evals_api:set_freeze": {"POST": MANAGED},
     "evals_api:set_version": {"POST": MANAGED},

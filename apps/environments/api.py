@@ -1,4 +1,4 @@
-"""Environments and verifiers over REST. The key decides the project."""
+"""Environments and verifiers over REST: read; verifiers saved. The key decides the project."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core.api import member_of
 from apps.core.openapi import JSON, described, page
 from apps.environments import actions
 from apps.environments.clients import load_for
 from apps.environments.models import Environment, EnvironmentKind, Verifier
 from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
+from apps.environments.versions import changes
 from apps.trajectories.api import TooLarge, number_of
 from workers.lib.errors import SpecError
 
@@ -73,27 +75,49 @@ def page_of(request: Request, rows: QuerySet) -> tuple[list, int | None]:
     return found[:limit], offset + limit if len(found) > limit else None
 
 
+WHOLE = {
+    "type": "object",
+    "required": [*ENVIRONMENT["required"], "builtin", "harness", "config"],
+    "properties": ENVIRONMENT["properties"]
+    | {
+        "builtin": {"type": "string"},
+        "harness": {"type": "object", "description": "What the agent brings: prompt, tools, sampling, limits"},
+        "config": {"type": "object"},
+        "changes": {
+            "type": "array",
+            "description": "With `against`: the lines that differ",
+            "items": {"type": "object", "properties": {"kind": {"type": "string"}, "line": {"type": "string"}}},
+        },
+    },
+}
+
+
 @extend_schema(
-    operation_id="v1_environments_list",
-    responses=described({200: page(ENVIRONMENT, "integer")}, 400),
-    parameters=PAGING,
-    description="Every version of every environment, the newest of each first.",
+    operation_id="v1_environments_read",
+    responses=described({200: WHOLE}, 400, 404),
+    parameters=[OpenApiParameter("against", int, description="Another version of it: adds `changes` since then")],
 )
 @api_view(["GET"])
-def collection(request: Request) -> Response:
-    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
-    found, after = page_of(request, rows)
-    return Response({"results": [as_json(request, row) for row in found], "next": after})
-
-
-@extend_schema(operation_id="v1_environments_read", responses=described({200: ENVIRONMENT}, 404))
-@api_view(["GET"])
 def item(request: Request, slug: str, version: int) -> Response:
+    environment = _find(request, slug, version)
+    found = whole_json(request, environment)
+    if "against" in request.query_params:
+        other = _find(request, slug, number_of(request, "against", 0, 0, 10**9))
+        found["changes"] = [{"kind": kind, "line": line} for kind, line in changes(other, environment)]
+    return Response(found)
+
+
+def _find(request: Request, slug: str, version: int) -> Environment:
     rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
-    environment = rows.filter(slug=slug, version=version).first()
-    if environment is None:
+    found = rows.filter(slug=slug, version=min(version, 10**9)).first()
+    if found is None:
         raise NotFound("No environment of this project has this name and version.")
-    return Response(as_json(request, environment))
+    return found
+
+
+def whole_json(request: Request, environment: Environment) -> dict[str, Any]:
+    names = ("builtin", "harness", "config")
+    return as_json(request, environment) | {name: getattr(environment, name) for name in names}
 
 
 def as_json(request: Request, environment: Environment) -> dict[str, Any]:
@@ -124,12 +148,13 @@ def tool_names(environment: Environment) -> list[str]:
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_verifiers_save", request={JSON: NEW_VERIFIER},
-    responses=described({200: VERIFIER, 201: VERIFIER}, 400, 413),
+    responses=described({200: VERIFIER, 201: VERIFIER}, 400, 403, 413),
     description="A version with this spec, or with this OpenAI grader: 201 for a new one, 200 for one there is.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def verifiers(request: Request) -> Response:
     if request.method == "POST":
+        member_of(request)
         return _save(request)
     found, after = page_of(request, Verifier.objects.filter(project=request.auth.project))
     return Response({"results": [verifier_json(row) for row in found], "next": after})

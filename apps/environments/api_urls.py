@@ -1,10 +1,10 @@
 from django.urls import path
 
-from apps.environments import api, graders_api
+from apps.environments import api, create_api, graders_api
 
 app_name = "environments_api"
 urlpatterns = [
-    path("environments/", api.collection, name="environments"),
+    path("environments/", create_api.collection, name="environments"),
     path("environments/<slug:slug>@<int:version>/", api.item, name="environment"),
     path("verifiers/", api.verifiers, name="verifiers"),
     path("graders/run", graders_api.run_grader, name="grader_run"),

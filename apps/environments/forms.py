@@ -45,6 +45,15 @@ class ListOfObjects(forms.CharField):
         return found
 
 
+def unnamed_tool(tools: list[dict]) -> str:
+    """What is wrong with the first tool that has no name; empty where all have one."""
+    for index, tool in enumerate(tools):
+        function = tool.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            return f'Tool {index + 1} needs {{"function": {{"name": …}}}}.'
+    return ""
+
+
 class HarnessForm(PlainForm):
     """Shown with its numbers side by side, below the rest."""
 
@@ -84,10 +93,8 @@ class EnvironmentForm(HarnessForm):
         self.fields["builtin"].choices = [(name, name) for name in BUILTIN]
 
     def clean_tools(self) -> list[dict]:
-        for index, tool in enumerate(self.cleaned_data["tools"]):
-            function = tool.get("function")
-            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-                raise forms.ValidationError(f'Tool {index + 1} needs {{"function": {{"name": …}}}}.')
+        if problem := unnamed_tool(self.cleaned_data["tools"]):
+            raise forms.ValidationError(problem)
         return self.cleaned_data["tools"]
 
     def clean(self) -> dict[str, Any]:

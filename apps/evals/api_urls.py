@@ -14,6 +14,7 @@ urlpatterns = [
     path("eval-sets/<uuid:pk>/tasks/general/", sources_api.general, name="general"),
     path("eval-sets/<uuid:pk>/split/", drafts_api.split, name="set_split"),
     path("eval-sets/<uuid:pk>/freeze/", drafts_api.freeze, name="set_freeze"),
+    path("eval-sets/<uuid:pk>/environment/", drafts_api.environment, name="set_environment"),
     path("eval-sets/<uuid:pk>/new-version/", drafts_api.new_version, name="set_version"),
     path("eval-runs/", runs_api.collection, name="runs"),
     path("eval-runs/compare/", samples_api.compare, name="runs_compare"),

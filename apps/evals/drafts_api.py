@@ -1,4 +1,4 @@
-"""The life of an eval set over REST: divide its tasks, freeze it, begin its next version. The key decides the project."""
+"""The life of an eval set over REST: divide its tasks, freeze it, begin its next version, make its environment. The key decides the project."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.openapi import JSON, described
+from apps.environments import create_api
 from apps.evals import actions
 from apps.evals.api import SET, as_json
 from apps.evals.lookups import find_set, form_of, refused
 from apps.evals.models import EvalSet
+from apps.evals.pages.environment import facts_of
 from workers.lib.typed import json_schema
 
 MOST_TASKS = 10_000_000
@@ -71,6 +73,19 @@ def new_version(request: Request, pk: UUID) -> Response:
     except actions.EvalSetError as error:
         return refused(request, error, eval_set)
     return Response(as_json(made), status=201)
+
+
+@extend_schema(
+    operation_id="v1_eval_sets_environment", request={JSON: create_api.NEW},
+    responses=create_api.MADE | described({}, 404, 409), examples=create_api.EXAMPLES,
+    description="An environment for a frozen set, which it names with its digest: else as `/api/v1/environments/` makes one.",
+)  # fmt: skip
+@api_view(["POST"])
+def environment(request: Request, pk: UUID) -> Response:
+    eval_set = find_set(request, pk)
+    if not eval_set.is_frozen:
+        return Response({"detail": "Freeze the set first: an environment needs tasks that cannot change."}, status=409)
+    return create_api.create(request, facts_of(eval_set))
 
 
 def _changed(request: Request, eval_set: EvalSet, change: Callable[[], Any]) -> Response:

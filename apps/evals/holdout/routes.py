@@ -103,7 +103,7 @@ NOTHING: dict[str, str] = {
     "failures": "charts bulk classify classification_status triage modes mode_add mode_save mode_delete clusters recluster "
     "cluster_rename cluster_move cluster_decide reclassify_start reclassification_status reclassification_apply "
     "reclassification_discard measures rubric_switch rubric_diff judge_run",
-    "evals_api": "meaning_check_cancel set_version",
+    "evals_api": "meaning_check_cancel set_version set_environment",
     "evals": "task_samples meaning_status meaning_stop create new_version environment import_cancel end_batch variant_job_start variant_job_status "
     "variant_job_stop confirm_task judge_variant remove_task cancel",
     "webhooks": "list detail log edit delete switch rotate test again",

@@ -1,0 +1,177 @@
+"""Environments over REST: listed, made, connected. The key decides the project; its maker must be a member."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from django.conf import settings
+from drf_spectacular.utils import OpenApiExample, extend_schema
+from msgspec import Meta, Struct, structs
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.api import member_of
+from apps.core.models import Membership, Role
+from apps.core.openapi import JSON, described, page
+from apps.environments import actions, remote
+from apps.environments.api import ENVIRONMENT, PAGING, WHOLE, as_json, body_of, page_of, whole_json
+from apps.environments.forms import scorers, unnamed_tool
+from apps.environments.models import Environment, EnvironmentKind, Verifier
+from workers.lib.environments import BUILTIN
+from workers.lib.errors import SpecError
+from workers.lib.outgoing import RefusedAddress
+from workers.lib.specs import REMOTE
+from workers.lib.typed import FormError, Text, convert, json_schema
+
+Kind = Literal[tuple(EnvironmentKind.values)]  # type: ignore[valid-type]
+TURNS, CONNECTED_TURNS = 1, 10  # where none are given
+
+
+class NewHarness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the agent brings and what bounds it. `tools` are for environments that run here."""
+
+    system_prompt: Annotated[str, Meta(max_length=100_000)] = ""
+    examples: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] = []
+    max_turns: Annotated[int, Meta(ge=1, le=200)] | None = None
+    max_new_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 512
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 0.8
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+
+
+class NewEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`verifier`: “name@version”; built-in environments come with one, a remote one scores itself. `builtin`: of kind “builtin”.
+    `nearest`: a replay answers unknown arguments with the nearest recorded call. `url`, `api_key_env` (the name of a variable
+    of this Flywheel), `timeout_s`: of kinds “remote” and “mcp”, whose server is asked first. `success_at`: of kind “remote”."""
+
+    slug: Annotated[str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z")]
+    kind: Kind
+    verifier: Text | None = None
+    builtin: Text | None = None
+    harness: NewHarness = NewHarness()
+    nearest: bool = False
+    url: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    api_key_env: Annotated[str, Meta(max_length=80)] = ""
+    timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
+    success_at: Annotated[float, Meta(ge=-1e6, le=1e6)] = 1.0
+
+
+NEW = json_schema(NewEnvironment)
+EXAMPLES = [
+    OpenApiExample(
+        "One answer to each request",
+        {"slug": "helpdesk", "kind": "single_turn", "verifier": "tool-call@1",
+         "harness": {"system_prompt": "You close tickets.", "max_new_tokens": 256}},
+        request_only=True,
+    ),
+    OpenApiExample(
+        "Tools of an MCP server",
+        {"slug": "crm", "kind": "mcp", "url": "https://crm.example.com/mcp", "verifier": "calls@2"},
+        request_only=True,
+    ),
+]  # fmt: skip
+MADE = described({200: WHOLE, 201: WHOLE}, 400, 403, 413)
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_environments_list", responses=described({200: page(ENVIRONMENT, "integer")}, 400),
+    parameters=PAGING, description="Every version of every environment, the newest of each first.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_environments_create", request={JSON: NEW}, responses=MADE, examples=EXAMPLES,
+    description="An environment, or the next version of one: 201; 200 for the version there is with this content. A server "
+    "of kind “remote” or “mcp” is asked before anything is stored, as by “Test connection” on the page.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def collection(request: Request) -> Response:
+    if request.method == "POST":
+        return create(request)
+    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
+    found, after = page_of(request, rows)
+    return Response({"results": [as_json(request, row) for row in found], "next": after})
+
+
+def create(request: Request, dataset: dict[str, Any] | None = None) -> Response:
+    """`dataset`: facts of the frozen eval set that it is made for. Raises ValidationError, PermissionDenied."""
+    member = member_of(request)
+    try:
+        asked = convert(body_of(request), NewEnvironment)
+        made = (
+            _connect(request, asked, member, dataset)
+            if asked.kind in REMOTE
+            else _make(request, asked, member, dataset)
+        )
+    except FormError as error:
+        raise ValidationError({"path": error.path, "error": error.problem}) from error
+    except RefusedAddress as error:
+        raise ValidationError({"path": "url", "error": str(error)}) from error
+    except SpecError as error:
+        raise ValidationError({"path": "", "error": str(error)}) from error
+    return Response(whole_json(request, made), status=201 if made.is_new else 200)
+
+
+def _make(request: Request, asked: NewEnvironment, member: Membership, dataset: dict | None) -> Environment:
+    """Raises FormError, SpecError."""
+    if asked.url is not None:
+        raise FormError("url", "is of the kinds “remote” and “mcp”")
+    kind = EnvironmentKind(asked.kind)
+    if kind == EnvironmentKind.BUILTIN and asked.builtin not in BUILTIN:
+        raise FormError("builtin", f"must be one of {', '.join(BUILTIN)}")
+    harness = structs.asdict(asked.harness) | {"max_turns": asked.harness.max_turns or TURNS}
+    if problem := unnamed_tool(asked.harness.tools):
+        raise FormError("harness.tools", problem)
+    return actions.save_environment(
+        project=request.auth.project,
+        slug=asked.slug,
+        kind=kind,
+        builtin=asked.builtin or "" if kind == EnvironmentKind.BUILTIN else "",
+        harness=harness,
+        config={"nearest": asked.nearest} if kind == EnvironmentKind.REPLAY else {},
+        verifier=_verifier(request, asked, member),
+        dataset=dataset,
+        by=member.user,
+    )
+
+
+def _connect(request: Request, asked: NewEnvironment, member: Membership, dataset: dict | None) -> Environment:
+    """Raises FormError, RefusedAddress, SpecError."""
+    if asked.url is None:
+        raise FormError("url", "is missing")
+    if asked.harness.tools:
+        raise FormError("harness.tools", "are the server's")
+    is_mcp = asked.kind == EnvironmentKind.MCP
+    verifier = _verifier(request, asked, member) if is_mcp else None
+    found = remote.test(
+        asked.url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS, api_key_env=asked.api_key_env,
+        admin=member.may(Role.ADMIN), kind=asked.kind,
+    )  # fmt: skip
+    if not found.ok:
+        raise ValidationError({"path": found.field, "error": found.sentence})
+    harness = structs.asdict(asked.harness) | {"max_turns": asked.harness.max_turns or CONNECTED_TURNS}
+    harness = {name: value for name, value in harness.items() if name != "tools" and value != []}
+    common = {
+        "project": request.auth.project, "slug": asked.slug, "url": asked.url, "api_key_env": asked.api_key_env,
+        "timeout_s": asked.timeout_s, "harness": harness, "dataset": dataset, "by": member.user,
+    }  # fmt: skip
+    if verifier is not None:
+        return actions.connect_mcp(**common, tools=list(found.tools), verifier=verifier)
+    return actions.connect_remote(**common, success_at=asked.success_at)
+
+
+def _verifier(request: Request, asked: NewEnvironment, member: Membership) -> Verifier:
+    """The one that is named, else the built-in environment's own. Raises FormError, SpecError."""
+    project = request.auth.project
+    if asked.verifier is not None:
+        name, _, version = asked.verifier.rpartition("@")
+        number = int(version) if version.isascii() and version.isdigit() and len(version) < 10 else 0
+        if found := scorers(project).filter(name=name, version=number).first():
+            return found
+        raise FormError("verifier", "must be a verifier of this project, as name@version")
+    if asked.kind != EnvironmentKind.BUILTIN:
+        raise FormError("verifier", "is missing: only built-in environments come with one")
+    spec = {"kind": actions.own_kinds()[asked.builtin or ""]}
+    return actions.save_verifier(
+        project=project, name=asked.builtin or "", spec=spec, note="From the environment", by=member.user
+    )
