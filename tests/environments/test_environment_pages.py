@@ -238,7 +238,10 @@ def test_environments_are_listed_in_pages(project: Project, key: dict) -> None:
     found = Client().get(url, {"limit": 1, "offset": 1}, **key).json()
     one = found["results"][0]
     assert found["next"] is None and one["url"].endswith("/env/workplace@1/") and "tickets.close" in one["tools"]
-    assert one.items() <= Client().get(reverse("environments_api:environment", args=["workplace", 1]), **key).json().items()
+    assert (
+        one.items()
+        <= Client().get(reverse("environments_api:environment", args=["workplace", 1]), **key).json().items()
+    )
     assert Client().get(reverse("environments_api:environment", args=["workplace", 2]), **key).status_code == 404
 
 
