@@ -47,38 +47,45 @@ def emit_sample(
 
 def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
     tasks, n, engine, harness = spec.tasks, spec.samples_per_task, spec.engine, spec.environment.harness
-    total, ended, passed, answered, shown_at = len(tasks) * n, 0, 0, False, 0.0
+    total, ended, passed, answered, shown, shown_at = len(tasks) * n, 0, 0, False, 0, 0.0
     agent = isinstance(engine, AgentEndpoint)
     events.progress(0, total, "calling the agent" if agent else "loading the model")
     environment = load(spec.environment)
 
     def tell(index: int, sample: int, done: Finished) -> None:
-        nonlocal ended, passed, answered, shown_at
+        nonlocal ended, passed, answered, shown, shown_at
         if agent and done.problem:
             done.score.details = [*done.score.details, done.problem]
         emit_sample(events, tasks[index], sample, done, phase="eval")
         ended, passed = ended + 1, passed + done.score.success
         answered = answered or bool(done.replies)
         if ended == total or time.monotonic() - shown_at >= SHOWN_EVERY_S:
-            shown_at = time.monotonic()
+            shown, shown_at = ended, time.monotonic()
             events.progress(ended, total, f"{passed} of {ended} succeeded")
         if ended == total and not answered:
             raise JobError(f"No sample got an answer. {done.score.mask_reason or done.problem}")
         stop.check()
 
     gc.freeze()  # what is loaded by now stays, so the collector need not look through it again and again
-    play(
-        AgentPolicy(engine, tools=environment.tools)
-        if isinstance(engine, AgentEndpoint)
-        else open_policy(engine, spec.model, sampling_of(harness)),
-        environment,
-        tasks,
-        Limits(seconds=harness.max_seconds) if agent else limits_of(harness),  # an agent's time is its policy's affair
-        tell,
-        n=n,
-        concurrency=episodes_at_once(engine, environment),
-        seed=spec.seed,
-    )
+    try:
+        play(
+            AgentPolicy(engine, tools=environment.tools)
+            if isinstance(engine, AgentEndpoint)
+            else open_policy(engine, spec.model, sampling_of(harness)),
+            environment,
+            tasks,
+            Limits(seconds=harness.max_seconds)
+            if agent
+            else limits_of(harness),  # an agent's time is its policy's affair
+            tell,
+            n=n,
+            concurrency=episodes_at_once(engine, environment),
+            seed=spec.seed,
+        )
+    except JobError:  # a limit, a refused key: the number of samples that are kept is shown
+        if ended > shown:
+            events.progress(ended, total, f"{passed} of {ended} succeeded")
+        raise
     events.result(metrics={"samples": total})
 
 

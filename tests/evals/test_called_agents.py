@@ -106,6 +106,7 @@ def test_a_version_that_changes_stops_the_evaluation_which_keeps_its_samples(wor
         run = work(world.evaluate(server, at_once=1))
     assert run.state == JobState.FAILED and "says that it is version “new”" in run.error
     assert run.samples.filter(success=True).count() == 2
+    assert (run.done, run.label) == (2, "2 of 2 succeeded"), "as many as are kept"
     client = Client()
     client.force_login(admin_of(world.project))
     page = client.get(reverse("evals:run", args=[world.project.slug, run.pk])).content.decode()

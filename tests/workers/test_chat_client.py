@@ -184,6 +184,15 @@ def test_what_a_server_does_not_know_is_left_out_from_then_on(server: Server) ->
     assert ["seed" in body for body, _, _ in server.seen] == [True, False, False]
 
 
+@pytest.mark.parametrize("error", [{"message": "overloaded.", "code": 503}, {"code": "overloaded"}, "overloaded"])
+@pytest.mark.parametrize("answer", [{}, {"choices": [{"message": {"content": "half of it"}}]}])
+def test_an_error_that_came_as_200_is_an_error_in_its_own_words(server: Server, error: Any, answer: dict) -> None:
+    server.raw = json.dumps(answer | {"error": error}).encode()
+    assert "answered with an error: " in str(found := failed(at(server))) and "overloaded" in str(found) and found.paid
+    server.raw = json.dumps({"error": None, "choices": [{"message": {"content": "all of it"}}]}).encode()
+    assert text(ask(at(server))) == "all of it"
+
+
 @pytest.mark.parametrize("raw", [b"<html>", b"[]", b'{"choices": []}', b'{"choices": [{"message": null}]}', b"\xff"])
 def test_an_answer_of_another_shape_is_said(raw: bytes, server: Server) -> None:
     server.raw = raw

@@ -157,11 +157,17 @@ class _Chats:
     def _answer(self, data: bytes) -> dict:
         try:
             answer = json.loads(data)
+            if isinstance(answer, dict) and answer.get("error"):
+                raise ChatError(f"{self.where} answered with an error: {self._said(answer['error'])}.", paid=True)
             if self.is_answer(answer):
                 return self._hidden_in(answer) if self.key else answer
         except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             pass
         raise ChatError(f"{self.where} answered with something that is not {self.wanted}.", paid=True)
+
+    def _said(self, error: Any) -> str:
+        message = error.get("message") if isinstance(error, dict) else None
+        return self.hidden(str(message or error))[:MAX_SAID].rstrip(".")
 
     def is_answer(self, answer: Any) -> bool:
         """May raise what reading JSON of another shape raises."""
