@@ -15,6 +15,7 @@ urlpatterns = [
     path("v1/", include("apps.environments.hosted_urls")),
     path("env/", include("apps.environments.protocol_urls")),
     path("api/v1/", include("apps.evals.api_urls")),
+    path("api/v1/", include("apps.prompts.api_urls")),
     path("api/v1/", include("apps.reviews.api_urls")),
     path("api/v1/", include("apps.training.api_urls")),
     path("api/v1/", include("apps.promotion.api_urls")),

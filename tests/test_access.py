@@ -291,6 +291,7 @@ WITH_A_KEY = (
     "registry_api:",
     "webhooks_api:",
     "training_api:",
+    "prompts_api:",
     "otlp:",
     "protocol:",
 )

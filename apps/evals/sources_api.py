@@ -172,7 +172,7 @@ def from_production(request: Request, pk: UUID) -> Response:
         )  # fmt: skip
     except actions.EvalSetError as error:
         return refused(request, error, eval_set)
-    return _stored(made)
+    return stored(made)
 
 
 def _runs(request: Request, asked: FromProduction) -> QuerySet[Trajectory]:
@@ -237,7 +237,7 @@ def _task_of(request: Request, eval_set: EvalSet) -> Response:
         with transaction.atomic():
             made = from_failures.make_task(
                 failure=failure, eval_set=eval_set, cut=_cut(failure, asked.cut),
-                expected=_expected(asked.expected), split=Split(asked.split),
+                expected=expected_of(asked.expected), split=Split(asked.split),
                 group=offered[asked.group] if asked.group else next(iter(offered.values())), by=by,
                 demonstration=asked.demonstration, replayable=asked.replayable, state=asked.state, viewer=request.auth,
             )  # fmt: skip
@@ -247,7 +247,7 @@ def _task_of(request: Request, eval_set: EvalSet) -> Response:
         return refused(request, error, eval_set)
     except Refused as error:
         return Response({"detail": str(error)}, status=409)
-    return _stored(made)
+    return stored(made)
 
 
 def _failure(request: Request, external_id: str) -> Failure:
@@ -272,7 +272,7 @@ def _cut(failure: Failure, given: int | None) -> int:
     return cut  # type: ignore[return-value]
 
 
-def _expected(value: dict[str, Any]) -> dict[str, Any]:
+def expected_of(value: dict[str, Any]) -> dict[str, Any]:
     """Raises ValidationError."""
     try:
         return checked_expected(value)
@@ -304,7 +304,7 @@ def from_evaluation(request: Request, pk: UUID) -> Response:
         made = make_tasks(run=run, samples=rows, eval_set=eval_set, by=by, whole=whole_task, viewer=request.auth)
     except actions.EvalSetError as error:
         return refused(request, error, eval_set)
-    return _stored(made)
+    return stored(made)
 
 
 @extend_schema(
@@ -315,12 +315,12 @@ def from_evaluation(request: Request, pk: UUID) -> Response:
 def general(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
     try:
-        return _stored(add_general(eval_set=eval_set, by=by, viewer=request.auth))
+        return stored(add_general(eval_set=eval_set, by=by, viewer=request.auth))
     except actions.EvalSetError as error:
         return refused(request, error, eval_set)
 
 
-def _stored(made: TasksMade) -> Response:
+def stored(made: TasksMade) -> Response:
     left_out = made.guarded + len(made.leaks)
     found = {"made": made.made, "duplicates": made.duplicates, "left_out": left_out, "rejected": []}
     return Response(found | {"without_expected": made.without_expected}, status=201 if made.made else 200)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q, QuerySet
 
 from apps.core import jobs
 from apps.core.models import Project
@@ -187,6 +188,12 @@ def _tools_problem(environment: Any, prompt: dict[str, Any], task: Task) -> str:
     return tool_problem(prompt["tools"], environment.open(task.as_spec()).visible())
 
 
+def asked_tasks(run: Playground) -> QuerySet[Task]:
+    """The tasks that ask the same, or are of the same run: what it asked may have been held out since."""
+    same = Q(canonical_hash__in=[case["hash"] for case in run.spec["cases"]])
+    return Task.objects.filter(same | Q(trajectory=run.trajectory_id) if run.trajectory_id else same)
+
+
 # What is kept of it
 
 
@@ -205,7 +212,7 @@ def save_prompt(*, playground: Playground, side: int, name: str, by: Any) -> Mod
 
 
 def save_task(
-    *, playground: Playground, eval_set: EvalSet, split: Split, expected: dict, by: Any
+    *, playground: Playground, eval_set: EvalSet, split: Split, expected: dict, by: Any, viewer: Any = None
 ) -> TasksMade:  # fmt: skip
     """The step that was replayed as a task of a draft, unless it is near a hold-out. Raises EvalSetError."""
     if playground.trajectory is None or playground.step is None:
@@ -215,4 +222,5 @@ def save_task(
     task.demonstration = from_failures.demonstration_of(expected)
     task.metadata = {"cut": playground.step, "source": "playground"}
     task.metadata[RECORDED] = from_failures.results_for(playground.trajectory, None)
-    return actions.store_tasks(eval_set=eval_set, tasks=[task], by=by, what=f"playground {playground.pk}")
+    what = f"playground {playground.pk}"
+    return actions.store_tasks(eval_set=eval_set, tasks=[task], by=by, what=what, viewer=viewer)

@@ -66,7 +66,8 @@ COUNTED: dict[str, str] = {
         SIDES,
     ),
     **dict.fromkeys(("evals:task_from_failure", "evals_api:from_failure"), f"{RUNS}; {SIDES}"),
-    "prompts:playground_new": SIDES,
+    **dict.fromkeys(("prompts:playground_new", "prompts_api:playgrounds", "prompts_api:playground_save_task"), SIDES),
+    "prompts_api:playground": f"{RUNS}, and answers to them, with the right",
     **dict.fromkeys(("prompts:playground", "prompts:playground_status"), RUNS),
     "prompts:playground_save_task": f"{RUNS}; {SIDES}",
     "protocol:seed_session": "that a task is held out; with the right it is opened",
@@ -108,6 +109,7 @@ NOTHING: dict[str, str] = {
     "variant_job_stop confirm_task judge_variant remove_task cancel",
     "webhooks": "list detail log edit delete switch rotate test again",
     "webhooks_api": "webhooks webhook secret test deliveries again",
+    "prompts_api": "playground_cancel playground_save_prompt",
     "prompts": "new preview try_it playground_cancel playground_save_prompt",
     "registry": "register servers server_new managed_new server server_status server_run server_edit server_remove server_probe "
     "server_start server_stop",
@@ -132,6 +134,7 @@ KEYED = (
     "webhooks_api",
     "reviews_api",
     "training_api",
+    "prompts_api",
     "otlp",
     "protocol",
 )

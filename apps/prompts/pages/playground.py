@@ -9,7 +9,6 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
@@ -150,9 +149,7 @@ def _run(request: HttpRequest, project: Project, pk: UUID) -> Playground:
     """What it asked may have been held out since: then to see it is a look."""
     rows = Playground.objects.select_related("environment__verifier", "trajectory", "created_by")
     run = get_object_or_404(rows, project=project, pk=pk)
-    same = Q(canonical_hash__in=[case["hash"] for case in run.spec["cases"]])
-    asked = Task.objects.filter(same | Q(trajectory=run.trajectory_id) if run.trajectory_id else same)
-    record_seen(project, asked, by=request.user, detail=f"playground {run.pk}")
+    record_seen(project, actions.asked_tasks(run), by=request.user, detail=f"playground {run.pk}")
     return run
 
 
