@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import httpx
 import pytest
-from flywheel_eval import Answer, Api, FlywheelError, Result, Task, api
+from flywheel_eval import Answer, Api, FlywheelError, Result, Task, api, command, evaluating
 from flywheel_eval.reporting import junit, markdown
 from flywheel_eval.types import answer_of, encoded
 
@@ -153,6 +156,50 @@ def result(**gate: Any) -> Result:
         "url": "http://x/r",
     }
     return Result(run, report | gate)
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), asyncio.CancelledError(), ValueError("no")])
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_an_agent_that_ends_the_process_has_failed(error: BaseException, kind: str) -> None:
+    def ends(task: Task) -> str:
+        raise error
+
+    async def ends_too(task: Task) -> str:
+        raise error
+
+    async def program() -> Answer:
+        with ThreadPoolExecutor(1) as threads:
+            return await evaluating._answered(ends if kind == "function" else ends_too, Task("t", [], [], 0), threads)
+
+    assert asyncio.run(program()).error.startswith(type(error).__name__)
+
+
+ASKED = ["--eval-set", "s@1", "--environment", "e@1", "--name", "a", "--version", "1", "--url", "http://127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [([], "are required"), ([*ASKED, "--samples", "x"], "--samples"), (["ends:agent", *ASKED], "ends:agent cannot be loaded"),
+     (["json:loads", *ASKED], "KeyError")],
+)  # fmt: skip
+def test_no_other_status_than_3_says_that_something_went_wrong(
+    given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """1 and 2 are the gate's verdicts, and 0 is a promotion."""
+    (tmp_path / "ends.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("FLYWHEEL_API_KEY", "fw_key")
+
+    async def start(self: Api, asked: dict) -> dict:
+        return {}
+
+    monkeypatch.setattr(Api, "start", start)
+    try:
+        status = command.main(given)
+    except SystemExit as end:
+        status = end.code
+    assert status == 3 and said in capsys.readouterr().err
 
 
 def test_a_summary_makes_no_markup_of_what_it_is_given() -> None:

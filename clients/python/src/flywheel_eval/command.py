@@ -9,8 +9,9 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from flywheel_eval.api import Api, FlywheelError
 from flywheel_eval.evaluating import evaluate
@@ -22,8 +23,15 @@ ERROR = 3
 INTERRUPTED = 130
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Status 2, which is argparse's own, says that the gate was inconclusive."""
+        self.print_usage(sys.stderr)
+        self.exit(ERROR, f"{self.prog}: {message}\n")
+
+
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser("flywheel-eval", description=__doc__)
+    made = _Parser("flywheel-eval", description=__doc__)
     made.add_argument("agent", nargs="?", help="module:function, which is given a Task and returns its answer")
     made.add_argument(
         "--command", help="a shell command instead: it reads a task as JSON and writes a text, or an answer as JSON"
@@ -64,6 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("flywheel-eval: stopped; the same command goes on where it was.", file=sys.stderr)
         return INTERRUPTED
+    except BaseException as error:  # Python's own status would be 1, which says that the gate rejects
+        traceback.print_exc()
+        print(f"flywheel-eval: {type(error).__name__}: {error}", file=sys.stderr)
+        return ERROR
 
 
 def run(options: argparse.Namespace) -> int:
@@ -96,7 +108,7 @@ def load(name: str) -> Agent:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:  # whatever the module does when it is imported
+    except (Exception, SystemExit) as error:  # whatever the module does when it is imported
         raise FlywheelError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise FlywheelError(f"{name} is not a function.")

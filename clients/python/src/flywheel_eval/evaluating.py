@@ -135,7 +135,13 @@ async def _answered(my_agent: Agent, task: Task, threads: ThreadPoolExecutor) ->
             given = await asyncio.get_running_loop().run_in_executor(threads, partial(my_agent, task))
             given = await given if inspect.isawaitable(given) else given
         answer = answer_of(given)
-    except Exception as error:
+    except (
+        Exception,
+        SystemExit,
+        asyncio.CancelledError,
+    ) as error:  # also sys.exit(0), or the agent would choose the status of the command
+        if isinstance(error, asyncio.CancelledError) and asyncio.current_task().cancelling():  # type: ignore[union-attr]
+            raise
         answer = Answer(error=f"{type(error).__name__}: {error}"[:2000])
     if answer.latency_ms is None:
         answer.latency_ms = (time.perf_counter() - began) * 1000
