@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.evals import answers_api, api, drafts_api, runs_api, samples_api, sources_api
+from apps.evals import answers_api, api, drafts_api, files_api, learnability_api, runs_api, samples_api, sources_api
 from apps.evals.meaning import api as meaning
 
 app_name = "evals_api"
@@ -12,6 +12,8 @@ urlpatterns = [
     path("eval-sets/<uuid:pk>/tasks/from-failure/", sources_api.from_failure, name="from_failure"),
     path("eval-sets/<uuid:pk>/tasks/from-evaluation/", sources_api.from_evaluation, name="from_evaluation"),
     path("eval-sets/<uuid:pk>/tasks/general/", sources_api.general, name="general"),
+    path("eval-sets/<uuid:pk>/export/", files_api.export, name="export"),
+    path("eval-sets/<uuid:pk>/changes/", files_api.changes, name="changes"),
     path("eval-sets/<uuid:pk>/split/", drafts_api.split, name="set_split"),
     path("eval-sets/<uuid:pk>/freeze/", drafts_api.freeze, name="set_freeze"),
     path("eval-sets/<uuid:pk>/environment/", drafts_api.environment, name="set_environment"),
@@ -22,6 +24,7 @@ urlpatterns = [
     path("eval-runs/<uuid:pk>/cancel/", runs_api.cancel, name="run_cancel"),
     path("eval-runs/<uuid:pk>/samples/", runs_api.samples, name="run_samples"),
     path("eval-runs/<uuid:pk>/samples/<int:number>/", samples_api.item, name="run_sample"),
+    path("eval-runs/<uuid:pk>/learnability/", learnability_api.learnability, name="learnability"),
     path("eval-runs/<uuid:pk>/tasks/", answers_api.tasks, name="run_tasks"),
     path("eval-runs/<uuid:pk>/finish/", answers_api.finish, name="run_finish"),
     path("eval-sets/<uuid:pk>/meaning-checks/", meaning.checks, name="meaning_checks"),

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.promotion import api, channels_api, reports_api
+from apps.promotion import api, channels_api, preparation_api, reports_api
 
 app_name = "promotion_api"
 urlpatterns = [
@@ -9,5 +9,6 @@ urlpatterns = [
     path("channels/<slug:name>/plan/", channels_api.plan, name="plan"),
     path("channels/<slug:name>/promote/", channels_api.promote, name="promote"),
     path("gate-reports/", reports_api.collection, name="gate_reports"),
+    path("gate-reports/preparation/", preparation_api.pair, name="preparation"),
     path("gate-reports/<uuid:pk>/", reports_api.item, name="gate_report"),
 ]

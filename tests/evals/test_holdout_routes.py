@@ -246,6 +246,8 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
             reverse("evals_api:tasks", args=[draft.pk]),
             [{"messages": task.messages, "expected": task.expected}],
         ),
+        "evals_api:export": (reverse("evals_api:export", args=[scene["held"].pk]) + "?split=holdout", None),
+        "evals_api:learnability": (reverse("evals_api:learnability", args=[scene["report"].candidate_id]), None),
         "evals_api:from_production": (
             reverse("evals_api:from_production", args=[draft.pk]),
             {"trajectories": [run.external_id]},
@@ -266,6 +268,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "protocol:verify": (f"/env/{environment}/verify", row | {"response": {"output": []}}),
     }
     elsewhere_tested = {
+        "evals_api:changes", "training_api:search_save",  # test_files_api.py, test_prompt_search.py
         "prompts_api:playgrounds", "prompts_api:playground", "prompts_api:playground_save_task",  # test_playground_api.py
         "training_api:searches",  # tests/training/test_prompt_search.py: a refused start
         "evals_api:set_split", "evals_api:set_freeze",  # tests/evals/test_eval_api.py: a refusal

@@ -440,6 +440,26 @@ def test_a_search_is_started_polled_and_stopped_by_api(world: dict[str, Any]) ->
     assert (read["score"], read["start_score"], read["model_version"]) == (0.8, 0.0, "m-prompt-v1")
 
 
+def test_a_candidate_is_saved_by_api_unless_it_says_what_is_held_out(world: dict[str, Any]) -> None:
+    search, held = search_of(world), world["eval_set"].tasks.holdout().first()
+    search.candidates.create(number=1, parent=0, state="kept", prompt="Be exact.", score=0.5)
+    search.candidates.create(number=2, parent=0, state="kept", prompt=held.messages[0]["content"], score=0.5)
+    saved = api(world, "post", "search_save", search.pk, body={"candidate": 1})
+    assert saved.status_code == 201 and saved.json()["prompt"]["system_prompt"] == "Be exact."
+    assert api(world, "post", "search_save", search.pk, body={"candidate": 1}).status_code == 200
+    refused = api(world, "post", "search_save", search.pk, body={"candidate": 2})
+    assert refused.status_code == 409 and held.messages[0]["content"] not in refused.json()["detail"]
+    assert world["project"].holdout_views.get().api_key.name == "test"
+    for body, status in (({"candidate": 9}, 404), ({}, 400), ({"candidate": -1}, 400)):
+        assert api(world, "post", "search_save", search.pk, body=body).status_code == status
+    assert (
+        api(world, "post", "search_save", search.pk, body={"candidate": 1}, project=make_project()).status_code == 404
+    )
+    key, url = key_headers(world["project"]), reverse("training_api:search_save", args=[search.pk])
+    world["project"].memberships.update(role=Role.VIEWER)
+    assert Client().post(url, '{"candidate": 1}', content_type="application/json", **key).status_code == 403
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "says"),
     [

@@ -55,13 +55,16 @@ COUNTED: dict[str, str] = {
     "evals_api:runs": "scores of a model on the hold-out, once it has run, with the right",
     "evals_api:run_tasks": "the held-out tasks, to an agent with the right",
     "evals_api:run_samples": f"{OUTPUTS}, with the right",
+    "evals_api:export": "the held-out tasks, as a file, with the right",
+    "evals_api:changes": "the held-out tasks that differ, with `holdout=1` and the right",
+    "evals_api:learnability": f"{OUTPUTS}, with the right",
     "evals_api:set": "the held-out tasks, with `holdout=1` and the right",
     **dict.fromkeys(
         (
             "evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
             "evals:make_variants", "evals:export", "evals:to_tasks", "evals_api:tasks", "evals_api:set_split", "evals_api:set_freeze", "evals_api:from_production",
             "evals_api:from_evaluation", "evals_api:general", "training:new",
-            "training:search_new", "training:search_save", "training_api:searches",
+            "training:search_new", "training:search_save", "training_api:searches", "training_api:search_save",
         ),
         SIDES,
     ),
@@ -120,7 +123,7 @@ NOTHING: dict[str, str] = {
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
     "training": "detail status resume cancel searches search search_status search_cancel search_resume",
     "training_api": "search search_cancel search_resume",
-    "promotion_api": "policy promote",
+    "promotion_api": "policy promote preparation",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
     "automation": "set run",
 }

@@ -81,7 +81,7 @@ def learnability(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     rows = rows_of(learning, options.per_group)
     if rows:
         record_output_view(run, by=request.user)
-    shown = [row for row in rows if _is(row, options.kind)]
+    shown = [row for row in rows if is_kind(row, options.kind)]
     return render(
         request,
         "evals/learnability.html",
@@ -108,7 +108,7 @@ def rows_of(learning: RunLearnability, per_group: int | None) -> list[Row]:
     ]
 
 
-def _is(row: Row, kind: str) -> bool:
+def is_kind(row: Row, kind: str) -> bool:
     return not kind or (not row.view.has_signal if kind == "flat" else row.view.kind == kind)
 
 

@@ -1,4 +1,4 @@
-"""Prompt searches over REST: start one, follow it, stop it, go on with it. The key decides the project."""
+"""Prompt searches over REST: start one, follow it, stop it, go on with it, keep a candidate. The key decides the project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.urls import reverse
 from drf_spectacular.utils import OpenApiExample, extend_schema
 from msgspec import UNSET, Meta, Struct, UnsetType
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound
+from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -17,15 +17,19 @@ from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
+from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.lookups import CURSOR, LIMIT, find_environment, find_set, find_version, form_of, listed
 from apps.registry import engines
+from apps.registry.actions import ModelError
 from apps.registry.api import find_server
+from apps.registry.schema import VERSION, version_json
 from apps.reviews.actions import TrainingLocked
 from apps.training.actions import TrainingError
 from apps.training.models import PromptCandidate, PromptSearch
 from apps.training.prompt_search import actions
-from workers.lib.typed import Text, json_schema
+from apps.training.prompt_search.job import save_prompt
+from workers.lib.typed import FormError, Text, json_schema
 
 SHOWN_CANDIDATES = 200
 
@@ -182,6 +186,31 @@ def resume(request: Request, pk: UUID) -> Response:
     except (TrainingError, TrainingLocked) as error:
         return Response({"detail": str(error)}, status=409)
     return Response(as_json(request, _search(request, pk)))
+
+
+class SaveCandidate(Struct, forbid_unknown_fields=True, kw_only=True):
+    candidate: Annotated[int, Meta(ge=0, le=2**31 - 1, description="Its number")]
+
+
+@extend_schema(
+    operation_id="v1_prompt_searches_save", request={JSON: json_schema(SaveCandidate)},
+    responses=described({200: VERSION, 201: VERSION}, 400, 403, 404, 409, 413),
+    description="Saves a candidate as a prompt version, also of a search that was stopped: 201, or 200 for the version there is "
+    "with this prompt. 409 where the prompt says what is held out; that counts as a look.",
+)  # fmt: skip
+@api_view(["POST"])
+def save(request: Request, pk: UUID) -> Response:
+    search, by = _search(request, pk), member_of(request).user
+    candidate = search.candidates.filter(number=form_of(request, SaveCandidate).candidate).first()
+    if candidate is None:
+        raise NotFound("This search has no candidate with this number (`candidate`).")
+    try:
+        version = save_prompt(search, candidate.prompt, number=candidate.number, by=by, viewer=request.auth)
+    except HoldoutLeak as error:
+        return Response({"detail": str(error)}, status=409)
+    except (ModelError, FormError) as error:
+        raise ValidationError({"path": getattr(error, "path", ""), "error": str(error)}) from error
+    return Response(version_json(version), status=201 if version.is_new else 200)
 
 
 def _searches(request: Request) -> Any:

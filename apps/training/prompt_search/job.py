@@ -111,12 +111,14 @@ def complete(search: PromptSearch, result: dict) -> dict:
     return kept | {"model_version": str(version)}
 
 
-def save_prompt(search: PromptSearch, text: str, *, number: int, by: Any) -> ModelVersion:
-    """A candidate as a prompt version with its lineage. Raises HoldoutLeak."""
+def save_prompt(search: PromptSearch, text: str, *, number: int, by: Any, viewer: Any = None) -> ModelVersion:
+    """A candidate as a prompt version with its lineage. Raises HoldoutLeak, which `by`, or the key `viewer`, has looked at."""
     on, environment = search.version, search.environment
     prompt = on.prompt | {"system_prompt": text}
     if leak := next(leaks.of_rows(search.project, leaks.harness_rows(environment, prompt)), None):
-        record_membership(search.project, [leak.theirs_hash], by=by, detail=f"a refusal to save a prompt: {search}")
+        record_membership(
+            search.project, [leak.theirs_hash], by=viewer or by, detail=f"a refusal to save a prompt: {search}"
+        )
         raise HoldoutLeak(f"The prompt that was found says what is held out, so it was not saved. {leak}")
     return register_prompt(
         project=search.project,
