@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 import pytest
@@ -14,7 +15,9 @@ from apps.core.intervals import mean_difference
 from apps.core.models import Role
 from apps.evals import actions
 from apps.evals.models import EvalRun, HoldoutView
+from apps.evals.pages import compare
 from apps.evals.samples.comparison import TaskScore, change_of, rows_of, success_difference
+from tests.evals.evaluated import evaluated, frozen_set
 from tests.evals.test_sample_pages import evaluate, login, make_run
 from tests.factories import (
     admin_of,
@@ -89,7 +92,7 @@ def test_any_number_of_evaluations_stand_side_by_side(client: Client, tmp_path: 
     ]
     login(client, first, Role.VIEWER)
     page = client.get(address(*runs))
-    rows = list(page.context["page"])
+    rows = list(page.context["page"].rows)
     assert [[cell.passed for cell in row.cells] for row in rows] == [[1, 0, 2]] * 3
     assert {row.change for row in rows} == {"regressed"}
     lines = dict(page.context["lines"])
@@ -97,9 +100,39 @@ def test_any_number_of_evaluations_stand_side_by_side(client: Client, tmp_path: 
     assert [cell.text for cell in lines["Success, difference from the baseline"]] == ["–", "-50.0%", "+50.0%"]
     html = page.content.decode()
     assert rows[0].key in html and "1 of 2" in html
-    assert not list(client.get(address(*runs) + "&change=improved").context["page"])
+    assert not list(client.get(address(*runs) + "&change=improved").context["page"].rows)
     fragment = client.get(address(first, runs[2]) + "&change=improved&q=" + rows[0].key, headers={"HX-Request": "true"})
-    assert [row.key for row in fragment.context["page"]] == [rows[0].key] and "<html" not in fragment.content.decode()
+    assert [row.key for row in fragment.context["page"].rows] == [rows[0].key]
+    assert "<html" not in fragment.content.decode()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("sort", ["", "drop"])
+def test_a_task_that_comes_in_meanwhile_moves_no_row_to_another_page(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sort: str
+) -> None:
+    monkeypatch.setattr(compare, "SIZE", 2)
+    eval_set = frozen_set(train=5)
+    one, two = (evaluated(eval_set, passed, tmp_path) for passed in ((4, 3, 2, 1), (0, 0, 0, 0)))
+    first = eval_set.tasks.filter(split="train").order_by("key").first()
+    for run in (one, two):  # the first task is not evaluated yet
+        run.samples.filter(task=first).delete()
+    login(client, one)
+    where = f"{address(one, two)}&sort={sort}"
+    page = client.get(where).context["page"]
+    seen = [row.key for row in page.rows]
+    assert (page.start, page.end, page.count, page.before) == (1, 2, 3, "")
+    for run, good in ((one, True), (two, False)):
+        run.samples.create(task=first, task_key=first.key, index=0, output="x", reward=float(good), success=good)
+    last = client.get(f"{where}&{urlencode({'after': page.after})}").context["page"]
+    assert (
+        not set(seen) & {row.key for row in last.rows} and len(last.rows) == 1 and (last.start, last.after) == (4, "")
+    )
+    back = client.get(f"{where}&{urlencode({'before': last.before})}").context["page"]
+    assert [row.key for row in back.rows] == seen and back.before
+    assert client.get(f"{where}&after=x_y").context["page"].start == 1
+    html = client.get(f"{where}&{urlencode({'after': page.after})}").content.decode()
+    assert "4–4 of 4" in html and "Previous" in html
 
 
 @pytest.mark.django_db
@@ -110,7 +143,7 @@ def test_the_same_request_in_another_version_of_the_set_is_the_same_task(client:
     second = evaluate(actions.freeze(eval_set=newer, by=None), tmp_path, passes=(True, True))
     login(client, first)
     page = client.get(address(first, second))
-    assert sorted(row.change for row in page.context["page"]) == ["improved", "improved", "missing"]
+    assert sorted(row.change for row in page.context["page"].rows) == ["improved", "improved", "missing"]
     assert any("different sets" in note for note in page.context["notes"])
 
 

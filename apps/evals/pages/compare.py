@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,11 @@ from apps.core.access import project_view
 from apps.core.charts import intervals
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
-from apps.core.paging import page_of
 from apps.evals.costs import total_cost
 from apps.evals.holdout.view_log import record_output_view, views_of
 from apps.evals.models import EvalRun
 from apps.evals.pages.runs import RATES, may_see, runs_of
-from apps.evals.samples.comparison import CHANGES, Table, is_kind, rows_of, success_difference, tables_of
+from apps.evals.samples.comparison import CHANGES, Table, TaskRow, is_kind, rows_of, success_difference, tables_of
 from apps.registry.engines import in_words
 
 MOST, OFFERED, SIZE = 20, 100, 50
@@ -80,16 +80,59 @@ def tasks(request: HttpRequest, runs: Sequence[EvalRun], tables: Sequence[Table]
     kind, q = request.GET.get("change", ""), request.GET.get("q", "").strip()[:120]
     kind = kind if kind in CHANGES else ""
     shown = [row for row in rows if is_kind(row, kind) and q.casefold() in row.key.casefold()]
-    if request.GET.get("sort") == "drop":
-        shown.sort(key=lambda row: -row.drop)
+    by_drop = request.GET.get("sort") == "drop"
     return {
-        "page": page_of(request, shown, SIZE),
+        "page": page(shown, by_drop, request.GET.get("after", ""), request.GET.get("before", "")),
         "rows_total": len(rows),
         "kinds": [(value, label, counts[value]) for value, label in CHANGES.items()],
         "change": kind,
         "q": q,
-        "sort": "drop" if request.GET.get("sort") == "drop" else "",
+        "sort": "drop" if by_drop else "",
     }
+
+
+@dataclass(frozen=True)
+class RowPage:
+    """Some rows of the table, `start` the number of the first of `count`; cursors of the pages around it, empty where none is."""
+
+    rows: Sequence[TaskRow]
+    start: int
+    count: int
+    before: str = ""
+    after: str = ""
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.rows) - 1
+
+
+def page(rows: Iterable[TaskRow], by_drop: bool, after: str, before: str) -> RowPage:
+    """A page by keyset: tasks that come in meanwhile, while an evaluation runs, move no row from one page to another."""
+    placed = sorted((((-row.drop if by_drop else 0.0, row.place), row) for row in rows), key=lambda item: item[0])
+    places = [place for place, _ in placed]
+    start = 0
+    if found := place_of(after):
+        start = bisect_right(places, found)
+    elif found := place_of(before):
+        start = max(0, bisect_left(places, found) - SIZE)
+    shown, end = placed[start : start + SIZE], start + SIZE
+    return RowPage(
+        [row for _, row in shown], start + 1, len(placed),
+        cursor_of(shown[0][0]) if start and shown else "", cursor_of(shown[-1][0]) if end < len(placed) else "",
+    )  # fmt: skip
+
+
+def cursor_of(place: tuple[float, str]) -> str:
+    return f"{place[0]!r}_{place[1]}"
+
+
+def place_of(cursor: str) -> tuple[float, str] | None:
+    """None for what is no cursor."""
+    number, _, place = cursor.partition("_")
+    try:
+        return (float(number), place) if place else None
+    except ValueError:
+        return None
 
 
 @require_POST
