@@ -6,7 +6,9 @@ from typing import Any
 from django import forms
 from django.contrib.auth import get_user_model
 from django.contrib.auth.forms import AuthenticationForm
+from django.template.loader import render_to_string
 from django.utils import timezone
+from django.utils.safestring import SafeString
 
 from apps.core.attempts import Locked, LogIn, address_of
 from apps.core.models import Project, Role
@@ -24,10 +26,16 @@ def whole(text: str | None, low: int = 0, high: int = LARGEST_KEY) -> int | None
 
 
 class PlainLabels:
-    """Labels without a colon."""
+    """Labels without a colon; what is wrong with a field is said below it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"label_suffix": ""} | kwargs)
+        for field in self.fields.values():
+            if isinstance(field, forms.SlugField):
+                field.error_messages["invalid"] = "Use letters, digits, - and _ only."
+
+    def as_p(self) -> SafeString:
+        return render_to_string("_form.html", {"form": self})
 
 
 class PlainForm(PlainLabels, forms.Form):

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from django.forms import BooleanField, SlugField
 
-from apps.core.forms import whole
+from apps.core.forms import PlainForm, whole
 
 
 @pytest.mark.parametrize(
@@ -19,3 +20,25 @@ def test_a_whole_number_of_a_query_is_one_or_nothing(text: str | None, value: in
 
 def test_its_range_is_kept() -> None:
     assert [whole(text, 2, 4) for text in ("1", "2", "4", "5")] == [None, 2, 4, None]
+
+
+class Asked(PlainForm):
+    name = SlugField(help_text="Short")
+    sure = BooleanField()
+
+
+def test_what_is_wrong_with_a_field_is_said_below_it() -> None:
+    form = Asked({"name": "a b"})
+    form.add_error(None, "Not today.")
+    page = form.as_p()
+    said = [
+        "Not today.",
+        "Name</label>",
+        'name="name"',
+        "Short",
+        "Use letters, digits, - and _ only.",
+        "This field is required.",
+    ]
+    places = [page.index(text) for text in said]
+    assert places == sorted(places), page
+    assert 'aria-describedby="id_name_helptext' in page and 'id="id_name_helptext"' in page

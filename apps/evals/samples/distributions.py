@@ -88,10 +88,12 @@ def figures(found: Measured) -> list[tuple[str, dict]]:
         series = {
             name: (xs, counted(found.known(kind, name), edges)) for name in OUTCOMES if len(found.known(kind, name))
         }
-        words = f"{title}: median {_short(numbers['p50'])}, p95 {_short(numbers['p95'])}, n = {numbers['n']:,}"
+        words = f"{title}: median {_short(numbers['p50'])}, p95 {_short(numbers['p95'])}"
         if kind == "cost":
             words += f", total ${numbers['sum'] / 100:,.4f}"
-        made.append((f"d-{kind}", bars(series, words, y="samples", stacked=True, colours=OUTCOMES)))
+        made.append(
+            (f"d-{kind}", bars(series, words, y=f"samples (n = {numbers['n']:,})", stacked=True, colours=OUTCOMES))
+        )
     return made
 
 
