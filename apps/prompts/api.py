@@ -118,7 +118,7 @@ SIDE = {
     "required": ["version"],
     "properties": {
         "version": STRING, "prompt": {"type": "object"}, "scored": INTEGER, "passed": INTEGER, "reward": NUMBER,
-        "tokens": INTEGER, "error": STRING,
+        "tokens": {"type": ["integer", "null"]}, "error": STRING,
     },
 }  # fmt: skip
 PLAYGROUND = {
@@ -287,7 +287,7 @@ def _sums(side: dict[str, Any], answers: list[PlaygroundAnswer]) -> dict[str, An
         "scored": len(rewards),
         "passed": sum(one.success for one in answers if not one.masked),
         "reward": sum(rewards) / len(rewards) if rewards else None,
-        "tokens": sum((one.input_tokens or 0) + (one.output_tokens or 0) for one in answers),
+        "tokens": actions.tokens_of(answers),
     }
 
 

@@ -193,6 +193,8 @@ class PlaygroundForm(PlainForm):
         text = self.cleaned_data.get(f"system_prompt_{number}", "").replace("\r\n", "\n")
         try:
             found = read_json(self.cleaned_data.get(f"changes_{number}") or "{}")
+            if not isinstance(found, dict):
+                raise TypeError("they must be a JSON object")
             changes = found | ({"system_prompt": text} if text else {})
         except (ValueError, TypeError) as error:
             raise PlaygroundError(f"The changes of version {number + 1} are not a prompt: {error}") from error

@@ -19,7 +19,7 @@ from apps.evals.canonical import canonical_hash
 from apps.evals.formats.verifiers_package import RECORDED
 from apps.evals.holdout import groups, leaks
 from apps.evals.models import EvalSet, Origin, Split, Task
-from apps.prompts.models import Playground
+from apps.prompts.models import Playground, PlaygroundAnswer
 from apps.registry import engines
 from apps.registry.actions import ModelError, register_prompt
 from apps.registry.models import ModelKind, ModelVersion
@@ -192,6 +192,15 @@ def asked_tasks(run: Playground) -> QuerySet[Task]:
     """The tasks that ask the same, or are of the same run: what it asked may have been held out since."""
     same = Q(canonical_hash__in=[case["hash"] for case in run.spec["cases"]])
     return Task.objects.filter(same | Q(trajectory=run.trajectory_id) if run.trajectory_id else same)
+
+
+# What came of it
+
+
+def tokens_of(answers: Sequence[PlaygroundAnswer]) -> int | None:
+    """Of all of them together; None where a server did not count those of an answer."""
+    counts = [(one.input_tokens, one.output_tokens) for one in answers if one.turns]
+    return None if any(None in pair for pair in counts) else sum(map(sum, counts))
 
 
 # What is kept of it

@@ -20,7 +20,7 @@ from apps.evals.actions import EvalSetError
 from apps.evals.models import EvalSet, HoldoutView, Split
 from apps.prompts import playground
 from apps.prompts.models import Playground, PlaygroundAnswer
-from apps.prompts.playground import Side, Step
+from apps.prompts.playground import Side, Step, tokens_of
 from apps.registry.actions import register_agent, register_prompt
 from apps.registry.models import ModelKind, ModelVersion
 from apps.trajectories.models import Trajectory
@@ -111,6 +111,11 @@ def test_versions_answer_side_by_side_and_a_broken_one_harms_none(live: World) -
     kept = ModelVersion.objects.get(name="kept")
     assert saved["Location"].endswith(f"/models/{kept.pk}/") and kept.prompt == {"system_prompt": GOOD}
     assert kept.lineage["playground"] == str(run.pk) and kept.parent == live.model
+
+
+def test_tokens_that_a_server_does_not_count_are_not_0() -> None:
+    counted, silent = PlaygroundAnswer(input_tokens=5, output_tokens=1), PlaygroundAnswer(turns=1)
+    assert tokens_of([counted, counted, PlaygroundAnswer(turns=0)]) == 12 and tokens_of([counted, silent]) is None
 
 
 def test_a_step_of_a_run_is_replayed_with_its_own_prompt_and_kept_as_a_task(live: World) -> None:
@@ -247,6 +252,9 @@ def test_it_is_started_from_the_page_with_limits(world: World) -> None:
     assert first["prompt"] == {} and second["prompt"] == {"temperature": 0.0, "system_prompt": "Be kind."}
     assert first["engine"]["most_tokens"] == 5000
     page = world.client.post(world.url("playground_new"), given | {"changes_1": "["}).content.decode()
+    for wrong in ("5", "[]", '"x"'):
+        said = world.client.post(world.url("playground_new"), given | {"changes_1": wrong}).content.decode()
+        assert "changes of version 2 are not a prompt: they must be a JSON object" in said
     assert "changes of version 2 are not a prompt" in page and "Be kind." in page and page.count(" checked") == 2
     assert world.client.post(world.url("playground_cancel", run.pk)).status_code == 302
     run.refresh_from_db()

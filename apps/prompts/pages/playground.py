@@ -181,7 +181,7 @@ def _head(number: int, side: dict[str, Any], answers: list[PlaygroundAnswer], ru
         "n": len(scored),
         "passed": sum(one.success for one in scored),
         "reward": sum(one.reward or 0.0 for one in scored) / len(scored) if scored else None,
-        "tokens": sum((one.input_tokens or 0) + (one.output_tokens or 0) for one in answers),
+        "tokens": actions.tokens_of(answers),
         "error": run.result.get("errors", {}).get(str(number), ""),
         "suggested": side["name"].partition(" ")[0].rpartition("-v")[0] or "prompt",
         "is_new": bool(side["prompt"]) and (bool(side["changes"]) or run.trajectory_id is not None),
