@@ -18,7 +18,9 @@ def main(spec: CheckServer, events: Emitter, stop: StopFlag) -> None:
     address = Address(server.base_url, server.api_key_env or "", server.allow_private)
     events.progress(0, 2, "asking for its models")
     try:
-        listing, model, found = probe(address, spec.server_kind, spec.model, lambda said: events.progress(1, 2, said))
+        listing, model, found = probe(
+            address, spec.server_kind, spec.model, lambda said: events.progress(1, 2, said), spec.dialect
+        )
     except (RefusedAddress, RefusedKey) as error:
         raise JobError(str(error)) from error
     stop.check()

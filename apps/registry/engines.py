@@ -13,7 +13,7 @@ from apps.core.models import Project
 from apps.registry.actions import ModelError, check_base_folder, checked_address
 from apps.registry.artifacts import ArtifactError, local_path
 from apps.registry.managed import is_up, served_name
-from apps.registry.models import Engine, Health, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
+from apps.registry.models import Dialect, Engine, Health, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
 from apps.registry.prices import price_of
 from apps.registry.servers import address_spec, may_be_private
 from workers.lib.serving import ADAPTER_PREFIX
@@ -31,6 +31,7 @@ class Holder:
 AUTO, IN_PROCESS = "auto", "transformers"
 AGENT_TIMEOUT_S, LONGEST_AGENT_S = 300, 3600  # for one sample
 AGENTS_AT_ONCE, MOST_AT_ONCE = 8, 256
+HOW_ASKED = {Dialect.TEXT: ", tools as text", Dialect.RESPONSES: ", by the Responses API"}
 LOADING = (ServerKind.VLLM, ServerKind.SGLANG)  # kinds that can load an adapter at run time
 
 
@@ -217,7 +218,7 @@ def in_words(engine: dict[str, Any], version: ModelVersion) -> str:
     if not engine or engine["kind"] == "transformers":
         return "in this installation (transformers)"
     how = ", adapter loaded at run time" if engine.get("adapter") else ""
-    how += ", tools as text" if engine.get("dialect") == "text" else ""
+    how += HOW_ASKED.get(engine.get("dialect", ""), "")
     how += f", at most {engine['most_tokens']:,} tokens" if engine.get("most_tokens") else ""
     how += f", at most ${engine['most_usd']:g}" if engine.get("most_usd") else ""
     if engine.get("managed"):  # its address is another one after each start

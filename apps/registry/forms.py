@@ -26,7 +26,7 @@ class ServerForm(PlainForm):
     )  # fmt: skip
     dialect = forms.ChoiceField(
         choices=Dialect,
-        label="Tool calls",
+        label="API and tool calls",
         help_text="Default for models registered from now on",
     )
 
@@ -61,7 +61,7 @@ class ManagedForm(PlainForm):
         help_text="Adapters trained on it are loaded as jobs need them",
     )
     dialect = forms.ChoiceField(
-        choices=Dialect, label="Tool calls", initial=Dialect.TEXT,
+        choices=Dialect, label="API and tool calls", initial=Dialect.TEXT,
         help_text="Native needs a tool parser for the model: enable-auto-tool-choice and tool-call-parser below",
     )  # fmt: skip
     dtype = forms.ChoiceField(choices=[(name, name) for name in DTYPES], initial="auto", label="Precision")
@@ -105,7 +105,9 @@ class EndpointForm(PlainForm):
     server = forms.ModelChoiceField(None, empty_label=None, to_field_name="name")
     served_as = forms.CharField(max_length=200, label="Model on that server", help_text="Its id as the server lists it")
     name = forms.SlugField(max_length=80, help_text="Name of the version in Flywheel")
-    dialect = forms.ChoiceField(choices=[("", "As the server"), *Dialect.choices], required=False, label="Tool calls")
+    dialect = forms.ChoiceField(
+        choices=[("", "As the server"), *Dialect.choices], required=False, label="API and tool calls"
+    )
     parent = forms.ModelChoiceField(
         None, required=False, label="Same weights as", empty_label="Not known",
         help_text="A registered base model; adapters trained on it can then be loaded on the server",

@@ -66,10 +66,11 @@ class ServerKind(models.TextChoices):
 
 
 class Dialect(models.TextChoices):
-    """How a model on a server is given tools, and how it calls them."""
+    """The API by which a model on a server is asked, and how it is given tools and calls them."""
 
-    NATIVE = "native", "Native tool calls"
-    TEXT = "text", "Tools and calls written as text"
+    NATIVE = "native", "Chat completions, native tool calls"
+    TEXT = "text", "Chat completions, tools and calls written as text"
+    RESPONSES = "responses", "Responses API, native tool calls"
 
 
 class Health(models.TextChoices):

@@ -28,7 +28,7 @@ Prices = Annotated[
 ]
 Variable = Annotated[str, Meta(max_length=80, pattern=LINE)]
 Kind = Literal["vllm", "sglang", "openai"]
-Style = Literal["native", "text"]
+Style = Literal["native", "text", "responses"]
 
 
 Value = bool | int | float | Annotated[str, Meta(max_length=40)]
@@ -282,7 +282,7 @@ SERVER = {
         },
         "capabilities": {
             "type": "object",
-            "description": "tools, logprobs, token_ids, runtime_lora, lora_slots, context: what the last probe found out; "
+            "description": "tools, responses (the Responses API), logprobs, token_ids, runtime_lora, lora_slots, context: what the last probe found out; "
             "`value` is null where it stays unknown, `how` says why",
             "additionalProperties": {
                 "type": "object",

@@ -22,7 +22,7 @@ from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts, key_of
-from apps.registry.models import Health, ModelVersion, Server, ServerProbe
+from apps.registry.models import Dialect, Health, ModelVersion, Server, ServerProbe
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
 from workers.lib.serving import Address, Listing, list_models
@@ -197,7 +197,9 @@ def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
         if active:
             return active
         model = model or server.model_versions.order_by("pk").values_list("served_as", flat=True).first() or ""
-        spec = {"base_url": server.base_url, "key_variable": server.key_variable, "kind": server.kind, "model": model}
+        spec = {name: getattr(server, name) for name in ("base_url", "key_variable", "kind", "dialect")} | {
+            "model": model
+        }
         probe = ServerProbe(project=server.project, name=f"Probe of {server}", server=server, spec=spec)
         return jobs.submit(probe, by=by)
 
@@ -209,7 +211,8 @@ def probe_spec(probe: ServerProbe) -> dict[str, Any]:
     if not probe.server.is_managed:
         check_address(given["base_url"], given["key_variable"])
     server = address_spec(given["base_url"], given["key_variable"], allow_private=private)
-    return {"kind": "check_server", "server": server, "server_kind": given["kind"], "model": given["model"]}
+    asked = {"model": given["model"], "dialect": given.get("dialect", Dialect.NATIVE)}
+    return {"kind": "check_server", "server": server, "server_kind": given["kind"]} | asked
 
 
 def complete_probe(probe: ServerProbe, result: dict) -> dict:

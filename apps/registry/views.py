@@ -24,6 +24,7 @@ from workers.lib.vllm import OPTIONS, write_options
 
 CAPABILITIES = {
     "tools": "Native tool calls",
+    "responses": "Responses API",
     "logprobs": "Log-probabilities",
     "token_ids": "Token ids (return_token_ids)",
     "runtime_lora": "Loads LoRA adapters at run time",

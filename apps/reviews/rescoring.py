@@ -48,7 +48,7 @@ class CheatingModel:
             check_askable(self.server)
         except ModelError as error:
             raise RescoringError(f"The model that is told to cheat: {error}") from error
-        return asked_at(self.server, model=self.model)
+        return asked_at(self.server, model=self.model, dialect=self.server.dialect)
 
 
 @transaction.atomic

@@ -35,6 +35,7 @@ from tests.factories import (
     make_server,
 )
 from tests.registry.model_server import chat, models, serving
+from tests.workers.test_responses_api import response, text
 
 GOOD = "Close tickets at once."
 ASKED = ("POST", "/v1/chat/completions")
@@ -49,6 +50,11 @@ def careless(body: dict) -> tuple[int, dict]:
     number = int(re.findall(r"\d+", body["messages"][-1]["content"])[-1])
     call = json.dumps({"tool": "tickets.close", "args": {"id": number}})
     return chat({"content": call if GOOD in text else f"<b>{text}</b>"})
+
+
+def by_responses(body: dict) -> tuple[int, dict]:
+    status, answer = careless(body | {"messages": body["input"]})
+    return status, response(text(answer["choices"][0]["message"]["content"]))
 
 
 class World:
@@ -84,7 +90,8 @@ def world(db: None, settings: Any, data_dir: Any) -> World:
 @pytest.fixture
 def live(transactional_db: None, settings: Any, data_dir: Any) -> Iterator[World]:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
-    with serving({("GET", "/v1/models"): models("m", "broken"), ASKED: careless}) as server:
+    script = {("GET", "/v1/models"): models("m", "broken"), ASKED: careless, ("POST", "/v1/responses"): by_responses}
+    with serving(script) as server:
         yield World(server.base)
 
 
@@ -116,6 +123,15 @@ def test_versions_answer_side_by_side_and_a_broken_one_harms_none(live: World) -
 def test_tokens_that_a_server_does_not_count_are_not_0() -> None:
     counted, silent = PlaygroundAnswer(input_tokens=5, output_tokens=1), PlaygroundAnswer(turns=1)
     assert tokens_of([counted, counted, PlaygroundAnswer(turns=0)]) == 12 and tokens_of([counted, silent]) is None
+
+
+def test_a_model_behind_the_responses_api_answers_beside_one_behind_chat_completions(live: World) -> None:
+    server = live.model.server
+    assert server is not None
+    modern = make_endpoint(live.project, server, "m", name="modern", dialect="responses")
+    run = finished(live.start(Side(live.model, {"system_prompt": GOOD}), Side(modern, {"system_prompt": GOOD})))
+    answers = PlaygroundAnswer.objects.filter(playground=run, success=True)
+    assert [answers.filter(side=side).count() for side in (0, 1)] == [3, 3]
 
 
 def test_a_step_of_a_run_is_replayed_with_its_own_prompt_and_kept_as_a_task(live: World) -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
+from django.test import Client
+from django.urls import reverse
 
+from apps.core.models import JobState
 from apps.evals.jobs import child_spec
-from apps.evals.models import Split
+from apps.evals.models import EvalRun, Split
 from apps.evals.submission import submit_eval
 from apps.registry.actions import ModelError, register_base
-from apps.registry.engines import engine_spec
+from apps.registry.engines import choose, engine_spec, identity
 from apps.registry.models import Engine, ModelKind, ModelVersion, Server
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
 from apps.training.models import Method
+from tests.evals.test_answers import work
+from tests.evals.test_runs_api import Api
 from tests.factories import (
+    admin_of,
     make_base_folder,
     make_endpoint,
     make_environment,
@@ -26,6 +34,8 @@ from tests.factories import (
     make_server,
     override,
 )
+from tests.registry.model_server import serving
+from tests.workers.test_responses_api import call, response, thought
 from workers.lib.clients import chat_server, key_variables
 from workers.lib.specs import Evaluate
 from workers.lib.typed import convert
@@ -66,6 +76,42 @@ def test_an_evaluation_takes_its_engine_from_the_model_version() -> None:
     assert key_variables(spec) == ["VLLM_KEY"] and "sk-secret" not in str(spec)
 
 
+def closer(body: dict) -> tuple[int, dict]:
+    """Closes the ticket that the request names, by a native call."""
+    number = int(re.findall(r"\d+", body["input"][-1]["content"])[-1])
+    return 200, response(thought("I close it."), call("tickets.close", json.dumps({"id": number})))
+
+
+def test_a_model_behind_the_responses_api_is_registered_evaluated_and_shown(data_dir: Path) -> None:
+    """By API, from the server to the page of its evaluation; its child asks nothing but /responses."""
+    eval_set = make_eval_set(make_project())
+    project, api = eval_set.project, Api(eval_set.project)
+    with serving({("POST", "/v1/responses"): closer}) as live:
+        fields = {"name": "gpu", "base_url": live.base, "dialect": "responses", "prices": {"*": [1.0, 2.0]}}
+        assert api.post("registry_api:servers", body=fields).json()["dialect"] == "responses"
+        body = {"kind": "endpoint", "name": "big", "server": "gpu", "served_as": "gpt-x"}
+        made = api.post("registry_api:model_versions", body=body).json()
+        assert made["dialect"] == "responses", "as the server"
+        asked = {"eval_set": str(eval_set), "environment": str(make_environment(project)), "model_version": made["id"]}
+        run = api.post("evals_api:runs", body=asked | {"samples_per_task": 1, "most_usd": 1.0}).json()
+        assert "model gpt-x, by the Responses API" in run["engine"]
+        run = work(EvalRun.objects.get(pk=run["id"]))
+        paths = {path for _, path, *_ in live.asked}
+    assert (run.state, run.error, paths) == (JobState.SUCCEEDED, "", {"/v1/responses"})
+    assert run.result["metrics"]["success"]["mean"] == 1.0 and run.samples.count() == 3
+    sample = run.samples.first()
+    assert (sample.input_tokens, sample.output_tokens) == (11, 3) and "I close it" not in json.dumps(sample.messages)
+    client = Client()
+    client.force_login(admin_of(project))
+    assert "by the Responses API" in client.get(reverse("evals:run", args=[project.slug, run.pk])).content.decode()
+    model = client.get(reverse("promotion:model", args=[project.slug, made["id"]])).content.decode()
+    assert "Responses API, native tool calls" in model
+    native = make_endpoint(project, project.servers.get(), "gpt-x", dialect="native")
+    assert native.pk != made["id"] and identity(choose(native)) != identity(run.spec["engine"]), (
+        "another way to ask is another"
+    )
+
+
 def test_a_key_or_an_address_that_is_no_longer_allowed_is_not_used(settings: Any) -> None:
     project = make_project()
     version = make_endpoint(project, make_server(project, key_variable="VLLM_KEY"))
@@ -101,7 +147,8 @@ def test_the_command_registers_a_server(capsys: pytest.CaptureFixture[str]) -> N
     version = ModelVersion.objects.get()
     assert version.name == "qwenqwen3-8b" and URL in capsys.readouterr().out
     assert (version.server.base_url, version.server.key_variable) == (URL, "VLLM_KEY")
-    call_command("register_model", base_url=URL, model="other", key_variable="VLLM_KEY")
+    call_command("register_model", base_url=URL, model="other", key_variable="VLLM_KEY", dialect="responses")
+    assert ModelVersion.objects.get(served_as="other").dialect == "responses" and version.dialect == "native"
     assert ModelVersion.objects.count() == 2 and Server.objects.count() == 1
     with pytest.raises(CommandError, match="another key variable"):
         call_command("register_model", base_url=URL, model="third")

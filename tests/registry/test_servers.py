@@ -18,6 +18,8 @@ from apps.registry.registering import register
 from apps.registry.servers import ServerError
 from tests.factories import admin_of, make_endpoint, make_key, make_member, make_project, make_server
 from tests.registry.model_server import ModelServer, models, serving, vllm
+from tests.workers.test_responses_api import call as item
+from tests.workers.test_responses_api import response
 
 pytestmark = pytest.mark.django_db
 MODELS, CHAT = ("GET", "/v1/models"), ("POST", "/v1/chat/completions")
@@ -188,6 +190,26 @@ def test_a_member_adds_edits_registers_and_removes_by_page(live: ModelServer) ->
     assert "used by bc-v1, so it cannot be removed" in member.post(remove, follow=True).content.decode()
     server.model_versions.all().delete()
     assert "gpu is removed" in member.post(remove, follow=True).content.decode() and not project.servers.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_responses_api_is_chosen_by_page_and_probed(data_dir: Any) -> None:
+    project = make_project()
+    member = client(make_member(project, Role.MEMBER))
+    new, register = (reverse(f"registry:{name}", args=[project.slug]) for name in ("server_new", "register"))
+    assert "Responses API, native tool calls" in member.get(new).content.decode()
+    script = {MODELS: models("a"), ("POST", "/v1/responses"): (200, response(item("get_weather", "{}")))}
+    with serving(script) as live:
+        member.post(new, {"name": "gpu", "kind": "openai", "base_url": live.base, "dialect": "responses"})
+        server = project.servers.get()
+        runner.run(server.probes.get())
+        server.refresh_from_db()
+    assert (server.dialect, server.can("responses"), server.can("tools")) == ("responses", True, True)
+    page = member.get(reverse("registry:server", args=[project.slug, "gpu"])).content.decode()
+    assert "It called a tool there" in page
+    for name, dialect in (("as-server", ""), ("by-chat", "native")):
+        member.post(f"{register}?kind=endpoint", {"server": "gpu", "served_as": "a", "name": name, "dialect": dialect})
+    assert [row.dialect for row in ModelVersion.objects.order_by("pk")] == ["responses", "native"]
 
 
 def test_an_agent_is_registered_by_page_and_a_mistake_says_what_to_do() -> None:

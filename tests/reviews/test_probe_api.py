@@ -14,10 +14,12 @@ from django.urls import reverse
 from apps.core.models import ApiKey, AuditEvent, Role
 from apps.reviews.actions import lock_state
 from apps.reviews.models import ProbeRun
-from apps.reviews.rescoring import RescoringError, complete_probe, probe_spec
+from apps.reviews.rescoring import CheatingModel, RescoringError, complete_probe, probe_spec
 from tests.factories import admin_of, make_eval_set, make_key, make_member, make_project, make_server
 from tests.reviews.made import Made, pass_probes
-from workers.lib.specs import checked
+from workers.lib.clients import chat_server
+from workers.lib.specs import ModelServer, checked
+from workers.lib.typed import convert
 
 pytestmark = pytest.mark.django_db
 FINDING = {
@@ -192,6 +194,7 @@ def test_a_probe_run_names_the_model_that_is_told_to_cheat(made: Made, cheat: di
         "model": "sly",
         "api_key_env": "CHEAT_KEY",
         "allow_private": True,
+        "dialect": "native",
     }
     assert spec["cheat_tokens"] == 5000 and "secret" not in json.dumps(spec)
     assert checked(spec | {"job_id": "1", "attempt": 1, "out_dir": "/tmp/x"}, "probe").server.model == "sly"
@@ -223,6 +226,13 @@ def test_a_server_that_may_not_be_called_any_more_starts_nothing(made: Made, che
     settings.FLYWHEEL_OUTGOING_KEYS = []
     answer = started(made, cheat)
     assert answer.status_code == 409 and "CHEAT_KEY" in answer.json()["detail"] and not ProbeRun.objects.exists()
+
+
+def test_a_cheating_model_is_asked_as_its_server_is(made: Made, cheat: dict) -> None:
+    server = made.project.servers.get()
+    server.dialect = "responses"
+    spec = convert(CheatingModel(server, "sly").as_spec(), ModelServer, "server")
+    assert chat_server(spec, "server").protocol == "responses"
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,13 @@ def test_the_child_gets_train_and_validation_and_no_hold_out(world: dict[str, An
     assert (spec.used.calls, spec.used.usd, spec.python) == (7, 0.5, sys.executable)
 
 
+def test_the_proposals_may_be_written_by_a_model_behind_the_responses_api(world: dict[str, Any]) -> None:
+    Server.objects.filter(pk=world["server"].pk).update(dialect="responses")
+    world["server"].refresh_from_db()
+    spec = checked(child_spec(search_of(world)) | {"out_dir": "/tmp/x"}, "search_prompts")
+    assert (spec.server.dialect, spec.engine.dialect) == ("responses", "native")
+
+
 def test_a_prompt_version_is_where_it_starts(world: dict[str, Any]) -> None:
     prompt = {"system_prompt": "Be kind.", "temperature": 0.25}
     version = register_prompt(project=world["project"], name="kind", on=world["version"], prompt=prompt, by=None)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.registry.model_server import HANG, chat, models, serving, vllm
+from tests.workers.test_responses_api import call, response, text
 from workers.lib import serving as program
 from workers.lib.serving import Address, list_models, probe, shown
 
-MODELS, CHAT = ("GET", "/v1/models"), ("POST", "/v1/chat/completions")
+MODELS, CHAT, RESPONSES = ("GET", "/v1/models"), ("POST", "/v1/chat/completions"), ("POST", "/v1/responses")
 KEY = "sk-secret-value"
 
 
@@ -126,9 +127,11 @@ def test_an_adapter_names_its_base_only_where_that_is_listed() -> None:
     assert found["base"]["context"] == 2048 and len(found) == 3
 
 
-def probed(script: dict, kind: str = "vllm", model: str = "") -> tuple[program.Listing, str, dict[str, dict], list]:
+def probed(
+    script: dict, kind: str = "vllm", model: str = "", dialect: str = "native"
+) -> tuple[program.Listing, str, dict[str, dict], list]:
     with serving(script) as server:
-        found = probe(Address(server.base, "VLLM_KEY", allow_private=True), kind, model, lambda said: None)
+        found = probe(Address(server.base, "VLLM_KEY", allow_private=True), kind, model, lambda said: None, dialect)
         return *found, server.asked
 
 
@@ -145,10 +148,12 @@ def test_what_vllm_can_do() -> None:
     assert listed.health == "healthy" and model == "a"
     assert {name: item["value"] for name, item in found.items()} == {
         "context": 8192, "runtime_lora": True, "lora_slots": 3, "tools": True, "logprobs": True, "token_ids": True,
+        "responses": False,
     }  # fmt: skip
+    assert "Nothing answers at /responses (HTTP 404)" in found["responses"]["how"]
     assert all(item["how"] for item in found.values())
     headers = [line.lower() for _, _, lines, _ in asked for line in lines]
-    assert headers.count(f"authorization: bearer {KEY}") == len(asked) == 6
+    assert headers.count(f"authorization: bearer {KEY}") == len(asked) == 7
 
 
 @pytest.mark.parametrize(
@@ -183,6 +188,46 @@ def test_what_stays_unknown_is_not_guessed(
         None,
     )
     assert all(len(item["how"]) < 400 and KEY not in item["how"] for item in found.values())
+
+
+WEATHER = call("get_weather", '{"city": "Paris"}')
+SURE = text(
+    content=[{"type": "output_text", "text": "a", "annotations": [], "logprobs": [{"token": "a", "logprob": -1.0}]}]
+)
+
+
+def answering(body: dict) -> tuple[int, dict]:
+    """A Responses server that knows tools and log-probabilities."""
+    assert body["max_output_tokens"] >= 16, "OpenAI takes no fewer"
+    return 200, response(WEATHER if body.get("tools") else SURE if body.get("include") else text("a"))
+
+
+@pytest.mark.parametrize(
+    ("sent", "dialect", "responses", "says", "tools"),
+    [
+        (answering, "native", True, "called a tool there", True),
+        ((200, response(text("Sunny."))), "native", True, "answered in words there", True),
+        ((400, {"error": "no tools"}), "native", False, "no tools", True),
+        ((404, {"detail": "Not Found"}), "native", False, "Nothing answers at /responses", True),
+        ((405, {}), "text", False, "Nothing answers at /responses", True),
+        ((500, b"boom"), "native", None, "HTTP 500", True),
+        ((200, {"choices": []}), "native", None, "not an answer of the Responses API", True),
+        ((200, {"error": "busy"}), "native", None, "HTTP 200 with an error: busy", True),
+        (answering, "responses", True, "called a tool there", True),
+        ((200, response(text("Sunny."))), "responses", True, "answered in words there", None),
+        ((404, {}), "responses", None, "no Responses API", None),
+    ],
+)  # fmt: skip
+def test_whether_there_is_a_responses_api(
+    sent: Any, dialect: str, responses: bool | None, says: str, tools: bool | None
+) -> None:
+    _, _, found, asked = probed({MODELS: models("a"), CHAT: vllm, RESPONSES: sent}, "openai", dialect=dialect)
+    assert (found["responses"]["value"], found["tools"]["value"]) == (responses, tools), found
+    assert says in found["responses"]["how"] and KEY not in found["responses"]["how"]
+    chats = sum(path == CHAT[1] for _, path, *_ in asked)
+    assert chats == (0 if dialect == "responses" else 3), "the usual questions are asked as the models are"
+    if sent is answering and dialect == "responses":
+        assert found["logprobs"]["value"] is True
 
 
 def test_a_server_without_a_list_is_probed_with_the_model_that_is_named() -> None:

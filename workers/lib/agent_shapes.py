@@ -11,13 +11,12 @@ from typing import Any
 
 from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.environments.gym_rows import ASKED
-from workers.lib.messages import ItemError, Message, flat_tool, from_items, to_items
+from workers.lib.messages import ItemError, Message, error_text, from_items, items_request
 from workers.lib.spending import count_of
 from workers.lib.transcripts import agent_turns
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "gym": "/run"}
 VERSION_HEADERS = ("x-agent-version", "agent-version")
-MOST_SHOWN = 300
 
 
 class AgentFault(Exception):
@@ -44,10 +43,12 @@ def request_of(agent: AgentEndpoint, messages: list[Message], tools: list[dict],
     if agent.protocol == "chat":
         body = {"model": agent.name, "messages": messages, "seed": seed, "stream": False}
         return body | ({"tools": tools} if tools else {})
-    items, flat = {"input": to_items(messages)}, {"tools": [flat_tool(tool) for tool in tools]}
+    asked = items_request(messages, tools)
     if agent.protocol == "gym":
-        return {ASKED: items | flat}
-    return {"model": agent.name, "stream": False} | items | (flat if tools else {})
+        return {ASKED: asked}
+    if not tools:
+        del asked["tools"]
+    return {"model": agent.name, "stream": False} | asked
 
 
 def version_of(data: Any, headers: dict[str, str]) -> str:
@@ -65,7 +66,7 @@ def read_answer(data: Any, asked: list[Message]) -> Said:
         raise AgentFault("answered with something that is not a JSON object")
     inner = data["response"] if isinstance(data.get("response"), dict) else data
     if error := data.get("error") or inner.get("error"):
-        raise AgentFault(f"answered with an error: {_error_text(error)}")
+        raise AgentFault(f"answered with an error: {error_text(error)}")
     turns = [message for message in agent_turns(_messages(inner), asked) if message.get("content") or _calls(message)]
     if not turns:
         raise AgentFault("answered without a message of its own")
@@ -104,11 +105,6 @@ def _objects(items: Any, name: str) -> list[dict]:
 
 def _calls(message: Message) -> Any:
     return message.get("tool_calls") or message.get("function_call")
-
-
-def _error_text(error: Any) -> str:
-    message = error.get("message") if isinstance(error, dict) else None
-    return str(message or error)[:MOST_SHOWN]
 
 
 def _count(usage: dict, *names: str) -> int | None:

@@ -5,6 +5,7 @@ read timeout is not asked again (the question may have to be paid), and nothing 
 that somebody typed in.
 
 A request is the body of OpenAI's “Create chat completion”, without `model`. An answer is checked as far as to have a message.
+A server of the protocol “responses” is sent the same as “Create a model response”, and its answer is read as a chat completion.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from httpx2 import URL
@@ -24,14 +25,17 @@ from httpx2 import URL
 from workers.lib.errors import JobError
 from workers.lib.keys import RefusedKey, bearer, checked_key, hidden
 from workers.lib.loop_thread import LoopThread
+from workers.lib.messages import ItemError, as_completion, error_text, failure_of, from_chat_request
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, check_url
 from workers.lib.posts import NoAnswer, Posts, TooLate
 
 MAX_BYTES = 2 * 1024 * 1024  # of an answer
 TRIES, FIRST_WAIT_S, LONGEST_WAIT_S = 4, 0.5, 30.0
-RESPONDS_S = 30.0  # for one token
+RESPONDS_S = 30.0  # for a few tokens
+FEW_TOKENS = 16  # OpenAI's Responses API takes no smaller limit
 MAX_SAID = 300
 BUSY = (408, 409, 429)
+DEFAULTS = {"temperature": 1, "top_p": 1}
 SENT = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "Flywheel"}
 
 
@@ -50,26 +54,31 @@ class ChatServer:
     key_hosts: dict[str, str] | None = None
     name: str = "model server"
     droppable: tuple[str, ...] = ("seed",)
+    protocol: Literal["chat", "responses"] = "chat"
 
 
 class ChatError(JobError):
     """No answer; the sentence says why, never with the key in it. `final`: another question would end the same (a wrong
     address, a refused key). `paid`: the question may have been answered to nobody. `limit` names what this one question
-    or its answer exceeded, while the server works: time, size, context, or refused for what it says; else ""."""
+    or its answer exceeded, while the server works: time, size, context, or refused for what it says; else "". `status` is the
+    HTTP status of a refusal, else 0."""
 
-    def __init__(self, sentence: str, *, final: bool = False, paid: bool = False, limit: str = "") -> None:
+    def __init__(
+        self, sentence: str, *, final: bool = False, paid: bool = False, limit: str = "", status: int = 0
+    ) -> None:
         super().__init__(sentence)
-        self.final, self.paid, self.limit = final, paid, limit
+        self.final, self.paid, self.limit, self.status = final, paid, limit, status
 
 
 @dataclass(frozen=True)
 class _Answered:
-    """What came back to one request; status 0 where nothing did."""
+    """What came back to one request; status 0 where nothing did. `paid`: it was an answer, which said that it failed."""
 
     status: int = 0
     data: bytes = b""
     retry_after: str = ""
     problem: str = ""
+    paid: bool = False
 
 
 class _Chats:
@@ -79,6 +88,8 @@ class _Chats:
 
     def __init__(self, server: ChatServer) -> None:
         self.server = server
+        if server.protocol == "responses":
+            self.path, self.wanted = "/responses", "an answer of the Responses API"
         try:
             self.url = check_url(server.base_url, allow_private=server.allow_private)
             self.key = checked_key(server.key_variable, self.url.host, server.key_hosts)
@@ -117,21 +128,27 @@ class _Chats:
         attempt = 0
         while True:
             sent = self._known({"model": self.server.model} | body)
-            came = yield sent
+            came = yield from_chat_request(sent) if self.server.protocol == "responses" else sent
             assert came is not None
             if came.status == 200:
-                return self._answer(came.data)
+                answer = self._answer(came.data)
+                if isinstance(answer, dict):
+                    return answer
+                came = answer
             if came.status in (400, 422) and (change := refused_name(sent, came.data, self.server.droppable)):
                 self.changes |= change
                 continue
             if came.status and came.status not in BUSY and came.status < 500:
                 final = came.status in (401, 403, 404) or came.status < 400
-                raise ChatError(self._refusal(came.status, came.data), final=final, limit=refused_for(came))
+                raise ChatError(
+                    self._refusal(came), final=final, paid=came.paid, limit=refused_for(came), status=came.status
+                )
             attempt += 1
             wait = wait_s(attempt, came.retry_after)
             if attempt >= self.server.tries or wait > LONGEST_WAIT_S:
                 asked = f"; it wants {wait:.0f} s of rest" if wait > LONGEST_WAIT_S else ""
-                raise ChatError(f"{self.where} gave no answer in {attempt} tries ({came.problem}{asked}).")
+                said = f"{self.where} gave no answer in {attempt} tries ({came.problem}{asked})."
+                raise ChatError(said, paid=came.paid)
             yield wait
 
     def _known(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -154,33 +171,50 @@ class _Chats:
         after = found.headers.get("retry-after", "")
         return _Answered(found.status, found.body, after, f"HTTP {found.status}")
 
-    def _answer(self, data: bytes) -> dict:
+    def _answer(self, data: bytes) -> dict | _Answered:
+        """The answer; where it says that it failed, what another server would have sent with an HTTP status."""
+        why = ""
         try:
             answer = json.loads(data)
+            if self.key:
+                answer = self._hidden_in(answer)
+            if self.server.protocol == "responses":
+                return self._failed(answer) or as_completion(answer)
             if isinstance(answer, dict) and answer.get("error"):
-                raise ChatError(f"{self.where} answered with an error: {self._said(answer['error'])}.", paid=True)
+                said = error_text(answer["error"]).rstrip(".")
+                raise ChatError(f"{self.where} answered with an error: {said}.", paid=True)
             if self.is_answer(answer):
-                return self._hidden_in(answer) if self.key else answer
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+                return answer
+        except ItemError as error:
+            why = f" ({error.text})"
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             pass
-        raise ChatError(f"{self.where} answered with something that is not {self.wanted}.", paid=True)
+        raise ChatError(f"{self.where} answered with something that is not {self.wanted}{why}.", paid=True)
 
-    def _said(self, error: Any) -> str:
-        message = error.get("message") if isinstance(error, dict) else None
-        return self.hidden(str(message or error))[:MAX_SAID].rstrip(".")
+    def _failed(self, answer: Any) -> _Answered | None:
+        if (failure := failure_of(answer)) is None:
+            return None
+        status, said = failure
+        return _Answered(status, said.encode(), problem=f"HTTP 200 with an error: {said}", paid=True)
 
     def is_answer(self, answer: Any) -> bool:
         """May raise what reading JSON of another shape raises."""
         return isinstance(answer["choices"][0]["message"], dict)
 
-    def _refusal(self, status: int, data: bytes) -> str:
+    def _refusal(self, came: _Answered) -> str:
+        status = came.status
+        if came.paid:
+            return f"{self.where} refused the request ({came.problem})."
         if status in (401, 403):
             return f"{self.where} refused the key (HTTP {status})."
         if 300 <= status < 400:
             return f"{self.where} redirects elsewhere (HTTP {status}); give the final address."
         if status == 404:
-            return f"{self.where} has no model “{self.server.model}”, or the address is not its /v1 (HTTP 404)."
-        said = self.hidden(data.decode(errors="replace"))[:MAX_SAID]
+            without = ", no Responses API" if self.server.protocol == "responses" else ""
+            return (
+                f"{self.where} has no model “{self.server.model}”{without}, or the address is not its /v1 (HTTP 404)."
+            )
+        said = self.hidden(came.data.decode(errors="replace"))[:MAX_SAID]
         return f"{self.where} refused the request (HTTP {status}): {said}"
 
 
@@ -239,8 +273,8 @@ class AsyncChatClient(_Chats):
                 came = await self.sleep(step)
 
     async def responds(self) -> bool:
-        """Whether the server answers a question of one token now: a slow answer to another is then not its fault."""
-        steps = self.exchange({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1})
+        """Whether the server answers a question of few tokens now: a slow answer to another is then not its fault."""
+        steps = self.exchange({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": FEW_TOKENS})
         came: _Answered | None = None
         try:
             async with asyncio.timeout(RESPONDS_S):
@@ -271,7 +305,8 @@ def refused_for(came: _Answered) -> str:
 def refused_name(body: dict[str, Any], answer: bytes, droppable: tuple[str, ...]) -> dict[str, str]:
     """What to write in place of a name that this server refuses ("": nothing); {} where the request is refused as such.
 
-    Newer models of OpenAI want `max_completion_tokens` and no temperature; small servers know no `response_format`.
+    Newer models of OpenAI want `max_completion_tokens` and no temperature; small servers know no `response_format`. What has
+    the API's own default is left out of any request where it is refused by its name.
     """
     said = answer.decode(errors="replace")
     if "max_tokens" in said and "max_tokens" in body:
@@ -279,7 +314,17 @@ def refused_name(body: dict[str, Any], answer: bytes, droppable: tuple[str, ...]
     for name in droppable:
         if name in body and (name in said or name == "response_format"):
             return {name: ""}
-    return {}
+    name = _refused_parameter(answer)
+    return {name: ""} if name in DEFAULTS and body.get(name) == DEFAULTS[name] else {}
+
+
+def _refused_parameter(answer: bytes) -> str:
+    """The `param` of OpenAI's errors; "" where none is named."""
+    try:
+        found = json.loads(answer)["error"]["param"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def wait_s(attempt: int, asked: str) -> float:

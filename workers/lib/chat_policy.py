@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.lib.chat_client import AsyncChatClient, ChatError
+from workers.lib.chat_client import FEW_TOKENS, AsyncChatClient, ChatError
 from workers.lib.clients import chat_server
 from workers.lib.engines import Sampling
 from workers.lib.environments.episodes import as_assistant
@@ -25,6 +25,7 @@ class ChatPolicy:
         account = account or Account(most_tokens=engine.most_tokens, most_usd=engine.most_usd)
         self.meter = Meter(Price(*engine.price), account=account)
         self.as_text = engine.dialect == "text"
+        self.fewest = FEW_TOKENS if engine.dialect == "responses" else 1  # asked for where an episode has fewer left
 
     async def __aenter__(self) -> ChatPolicy:
         return self
@@ -51,7 +52,7 @@ class ChatPolicy:
             "messages": [_readable(message) for message in messages],
             "temperature": self.sampling.temperature,
             "top_p": self.sampling.top_p,
-            "max_tokens": self.sampling.max_new_tokens if most is None else min(most, self.sampling.max_new_tokens),
+            "max_tokens": self._most_tokens(most),
             "seed": seed,
         }
         body |= {"tools": tools} if tools else {}
@@ -83,6 +84,10 @@ class ChatPolicy:
             latency_ms=latency_ms,
             truncated=choice.get("finish_reason") == "length",
         )
+
+    def _most_tokens(self, left: int | None) -> int:
+        most = self.sampling.max_new_tokens
+        return most if left is None else min(max(left, self.fewest), most)
 
 
 def _readable(message: dict) -> dict:

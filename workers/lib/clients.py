@@ -40,6 +40,7 @@ def chat_server(given: ModelServer, path: str, **options: Any) -> ChatServer:
         timeout_s=given.timeout_s,
         tries=TRIES,
         allow_private=given.allow_private,
+        protocol="responses" if given.dialect == "responses" else "chat",
         **options,
     )
 

@@ -27,20 +27,19 @@ class InProcess(Form, kw_only=True, tag_field="kind", tag="transformers"):
 
 
 class ModelServer(Form, kw_only=True):
-    """Any OpenAI-compatible server. `api_key_env` names the environment variable with its key."""
+    """Any OpenAI-compatible server. `api_key_env` names the environment variable with its key. `dialect`: tools and calls as
+    chat completions have them, written as text for models that know no tools, or as OpenAI's Responses API has them."""
 
     base_url: Text
     model: Text
     api_key_env: str | None = None
     timeout_s: Positive = 120.0
     allow_private: bool = False
+    dialect: Literal["native", "text", "responses"] = "native"
 
 
 class Server(ModelServer, kw_only=True, tag_field="kind", tag="openai"):
-    """`dialect`: tools and calls as the protocol has them, or written as text for models that know no tools."""
-
     concurrency: AtLeastOne = 64
-    dialect: Literal["native", "text"] = "native"
     price: tuple[NotNegative, NotNegative] = (0.0, 0.0)  # USD for a million tokens of questions and of answers
     most_tokens: Count = 0  # of the whole job; 0: no limit
     most_usd: NotNegative = 0.0

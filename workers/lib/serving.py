@@ -10,18 +10,19 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import httpx2
 
-from workers.lib.chat_client import AsyncChatClient, ChatError, ChatServer
+from workers.lib.chat_client import FEW_TOKENS, AsyncChatClient, ChatError, ChatServer
 from workers.lib.errors import JobError
 from workers.lib.keys import RefusedKey, bearer, checked_key, hidden, key_in
 from workers.lib.messages import calls_in, native_calls
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
 
 Kind = Literal["vllm", "sglang", "openai"]
+Dialect = Literal["native", "text", "responses"]
 Health = Literal["healthy", "unlisted", "down"]
 TIMEOUT_S, ANSWER_S = 10.0, 30.0  # of a request for facts, and of one that a model answers
 MAX_BYTES = 8 * 1024 * 1024
@@ -191,7 +192,9 @@ def found(value: bool | int | None, how: str) -> dict:
     return {"value": value, "how": how}
 
 
-async def capabilities(server: Server, kind: Kind, listing: Listing, model: str, address: Address) -> dict[str, dict]:
+async def capabilities(
+    server: Server, kind: Kind, listing: Listing, model: str, address: Address, dialect: Dialect
+) -> dict[str, dict]:
     """What can be found out about one of its models, with four short questions."""
     context = next((row["context"] for row in listing.models if row["id"] == model), None)
     made = {
@@ -209,16 +212,18 @@ async def capabilities(server: Server, kind: Kind, listing: Listing, model: str,
         name="server",
         droppable=(),
     )
-    client = AsyncChatClient(chat, concurrency=1)
-    try:
-        for name, (body, read) in QUESTIONS.items():
-            made[name] = await _asked(client, body, read)
-    finally:
-        await client.aclose()
+    by_responses = replace(chat, protocol="responses")
+    usual = by_responses if dialect == "responses" else chat
+    for name, (body, read) in QUESTIONS.items():
+        made[name] = await _asked(usual, body, read)
+    known = any(made[name]["value"] is not None for name in QUESTIONS)
+    made["responses"] = await _asked(by_responses, TOOL_QUESTION, _responses, missing=known)
     return made
 
 
-async def _asked(client: AsyncChatClient, body: dict, read: Callable[[dict], dict]) -> dict:
+async def _asked(server: ChatServer, body: dict, read: Callable[[dict], dict], *, missing: bool = False) -> dict:
+    """`missing`: the server has the model, so where it finds nothing, it does not have this API."""
+    client = AsyncChatClient(server, concurrency=1)
     try:
         async with asyncio.timeout(ANSWER_S):
             answer, _ = await client.ask(body)
@@ -226,7 +231,11 @@ async def _asked(client: AsyncChatClient, body: dict, read: Callable[[dict], dic
     except TimeoutError:
         return found(None, f"No answer within {ANSWER_S:g} s.")
     except ChatError as error:
+        if missing and error.status in (404, 405):
+            return found(False, f"Nothing answers at {client.path} (HTTP {error.status}).")
         return found(False if error.limit == "refused" else None, shown(str(error)))
+    finally:
+        await client.aclose()
 
 
 def _tools(choice: dict) -> dict:
@@ -236,6 +245,11 @@ def _tools(choice: dict) -> dict:
     if calls_in(message):
         return found(False, "It wrote the call as text: use the style “text”.")
     return found(None, "It took the tool and answered in words, so the model may not know tools.")
+
+
+def _responses(choice: dict) -> dict:
+    called = "called a tool" if native_calls(choice["message"]) else "answered in words"
+    return found(True, f"It {called} there when it was asked to call a tool.")
 
 
 def _logprobs(choice: dict) -> dict:
@@ -253,11 +267,12 @@ def _token_ids(choice: dict) -> dict:
     return found(right, "The answer carries them." if right else "The answer carries none.")
 
 
-ONE_TOKEN = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0}
+TOOL_QUESTION = {"messages": ASKED, "tools": [TOOL], "max_tokens": 64, "temperature": 0}
+SHORT_QUESTION = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": FEW_TOKENS, "temperature": 0}
 QUESTIONS: dict[str, tuple[dict, Callable[[dict], dict]]] = {
-    "tools": ({"messages": ASKED, "tools": [TOOL], "max_tokens": 64, "temperature": 0}, _tools),
-    "logprobs": (ONE_TOKEN | {"logprobs": True}, _logprobs),
-    "token_ids": (ONE_TOKEN | {"return_token_ids": True}, _token_ids),
+    "tools": (TOOL_QUESTION, _tools),
+    "logprobs": (SHORT_QUESTION | {"logprobs": True}, _logprobs),
+    "token_ids": (SHORT_QUESTION | {"return_token_ids": True}, _token_ids),
 }
 
 
@@ -308,7 +323,7 @@ def list_models(address: Address) -> Listing:
 
 
 def probe(
-    address: Address, kind: Kind, model: str, told: Callable[[str], None]
+    address: Address, kind: Kind, model: str, told: Callable[[str], None], dialect: Dialect = "native"
 ) -> tuple[Listing, str, dict[str, dict]]:
     """(what it lists, the model that was asked, what can be found out). `model` "": the first one listed.
 
@@ -321,7 +336,7 @@ def probe(
         if listing.health == "down" or not chosen:
             return listing, "", {}
         told(f"asking {chosen}")
-        return listing, chosen, await capabilities(server, kind, listing, chosen, address)
+        return listing, chosen, await capabilities(server, kind, listing, chosen, address, dialect)
 
     return asyncio.run(_with_server(address, asked))
 

@@ -367,11 +367,12 @@ class ServerAddress(Form, kw_only=True):
 
 
 class CheckServer(Job, kw_only=True):
-    """`model`: whose capabilities are looked for; the first one listed where it is empty."""
+    """`model`: whose capabilities are looked for; the first one listed where it is empty. `dialect`: how it is asked."""
 
     server: ServerAddress
     server_kind: Literal["vllm", "sglang", "openai"]
     model: str = ""
+    dialect: Literal["native", "text", "responses"] = "native"
 
 
 class ServedModel(Form, kw_only=True):

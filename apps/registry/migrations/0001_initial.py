@@ -71,7 +71,11 @@ class Migration(migrations.Migration):
                     "dialect",
                     models.CharField(
                         blank=True,
-                        choices=[("native", "Native tool calls"), ("text", "Tools and calls written as text")],
+                        choices=[
+                            ("native", "Chat completions, native tool calls"),
+                            ("text", "Chat completions, tools and calls written as text"),
+                            ("responses", "Responses API, native tool calls"),
+                        ],
                         max_length=10,
                     ),
                 ),
@@ -227,7 +231,11 @@ class Migration(migrations.Migration):
                 (
                     "dialect",
                     models.CharField(
-                        choices=[("native", "Native tool calls"), ("text", "Tools and calls written as text")],
+                        choices=[
+                            ("native", "Chat completions, native tool calls"),
+                            ("text", "Chat completions, tools and calls written as text"),
+                            ("responses", "Responses API, native tool calls"),
+                        ],
                         default="native",
                         max_length=10,
                     ),

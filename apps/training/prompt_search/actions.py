@@ -148,6 +148,7 @@ def _reflecting(server: Server, model: str) -> dict[str, Any]:
         "base_url": server.base_url,
         "managed": server.is_managed,
         "model": model,
+        "dialect": server.dialect,
         "price": price_of(server, model),
     }
 

@@ -15,7 +15,7 @@ from apps.evals.models import Split, Task
 from apps.failures.models import Failure
 from apps.registry.actions import register_prompt
 from apps.registry.engines import asked_at, engine_spec, model_spec, server_of
-from apps.registry.models import ModelKind, ModelVersion
+from apps.registry.models import Dialect, ModelKind, ModelVersion
 from apps.reviews.actions import require_unlocked
 from apps.training.models import PromptCandidate, PromptSearch
 from apps.training.refusals import refuse_leaks
@@ -55,7 +55,8 @@ def child_spec(search: PromptSearch) -> dict:
 def _server(reflecting: dict[str, Any]) -> dict[str, Any]:
     """Raises ModelError where it may not be asked any more."""
     price = reflecting["price"] or (0.0, 0.0)
-    return asked_at(server_of(reflecting), model=reflecting["model"], timeout_s=TIMEOUT_S, price=price)
+    dialect = reflecting.get("dialect", Dialect.NATIVE)
+    return asked_at(server_of(reflecting), model=reflecting["model"], dialect=dialect, timeout_s=TIMEOUT_S, price=price)
 
 
 def evidence(tasks: list[Task]) -> dict[str, str]:

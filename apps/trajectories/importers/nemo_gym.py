@@ -16,7 +16,6 @@ from apps.trajectories.importers.shapes import (
     first,
     flat,
     identity,
-    items,
     moment,
     number,
     obj,
@@ -24,7 +23,7 @@ from apps.trajectories.importers.shapes import (
     usage,
     without_empty,
 )
-from workers.lib.messages import ItemError, from_items
+from workers.lib.messages import ItemError, from_items, reasoning_text
 
 NO_ROLLOUT = "a task without a response: this file holds tasks, not rollouts. Import it as tasks of an eval set"
 TAKEN = frozenset({"responses_create_params", "response", "reward"})
@@ -84,7 +83,7 @@ def _conversation(given: Any, path: str) -> tuple[list[dict], list[dict]]:
     def other(item: dict, index: int, messages: list[dict]) -> None:
         if item.get("type") != "reasoning":
             messages.append({"role": "assistant", "content": as_text(item)})
-        elif thought := flat(items(item.get("summary")) or items(item.get("content"))):
+        elif thought := reasoning_text(item):
             reasoning.append({"before": len(messages), "text": thought})
 
     try:

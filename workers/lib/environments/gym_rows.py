@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.lib.messages import flat_tool, to_items, to_native
+from workers.lib.messages import flat_tool, items_request, to_items, to_native
 
 ASKED, TRUTH, ANSWER = "responses_create_params", "ground_truth", "expected_answer"
 
@@ -33,7 +33,7 @@ def row_of(task: dict, tools: list[dict]) -> dict:
     params = before.get(ASKED) if isinstance(before.get(ASKED), dict) else {}
     given = {name: value for name, value in params.items() if name != "instructions"}  # the messages begin with them
     row = {"id": task.get("id"), "verifier_metadata": {}} | before
-    row[ASKED] = given | {"input": to_items(task["messages"]), "tools": [flat_tool(tool) for tool in tools]}
+    row[ASKED] = given | items_request(task["messages"], tools)
     expected = task.get("expected") or {}
     if "tool" in expected or "calls" in expected:
         row[TRUTH] = [truth(call) for call in expected.get("calls", [expected])]

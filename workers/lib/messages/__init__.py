@@ -49,16 +49,27 @@ from workers.lib.messages.json_text import (
     read_repeated,
     unpacked,
 )
-from workers.lib.messages.responses import ItemError, from_items, to_items
+from workers.lib.messages.responses import (
+    ItemError,
+    as_completion,
+    error_text,
+    failure_of,
+    from_chat_request,
+    from_items,
+    items_request,
+    reasoning_text,
+    to_items,
+)
 from workers.lib.messages.results import Exchange, OpenCalls, exchanges
 from workers.lib.messages.tools import chat_tool, flat_tool, function_of, functions_of, schemas_of
 
 __all__ = [
     "MAX_DEPTH", "PROMPT_ROLES", "REASONING_PARTS", "RESULT_ROLES", "Exchange", "ItemError", "Message", "OpenCalls",
     "TooDeep", "ToolCall", "argument_share",
-    "arguments_of", "as_json", "call_key", "call_of", "calls_in", "calls_in_text", "calls_of", "chat_tool", "clean",
-    "cleaned", "content_text", "exchanges", "flat_tool", "from_items", "function_of", "functions_of", "is_example", "is_prompt", "is_reasoning",
-    "is_request", "json_of", "known_call", "last_answer", "last_request", "native_calls", "native_items", "normalise", "part_text", "read_json", "read_repeated",
-    "reasoning_of", "same_call", "same_json", "same_value", "schemas_of", "system_prompt", "text_of", "to_items", "to_native", "to_text", "tool_names",
+    "arguments_of", "as_completion", "as_json", "call_key", "call_of", "calls_in", "calls_in_text", "calls_of", "chat_tool", "clean",
+    "cleaned", "content_text", "error_text", "exchanges", "failure_of", "flat_tool", "from_chat_request",
+    "from_items", "function_of", "functions_of", "is_example", "is_prompt", "is_reasoning",
+    "is_request", "items_request", "json_of", "known_call", "last_answer", "last_request", "native_calls", "native_items", "normalise", "part_text", "read_json", "read_repeated",
+    "reasoning_of", "reasoning_text", "same_call", "same_json", "same_value", "schemas_of", "system_prompt", "text_of", "to_items", "to_native", "to_text", "tool_names",
     "unfenced", "unpacked", "unread_calls", "without_reasoning",
 ]  # fmt: skip

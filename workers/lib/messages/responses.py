@@ -1,4 +1,5 @@
-"""Items of OpenAI's Responses API as chat messages, and back. Only the standard library."""
+"""OpenAI's Responses API: its items as chat messages and back, its requests and answers as chat completions have them. Only
+the standard library."""
 
 from __future__ import annotations
 
@@ -6,9 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from workers.lib.messages.calls import as_json, native_calls
-from workers.lib.messages.content import Message, content_text, part_text, text_of
+from workers.lib.messages.content import Message, content_text, is_reasoning, part_text, text_of
+from workers.lib.messages.tools import flat_tool
 
 TEXT_PARTS = ("text", "input_text", "output_text")
+MAX_SAID = 300
+# How error codes begin that blame the request.
+REFUSING = ("invalid_", "image_", "context_", "bio_policy", "misalignment_policy")
 
 
 class ItemError(ValueError):
@@ -79,7 +84,7 @@ def _content(item: dict) -> Any:
 
 def _call(item: dict) -> dict:
     arguments = item.get("arguments")
-    text = arguments if isinstance(arguments, str) else as_json(arguments or {})
+    text = arguments if isinstance(arguments, str) else as_json({} if arguments is None else arguments)
     function = {"name": str(item.get("name") or ""), "arguments": text or "{}"}
     return {"id": str(item.get("call_id") or ""), "type": "function", "function": function}
 
@@ -116,7 +121,122 @@ def _request_parts(content: Any, role: str) -> Any:
     if not isinstance(content, list):
         return content
     kind = "output_text" if role == "assistant" else "input_text"
-    return [
-        {"type": kind, "text": part["text"]} if isinstance(part, dict) and part.get("type") == "text" else part
-        for part in content
+    return [_request_part(part, kind) for part in content if not is_reasoning(part)]
+
+
+def _request_part(part: Any, kind: str) -> Any:
+    named = part.get("type") if isinstance(part, dict) else None
+    if named == "text":
+        return {"type": kind, "text": part["text"]}
+    if named == "image_url" and isinstance(given := part.get("image_url"), dict):
+        return {"type": "input_image", "image_url": given.get("url"), "detail": given.get("detail") or "auto"}
+    return {"type": "input_file"} | part["file"] if named == "file" and isinstance(part.get("file"), dict) else part
+
+
+def items_request(messages: list[Message], tools: list[dict]) -> dict[str, Any]:
+    """The `input` and `tools` of a request."""
+    return {"input": to_items(messages), "tools": [flat_tool(tool) for tool in tools]}
+
+
+def from_chat_request(body: dict[str, Any]) -> dict[str, Any]:
+    """A chat completion's request as the Responses API takes it, to be answered without being stored. A seed has no place there."""
+    rest = dict(body)
+    made = items_request(rest.pop("messages"), rest.pop("tools", []))
+    if not made["tools"]:
+        del made["tools"]
+    if "max_tokens" in rest:
+        made["max_output_tokens"] = rest.pop("max_tokens")
+    if form := rest.pop("response_format", None):
+        made["text"] = {"format": {"type": form["type"]} | form.get("json_schema", {})}
+    if rest.pop("logprobs", False):
+        made["include"] = ["message.output_text.logprobs"]
+    rest.pop("seed", None)
+    return rest | made | {"store": False}
+
+
+# Reading answers
+
+
+def as_completion(response: Any) -> dict[str, Any]:
+    """A Responses object as a chat completion: one message, why it ended, its tokens. Items of other types are left out.
+
+    Raises ItemError, and what reading JSON of another shape raises.
+    """
+    status, output = response.get("status") or "completed", response["output"]
+    if status not in ("completed", "incomplete"):
+        raise ItemError(0, "", f"its status is “{str(status)[:40]}”")
+    if not isinstance(output, list):
+        raise TypeError("the output must be a list")
+    thoughts: list[str] = []
+
+    def other(item: dict, index: int, messages: list[Message]) -> None:
+        if item.get("type") == "reasoning" and (thought := reasoning_text(item)):
+            thoughts.append(thought)
+
+    said = [
+        message for message in from_items(_without_commentary(output), other=other) if message["role"] == "assistant"
     ]
+    message = _joined(said) | ({"reasoning_content": "\n".join(thoughts)} if thoughts else {})
+    choice = {"index": 0, "message": message, "finish_reason": _finish_reason(response, status, message)}
+    usage = response.get("usage")
+    if isinstance(usage, dict):
+        usage = {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage.get("output_tokens")}
+    if rows := _logprobs(output):
+        choice["logprobs"] = {"content": rows}
+    return {"id": response.get("id"), "model": response.get("model"), "choices": [choice], "usage": usage}
+
+
+def _without_commentary(output: list) -> list:
+    """Where a message is marked as the answer, what was said on the way to it is not part of it."""
+    phases = [item.get("phase") if isinstance(item, dict) else None for item in output]
+    dropped = "commentary" if "final_answer" in phases else object()
+    return [item for item, phase in zip(output, phases, strict=True) if phase != dropped]
+
+
+def _joined(messages: list[Message]) -> Message:
+    parts: list[Any] = []
+    for message in messages:
+        content = message["content"]
+        parts += content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    refusals = [part for part in parts if isinstance(part, dict) and part.get("type") == "refusal"]
+    text = "".join(part_text(part) for part in parts if part not in refusals)
+    refusal = "".join(map(part_text, refusals))
+    calls = [call for message in messages for call in message.get("tool_calls", ())]
+    made: Message = {"role": "assistant", "content": text or None}
+    return made | ({"refusal": refusal} if refusal else {}) | ({"tool_calls": calls} if calls else {})
+
+
+def _finish_reason(response: dict, status: str, message: Message) -> str:
+    if status == "incomplete":
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) else None
+        return "content_filter" if reason == "content_filter" else "length"
+    return "tool_calls" if "tool_calls" in message else "stop"
+
+
+def _logprobs(output: list[dict]) -> list:
+    contents = [item["content"] for item in output if isinstance(item.get("content"), list)]
+    given = [part.get("logprobs") for content in contents for part in content if isinstance(part, dict)]
+    return [row for rows in given if isinstance(rows, list) for row in rows]
+
+
+def reasoning_text(item: dict) -> str:
+    """The summary of a reasoning item, else the reasoning itself where the server shows it."""
+    return content_text(item.get("summary") or []) or content_text(item.get("content") or [])
+
+
+def failure_of(response: Any) -> tuple[int, str] | None:
+    """(the HTTP status that stands for it, what the server said) of an answer that says that it failed; None for others."""
+    if not isinstance(response, dict) or not (response.get("error") or response.get("status") == "failed"):
+        return None
+    error = response.get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    code = code[:MAX_SAID] if isinstance(code, str) else ""
+    status = 429 if code == "rate_limit_exceeded" else 400 if code.startswith(REFUSING) else 500
+    return status, ": ".join(filter(None, [code, error_text(error or "it failed")]))
+
+
+def error_text(error: Any) -> str:
+    """The message of an `error`, in any form."""
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(message or error)[:MAX_SAID]

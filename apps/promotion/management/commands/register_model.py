@@ -12,6 +12,7 @@ from django.utils.text import slugify
 from apps.promotion.actions import PromotionError, channel_of, set_initial
 from apps.promotion.management.projects import find_project
 from apps.registry.actions import ModelError, register_base, register_endpoint
+from apps.registry.models import Dialect
 from apps.registry.servers import ServerError, server_at
 
 
@@ -26,6 +27,9 @@ class Command(BaseCommand):
         parser.add_argument("--model", help="The model's name on that server")
         parser.add_argument(
             "--key-variable", default="", help="Environment variable with its key (FLYWHEEL_OUTGOING_KEYS)"
+        )
+        parser.add_argument(
+            "--dialect", choices=Dialect.values, default="", help="How it is asked there (docs/servers.md)"
         )
         parser.add_argument("--project", help="Short name; may be left out where there is only one project")
         parser.add_argument("--name", help="Of the model; else the folder's or the server's")
@@ -44,7 +48,9 @@ class Command(BaseCommand):
                     version = register_base(project=project, name=name, folder=folder, by=None)
                 else:
                     server = server_at(project, base_url, options["key_variable"])
-                    version = register_endpoint(project=project, name=name, server=server, served_as=model, by=None)
+                    version = register_endpoint(
+                        project=project, name=name, server=server, served_as=model, by=None, dialect=options["dialect"]
+                    )
                 if live:
                     set_initial(channel=channel_of(project), version=version, by=None)
         except (ModelError, ServerError, PromotionError) as error:
