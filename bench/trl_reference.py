@@ -87,9 +87,10 @@ def largest_relative_difference(ours: dict[str, Tensor], theirs: dict[str, Tenso
 
 
 def randomise_adapter(model: Any, seed: int = 0) -> None:
-    """LoRA starts with B = 0, where half of the gradients vanish: random values make the comparison say more."""
+    """LoRA starts with B = 0, where half of the gradients vanish: random values make the comparison say more. A is set as well, so
+    that two models which drew theirs one after the other are the same."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_B" in name:
+            if "lora_" in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.02)
