@@ -19,7 +19,6 @@ from apps.evals import actions
 from apps.evals.api import SET, as_json
 from apps.evals.lookups import find_set, form_of, refused
 from apps.evals.models import EvalSet
-from apps.evals.pages.environment import facts_of
 from workers.lib.typed import json_schema
 
 MOST_TASKS = 10_000_000
@@ -85,7 +84,7 @@ def environment(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     if not eval_set.is_frozen:
         return Response({"detail": "Freeze the set first: an environment needs tasks that cannot change."}, status=409)
-    return create_api.create(request, facts_of(eval_set))
+    return create_api.create(request, eval_set.as_dataset)
 
 
 def _changed(request: Request, eval_set: EvalSet, change: Callable[[], Any]) -> Response:

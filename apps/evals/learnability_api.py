@@ -13,8 +13,8 @@ from rest_framework.response import Response
 from apps.core.openapi import NUMBER, described, page
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.learnability.run import RunLearnability
+from apps.evals.learnability.table import KINDS, Row, is_kind, ordered, rows_of
 from apps.evals.lookups import CURSOR, LIMIT, MAX_PAGE, PAGE, find_run, needs_right, one_of
-from apps.evals.pages.learnability import KINDS, Row, is_kind, ordered, rows_of
 from apps.trajectories.api import number_of
 
 TASK = {

@@ -60,6 +60,11 @@ class EvalSet(models.Model):
     def is_frozen(self) -> bool:
         return self.state == EvalSetState.FROZEN
 
+    @property
+    def as_dataset(self) -> dict[str, Any]:
+        """What an environment keeps of the set that it is made for."""
+        return {"name": str(self), "digest": self.digest, "tasks": self.tasks.count()}
+
 
 class Split(models.TextChoices):
     TRAIN = "train"

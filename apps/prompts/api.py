@@ -36,7 +36,7 @@ from apps.evals.lookups import (
 from apps.evals.models import Split, Task
 from apps.evals.sources_api import SOURCED, expected_of, stored
 from apps.prompts import playground as actions
-from apps.prompts.models import Playground, PlaygroundAnswer
+from apps.prompts.models import Playground
 from apps.prompts.playground import MOST_CASES, MOST_SAMPLES, MOST_SIDES, MOST_TOKENS, Side, Step
 from apps.registry import engines, schema
 from apps.registry.actions import ModelError
@@ -255,8 +255,7 @@ def item(request: Request, pk: UUID) -> Response:
     for answer in answers:
         of_case[answer.case].append({name: getattr(answer, name) for name in SHOWN})
     sides = [
-        _sums(side, [one for one in answers if one.side == number])
-        | {"error": run.result.get("errors", {}).get(str(number), "")}
+        {"version": side["name"], "prompt": side["prompt"]} | actions.sums_of(run, number, answers)
         for number, side in enumerate(run.spec["sides"])
     ]
     cases = [
@@ -277,18 +276,6 @@ def _look(request: Request, run: Playground) -> None:
         record_membership(project, hashes, by=request.auth, detail=f"playground {run.pk}")
         raise PermissionDenied(NO_RIGHT)
     record_seen(project, asked, by=request.auth, detail=f"playground {run.pk}")
-
-
-def _sums(side: dict[str, Any], answers: list[PlaygroundAnswer]) -> dict[str, Any]:
-    rewards = [one.reward or 0.0 for one in answers if not one.masked]
-    return {
-        "version": side["name"],
-        "prompt": side["prompt"],
-        "scored": len(rewards),
-        "passed": sum(one.success for one in answers if not one.masked),
-        "reward": sum(rewards) / len(rewards) if rewards else None,
-        "tokens": actions.tokens_of(answers),
-    }
 
 
 @extend_schema(

@@ -203,6 +203,19 @@ def tokens_of(answers: Sequence[PlaygroundAnswer]) -> int | None:
     return None if any(None in pair for pair in counts) else sum(map(sum, counts))
 
 
+def sums_of(run: Playground, side: int, answers: Sequence[PlaygroundAnswer]) -> dict[str, Any]:
+    """What the answers of one side add up to; `answers`: of all sides."""
+    own = [one for one in answers if one.side == side]
+    scored = [one for one in own if not one.masked]
+    return {
+        "scored": len(scored),
+        "passed": sum(one.success for one in scored),
+        "reward": sum(one.reward or 0.0 for one in scored) / len(scored) if scored else None,
+        "tokens": tokens_of(own),
+        "error": run.result.get("errors", {}).get(str(side), ""),
+    }
+
+
 # What is kept of it
 
 

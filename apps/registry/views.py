@@ -12,6 +12,7 @@ from django.utils.text import slugify
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.http import progress
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.registry import managed, registering, servers, trained_elsewhere
@@ -80,10 +81,9 @@ def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     """The fragment that asks for itself while a probe is under way; then the page is loaded again."""
     server = get_object_or_404(Server, project=project, name=name)
     context = {"server": server} | _probe(server)
-    response = render(request, "registry/_probe.html", context)
-    if context["probe"] is None or not context["probe"].is_active:
-        response["HX-Refresh"] = "true"
-    return response
+    return progress(
+        request, "registry/_probe.html", context, runs=context["probe"] is not None and context["probe"].is_active
+    )
 
 
 @project_view()

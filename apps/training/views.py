@@ -10,6 +10,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core import jobs
 from apps.core.access import project_view
+from apps.core.http import progress
 from apps.core.models import JobLog, JobState, Project, Role
 from apps.core.paging import page_of
 from apps.evals.holdout.view_log import record_refusal
@@ -106,10 +107,7 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that a running run's page asks for; when it has ended the whole page is loaded again."""
     run = get_object_or_404(_runs(project), pk=pk)
-    response = render(request, "training/_status.html", live(run))
-    if not run.is_active:
-        response["HX-Refresh"] = "true"
-    return response
+    return progress(request, "training/_status.html", live(run), runs=run.is_active)
 
 
 def live(run: TrainingRun) -> dict:

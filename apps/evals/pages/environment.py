@@ -13,11 +13,6 @@ from apps.environments.views import made_by
 from apps.evals.models import EvalSet
 
 
-def facts_of(eval_set: EvalSet) -> dict:
-    """What an environment keeps of the set that it was made for."""
-    return {"name": str(eval_set), "digest": eval_set.digest, "tasks": eval_set.tasks.count()}
-
-
 @project_view(Role.MEMBER)
 def for_set(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
@@ -25,7 +20,7 @@ def for_set(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         messages.error(request, "Freeze the set first: an environment needs tasks that cannot change.")
         return redirect("evals:detail", project.slug, eval_set.pk)
     form = EnvironmentForm(project, request.POST or None, initial={"slug": eval_set.slug})
-    dataset = facts_of(eval_set)
+    dataset = eval_set.as_dataset
     made = made_by(form, by=request.user, dataset=dataset) if request.method == "POST" and form.is_valid() else None
     if made is not None:
         return redirect("environments:detail", project.slug, made.pk)

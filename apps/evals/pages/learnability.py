@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from uuid import UUID
@@ -22,33 +22,12 @@ from apps.core.paging import page_of
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.learnability.signal import Learnability, TaskView, signal_chance
+from apps.evals.learnability.table import KINDS, SORTS, Row, is_kind, ordered, rows_of
 from apps.evals.models import EvalRun, Sample
 from apps.evals.stats import Estimate, pass_at_k
 
 GROUP_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MOST_BINS = 16
-KINDS = {"mixed": "Mixed", "all_pass": "All pass", "all_fail": "All fail", "flat": "No spread"}
-
-
-@dataclass(frozen=True)
-class Row:
-    """A task of the table. `signal`: the chance that a group of it has both outcomes; `why`: why it is not picked."""
-
-    view: TaskView
-    key: str
-    signal: float
-    picked: bool = False
-    why: str = ""
-
-
-SORTS: dict[str, Callable[[Row], object]] = {
-    "task": lambda row: row.key,
-    "rate": lambda row: row.view.rate,
-    "reward": lambda row: row.view.mean_reward,
-    "spread": lambda row: row.view.spread,
-    "signal": lambda row: row.signal,
-    "group": lambda row: row.view.group,
-}
 
 
 @dataclass(frozen=True)
@@ -89,33 +68,6 @@ def learnability(request: HttpRequest, project: Project, pk: str) -> HttpRespons
         | _summary(learning.found, rows)
         | _samples(run, options.task),
     )  # fmt: skip
-
-
-def rows_of(learning: RunLearnability, per_group: int | None) -> list[Row]:
-    """Every task with a scored sample, and what the pick says of it."""
-    made = None if learning.why_not() else learning.pick(per_group)
-    chosen, left_out = (set(made.chosen), made.left_out) if made else (set(), {})
-    size = learning.group_size
-    return [
-        Row(
-            view=item,
-            key=learning.names[item.task][0],
-            signal=signal_chance(item.passed, item.n, size),
-            picked=item.task in chosen,
-            why=left_out.get(item.task, ""),
-        )
-        for item in learning.found.tasks
-    ]
-
-
-def is_kind(row: Row, kind: str) -> bool:
-    return not kind or (not row.view.has_signal if kind == "flat" else row.view.kind == kind)
-
-
-def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
-    """By one column, downwards with a dash before its name; what is equal there goes by key."""
-    by_key = sorted(rows, key=lambda row: row.key)
-    return sorted(by_key, key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))  # type: ignore[arg-type]
 
 
 def _summary(found: Learnability, rows: Sequence[Row]) -> dict:

@@ -10,6 +10,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
 from apps.evals.actions import EvalSetError
@@ -76,10 +77,12 @@ def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that asks for itself; once the job has ended, the whole page is loaded again."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     context = _job(eval_set)
-    response = render(request, "evals/_meaning_job.html", {"eval_set": eval_set} | context)
-    if context["run"] is None or not context["run"].is_active:
-        response["HX-Refresh"] = "true"
-    return response
+    return progress(
+        request,
+        "evals/_meaning_job.html",
+        {"eval_set": eval_set} | context,
+        runs=context["run"] is not None and context["run"].is_active,
+    )
 
 
 @require_POST

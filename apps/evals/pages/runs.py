@@ -19,6 +19,7 @@ from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.charts import intervals
 from apps.core.forms import whole
+from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.timeouts import TooLong, patience
 from apps.evals import traces
@@ -140,10 +141,7 @@ def row_url(row: EvalRun) -> str:
 def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that a running evaluation's page asks for; when the run has ended the whole page is loaded again."""
     row = get_object_or_404(runs_of(project), pk=pk)
-    response = render(request, "evals/_status.html", live(row))
-    if not row.is_active:
-        response["HX-Refresh"] = "true"
-    return response
+    return progress(request, "evals/_status.html", live(row), runs=row.is_active)
 
 
 def live(row: EvalRun) -> dict:

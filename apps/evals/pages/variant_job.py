@@ -7,11 +7,12 @@ from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.http import progress
 from apps.core.models import JobState, Project, Role
 from apps.evals import actions
 from apps.evals.forms import ModelVariantsForm
@@ -61,10 +62,12 @@ def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that asks for itself; once the job has ended, the page comes anew."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     context = shown(eval_set)
-    response = render(request, "evals/_variant_job.html", {"eval_set": eval_set} | context)
-    if context["job"] is None or not context["job"].is_active:
-        response["HX-Refresh"] = "true"
-    return response
+    return progress(
+        request,
+        "evals/_variant_job.html",
+        {"eval_set": eval_set} | context,
+        runs=context["job"] is not None and context["job"].is_active,
+    )
 
 
 def form_for(request: HttpRequest, project: Project, data: Any = None) -> ModelVariantsForm:

@@ -10,6 +10,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.http import progress
 from apps.core.models import Project, Role
 from apps.evals.models import EvalRun, LatencyMeasurement, Split
 from apps.promotion import preparation
@@ -49,10 +50,7 @@ def pair(request: HttpRequest, project: Project, baseline: str, candidate: str) 
 def pair_parts(request: HttpRequest, project: Project, baseline: str, candidate: str) -> HttpResponse:
     """The fragment that is asked for while something runs; then the whole page is loaded again."""
     context = live(*pair_of(project, baseline, candidate))
-    response = render(request, "promotion/_parts.html", context)
-    if not context["running"]:
-        response["HX-Refresh"] = "true"
-    return response
+    return progress(request, "promotion/_parts.html", context, runs=context["running"])
 
 
 def live(before: EvalRun, after: EvalRun) -> dict:

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST
 from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.forms import whole
+from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
 from apps.evals.actions import EvalSetError
@@ -139,10 +140,7 @@ def show(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 def status(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """The fragment that the page of a running playground asks for."""
     run = _run(request, project, pk)
-    response = render(request, "prompts/_answers.html", _live(run))
-    if not run.is_active:
-        response["HX-Refresh"] = "true"
-    return response
+    return progress(request, "prompts/_answers.html", _live(run), runs=run.is_active)
 
 
 def _run(request: HttpRequest, project: Project, pk: UUID) -> Playground:
@@ -158,9 +156,9 @@ def _live(run: Playground) -> dict[str, Any]:
     cells: dict[tuple[str, int], list[PlaygroundAnswer]] = defaultdict(list)
     for answer in answers:
         cells[answer.case, answer.side].append(answer)
-    sides = run.spec["sides"]
     heads = [
-        _head(number, side, [one for one in answers if one.side == number], run) for number, side in enumerate(sides)
+        _head(run, number, side) | actions.sums_of(run, number, answers)
+        for number, side in enumerate(run.spec["sides"])
     ]
     rows = [
         {
@@ -173,16 +171,10 @@ def _live(run: Playground) -> dict[str, Any]:
     return {"run": run, "heads": heads, "rows": rows, "logs": JobLog.objects.filter(job=run.pk).order_by("-pk")[:20]}
 
 
-def _head(number: int, side: dict[str, Any], answers: list[PlaygroundAnswer], run: Playground) -> dict[str, Any]:
-    scored = [one for one in answers if not one.masked]
+def _head(run: Playground, number: int, side: dict[str, Any]) -> dict[str, Any]:
     return side | {
         "number": number,
         "lines": as_lines(side["prompt"]),
-        "n": len(scored),
-        "passed": sum(one.success for one in scored),
-        "reward": sum(one.reward or 0.0 for one in scored) / len(scored) if scored else None,
-        "tokens": actions.tokens_of(answers),
-        "error": run.result.get("errors", {}).get(str(number), ""),
         "suggested": side["name"].partition(" ")[0].rpartition("-v")[0] or "prompt",
         "is_new": bool(side["prompt"]) and (bool(side["changes"]) or run.trajectory_id is not None),
     }

@@ -11,6 +11,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.http import progress
 from apps.core.jobs import cancel
 from apps.core.models import Project, Role
 from apps.environments.models import Verifier
@@ -113,10 +114,7 @@ def by_use(report: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str,
 @project_view()
 def probe_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(ProbeRun, project=project, pk=pk)
-    response = render(request, "reviews/_probe_status.html", {"run": run})
-    if not run.is_active:
-        response["HX-Refresh"] = "true"
-    return response
+    return progress(request, "reviews/_probe_status.html", {"run": run}, runs=run.is_active)
 
 
 @require_POST

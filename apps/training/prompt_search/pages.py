@@ -14,6 +14,7 @@ from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.charts import lines
 from apps.core.diffing import changed_lines
+from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
 from apps.evals.actions import HoldoutLeak
@@ -96,10 +97,7 @@ def settings_in_words(config: dict[str, Any]) -> list[tuple[str, Any]]:
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that a running search's page asks for; when it has ended the whole page is loaded again."""
     search = get_object_or_404(_searches(project), pk=pk)
-    response = render(request, "training/prompt_search/_status.html", live(request, search))
-    if not search.is_active:
-        response["HX-Refresh"] = "true"
-    return response
+    return progress(request, "training/prompt_search/_status.html", live(request, search), runs=search.is_active)
 
 
 def live(request: HttpRequest, search: PromptSearch) -> dict[str, Any]:
