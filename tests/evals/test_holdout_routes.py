@@ -22,6 +22,7 @@ from apps.evals.models import HoldoutView, MeaningCheck, Split, Task
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure, JudgeVerdict, Reclassification, ReclassificationChange
 from apps.registry.actions import register_agent
+from apps.reviews import agreement
 from apps.reviews.models import Judgement, Rescore
 from apps.trajectories.actions import redaction
 from tests.factories import admin_of, key_headers, make_failed, make_member, make_trajectory
@@ -53,6 +54,9 @@ def scene(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     by = admin_of(project)
     project.redaction_rules.update(enabled=False)  # the world's rules would rewrite the rows that come now
     monkeypatch.setattr(redaction, "_kept", {})
+    monkeypatch.setattr(
+        agreement, "is_held_out", lambda key: False
+    )  # labels kept from editors: by chance all of the few
     run = project.trajectories.get(failure__pk=world["pks"]["failures:case"])
     like = make_failed(
         project, request="Close ticket 77 of the ferns.", expected={"tool": "tickets.close", "args": {"id": 77}}
