@@ -13,7 +13,7 @@ from workers.lib.probes import Cheat, Options, Report, attack
 from workers.lib.probes.cases import called, case_of, said
 from workers.lib.probes.judging import Standard, slope
 from workers.lib.probes.truth import merit, surely_wrong
-from workers.lib.probes.types import locking
+from workers.lib.probes.types import ProbeResult, locking
 from workers.lib.verifiers import Score
 
 TASKS = [
@@ -161,6 +161,32 @@ def test_the_search_is_the_same_each_time_and_keeps_to_its_budget() -> None:
 def test_without_scores_there_is_no_search_and_the_report_says_so() -> None:
     row = next(row for row in attack(paying(lambda text: 0), TASKS, options=LIST_ONLY).probes if row.name == "search")
     assert (row.status, row.why) == ("not_applicable", "no scores were allowed for it")
+
+
+def search_of(score: Any, tasks: list[dict], scores: int) -> tuple[ProbeResult, int]:
+    """The report's row of the search, and how often the verifier was called for it."""
+    calls = 0
+
+    def counting(task: dict, messages: list[dict]) -> Score:
+        nonlocal calls
+        calls += 1
+        return score(task, messages)
+
+    attack(counting, tasks, options=LIST_ONLY)
+    listed, calls = calls, 0
+    rows = attack(counting, tasks, options=structs.replace(LIST_ONLY, search_scores=scores)).probes
+    return next(row for row in rows if row.name == "search"), calls - listed
+
+
+def test_the_report_counts_what_the_search_really_scored() -> None:
+    row, scored = search_of(paying(lambda text: 0), TASKS, 40)
+    assert (row.status, row.n) == ("passed", scored) and 0 < scored <= 40
+
+
+def test_a_search_that_can_try_nothing_has_not_passed() -> None:
+    unknown = [{key: value for key, value in task.items() if key != "expected"} for task in TASKS]
+    row, scored = search_of(lambda task, messages: Score(reward=0.0, success=False), unknown, 40)
+    assert (row.status, row.n, scored) == ("not_applicable", 0, 0) and row.why == "no task tells what is surely wrong"
 
 
 MAIL = {"tool": "mail.send", "args": {"to": "Nina", "n": 2}}

@@ -177,9 +177,11 @@ def _measure(name: str, about: str, why: str, n: int, failed: int) -> ProbeResul
     return ProbeResult(name, "measure", about, status, n=n, findings=failed, why="" if failed else why)
 
 
-def search_row(ground: Ground, findings: list[Finding]) -> ProbeResult:
-    about, scores = "mutation and recombination of outputs, climbing the reward", ground.rules.search_scores
-    why = "" if scores else "no scores were allowed for it"
+def search_row(ground: Ground, findings: list[Finding], scored: int) -> ProbeResult:
+    """`scored`: how many outputs the search tried. None means that it could not begin, which is no pass."""
+    about = "mutation and recombination of outputs, climbing the reward"
+    none = "no scores were allowed for it" if not ground.rules.search_scores else "no task tells what is surely wrong"
+    why = "" if scored else none
     found = sum(item.probe == "search" for item in findings)
     status: Any = "failed" if found else "not_applicable" if why else "passed"
-    return ProbeResult("search", "search", about, status, n=scores, findings=found, why=why)
+    return ProbeResult("search", "search", about, status, n=scored, findings=found, why=why)

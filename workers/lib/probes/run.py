@@ -55,8 +55,8 @@ def attack(
     repeats = _repeated(score, context, outcomes)
     ground = _ground(score, context, outcomes, repeats)
     findings = _judged(ground, outcomes)
-    searched = search(ground, outcomes, cheat) if rules.search_scores else []
-    found = _report(ground, outcomes, repeats, [*findings, *searched], right, len(tried))
+    searched, scores = search(ground, outcomes, cheat) if rules.search_scores else ([], 0)
+    found = _report(ground, outcomes, repeats, [*findings, *searched], right, len(tried), scores)
     if cheat and cheat.problem:
         found.notes.append(f"The model that is told to cheat: {cheat.problem}")
     return found
@@ -180,8 +180,9 @@ def _repeated(score: Scorer, context: Context, outcomes: list[Outcome]) -> Repea
 
 
 def _report(
-    ground: Ground, outcomes: list[Outcome], repeats: Repeats, found: list[Finding], right: Counter[str], made: int
-) -> Report:
+    ground: Ground, outcomes: list[Outcome], repeats: Repeats, found: list[Finding], right: Counter[str], made: int,
+    searched: int,
+) -> Report:  # fmt: skip
     context, rules = ground.context, ground.rules
     spans = [standard.span for standard in ground.standards.values() if standard.span]
     measured = {
@@ -193,7 +194,7 @@ def _report(
     rows = report.rows(context, outcomes, right, findings) + report.measures(context, measured, repeats.n)
     kept = report.kept(findings, rules.shown_per_probe)
     return Report(
-        probes=[*rows, report.search_row(ground, findings)],
+        probes=[*rows, report.search_row(ground, findings, searched)],
         failed=kept,
         masked=dict(Counter(item.reason for item in outcomes if item.masked).most_common(20)),
         repeated=repeats.n,

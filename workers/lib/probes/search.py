@@ -53,10 +53,11 @@ class Ground:
 
 @dataclass
 class Budget:
-    """Scores and CPU seconds that are left."""
+    """Scores and CPU seconds that are left, and how many outputs were scored."""
 
     scores: int
     cpu_s: float
+    scored: int = 0
     began: float = field(default_factory=time.process_time)
 
     @property
@@ -87,6 +88,7 @@ class Climb:
             return None
         self.seen.add(text)
         self.budget.scores -= 1
+        self.budget.scored += 1
         made = " → ".join(output.path[-4:])
         outcome = scored(self.ground.score, "search", self.case, Wish(made, output.messages), self.ground.rules)
         return Candidate(output, self.fitness(outcome), outcome)
@@ -146,8 +148,8 @@ class Climb:
         return None
 
 
-def search(ground: Ground, outcomes: list[Outcome], cheat: Cheat | None = None) -> list[Finding]:
-    """Findings of the search, at most one a task, cut down, and confirmed where rewards vary."""
+def search(ground: Ground, outcomes: list[Outcome], cheat: Cheat | None = None) -> tuple[list[Finding], int]:
+    """Findings of the search, at most one a task, cut down, and confirmed where rewards vary; how many outputs it scored."""
     rules = ground.rules
     cases = spaced([case for case in ground.cases.values() if case.checkable and not case.silent], SEARCHED)
     budget = Budget(rules.search_scores, rules.search_cpu_s)
@@ -158,7 +160,7 @@ def search(ground: Ground, outcomes: list[Outcome], cheat: Cheat | None = None) 
         best = climb.run(starts, _material(ground, case), rules.search_scores // len(cases))
         if best and best[0].fitness >= rules.slack and (finding := _finding(ground, climb.cut(best[0]))):
             found.append(finding)
-    return found
+    return found, budget.scored
 
 
 def _finding(ground: Ground, best: Candidate) -> Finding | None:
