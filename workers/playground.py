@@ -1,14 +1,16 @@
 """A few versions answer the same few requests, side by side. `python -m workers.playground spec.json` (docs/jobs.md).
 
 Versions on servers answer at the same time; those of this process one after the other, each model loaded once. What goes wrong with
-one version (its server is down, its money is used up) ends that side alone.
+one version (its server is down, its money is used up) ends that side alone. What is being written is told a few times a second.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from msgspec.json import encode
@@ -18,11 +20,16 @@ from workers.lib.environments import load
 from workers.lib.errors import JobError, sentence
 from workers.lib.events import Emitter
 from workers.lib.policies import EnginePolicy, Policy
-from workers.lib.program import Stop, StopFlag, run_main
+from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, stream
 from workers.lib.specs import InProcess, Playground, Side
+from workers.lib.streamed import Written
 from workers.lib.verifiers import masked
 from workers.ml.policies import episodes_at_once, open_policy
+
+SHOWN_EVERY_S = 0.2
+MOST_SHOWN, MOST_ARGUMENTS, MOST_CALLS = 4_000, 1_000, 8  # of what is being written, the end
+HEEDED_EVERY_S = 0.2
 
 
 class Stage:
@@ -33,9 +40,31 @@ class Stage:
         self.total, self.ended = len(spec.sides) * len(spec.tasks) * spec.samples_per_task, 0
         self.errors: dict[str, str] = {}
         self.answered = False
+        self.writing: dict[tuple[int, int], Callable[[], Written]] = {}
+        self.due: asyncio.TimerHandle | None = None
+
+    def watch(self, side: int, key: int, read: Callable[[], Written]) -> None:
+        """What an answer is by now; told together with that of the others, soon."""
+        self.writing[side, key] = read
+        if self.due is None:
+            self.due = asyncio.get_running_loop().call_later(SHOWN_EVERY_S, self.show)
+
+    def show(self) -> None:
+        if self.due is not None:
+            self.due.cancel()
+        now, self.writing, self.due = self.writing, {}, None
+        for (side, key), read in now.items():
+            task, index = divmod(key, self.spec.samples_per_task)
+            found = read().apart()
+            calls = Written(calls=found.calls[-MOST_CALLS:]).changed(lambda text: text[-MOST_ARGUMENTS:]).calls
+            self.events.emit(
+                "partial", side=side, task_id=self.spec.tasks[task]["id"], index=index, calls=calls,
+                text=found.text[-MOST_SHOWN:], thought=found.thought[-MOST_SHOWN:],
+            )  # fmt: skip
 
     def tell(self, side: int, task: int, index: int, done: Finished) -> None:
         """Emits one answer; without a right answer to compare with, it has no score."""
+        self.show()
         score = done.score
         if reason := self.spec.tasks[task].get("unscored"):
             score = masked(reason)
@@ -54,7 +83,6 @@ class Stage:
             stop_reason=done.stop_reason,
         )
         self.events.progress(self.ended, self.total, f"{self.ended} of {self.total} answers")
-        self.stop.check()
 
     def failed(self, side: int, error: Exception) -> None:
         self.errors[str(side)] = sentence(error)[:500]
@@ -76,8 +104,13 @@ async def _play_all(stage: Stage) -> None:
     here = [(number, side) for number, side in numbered if isinstance(side.engine, InProcess)]
     jobs = [_on_server(stage, number, side) for number, side in numbered if not isinstance(side.engine, InProcess)]
     tasks = [asyncio.create_task(job) for job in [*jobs, _in_process(stage, here)]]
+    waiting = set(tasks)
     try:
-        await asyncio.gather(*tasks)
+        while waiting:
+            stage.stop.check()
+            ended, waiting = await asyncio.wait(waiting, timeout=HEEDED_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
     finally:
         for task in tasks:
             task.cancel()
@@ -86,7 +119,10 @@ async def _play_all(stage: Stage) -> None:
 
 async def _on_server(stage: Stage, number: int, side: Side) -> None:
     try:
-        policy = await asyncio.to_thread(open_policy, side.engine, side.model, sampling_of(side.environment.harness))
+        policy = await asyncio.to_thread(
+            open_policy, side.engine, side.model, sampling_of(side.environment.harness),
+            watch=partial(stage.watch, number),
+        )  # fmt: skip
     except Exception as error:
         stage.failed(number, error)
         return
@@ -113,7 +149,7 @@ async def _in_process(stage: Stage, sides: list[tuple[int, Side]]) -> None:
             continue
         await opened.aclose()  # its engine stays loaded
         for number, side in group:
-            policy = EnginePolicy(opened.engine, sampling_of(side.environment.harness))
+            policy = EnginePolicy(opened.engine, sampling_of(side.environment.harness), partial(stage.watch, number))
             try:
                 await _play(stage, number, side, policy)
             finally:
@@ -121,7 +157,7 @@ async def _in_process(stage: Stage, sides: list[tuple[int, Side]]) -> None:
 
 
 async def _play(stage: Stage, number: int, side: Side, policy: Policy) -> None:
-    """All answers of one version. Raises Stop."""
+    """All answers of one version."""
     spec = stage.spec
     try:
         environment = load(side.environment)
@@ -132,8 +168,6 @@ async def _play(stage: Stage, number: int, side: Side, policy: Policy) -> None:
         async with contextlib.aclosing(episodes):
             async for task, index, done in episodes:
                 stage.tell(number, task, index, done)
-    except Stop:
-        raise
     except Exception as error:
         stage.failed(number, error)
 

@@ -39,6 +39,7 @@ class ChildProcess(Generic[J]):
     ended: Callable[[J], None] = _nothing  # in the transaction that ends the job, however it ends
     python: Callable[[], str] = lambda: sys.executable
     time_limit_s: float | None = None  # of one attempt; then it is asked to stop
+    flush_every_s: float = 1.0  # how often what comes is stored
     if_lost: str = ""  # a sentence for the person whose job died too often
 
 

@@ -30,7 +30,7 @@ from flywheel.outages import is_transient
 
 log = logging.getLogger(__name__)
 
-FLUSH_EVERY_S = 1.0
+FLUSH_EVERY_S = 1.0  # where nothing came: a cancel is heard then
 FLUSH_EVENTS = 500
 
 
@@ -138,7 +138,7 @@ def run_child(job: Job, kind: ChildProcess) -> None:
     spec_path, stderr_path = folder / f"spec-{job.attempt}.json", folder / f"stderr-{job.attempt}.log"
     child = children.start(command(job), spec_path, spec, stderr_path)
     try:
-        follow(job, child, kind.time_limit_s)
+        follow(job, child, kind)
     except BaseException:
         child.signal(signal.SIGKILL)
         child.close()
@@ -151,18 +151,19 @@ def run_child(job: Job, kind: ChildProcess) -> None:
         patiently(lambda: end_badly(job, child, status))
 
 
-def follow(job: Job, child: Child, time_limit_s: float | None) -> None:
+def follow(job: Job, child: Child, kind: ChildProcess) -> None:
     """Stores events in batches until the child closes its pipe; passes on a cancel."""
     pending: list[dict] = []
     started = flushed_at = time.monotonic()
     ended = False
     while not ended:
-        events, ended = child.read(timeout=FLUSH_EVERY_S)
+        every = kind.flush_every_s if pending else FLUSH_EVERY_S
+        events, ended = child.read(timeout=max(0.0, flushed_at + every - time.monotonic()))
         pending += events
-        now = time.monotonic()
-        if ended or len(pending) >= FLUSH_EVENTS or now - flushed_at >= FLUSH_EVERY_S:
+        every, now = kind.flush_every_s if pending else FLUSH_EVERY_S, time.monotonic()
+        if ended or len(pending) >= FLUSH_EVENTS or now - flushed_at >= every:
             cancelled = patiently(lambda batch=pending: store(job, batch))
-            if cancelled or (time_limit_s and now - started > time_limit_s):
+            if cancelled or (kind.time_limit_s and now - started > kind.time_limit_s):
                 child.ask_to_stop()
             pending, flushed_at = [], now
 

@@ -6,12 +6,14 @@ from typing import Any
 
 from apps.core.kinds import ChildProcess, register
 from apps.evals.jobs import sample_fields
-from apps.prompts.models import Playground, PlaygroundAnswer
+from apps.prompts.models import CUT, Playground, PlaygroundAnswer, place_of
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelVersion
 
 BATCH = 16
 LONGEST_S = 1800.0
+FLUSH_EVERY_S = 0.3
+PARTS = ("side", "index", "text", "thought", "calls", "seq")
 
 
 def child_spec(run: Playground) -> dict[str, Any]:
@@ -34,6 +36,7 @@ def child_spec(run: Playground) -> dict[str, Any]:
 
 
 def store_events(run: Playground, events: list[dict]) -> None:
+    """Answers become rows. What is being written stands in the job's own row, once a flush: `result["partial"]`."""
     PlaygroundAnswer.objects.bulk_create(
         [
             PlaygroundAnswer(
@@ -44,11 +47,23 @@ def store_events(run: Playground, events: list[dict]) -> None:
         ],
         ignore_conflicts=True,
     )
+    if not any(event["type"] in ("sample", "partial") for event in events):
+        return
+    partial = dict(run.result.get("partial", {}))
+    for event in events:
+        if event["type"] == "partial":
+            part = {name: event[name] for name in PARTS} | {"case": event["task_id"], "attempt": run.attempt}
+            partial[place_of(part["side"], part["case"], part["index"])] = part
+        elif event["type"] == "sample" and event["stop_reason"] not in CUT:
+            partial.pop(place_of(event["side"], event["task_id"], event["index"]), None)
+    run.result = run.result | {"partial": partial}
+    Playground.objects.filter(pk=run.pk).update(result=run.result)
 
 
 def complete(run: Playground, result: dict) -> dict:
-    """What went wrong with single versions."""
-    return {"errors": result.get("errors") or {}}
+    """What went wrong with single versions, and what of their answers was written by then."""
+    partial = run.result.get("partial")
+    return {"errors": result.get("errors") or {}} | ({"partial": partial} if partial else {})
 
 
 register(
@@ -60,5 +75,6 @@ register(
         store_events=store_events,
         complete=complete,
         time_limit_s=LONGEST_S,
+        flush_every_s=FLUSH_EVERY_S,
     ),
 )

@@ -13,12 +13,21 @@ from apps.trajectories.models import Trajectory
 
 class Playground(Job):
     """`spec` holds what is asked and of whom: `sides` [{version, name, prompt, engine}], `cases` [{id, key, messages, …}] as
-    they were when it was started. `step` is the message of the trajectory at which it is replayed."""
+    they were when it was started. `step` is the message of the trajectory at which it is replayed. `result` is {errors: {side:
+    sentence}, partial: {place: what has been written of an answer that is not whole}}."""
 
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="playgrounds")
     trajectory = models.ForeignKey(Trajectory, models.SET_NULL, null=True, related_name="playgrounds")
     step = models.PositiveIntegerField(null=True)
     samples_per_task = models.PositiveSmallIntegerField(default=1)
+
+
+# Stop reasons of an answer that is not whole: what was written of it is kept.
+CUT = ("policy error", "time", "size")
+
+
+def place_of(side: int, case: str, index: int) -> str:
+    return f"{side}/{case}/{index}"
 
 
 class PlaygroundAnswer(SampleFields):

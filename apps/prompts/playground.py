@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from apps.core import jobs
-from apps.core.models import Project
+from apps.core.models import JobState, Project
 from apps.environments.models import Environment
 from apps.evals import actions, from_failures
 from apps.evals.actions import EvalSetError, HoldoutLeak, TasksMade
@@ -19,7 +19,7 @@ from apps.evals.canonical import canonical_hash
 from apps.evals.formats.verifiers_package import RECORDED
 from apps.evals.holdout import groups, leaks
 from apps.evals.models import EvalSet, Origin, Split, Task
-from apps.prompts.models import Playground, PlaygroundAnswer
+from apps.prompts.models import CUT, Playground, PlaygroundAnswer, place_of
 from apps.registry import engines
 from apps.registry.actions import ModelError, register_prompt
 from apps.registry.models import ModelKind, ModelVersion
@@ -195,6 +195,18 @@ def asked_tasks(run: Playground) -> QuerySet[Task]:
 
 
 # What came of it
+
+
+def partial_answers(run: Playground, answers: Sequence[PlaygroundAnswer]) -> list[dict[str, Any]]:
+    """{side, case, index, text, thought, calls, seq, attempt, is_live} of what is being written (`is_live`), or was when it was cut."""
+    ends = {place_of(one.side, one.case, one.index): one for one in answers}
+    found = []
+    for place, part in run.result.get("partial", {}).items():
+        end = ends.get(place)
+        if end is None or end.stop_reason in CUT:
+            is_live = end is None and run.state == JobState.RUNNING and part["attempt"] == run.attempt
+            found.append(part | {"is_live": is_live})
+    return found
 
 
 def tokens_of(answers: Sequence[PlaygroundAnswer]) -> int | None:

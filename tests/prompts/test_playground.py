@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from django.db import connections
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
-from apps.core import runner
-from apps.core.models import JobState, Project
+from apps.core import child as children
+from apps.core import jobs, runner
+from apps.core.models import HEARTBEAT_STALE_AFTER, JobState, Project
 from apps.environments.actions import save_environment
 from apps.environments.models import Environment
 from apps.evals import actions as evals
@@ -34,11 +40,13 @@ from tests.factories import (
     make_project,
     make_server,
 )
-from tests.registry.model_server import chat, models, serving
+from tests.flywheel.machine import eventually
+from tests.registry.model_server import END, Cut, begun, chat, chunk, ended, event, models, serving
 from tests.workers.test_responses_api import response, text
 
 GOOD = "Close tickets at once."
 ASKED = ("POST", "/v1/chat/completions")
+PATIENCE_S = 300.0
 SYSTEM = {"role": "system", "content": "You are the desk."}
 
 
@@ -172,6 +180,179 @@ def test_where_no_version_answers_it_fails_with_the_reason(live: World) -> None:
     runner.run(run)
     run.refresh_from_db()
     assert run.state == JobState.FAILED and "HTTP 401" in run.error
+
+
+# While it is written
+
+
+class Held:
+    """A script that streams: the words of `first`, then, once the test lets it `go_on`, the rest. Asked for `broken`: see `broken`."""
+
+    def __init__(self, first: str, *rest: bytes) -> None:
+        self.first, self.rest, self.go_on, self.asked = first, rest, threading.Event(), 0
+
+    def __call__(self, body: dict) -> Iterator[bytes]:
+        assert body["stream"] is True
+        self.asked += 1
+        yield from begun(*self.first)
+        assert self.go_on.wait(PATIENCE_S)
+        yield from self.rest or [chunk({"content": body["messages"][-1]["content"]}), *ended()]
+
+
+@contextmanager
+def streaming(script: Any) -> Iterator[World]:
+    with serving({("GET", "/v1/models"): models("m", "broken"), ASKED: script}) as server:
+        yield World(server.base)
+
+
+@pytest.fixture
+def private(transactional_db: None, settings: Any, data_dir: Any) -> None:
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+
+
+@contextmanager
+def working(run: Playground) -> Iterator[None]:
+    """A worker has the job meanwhile."""
+
+    def work() -> None:
+        runner.run(run)
+        connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def status_of(world: World, run: Playground, seen: str = "") -> str:
+    return world.client.get(world.url("playground_status", run.pk), {"seen": seen}).content.decode()
+
+
+def until(world: World, run: Playground, words: str) -> str:
+    return eventually(lambda: page if words in (page := status_of(world, run)) else "")
+
+
+def test_what_is_written_is_on_the_page_before_the_answer_and_then_its_score(private: None) -> None:
+    call = {"index": 0, "id": "c1", "function": {"name": "tickets.close", "arguments": '{"id": '}}
+    script = Held("", chunk({"tool_calls": [call]}), chunk({"content": "<i>Done"}), *ended())
+    script.first = "<b>Thin"
+    with streaming(script) as world:
+        one = list(world.set.tasks.filter(split=Split.TRAIN))[:1]
+        run = world.start(tasks=one)
+        with working(run):
+            page = until(world, run, "&lt;b&gt;Thin")
+            assert 'aria-busy="true"' in page and "writing" in page and "reward" not in page and "<b>Thin" not in page
+            assert not run.answers.exists()
+            script.go_on.set()
+        whole = status_of(world, run)
+        answer = run.answers.get()
+        assert answer.output == "<b>Thin<i>Done" and "reward" in whole and 'aria-busy="true"' not in whole
+        run.refresh_from_db()
+        assert run.state == JobState.SUCCEEDED and not run.result.get("partial")
+
+
+def test_a_page_is_sent_only_what_is_new_to_it(world: World) -> None:
+    run = world.start(Side(world.model), Side(world.model))
+    assert run.claim("test")
+    case = run.spec["cases"][0]["id"]
+    parts = {"type": "partial", "task_id": case, "index": 0, "thought": "", "calls": []}
+    runner.store(run, [parts | {"seq": 1, "side": 0, "text": "First"}])
+    page = status_of(world, run)
+    [seen] = re.findall(r'name="seen" value="([\d.]+)"', page)
+    assert "First" in page and page.count('id="cell-') == 6 and 'id="side-0"' in page
+    runner.store(run, [parts | {"seq": 2, "side": 1, "text": "Second"}])
+    news = status_of(world, run, seen)
+    assert re.findall(r'id="(cell-[\d-]+)"', news) == ["cell-1-1"] and "Second" in news and "First" not in news
+    [seen] = re.findall(r'name="seen" value="([\d.]+)"', news)
+    nothing = status_of(world, run, seen)
+    assert 'id="cell-' not in nothing and 'id="progress"' in nothing
+    for odd in ("x", "1.2", "1.2.x", "-1.0.0"):
+        assert 'id="cell-' in status_of(world, run, odd)
+
+
+def test_reasoning_stands_apart_from_the_answer(world: World) -> None:
+    run = world.start()
+    assert run.claim("test")
+    event = {"type": "partial", "seq": 1, "side": 0, "task_id": run.spec["cases"][0]["id"], "index": 0}
+    call = {"name": "tickets.close", "arguments": '{"id'}
+    runner.store(run, [event | {"text": "", "thought": "Which <one>?", "calls": [call]}])
+    page = status_of(world, run)
+    assert "Which &lt;one&gt;?" in page and "<b>tickets.close</b>" in page and "{&quot;id" in page
+
+
+def test_a_stream_that_is_cut_leaves_what_came_marked_as_partial(private: None) -> None:
+    def cuts() -> Iterator[bytes]:
+        yield from begun("Half an ans")
+        raise Cut
+
+    sent = iter([cuts(), (200, {"error": {"message": "I have forgotten it."}})])
+    with streaming(lambda body: next(sent)) as world:
+        run = world.start(tasks=list(world.set.tasks.filter(split=Split.TRAIN))[:1])
+        runner.run(run)
+        page = status_of(world, run)
+        answer = run.answers.get()
+        assert answer.masked and "I have forgotten it." in answer.mask_reason and not answer.output
+        assert "Half an ans" in page and ">partial</span>" in page and "not scored" in page
+        assert 'aria-busy="true"' not in page
+
+
+def test_an_error_within_the_stream_is_the_reason_beside_what_came(private: None) -> None:
+    broken = event({"error": {"message": "EngineCore died", "type": "InternalServerError", "code": 500}})
+    with streaming(lambda body: iter([*begun("Half"), broken, END])) as world:
+        run = finished(world.start(tasks=list(world.set.tasks.filter(split=Split.TRAIN))[:1]))
+        page = status_of(world, run)
+        assert "answered with an error: EngineCore died" in page and ">Half</pre>" in page and ">partial</span>" in page
+
+
+def test_a_killed_process_leaves_its_partial_text_and_is_followed_by_another(
+    private: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, started = Held("Half"), list[children.Child]()
+    start = children.start
+    monkeypatch.setattr(children, "start", lambda *given: started.append(start(*given)) or started[-1])
+    with streaming(script) as world:
+        run = world.start(tasks=list(world.set.tasks.filter(split=Split.TRAIN))[:1])
+        with working(run):
+            until(world, run, "Half")
+            started[0].signal(signal.SIGKILL)
+        run.refresh_from_db()
+        assert run.state == JobState.QUEUED and run.attempt == 1
+        page = status_of(world, run)
+        assert ">Half</pre>" in page and ">partial</span>" in page and 'aria-busy="true"' not in page
+        script.go_on.set()
+        finished(run)
+        assert run.attempt == 2 and script.asked == 2
+        assert ">partial</span>" not in status_of(world, run) and run.answers.get().output.startswith("HalfClose")
+
+
+def test_a_worker_that_died_too_often_leaves_a_reason_and_the_partial_text(world: World) -> None:
+    run = world.start(tasks=list(world.set.tasks.filter(split=Split.TRAIN))[:1])
+    event = {"type": "partial", "seq": 1, "side": 0, "task_id": run.spec["cases"][0]["id"], "index": 0, "thought": "", "calls": []}  # fmt: skip
+    for attempt in (1, 2, 3):
+        assert run.claim("test")
+        runner.store(run, [event | {"text": f"Half of {attempt}"}])
+        assert 'aria-busy="true"' in status_of(world, run)
+        Playground.objects.update(heartbeat_at=timezone.now() - 2 * HEARTBEAT_STALE_AFTER)
+        jobs.reap()
+    run.refresh_from_db()
+    page = status_of(world, run)
+    assert run.state == JobState.FAILED and "stopped answering" in page and "It was tried 3 times" in page
+    assert "Half of 3" in page and ">partial</span>" in page and 'aria-busy="true"' not in page
+
+
+def test_a_playground_is_cancelled_while_a_model_writes(private: None) -> None:
+    """At once: nobody waits for the end of an answer that they do not want."""
+    script = Held("Half")
+    with streaming(script) as world:
+        run = world.start()
+        with working(run):
+            until(world, run, "Half")
+            world.client.post(world.url("playground_cancel", run.pk))
+        run.refresh_from_db()
+        assert run.state == JobState.CANCELLED and not script.go_on.is_set() and "Half" in status_of(world, run)
+        script.go_on.set()
 
 
 # Never on a hold-out

@@ -1,4 +1,5 @@
-"""A scripted inference server at the edge, good or hostile: (method, path) → what it sends, as bytes or as (status, JSON)."""
+"""A scripted inference server at the edge, good or hostile: (method, path) → what it sends, as bytes, as (status, JSON) or as a
+stream: an iterator of its parts, which may wait for what a test does, and ends in the middle where it raises Cut."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-Sent = bytes | tuple[int, Any] | Callable[[dict], tuple[int, Any]]
+Sent = bytes | tuple[int, Any] | Callable[[dict], tuple[int, Any] | Iterator[bytes]]
+STREAMS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Cut(OSError):
+    """Raised by a stream that is to end in the middle."""
 
 
 class ModelServer:
@@ -39,11 +45,16 @@ class ModelServer:
             sent = self.script.get((method, path), (404, {"detail": "Not Found"}))
             if callable(sent):
                 sent = sent(json.loads(body))
+            if isinstance(sent, Iterator):
+                connection.sendall(STREAMS)
+                for part in sent:
+                    connection.sendall(b"%x\r\n%s\r\n" % (len(part), part))
+                sent = b"0\r\n\r\n"
             connection.sendall(sent if isinstance(sent, bytes) else _whole(*sent))
             if sent != HANG:
                 connection.close()
         except OSError:
-            return
+            connection.close()
         except Exception:  # of a script that asserts: whoever asked is not to wait for its time limit
             connection.close()
             raise
@@ -105,3 +116,29 @@ def vllm(body: dict) -> tuple[int, dict]:
     more: dict = {"logprobs": {"content": [{"token": "a", "logprob": -0.1}]}} if body.get("logprobs") else {}
     more |= {"token_ids": [7]} if body.get("return_token_ids") else {}
     return chat({"content": "a"}, **more)
+
+
+# Streams, as vLLM sends them (tests/test_proof_engines.py compares)
+
+END = b"data: [DONE]\n\n"
+
+
+def event(data: dict) -> bytes:
+    return f"data: {json.dumps(data)}\n\n".encode()
+
+
+def chunk(delta: dict, finish_reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_760_000_000, "model": "m", "choices": [choice]})  # fmt: skip
+
+
+def begun(*texts: str) -> Iterator[bytes]:
+    yield chunk({"role": "assistant", "content": ""})
+    yield from (chunk({"content": text}) for text in texts)
+
+
+def ended(finish_reason: str = "stop", tokens: int = 1) -> Iterator[bytes]:
+    yield chunk({"content": ""}, finish_reason)
+    usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
+    yield event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_760_000_000, "model": "m", "choices": [], "usage": usage})  # fmt: skip
+    yield END

@@ -71,7 +71,9 @@ class Answering:
         right = json.dumps(requests[0]["expected"])
         self.answers = [right, '{"tool": "tickets.explode", "args": {}}', *["Sure, done!"] * (len(requests) - 2)]
 
-    def generate(self, prompts: list[Prompt], sampling: Sampling) -> Iterator[tuple[int, list[Output]]]:
+    def generate(
+        self, prompts: list[Prompt], sampling: Sampling, show: object = None
+    ) -> Iterator[tuple[int, list[Output]]]:
         for index, _ in enumerate(prompts):
             yield index, [Output(self.answers[index], [], [], 20, 5, 12.5, False)]
 

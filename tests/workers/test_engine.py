@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.errors import JobError
 from workers.lib.policies import seed_of
+from workers.ml import transformers_engine
 from workers.ml.branches import common_prefix, completion_hidden, decoder_of, forward_prompts, use_branches
 from workers.ml.models import load_base
 from workers.ml.transformers_engine import TransformersEngine, nucleus, sample
@@ -95,6 +96,27 @@ def test_prompts_with_more_and_fewer_answers_go_together(engine: TransformersEng
         alone = [dict(engine.generate([Prompt(chat, [seed])], sampling))[0][0] for seed in row]
         assert [o.token_ids for o in together[index]] == [o.token_ids for o in alone]
         assert all(o.prompt_token_ids == engine.prompt_ids(chat) for o in alone)
+
+
+def test_answers_are_shown_while_they_are_written(engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as they are by then; whoever watches changes none of them."""
+    monkeypatch.setattr(transformers_engine, "SHOWN_EVERY_S", 0.0)
+    sampling, seeds, shown = Sampling(1.0, 1.0, 12), [[11, 12, 13], [14], [15, 16]], list[tuple[int, int, str]]()
+    prompts = [Prompt(chat, row) for chat, row in zip(CHATS, seeds, strict=True)]
+    watched = dict(engine.generate(prompts, sampling, lambda *one: shown.append(one)))
+    plain = dict(engine.generate(prompts, sampling))
+    assert {i: [o.token_ids for o in row] for i, row in watched.items()} == {
+        i: [o.token_ids for o in row] for i, row in plain.items()
+    }
+    assert {(index, place) for index, place, _ in shown} == {
+        (i, n) for i, row in enumerate(seeds) for n in range(len(row))
+    }
+    for index, row in watched.items():
+        for place, output in enumerate(row):
+            texts = [text for one, at, text in shown if (one, at) == (index, place)]
+            assert texts[0] != texts[-1] or len(output.token_ids) < 3
+            whole = [engine.tokenizer.decode(output.token_ids[:n], skip_special_tokens=True) for n in range(13)]
+            assert set(texts) <= {text.removesuffix("\ufffd") for text in whole}
 
 
 TOOL = {"type": "function", "function": {"name": "close", "parameters": {"type": "object"}}}

@@ -90,7 +90,9 @@ class Scripted:
     def __init__(self, answers: list[str]) -> None:
         self.answers = answers
 
-    def generate(self, prompts: list[Prompt], sampling: Sampling) -> Iterator[tuple[int, list[Output]]]:
+    def generate(
+        self, prompts: list[Prompt], sampling: Sampling, show: object = None
+    ) -> Iterator[tuple[int, list[Output]]]:
         self.prompts = prompts
         for index in reversed(range(len(prompts))):
             yield index, [Output(self.answers[index], [], [], 1, 1, 1.0, False) for _ in prompts[index].seeds]

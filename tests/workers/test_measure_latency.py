@@ -41,7 +41,9 @@ class Timed:
     def __init__(self, name: str, took: Iterator[float], log: list[str]) -> None:
         self.name, self.took, self.log = name, took, log
 
-    def generate(self, prompts: list[Prompt], sampling: Sampling) -> Iterator[tuple[int, list[Output]]]:
+    def generate(
+        self, prompts: list[Prompt], sampling: Sampling, show: object = None
+    ) -> Iterator[tuple[int, list[Output]]]:
         self.log.append(self.name)
         for index, prompt in enumerate(prompts):
             yield index, [Output("no", [], [], 1, 1, next(self.took), False) for _ in prompt.seeds]

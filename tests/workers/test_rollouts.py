@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from typing import Any
@@ -219,7 +220,7 @@ def chat(*answers: Answer | Exception, alive: bool = False) -> tuple[Finished, l
     seen: list[dict] = []
     left = iter(answers)
 
-    async def post(data: bytes) -> Answer:
+    async def post(data: bytes, reader: object = None) -> Answer:
         body = json.loads(data)
         if body["messages"][0]["content"] == "Hi":  # the question that tells a hung server from a slow answer
             return completion(assistant(text="H")) if alive else Answer(503)
@@ -323,7 +324,9 @@ class Engine:
         self.batches: list[list[Prompt]] = []
         self.broken = False
 
-    def generate(self, prompts: list[Prompt], sampling: Sampling) -> Iterator[tuple[int, list[Output]]]:
+    def generate(
+        self, prompts: list[Prompt], sampling: Sampling, show: object = None
+    ) -> Iterator[tuple[int, list[Output]]]:
         if self.broken:
             raise MemoryError("too big")
         self.batches.append(prompts)
@@ -361,6 +364,56 @@ def test_samples_of_a_task_share_its_prompt_and_have_their_own_seeds() -> None:
     asyncio.run(gather(policy, load(SPEC), list(own_tasks()[:3]), Limits(), n=4, seed=5, concurrency=2))
     one_by_one = {seed for batch in again.batches for prompt in batch for seed in prompt.seeds}
     assert one_by_one == {seed for batch in engine.batches for prompt in batch for seed in prompt.seeds}
+
+
+class Showing(Engine):
+    """Shows half of each answer, and writes on when `seen` is set; its `stopped` says that it was closed before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.stopped = threading.Event(), False
+
+    def generate(
+        self, prompts: list[Prompt], sampling: Sampling, show: Any = None
+    ) -> Iterator[tuple[int, list[Output]]]:
+        for index, prompt in enumerate(prompts):
+            for place in range(len(prompt.seeds)):
+                show(index, place, f"half {index}/{place}")
+        while not self.seen.wait(0.01):
+            try:
+                show(0, 0, "half 0/0")
+            except PolicyError:
+                self.stopped = True
+                raise
+        yield from super().generate(prompts, sampling)
+
+
+def test_an_engine_is_watched_while_it_writes() -> None:
+    """Each episode's own text, by its key; the engine goes on only when all were seen."""
+    engine, shown = Showing(), dict[int, str]()
+
+    def watch(key: int, read: Any) -> None:
+        shown[key] = read().text
+        if len(shown) == 6:
+            engine.seen.set()
+
+    policy = EnginePolicy(engine, Sampling(), watch)
+    found = asyncio.run(gather(policy, load(SPEC), list(own_tasks()[:3]), Limits(turns=1), n=2))
+    assert shown == {key: f"half {key // 2}/{key % 2}" for key in range(6)} and len(found) == 3
+
+
+def test_a_watched_engine_stops_writing_when_it_is_closed() -> None:
+    async def run() -> None:
+        began = asyncio.Event()
+        policy = EnginePolicy(engine, Sampling(), lambda key, read: began.set())
+        asked = asyncio.create_task(policy.answer([{"role": "user", "content": "Hi"}], [], seed=1))
+        await began.wait()
+        asked.cancel()
+        await policy.aclose()
+
+    engine = Showing()
+    asyncio.run(run())
+    assert engine.stopped
 
 
 def test_an_engine_that_fails_ends_the_job_with_a_sentence() -> None:

@@ -6,6 +6,7 @@ that somebody typed in.
 
 A request is the body of OpenAI's “Create chat completion”, without `model`. An answer is checked as far as to have a message.
 A server of the protocol “responses” is sent the same as “Create a model response”, and its answer is read as a chat completion.
+Who wants to see an answer while it is written has it streamed; a server that cannot stream answers whole.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from workers.lib.loop_thread import LoopThread
 from workers.lib.messages import ItemError, as_completion, error_text, failure_of, from_chat_request
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, check_url
 from workers.lib.posts import NoAnswer, Posts, TooLate
+from workers.lib.streamed import Show, StreamReader
 
 MAX_BYTES = 2 * 1024 * 1024  # of an answer
 TRIES, FIRST_WAIT_S, LONGEST_WAIT_S = 4, 0.5, 30.0
@@ -35,6 +37,9 @@ RESPONDS_S = 30.0  # for a few tokens
 FEW_TOKENS = 16  # OpenAI's Responses API takes no smaller limit
 MAX_SAID = 300
 BUSY = (408, 409, 429)
+NO_STREAM = {"stream": "", "stream_options": ""}
+ALTERABLE = (400, 422, 501)  # what was refused may be asked for in another way
+STREAM = {"chat": {"stream": True, "stream_options": {"include_usage": True}}, "responses": {"stream": True}}
 DEFAULTS = {"temperature": 1, "top_p": 1}
 SENT = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "Flywheel"}
 
@@ -135,7 +140,7 @@ class _Chats:
                 if isinstance(answer, dict):
                     return answer
                 came = answer
-            if came.status in (400, 422) and (change := refused_name(sent, came.data, self.server.droppable)):
+            if came.status in ALTERABLE and (change := refused_name(sent, came.data, self.server.droppable)):
                 self.changes |= change
                 continue
             if came.status and came.status not in BUSY and came.status < 500:
@@ -155,10 +160,11 @@ class _Chats:
         named = {self.changes.get(name, name): value for name, value in body.items()}
         return {name: value for name, value in named.items() if name}
 
-    async def send(self, body: dict[str, Any]) -> _Answered:
+    async def send(self, body: dict[str, Any], show: Show | None = None) -> _Answered:
         """What came back to one request. Raises ChatError where it is not to be asked again."""
+        reader = StreamReader(self.server.protocol, self.max_bytes, self._shown(show)) if show else None
         try:
-            found = await self.posts.post(encoded(body))
+            found = await self.posts.post(encoded(body), reader)
         except RefusedAddress as error:
             raise ChatError(str(error), final=True) from error
         except TooMuch as error:
@@ -168,8 +174,24 @@ class _Chats:
             raise ChatError(said, paid=True, limit="time") from error
         except NoAnswer as error:
             return _Answered(problem=self.hidden(str(error)))
+        if reader and reader.begun:
+            whole = reader.whole()
+            return (
+                _Answered(problem="it ended its stream within the answer")
+                if whole is None
+                else _Answered(200, encoded(whole))
+            )
         after = found.headers.get("retry-after", "")
         return _Answered(found.status, found.body, after, f"HTTP {found.status}")
+
+    def _shown(self, show: Show) -> Show:
+        """Without our key, also where only a part of it has come."""
+        return (lambda read: show(lambda: read().changed(self._hidden_to_the_end))) if self.key else show
+
+    def _hidden_to_the_end(self, text: str) -> str:
+        text = self.hidden(text)
+        begun = next((n for n in range(len(self.key) - 1, 0, -1) if text.endswith(self.key[:n])), 0)
+        return text[: len(text) - begun]
 
     def _answer(self, data: bytes) -> dict | _Answered:
         """The answer; where it says that it failed, what another server would have sent with an HTTP status."""
@@ -256,8 +278,10 @@ class AsyncChatClient(_Chats):
     async def aclose(self) -> None:
         await self.posts.aclose()
 
-    async def ask(self, body: dict[str, Any]) -> tuple[dict, float]:
-        """(the answer as JSON, the milliseconds of the request that it answered). Raises ChatError."""
+    async def ask(self, body: dict[str, Any], show: Show | None = None) -> tuple[dict, float]:
+        """(the answer as JSON, the milliseconds of the request that it answered). `show` is called while it is written. Raises
+        ChatError."""
+        body = body | STREAM[self.server.protocol] if show else body
         steps, came, latency_ms = self.exchange(body), None, 0.0
         while True:
             try:
@@ -267,7 +291,7 @@ class AsyncChatClient(_Chats):
             if isinstance(step, dict):
                 async with self.turn:
                     began = time.perf_counter()
-                    came = await self.send(step)
+                    came = await self.send(step, show)
                     latency_ms = (time.perf_counter() - began) * 1000
             else:
                 came = await self.sleep(step)
@@ -309,6 +333,8 @@ def refused_name(body: dict[str, Any], answer: bytes, droppable: tuple[str, ...]
     the API's own default is left out of any request where it is refused by its name.
     """
     said = answer.decode(errors="replace")
+    if body.get("stream") and "stream" in said.lower():
+        return {"stream_options": ""} if "stream_options" in body and "stream_options" in said else NO_STREAM
     if "max_tokens" in said and "max_tokens" in body:
         return {"max_tokens": "max_completion_tokens"}
     for name in droppable:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from workers.lib.chat_client import FEW_TOKENS, AsyncChatClient, ChatError
 from workers.lib.clients import chat_server
 from workers.lib.engines import Sampling
 from workers.lib.environments.episodes import as_assistant
 from workers.lib.messages import arguments_of
-from workers.lib.policies import PolicyError, Reply
+from workers.lib.policies import PolicyError, Reply, Watch
 from workers.lib.prompting import as_text
 from workers.lib.specs import Server
 from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, is_counted, usage_of
@@ -15,15 +17,18 @@ from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, 
 
 class ChatPolicy:
     """To be closed with `aclose`, or used with `async with`. `account`: a limit that is shared with others, in place of the
-    engine's own. Raises SpecError, ChatError."""
+    engine's own. `watch`: answers are streamed, and it is called while they are written. Raises SpecError, ChatError."""
 
     shares_time = False
 
-    def __init__(self, engine: Server, sampling: Sampling, account: Account | None = None) -> None:
+    def __init__(
+        self, engine: Server, sampling: Sampling, account: Account | None = None, watch: Watch | None = None
+    ) -> None:
         server = chat_server(engine, "engine")
         self.client, self.sampling = AsyncChatClient(server, concurrency=engine.concurrency), sampling
         account = account or Account(most_tokens=engine.most_tokens, most_usd=engine.most_usd)
         self.meter = Meter(Price(*engine.price), account=account)
+        self.watch = watch
         self.as_text = engine.dialect == "text"
         self.fewest = FEW_TOKENS if engine.dialect == "responses" else 1  # asked for where an episode has fewer left
 
@@ -64,7 +69,7 @@ class ChatPolicy:
             raise PolicyError(f"{error} The samples so far are kept.", final=True) from error
         used = most_cost
         try:
-            found, latency_ms = await self.client.ask(body)
+            found, latency_ms = await self.client.ask(body, partial(self.watch, key) if self.watch else None)
             usage, choice = found.get("usage"), found["choices"][0]
             used = usage_of(usage, asked=asked, text=_written(choice["message"]))
         except ChatError as error:

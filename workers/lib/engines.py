@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -42,6 +42,12 @@ class Output:
     prompt_token_ids: list[int] = field(default_factory=list)
 
 
+Show = Callable[[int, int, str], None]
+"""Called while answers are written: the index of the prompt, the place of the seed, the text so far."""
+
+
 class Engine(Protocol):
-    def generate(self, prompts: list[Prompt], sampling: Sampling) -> Iterator[tuple[int, list[Output]]]:
+    def generate(
+        self, prompts: list[Prompt], sampling: Sampling, show: Show | None = None
+    ) -> Iterator[tuple[int, list[Output]]]:
         """(index of the prompt, an output for each of its seeds), as they are finished."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from workers.lib.engines import Engine, Output, Prompt, Sampling
 from workers.lib.errors import JobError, sentence
+from workers.lib.streamed import Written
+
+Watch = Callable[[int, Callable[[], Written]], None]
+"""Called while an answer is written: its episode's key, and what reads how far it is."""
 
 
 def seed_of(seed: int, index: int, sample: int) -> int:
@@ -76,12 +81,12 @@ class _Asked:
 class EnginePolicy:
     """A batched engine in this process. What all open episodes ask for is generated together, those with the same prompt
     as one, and each gets its answer as soon as it is whole; `most` cuts none, since an answer beyond it has exceeded the episode's
-    limit either way. An engine that fails would fail again, so that is final."""
+    limit either way. An engine that fails would fail again, so that is final. `watch` is called in the event loop."""
 
     shares_time = True
 
-    def __init__(self, engine: Engine, sampling: Sampling) -> None:
-        self.engine, self.sampling = engine, sampling
+    def __init__(self, engine: Engine, sampling: Sampling, watch: Watch | None = None) -> None:
+        self.engine, self.sampling, self.watch = engine, sampling, watch
         self.waiting: list[_Asked] = []
         self.running: asyncio.Task[None] | None = None
         self.thread = ThreadPoolExecutor(1, "engine")
@@ -138,8 +143,14 @@ class EnginePolicy:
         prompts = [replace(group[0].prompt, seeds=[one.prompt.seeds[0] for one in group]) for group in groups_asked]
         loop = asyncio.get_running_loop()
 
+        def show(index: int, place: int, text: str) -> None:
+            if self.closed:
+                raise PolicyError("It was closed while it generated.", final=True)
+            if self.watch is not None:
+                loop.call_soon_threadsafe(self.watch, groups_asked[index][place].key, lambda: Written(text))
+
         def work() -> None:
-            for index, outputs in self.engine.generate(prompts, self.sampling):
+            for index, outputs in self.engine.generate(prompts, self.sampling, show if self.watch else None):
                 loop.call_soon_threadsafe(_deliver, groups_asked[index], outputs)
                 if self.closed:
                     return

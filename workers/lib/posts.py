@@ -11,7 +11,7 @@ import asyncio
 import socket
 import ssl
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, cast
 
 import httpcore2
 import httpx2
@@ -24,6 +24,7 @@ MAX_HEAD, FRAME = (
     16,
 )  # bytes that are no body: before it, and for each of its bytes (chunks of one byte have 6)
 CONNECT_S = 10.0  # for each address of a name
+STREAMED = 64  # bytes of a stream for one of the answer in it, at most: each token comes in an event of its own
 KEPT_S = 30.0  # a connection that was idle for longer may have been dropped on the way, unheard
 
 
@@ -44,6 +45,12 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
+class Reader(Protocol):
+    """Takes the body of a stream in pieces. True: it wants no more. May raise TooMuch."""
+
+    def feed(self, part: bytes) -> bool: ...
+
+
 class _Connection(asyncio.Protocol):
     """One question at a time. What goes wrong ends it together with the connection."""
 
@@ -53,17 +60,17 @@ class _Connection(asyncio.Protocol):
         self.waiting: asyncio.Future[Answer] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.idle_since = 0.0
-        self._begin()
+        self._begin(None)
 
-    def _begin(self) -> None:
-        self.parser, self.answer = HttpResponseParser(self), Answer()
+    def _begin(self, reader: Reader | None) -> None:
+        self.parser, self.answer, self.reader = HttpResponseParser(self), Answer(), reader
         self.parts: list[bytes] = []
         self.size = self.received = 0
-        self.has_head = self.keeps = False
+        self.has_head = self.keeps = self.streams = False
 
-    def ask(self, data: bytes) -> asyncio.Future[Answer]:
+    def ask(self, data: bytes, reader: Reader | None = None) -> asyncio.Future[Answer]:
         assert self.transport is not None
-        self._begin()
+        self._begin(reader)
         self.waiting = self.loop.create_future()
         self._restart_timer()
         self.transport.write(data)
@@ -151,16 +158,29 @@ class _Connection(asyncio.Protocol):
         if self.answer.status < 200:
             return
         self.has_head = True
+        self.streams = self.answer.status == 200 and _is_stream(self.answer) and self.reader is not None
         self._restart_timer()
         if self.bounds.max_bytes and self.answer.headers.get("content-encoding", "identity") != "identity":
             self._fail(TooMuch("a packed answer, which was not asked for"))  # unpacked it may be of any size
 
     def on_body(self, part: bytes) -> None:
         self.size += len(part)
-        if 0 < self.bounds.max_bytes < self.size:
+        if 0 < self.bounds.max_bytes * (STREAMED if self.streams else 1) < self.size:
             self._fail(TooMuch(f"more than {self.bounds.max_bytes / 2**20:g} MiB", "size"))
+        elif self.streams:
+            self._read(part)
         else:
             self.parts.append(part)
+
+    def _read(self, part: bytes) -> None:
+        """What comes after the answer's end is not waited for, so the connection has no further use."""
+        assert self.reader is not None
+        try:
+            if not self._is_idle and self.reader.feed(part):
+                self.keeps = False
+                self._succeed()
+        except TooMuch as error:
+            self._fail(error)
 
     def on_message_complete(self) -> None:
         if self.has_head:  # else it only says that it goes on
@@ -184,12 +204,13 @@ class Posts:
         self.free: list[_Connection] = []
         self.open: set[_Connection] = set()
 
-    async def post(self, body: bytes) -> Answer:
-        """Raises RefusedAddress, NoAnswer, TooMuch."""
+    async def post(self, body: bytes, reader: Reader | None = None) -> Answer:
+        """A stream of server-sent events goes to the `reader`, if there is one, and not into the answer. Raises RefusedAddress,
+        NoAnswer, TooMuch."""
         connection = self._kept() or await self._connect()
         self.open.add(connection)
         try:
-            answer = await connection.ask(f"{self.head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            answer = await connection.ask(f"{self.head}Content-Length: {len(body)}\r\n\r\n".encode() + body, reader)
         except BaseException:
             connection.close()
             raise
@@ -249,6 +270,10 @@ class Posts:
     @property
     def _connect_s(self) -> float:
         return min(CONNECT_S, self.bounds.seconds or CONNECT_S)
+
+
+def _is_stream(answer: Answer) -> bool:
+    return answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
 
 
 def _in_words(error: OSError) -> str:

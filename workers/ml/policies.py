@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from workers.lib.chat_policy import ChatPolicy
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment
-from workers.lib.policies import EnginePolicy, Policy
+from workers.lib.policies import EnginePolicy, Policy, Watch
 from workers.lib.specs import AgentEndpoint, Engine, Model, Server, Timed
 from workers.lib.spending import Account
 
@@ -15,14 +15,16 @@ AT_ONCE = 64
 BATCHES = 16  # that wait for an engine in this process: enough to put answers of about the same length together
 
 
-def open_policy(engine: Engine, model: Model, sampling: Sampling, account: Account | None = None) -> Policy:
+def open_policy(
+    engine: Engine, model: Model, sampling: Sampling, account: Account | None = None, watch: Watch | None = None
+) -> Policy:
     """From the `engine` and `model` parts of a spec. `account`: of a job whose questions to servers share a limit. Raises
     SpecError, or JobError for a model that does not load."""
     if isinstance(engine, Server):
-        return ChatPolicy(engine, sampling, account)
+        return ChatPolicy(engine, sampling, account, watch)
     from workers.ml.transformers_engine import TransformersEngine
 
-    return EnginePolicy(TransformersEngine.load(engine, model), sampling)
+    return EnginePolicy(TransformersEngine.load(engine, model), sampling, watch)
 
 
 def open_side_by_side(versions: Sequence[Timed], samplings: Sequence[Sampling], *, merged: bool) -> list[Policy]:

@@ -10,11 +10,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from workers.lib.engines import Output, Prompt, Sampling
+from workers.lib.engines import Output, Prompt, Sampling, Show
 from workers.lib.specs import InProcess, Model
 from workers.ml.attention import Pass, Segment
 from workers.ml.branches import Prompted, decoder_of, forward_prompts, use_branches
 from workers.ml.models import chat_with_tools, device, load_policy, set_threads, stop_token_ids
+
+SHOWN_EVERY_S = 0.25  # to whoever watches: looking at the tokens costs a wait for the device
 
 
 @dataclass
@@ -56,27 +58,41 @@ class TransformersEngine:
         text = self.tokenizer.apply_chat_template(chat, tools=native, tokenize=False, add_generation_prompt=True)
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    def generate(self, prompts: list[Prompt], sampling: Sampling) -> Iterator[tuple[int, list[Output]]]:
+    def generate(
+        self, prompts: list[Prompt], sampling: Sampling, show: Show | None = None
+    ) -> Iterator[tuple[int, list[Output]]]:
         """Prompts of about the same length go together, `batch_size` answers at a time."""
         tokens = [self.prompt_ids(prompt.messages, prompt.tools) for prompt in prompts]
         batch: list[int] = []
         for index in sorted(range(len(prompts)), key=lambda index: len(tokens[index])):
             size = sum(len(prompts[i].seeds) for i in [*batch, index])
             if batch and size > self.batch_size:
-                yield from self._answers(batch, tokens, prompts, sampling)
+                yield from self._answers(batch, tokens, prompts, sampling, show)
                 batch = []
             batch.append(index)
         if batch:
-            yield from self._answers(batch, tokens, prompts, sampling)
+            yield from self._answers(batch, tokens, prompts, sampling, show)
 
     def _answers(
-        self, batch: list[int], tokens: list[list[int]], prompts: list[Prompt], sampling: Sampling
+        self,
+        batch: list[int],
+        tokens: list[list[int]],
+        prompts: list[Prompt],
+        sampling: Sampling,
+        show: Show | None,
     ) -> Iterator[tuple[int, list[Output]]]:
-        found = self._batch([tokens[i] for i in batch], [prompts[i].seeds for i in batch], sampling)
+        def show_row(index: int, place: int, text: str) -> None:
+            if show is not None:
+                show(batch[index], place, text)
+
+        seeds = [prompts[i].seeds for i in batch]
+        found = self._batch([tokens[i] for i in batch], seeds, sampling, show_row if show else None)
         return zip(batch, found, strict=True)
 
     @torch.inference_mode()
-    def _batch(self, prompts: list[list[int]], seeds: list[list[int]], sampling: Sampling) -> list[list[Output]]:
+    def _batch(
+        self, prompts: list[list[int]], seeds: list[list[int]], sampling: Sampling, show: Show | None = None
+    ) -> list[list[Output]]:
         started = time.perf_counter()
         prompted = forward_prompts(self.decoder, prompts, self.tokenizer.pad_token_id or 0)
         noise = _noise([seed for row in seeds for seed in row], sampling.max_new_tokens).to(prompted.last_hidden.device)
@@ -87,6 +103,7 @@ class TransformersEngine:
         tokens, logprobs = torch.zeros_like(noise, dtype=torch.long), torch.zeros_like(noise)
         lengths = torch.zeros_like(state.rows)
         ended_ms: list[float] = []  # when each token was there
+        shown_at = started
         hidden = prompted.last_hidden[owners]
         for step in range(sampling.max_new_tokens):
             chosen, chosen_logprobs = sample(self.head(hidden), sampling, noise[state.rows, step])
@@ -101,11 +118,21 @@ class TransformersEngine:
                 state.keep(going)
                 chosen = chosen[going]
             hidden = self._step(state, chosen, prompted.segments[:-1])
+            if show is not None and time.perf_counter() - shown_at >= SHOWN_EVERY_S:
+                shown_at = time.perf_counter()
+                self._show(show, seeds, tokens, lengths)
         outputs: list[list[Output]] = [[] for _ in prompts]
         for index, row, scores, length in zip(owner, tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True):
             output = self._output(prompts[index], row[:length], scores[:length], ended_ms[length - 1])
             outputs[index].append(output)
         return outputs
+
+    def _show(self, show: Show, seeds: list[list[int]], tokens: Tensor, lengths: Tensor) -> None:
+        """The text of each row so far, without the half of a character at its end."""
+        places = [(index, place) for index, row in enumerate(seeds) for place in range(len(row))]
+        for (index, place), row, length in zip(places, tokens.tolist(), lengths.tolist(), strict=True):
+            text = self.tokenizer.decode(row[:length], skip_special_tokens=True)
+            show(index, place, text.removesuffix("\ufffd"))
 
     def _begin(self, prompted: Prompted, owners: Tensor, new: int) -> Decoding:
         """Each row gets its conversation's rest (short) in a buffer of its own; the prefix (long) stays shared."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -138,9 +139,26 @@ def show(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 
 @project_view()
 def status(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    """The fragment that the page of a running playground asks for."""
+    """What is new on the page of a running playground since `?seen=`, each part by its id; the rest of the page stays as it is."""
     run = _run(request, project, pk)
-    return progress(request, "prompts/_answers.html", _live(run), runs=run.is_active)
+    return progress(request, "prompts/_answers.html", _live(run, _seen(request)) | {"oob": True}, runs=run.is_active)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How far a page is: the attempt, its last event and the newest answer."""
+
+    attempt: int = -1
+    seq: int = 0
+    answer: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.attempt}.{self.seq}.{self.answer}"
+
+
+def _seen(request: HttpRequest) -> Seen:
+    numbers = [whole(part) for part in request.GET.get("seen", "").split(".")]
+    return Seen(*numbers) if len(numbers) == 3 and None not in numbers else Seen()
 
 
 def _run(request: HttpRequest, project: Project, pk: UUID) -> Playground:
@@ -151,11 +169,18 @@ def _run(request: HttpRequest, project: Project, pk: UUID) -> Playground:
     return run
 
 
-def _live(run: Playground) -> dict[str, Any]:
+def _live(run: Playground, seen: Seen = Seen()) -> dict[str, Any]:
+    """The page's context, or that of what came after `seen`."""
+    logs = JobLog.objects.filter(job=run.pk).order_by("-pk")[:20]
+    if (seen.attempt, seen.seq) == (run.attempt, run.last_seq):
+        return {"run": run, "logs": logs, "seen": seen}
     answers = list(run.answers.all())
-    cells: dict[tuple[str, int], list[PlaygroundAnswer]] = defaultdict(list)
+    cells: dict[tuple[str, int], Cell] = defaultdict(Cell)
     for answer in answers:
-        cells[answer.case, answer.side].append(answer)
+        cells[answer.case, answer.side].answers.append(answer)
+    for part in actions.partial_answers(run, answers):
+        cells[part["case"], part["side"]].partial.append(part)
+    fresh = seen if seen.attempt == run.attempt else Seen()
     heads = [
         _head(run, number, side) | actions.sums_of(run, number, answers)
         for number, side in enumerate(run.spec["sides"])
@@ -164,11 +189,36 @@ def _live(run: Playground) -> dict[str, Any]:
         {
             "case": case,
             "asked": case["messages"],
-            "sides": [(head, cells[case["id"], head["number"]]) for head in heads],
+            "sides": [
+                (head, cell, cell.is_new(fresh)) for head in heads for cell in [cells[case["id"], head["number"]]]
+            ],
         }
         for case in run.spec["cases"]
     ]
-    return {"run": run, "heads": heads, "rows": rows, "logs": JobLog.objects.filter(job=run.pk).order_by("-pk")[:20]}
+    newest = max((answer.pk for answer in answers), default=0)
+    return {
+        "run": run,
+        "heads": heads,
+        "rows": rows,
+        "has_new_answers": fresh.attempt < 0 or newest > fresh.answer,
+        "logs": logs,
+        "seen": Seen(run.attempt, run.last_seq, newest),
+    }
+
+
+@dataclass
+class Cell:
+    """What one version says to one request."""
+
+    answers: list[PlaygroundAnswer] = field(default_factory=list)
+    partial: list[dict[str, Any]] = field(default_factory=list)
+
+    def is_new(self, seen: Seen) -> bool:
+        return (
+            seen.attempt < 0
+            or any(one.pk > seen.answer for one in self.answers)
+            or any(one["seq"] > seen.seq for one in self.partial)
+        )
 
 
 def _head(run: Playground, number: int, side: dict[str, Any]) -> dict[str, Any]:

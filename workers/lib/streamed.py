@@ -1,0 +1,223 @@
+"""Answers that come in pieces, as server-sent events: put together to the answer that the server would have sent whole, and
+shown as far as they are written. Pure; what comes is a stranger's. Light: no torch.
+
+The pieces are those of OpenAI's “Chat completion chunk” and of the Responses API's streaming events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from workers.lib.messages import Message, as_json, content_text, reasoning_of, without_reasoning
+from workers.lib.outgoing import TooMuch
+
+END = "[DONE]"
+CALL_SIZE = 64  # characters that a call counts for besides its own
+
+
+@dataclass
+class Written:
+    """What a model has written of one answer so far, its reasoning apart. A call is {"name", "arguments"}, both as far as they
+    have come."""
+
+    text: str = ""
+    thought: str = ""
+    calls: list[dict[str, str]] = field(default_factory=list)
+
+    def apart(self) -> Written:
+        """The same where the model wrote what it thinks into its text, between <think> and </think>."""
+        text = without_reasoning(self.text)
+        if self.thought or text == self.text:
+            return self
+        thought = "".join(was if was != now else " " for was, now in zip(self.text, text, strict=True) if now == " ")
+        return Written(text.strip(), thought.strip(), self.calls)
+
+    def changed(self, change: Callable[[str], str]) -> Written:
+        """The same with each of its texts changed."""
+        calls = [{name: change(value) for name, value in call.items()} for call in self.calls]
+        return Written(change(self.text), change(self.thought), calls)
+
+
+Show = Callable[[Callable[[], Written]], None]
+
+
+class Events:
+    """The data of server-sent events, from bytes that are cut anywhere. Their names, ids and comments are left out."""
+
+    def __init__(self) -> None:
+        self.rest, self.lines, self.waiting = b"", list[bytes](), 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait for the end of their event."""
+        return len(self.rest) + self.waiting
+
+    def feed(self, part: bytes) -> Iterator[str]:
+        *lines, self.rest = (self.rest + part).split(b"\n")
+        for line in lines:
+            line = line.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                self.lines.append(line[5:].removeprefix(b" "))
+                self.waiting += len(line)
+            elif not line and self.lines:
+                data, self.lines, self.waiting = b"\n".join(self.lines), [], 0
+                yield data.decode(errors="replace")
+
+
+class _Pieces:
+    """What both protocols share: texts in pieces, which are joined only where somebody looks. `size` is in characters."""
+
+    def __init__(self) -> None:
+        self.text, self.thought, self.calls = list[str](), list[str](), dict[Any, _Call]()
+        self.size = 0
+
+    def put(self, pieces: list[str], text: str) -> None:
+        """Raises TypeError for what is no text."""
+        if not isinstance(text, str):
+            raise TypeError("a piece must be text")
+        self.size += len(text)
+        if text:
+            pieces.append(text)
+
+    def new_call(self, place: Any) -> _Call:
+        self.size += CALL_SIZE
+        self.calls[place] = call = _Call()
+        return call
+
+    @property
+    def written(self) -> Written:
+        calls = [{"name": "".join(call.name), "arguments": "".join(call.arguments)} for call in self.calls.values()]
+        return Written("".join(self.text), "".join(self.thought), calls)
+
+
+@dataclass
+class _Call:
+    id: str = ""
+    name: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+
+
+class ChatPieces(_Pieces):
+    """A chat completion from its chunks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusal = list[str]()
+        self.finish_reason: str | None = None
+        self.named: dict[str, Any] = {}
+        self.error: Any = None
+        self.usage: Any = None
+        self.begun = False
+
+    def add(self, chunk: dict[str, Any]) -> bool:
+        """Whether nothing more is wanted. Raises what reading JSON of another shape raises."""
+        self.error = chunk.get("error")
+        self.named |= {name: chunk[name] for name in ("id", "model") if name in chunk}
+        self.usage = chunk.get("usage") or self.usage
+        for choice in chunk.get("choices") or ():
+            if choice.get("index") in (None, 0):
+                self.begun = True
+                self._add(choice.get("delta") or {})
+                self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        return bool(self.error)
+
+    def _add(self, delta: Message) -> None:
+        self.put(self.text, content_text(delta.get("content"), ""))
+        self.put(self.thought, reasoning_of(delta))
+        self.put(self.refusal, delta.get("refusal") or "")
+        for piece in delta.get("tool_calls") or ():
+            self._add_call(piece)
+
+    def _add_call(self, piece: dict[str, Any]) -> None:
+        """To the call in the place that the piece names. Some servers name none, or the same for all, and a new call only by its id."""
+        given, of, place = piece.get("function") or {}, piece.get("id"), piece.get("index")
+        call = self.calls.get(next(reversed(self.calls), None) if place is None else place)
+        if call is None or (of and call.id and of != call.id):
+            call = self.new_call((place, len(self.calls)) if call or place is None else place)
+        call.id = of or call.id
+        if [name := given.get("name") or ""] != call.name:  # some send all of it each time
+            self.put(call.name, name)
+        arguments = given.get("arguments")
+        self.put(call.arguments, arguments if isinstance(arguments, str) else as_json(arguments) if arguments else "")
+
+    def whole(self, ended: bool) -> dict[str, Any] | None:
+        """The answer; None where the stream was cut. `ended`: the server said that it is all."""
+        if self.error:
+            return {"error": self.error}
+        if not (self.begun and (ended or self.finish_reason)):
+            return None
+        made, refusal = self.written, "".join(self.refusal)
+        message: Message = {"role": "assistant", "content": made.text or None}
+        message |= {"reasoning_content": made.thought} if made.thought else {}
+        message |= {"refusal": refusal} if refusal else {}
+        calls = [
+            {"id": call.id, "type": "function", "function": shown}
+            for call, shown in zip(self.calls.values(), made.calls, strict=True)
+        ]
+        message |= {"tool_calls": calls} if calls else {}
+        choice = {"index": 0, "message": message, "finish_reason": self.finish_reason}
+        return self.named | {"choices": [choice], "usage": self.usage}
+
+
+class ResponsePieces(_Pieces):
+    """An answer of the Responses API; its last event has all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.response: dict[str, Any] | None = None
+
+    def add(self, event: dict[str, Any]) -> bool:
+        """Whether nothing more is wanted. Raises what reading JSON of another shape raises."""
+        kind, delta = event.get("type"), event.get("delta") or ""
+        if kind in ("response.output_text.delta", "response.refusal.delta"):
+            self.put(self.text, delta)
+        elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
+            self.put(self.thought, delta)
+        elif kind == "response.output_item.added" and event["item"].get("type") == "function_call":
+            self.put(self._call(event).name, event["item"].get("name") or "")
+        elif kind == "response.function_call_arguments.delta":
+            self.put(self._call(event).arguments, delta)
+        elif kind in ("response.completed", "response.incomplete", "response.failed"):
+            self.response = dict(event["response"])
+        elif kind == "error" or event.get("error"):
+            self.response = {"status": "failed", "error": event.get("error") or event}
+        return self.response is not None
+
+    def _call(self, event: dict[str, Any]) -> _Call:
+        place = event.get("output_index")
+        return self.calls.get(place) or self.new_call(place)
+
+    def whole(self, ended: bool) -> dict[str, Any] | None:
+        """The answer; None where the stream was cut."""
+        return self.response
+
+
+class StreamReader:
+    """Reads the body of one answer while it comes. After each part of it `show` is called with what reads what is written."""
+
+    def __init__(self, protocol: str, max_size: int, show: Show) -> None:
+        self.pieces: ChatPieces | ResponsePieces = ResponsePieces() if protocol == "responses" else ChatPieces()
+        self.events, self.max_size, self.show = Events(), max_size, show
+        self.begun = self.ended = self.is_odd = False
+
+    def feed(self, part: bytes) -> bool:
+        """Whether nothing more is wanted. Raises TooMuch."""
+        self.begun = True
+        try:
+            for data in self.events.feed(part):
+                self.ended = data == END or self.pieces.add(json.loads(data))
+                if self.ended:
+                    break
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self.is_odd = True
+        if self.pieces.size + self.events.size > self.max_size:
+            raise TooMuch(f"more than {self.max_size / 2**20:g} MiB", "size")
+        self.show(lambda: self.pieces.written)
+        return self.ended or self.is_odd
+
+    def whole(self) -> dict[str, Any] | None:
+        """The answer as it would have come in one piece; {} for what is none, None where it was cut."""
+        return {} if self.is_odd else self.pieces.whole(self.ended)
