@@ -96,6 +96,7 @@ def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membershi
     if role != Role.ADMIN:
         _require_other_admin(project, user)
     membership, _ = Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})
+    _forget_keys(project, user)
     audit("member.set", project=project, by=by, target=membership, user=user.get_username(), role=role)
     return membership
 
@@ -106,6 +107,13 @@ def remove_member(*, membership: Membership, by: Any) -> None:
     _require_other_admin(membership.project, membership.user)
     audit("member.removed", project=membership.project, by=by, target=membership, user=membership.user.get_username())
     membership.delete()
+    _forget_keys(membership.project, membership.user)
+
+
+def _forget_keys(project: Project, user: Any) -> None:
+    """What the user's keys may do follows from their role."""
+    for key in project.api_keys.filter(created_by=user):
+        forget(key)
 
 
 def _require_other_admin(project: Project, user: Any) -> None:

@@ -53,7 +53,8 @@ def key_of(request: HttpRequest | Request) -> ApiKey | None:
     """The key of the Authorization header; None without one. Raises AuthenticationFailed for one that is unknown, revoked or
     expired.
 
-    A key that was found is trusted for `TRUSTED_S` seconds: a revoked one may work so much longer.
+    A key that was found is trusted for `TRUSTED_S` seconds: a revoked one, or one whose creator has left, may work so much
+    longer.
     """
     scheme, _, given = request.META.get("HTTP_AUTHORIZATION", "").strip().partition(" ")
     if scheme.lower() not in ("bearer", "basic"):

@@ -15,6 +15,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.functional import cached_property
 
 from apps.core.scopes import Scope
 
@@ -69,6 +70,8 @@ class Membership(models.Model):
 
 
 EXPIRES_SOON = timedelta(days=14)
+# What whoever made a key must still be in its project. Sending is the project's own: production goes on when a person leaves.
+ROLE_FOR = {Scope.READ: Role.VIEWER, Scope.EVALUATE: Role.MEMBER, Scope.MANAGE: Role.MEMBER}
 
 
 def key_digest(secret: str) -> str:
@@ -97,8 +100,8 @@ def all_scopes() -> list[str]:
 class ApiKey(models.Model):
     """A bearer key of one project. The secret is shown once; only its digest is kept.
 
-    `scopes` say what it may do (`scopes`). `may_see_holdout`: it may, with a scope that reads or evaluates, read hold-outs and
-    have answers to them scored. An agent's own key need not.
+    `scopes` say what it may do (`scopes`), as far as whoever made it still may (`may`). `may_see_holdout`: it may, with a scope
+    that reads or evaluates, read hold-outs and have answers to them scored. An agent's own key need not.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="api_keys")
@@ -138,6 +141,23 @@ class ApiKey(models.Model):
     @property
     def expires_soon(self) -> bool:
         return self.expires_at is not None and timezone.now() < self.expires_at <= timezone.now() + EXPIRES_SOON
+
+    @cached_property
+    def maker_role(self) -> str | None:
+        """The present role of whoever made the key; None if they left the project or their account is inactive."""
+        found = Membership.objects.filter(project=self.project_id, user=self.created_by_id, user__is_active=True)
+        return found.values_list("role", flat=True).first()
+
+    def may(self, scope: Scope) -> bool:
+        """Whether the key has the scope, and the present role of whoever made it allows it (`ROLE_FOR`)."""
+        return scope in self.scopes and (scope not in ROLE_FOR or self._maker_is(ROLE_FOR[scope]))
+
+    @property
+    def sees_holdout(self) -> bool:
+        return self.may_see_holdout and self._maker_is(Role.MEMBER)
+
+    def _maker_is(self, role: Role) -> bool:
+        return self.maker_role is not None and Role(self.maker_role).rank >= role.rank
 
     def revoke(self) -> bool:
         """True if this call revoked it, False if it was revoked before."""

@@ -148,7 +148,13 @@ def require(key: Any, request: Any, method: str = "") -> None:
     if asked == "OPTIONS":  # what a route takes is no secret
         return
     wanted = needs(request.resolver_match.view_name, asked)
-    if not any(scope in key.scopes for scope in wanted):
+    if not any(key.may(scope) for scope in wanted):
+        if held := [scope for scope in wanted if scope in key.scopes]:
+            now = f"only a {key.maker_role}" if key.maker_role else "not a member"
+            raise MissingScope(
+                f"The API key {key} has the scope {in_words(held)}, but whoever created it is {now} of this project now. A key "
+                "can do what its creator can. Make another one under Settings → API keys."
+            )
         raise MissingScope(
             f"This needs the scope {in_words(wanted)}, which the API key {key} does not have (it has: {', '.join(key.scopes)}). "
             "Make a key with it under Settings → API keys."

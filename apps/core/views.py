@@ -71,6 +71,7 @@ def keys(request: HttpRequest, project: Project) -> HttpResponse:
     context = {
         "page": page_of(request, rows, 50),
         "expiring": project.api_keys.expiring(),
+        "members": set(project.memberships.filter(user__is_active=True).values_list("user", flat=True)),
         "form": form,
         "new_key": request.session.pop("new_key", None),
     }

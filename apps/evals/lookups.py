@@ -89,7 +89,7 @@ def find_version(request: Request, given: str | int) -> ModelVersion:
 
 def needs_right(request: Request, split: str) -> None:
     """Raises PermissionDenied where the tasks are held out and the key may not see them."""
-    if split == Split.HOLDOUT and not request.auth.may_see_holdout:
+    if split == Split.HOLDOUT and not request.auth.sees_holdout:
         raise PermissionDenied(NO_RIGHT)
 
 

@@ -237,7 +237,7 @@ def _step(request: Request, asked: StartPlayground) -> Step:
 
 def _needs_reading(request: Request) -> None:
     """A key that may only evaluate reads no trajectory, here neither. Raises PermissionDenied."""
-    if Scope.READ not in request.auth.scopes:
+    if not request.auth.may(Scope.READ):
         raise PermissionDenied("A step of a run is read with a key that has the scope “read”.")
 
 
@@ -271,7 +271,7 @@ def _look(request: Request, run: Playground) -> None:
         _needs_reading(request)
     asked, project = actions.asked_tasks(run), request.auth.project
     held = asked.holdout().filter(project=project)
-    if not request.auth.may_see_holdout and held.exists():
+    if not request.auth.sees_holdout and held.exists():
         hashes = held.values_list("canonical_hash", flat=True)
         record_membership(project, hashes, by=request.auth, detail=f"playground {run.pk}")
         raise PermissionDenied(NO_RIGHT)

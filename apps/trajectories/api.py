@@ -315,7 +315,7 @@ def feedback(request: Request, external_id: str) -> Response:
         raise ValidationError({"path": error.path, "error": error.error}) from error
     if row is None:
         return Response({"id": name, "waiting": True}, status=202)
-    if Scope.READ not in request.auth.scopes:
+    if not request.auth.may(Scope.READ):
         return Response({"id": name, "waiting": False})
     runs_shown(project, [row.pk], to=request.auth, where="API")
     return Response(as_json(row))

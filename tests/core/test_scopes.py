@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,15 @@ from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
 
 from apps.core import api, scopes
-from apps.core.actions import create_api_key
-from apps.core.models import ApiKey, AuditEvent, Project
+from apps.core.actions import create_api_key, remove_member, set_member
+from apps.core.models import ApiKey, AuditEvent, Project, Role
 from apps.core.scopes import ROUTES, Scope
-from tests.factories import admin_of, make_key, make_trajectory, row
+from tests.factories import admin_of, make_eval_set, make_key, make_member, make_trajectory, row
 from tests.test_access import API, key_args
 
 pytestmark = pytest.mark.django_db
 MISSING = "which the API key"
+NOW = "but whoever created it is"
 
 
 def key_with(project: Project, *given: Scope, **more: Any) -> str:
@@ -119,6 +121,82 @@ def test_the_schema_says_which_scope_each_operation_needs() -> None:
 def test_the_docs_have_the_same_words() -> None:
     text = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
     assert all(f"| `{scope.value}` | {scope.about} |" in text for scope in Scope)
+
+
+# Whoever made the key
+
+
+def remove(project: Project, member: Any) -> None:
+    remove_member(membership=project.memberships.get(user=member), by=admin_of(project))
+
+
+def lower(project: Project, member: Any) -> None:
+    set_member(project=project, user=member, role=Role.VIEWER, by=admin_of(project))
+
+
+def deactivate(project: Project, member: Any) -> None:
+    type(member).objects.filter(pk=member.pk).update(is_active=False)
+    api._trusted.clear()  # as five seconds later
+
+
+def erase(project: Project, member: Any) -> None:
+    member.delete()
+    api._trusted.clear()
+
+
+@pytest.mark.parametrize("change", [remove, lower, deactivate, erase])
+def test_a_key_can_do_only_what_its_creator_still_may(project: Project, change: Callable[[Project, Any], None]) -> None:
+    member = make_member(project)
+    secret = create_api_key(project=project, name="test", by=member)[1]
+    assert ask(secret, reverse("api:trajectories")).status_code == 200
+    change(project, member)
+    for route, methods in ROUTES.items():
+        for method, wanted in methods.items():
+            answer = ask(secret, reverse(route, args=key_args(route)), method)
+            works = Scope.INGEST in wanted or (change is lower and Scope.READ in wanted)
+            if works:
+                assert answer.status_code not in (401, 405) and NOW not in answer.content.decode(), (route, method)
+            else:
+                assert answer.status_code == 403 and NOW in answer.json()["detail"], (route, method)
+    said = ask(secret, reverse("evals_api:sets"), "POST").json()["detail"]
+    assert ("only a viewer" if change is lower else "not a member") in said and "Settings → API keys" in said
+
+
+def test_a_member_again_is_a_working_key_again(project: Project) -> None:
+    member = make_member(project)
+    secret, url = create_api_key(project=project, name="test", by=member)[1], reverse("evals_api:sets")
+    lower(project, member)
+    assert ask(secret, url, "POST", '{"name": "new"}').status_code == 403
+    set_member(project=project, user=member, role=Role.MEMBER, by=admin_of(project))
+    assert ask(secret, url, "POST", '{"name": "new"}').status_code == 201
+
+
+def test_the_agents_of_someone_who_left_go_on_sending_and_read_nothing(project: Project) -> None:
+    """An agent's key belongs to the project: production is not cut off from it when a person leaves."""
+    member, run = make_member(project), make_trajectory(project, request="the secret request")
+    secret = create_api_key(project=project, name="agent", by=member)[1]
+    remove(project, member)
+    sent = ask(secret, reverse("api:batch"), "POST", json.dumps([row(name="a")]))
+    assert sent.status_code == 200 and sent.json()["accepted"] == 1
+    news = ask(secret, reverse("api:feedback", args=[run.external_id]), "POST", '{"outcome": {"status": "success"}}')
+    assert news.status_code == 200 and news.json() == {"id": run.external_id, "waiting": False}
+
+
+def test_a_hold_out_is_for_keys_of_members(project: Project) -> None:
+    member, held = make_member(project), make_eval_set(project)
+    secret = create_api_key(project=project, name="test", by=member, may_see_holdout=True)[1]
+    url = reverse("evals_api:set", args=[held.pk]) + "?holdout=1"
+    assert ask(secret, url).status_code == 200
+    lower(project, member)
+    assert ask(secret, url).status_code == 403 and ask(secret, url.partition("?")[0]).status_code == 200
+
+
+def test_the_page_names_keys_whose_creator_left(project: Project, admin: Client) -> None:
+    member = make_member(project)
+    create_api_key(project=project, name="agent", by=member)
+    assert "creator left" not in admin.get(page_of(project)).content.decode()
+    remove(project, member)
+    assert "creator left" in admin.get(page_of(project)).content.decode()
 
 
 # The page

@@ -32,7 +32,7 @@ def guard(key: ApiKey, task: dict, use: Use) -> None:
     held = held_out_like(key.project, task)
     if not held:
         return
-    if not key.may_see_holdout:
+    if not key.sees_holdout:
         record_membership(key.project, held, by=key, detail="a task sent to an environment or grader")
         raise Refusal(403, NEEDS_THE_RIGHT)
     tasks = Task.objects.filter(canonical_hash__in=held)
