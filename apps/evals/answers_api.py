@@ -125,13 +125,14 @@ def send(request: Request, run: EvalRun) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_eval_runs_finish", request=None, responses=described({202: CLOSED}, 404, 409),
+    operation_id="v1_eval_runs_finish", request=None, responses=described({202: CLOSED}, 403, 404, 409),
     description="Takes no more answers and scores those there are. Where some are missing the evaluation ends as incomplete: it "
-    "keeps its samples and metrics, and cannot pass the gate.",
+    "keeps its samples and metrics, and cannot pass the gate. On a hold-out this needs a key that may see hold-outs.",
 )  # fmt: skip
 @api_view(["POST"])
 def finish(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
+    needs_right(request, run.split)
     try:
         closed = answers.finish(run=run, by=request.auth.created_by)
     except answers.AnswerError as error:

@@ -150,12 +150,15 @@ def item(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_eval_runs_cancel", request=None, responses=described({200: schema.RUN}, 404, 409),
-    description="Stops an evaluation; the samples so far are kept.",
+    operation_id="v1_eval_runs_cancel", request=None, responses=described({200: schema.RUN}, 403, 404, 409),
+    description="Stops an evaluation; the samples so far are kept. On a hold-out this needs a key that may see hold-outs, as the "
+    "start does.",
 )  # fmt: skip
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
-    if not jobs.cancel(find_run(request, pk), by=request.auth.created_by):
+    run = find_run(request, pk)
+    needs_right(request, run.split)
+    if not jobs.cancel(run, by=request.auth.created_by):
         return Response({"detail": "This evaluation has already finished."}, status=409)
     return Response(as_json(request, find_run(request, pk)))
 

@@ -112,6 +112,16 @@ def test_a_held_out_set_needs_the_right(agent: Agent) -> None:
     assert agent.run.project.api_keys.count() == 2
 
 
+@pytest.mark.parametrize("name", ["run_finish", "run_cancel"])
+def test_who_may_not_start_a_held_out_evaluation_may_not_end_it(agent: Agent, name: str) -> None:
+    plain = Api(agent.run.project, may_see_holdout=False)
+    refused = plain.post(f"evals_api:{name}", agent.run.pk)
+    assert refused.status_code == 403 and "may not see hold-outs" in refused.json()["detail"]
+    agent.run.refresh_from_db()
+    assert agent.run.takes_answers and agent.run.state == JobState.QUEUED
+    assert agent.post(f"evals_api:{name}", agent.run.pk).status_code in (200, 202)
+
+
 def test_answers_of_all_forms_are_scored_by_the_environments_verifier(agent: Agent) -> None:
     tasks = agent.tasks()
     one, two, three = (task["id"] for task in tasks)

@@ -404,9 +404,10 @@ def test_a_key_with_the_right_asks_reads_and_stops(draft: EvalSet, data_dir: Pat
     job = reverse("evals_api:meaning_check", args=[draft.pk, asked.json()["id"]])
     assert Client().get(url, **plain).json()["results"][0]["id"] == asked.json()["id"]
     assert Client().get(job, **plain).status_code == 403 and Client().get(job, **right).json()["pairs"] == []
-    stopped = Client().post(f"{job}cancel/", **plain)
+    assert Client().post(f"{job}cancel/", **plain).status_code == 403
+    stopped = Client().post(f"{job}cancel/", **right)
     assert stopped.status_code == 200 and stopped.json()["state"] == "cancelled"
-    assert Client().post(f"{job}cancel/", **plain).status_code == 409
+    assert Client().post(f"{job}cancel/", **right).status_code == 409
     [pair] = checked_with(draft, ("held-0", "other-0"))
     HoldoutView.objects.all().delete()
     read = Client().get(reverse("evals_api:meaning_check", args=[draft.pk, pair.job_id]), **right).json()

@@ -113,12 +113,13 @@ def item(request: Request, pk: UUID, job: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_meaning_checks_cancel", request=None, responses=described({200: CHECK}, 404, 409),
+    operation_id="v1_meaning_checks_cancel", request=None, responses=described({200: CHECK}, 403, 404, 409),
     description="Stops a check. 409 where it has finished.",
 )  # fmt: skip
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID, job: UUID) -> Response:
     row = _check(find_set(request, pk), job)
+    needs_right(request, Split.HOLDOUT)
     if not jobs.cancel(row, by=request.auth.created_by):
         return Response({"detail": "This check has already finished."}, status=409)
     row.refresh_from_db()
