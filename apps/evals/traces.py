@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 from django.conf import settings
 from django.db import transaction
+from django.utils.text import slugify
 
 from apps.evals import answers
 from apps.evals.models import Answer, EvalRun, Task
@@ -83,6 +84,11 @@ def _use(run: EvalRun | None, claim: EvalClaim, row: Trajectory) -> str:
     task = _task(run, claim.task)
     if claim.sample >= run.samples_per_task:
         raise Refused(f"That evaluation has {run.samples_per_task} samples per task: “sample” must be below that.")
+    if is_other_agent(row.agent_name, run.model_version.name):
+        raise Refused(
+            f"That evaluation is of the agent {run.model_version.name}; this run says that it is of “{row.agent_name}”. Start an "
+            "evaluation of that agent, or name the agent as the evaluation does."
+        )
     if row.agent_version and row.agent_version != run.model_version.agent_version[: schema.MAX_NAME]:
         raise Refused(
             f"That evaluation is of {run.model_version.name} {run.model_version.agent_version}; this run is of "
@@ -103,6 +109,13 @@ def _use(run: EvalRun | None, claim: EvalClaim, row: Trajectory) -> str:
     answers.check_room(run, answer.size)
     answer.save()
     return ""
+
+
+def is_other_agent(said: str, name: str) -> bool:
+    """Whether a run names another agent; case, spaces and punctuation do not matter, and OpenTelemetry's default names none."""
+    if not said or said.startswith("unknown_service"):
+        return False
+    return slugify(said, allow_unicode=True) != slugify(name[: schema.MAX_NAME], allow_unicode=True)
 
 
 def _task(run: EvalRun, named: str) -> Task:

@@ -98,6 +98,7 @@ def test_what_names_no_sample_is_noted_nowhere(agent: Agent) -> None:
         ({"eval": {"run": "RUN", "task": str(uuid4())}}, "is not the id or key of a task"),
         ({"eval": {"run": "RUN", "task": "TASK", "sample": 1}}, "must be below"),
         ({"agent": {"name": "support-agent", "version": "other"}}, "this run is of “other”"),
+        ({"agent": {"name": "sales-agent", "version": "3f2a9c1"}}, "this run says that it is of “sales-agent”"),
         ({"messages": [{"role": "user", "content": "hi"}]}, "no message of the agent"),
     ],
 )
@@ -120,6 +121,12 @@ def test_what_does_not_fit_stays_a_trajectory_that_says_why(agent: Agent, change
     client.post(reverse("evals:open_holdout", args=run))
     shown = client.get(reverse("evals:run", args=run)).content.decode()
     assert ("unused-traces" in shown and says in shown) == names_it
+
+
+@pytest.mark.parametrize("name", ["", "Support Agent", "unknown_service:python"])
+def test_an_agent_may_be_written_otherwise_or_not_named(agent: Agent, name: str) -> None:
+    (claim,) = sent(agent, traced(agent, agent.tasks()[0], agent=AGENT | {"name": name}))
+    assert (claim.state, claim.note) == ("used", "")
 
 
 def test_another_projects_evaluation_is_as_unknown_as_none(agent: Agent) -> None:
