@@ -18,6 +18,15 @@ TEXTS = {
 }
 
 
+class Rejected(Exception):
+    """Something that may not be done; the message is a sentence for the screen.
+
+    The API answers 409, or 400 where `field` names what was sent wrongly ("": what was sent as a whole).
+    """
+
+    field: str | None = None
+
+
 def _page(request: HttpRequest, status: int, detail: str = "") -> HttpResponse:
     title, text = TEXTS[status]
     if request.path.startswith("/api/"):

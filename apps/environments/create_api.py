@@ -20,7 +20,6 @@ from apps.environments.api import ENVIRONMENT, PAGING, WHOLE, as_json, body_of, 
 from apps.environments.forms import scorers, unnamed_tool
 from apps.environments.models import Environment, EnvironmentKind, Verifier
 from workers.lib.environments import BUILTIN
-from workers.lib.errors import SpecError
 from workers.lib.outgoing import RefusedAddress
 from workers.lib.specs import REMOTE
 from workers.lib.typed import FormError, Text, convert, json_schema
@@ -103,12 +102,8 @@ def create(request: Request, dataset: dict[str, Any] | None = None) -> Response:
             if asked.kind in REMOTE
             else _make(request, asked, member, dataset)
         )
-    except FormError as error:
-        raise ValidationError({"path": error.path, "error": error.problem}) from error
     except RefusedAddress as error:
         raise ValidationError({"path": "url", "error": str(error)}) from error
-    except SpecError as error:
-        raise ValidationError({"path": "", "error": str(error)}) from error
     return Response(whole_json(request, made), status=201 if made.is_new else 200)
 
 

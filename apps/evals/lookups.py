@@ -22,7 +22,7 @@ from apps.evals.holdout.view_log import record_membership, record_refusal
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.registry.models import ModelKind, ModelVersion
 from apps.trajectories.api import number_of
-from workers.lib.typed import FormError, convert
+from workers.lib.typed import convert
 
 Row = TypeVar("Row", bound=Model)
 Filter = Collection[str] | Callable[[Request, str], Any]
@@ -104,11 +104,8 @@ def refused(request: Request, error: EvalSetError, eval_set: EvalSet | None = No
 
 
 def form_of(request: Request, form: Any) -> Any:
-    """The body as a form. Raises ValidationError, TooLarge."""
-    try:
-        return convert(body_of(request), form)
-    except FormError as error:
-        raise ValidationError({"path": error.path, "error": error.problem}) from error
+    """The body as a form. Raises FormError, TooLarge."""
+    return convert(body_of(request), form)
 
 
 def one_of(request: Request, name: str, choices: Collection[str]) -> str:

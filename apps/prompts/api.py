@@ -39,10 +39,9 @@ from apps.prompts import playground as actions
 from apps.prompts.models import Playground
 from apps.prompts.playground import MOST_CASES, MOST_SAMPLES, MOST_SIDES, MOST_TOKENS, Side, Step
 from apps.registry import engines, schema
-from apps.registry.actions import ModelError
 from apps.registry.models import ModelKind
 from apps.trajectories.actions import store
-from workers.lib.typed import FormError, Text, json_schema
+from workers.lib.typed import Text, json_schema
 
 
 class AskedSide(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -300,10 +299,7 @@ def save_prompt(request: Request, pk: UUID) -> Response:
     run, by, asked = _find(request, pk), member_of(request).user, form_of(request, KeepPrompt)
     if asked.side >= len(run.spec["sides"]):
         raise ValidationError({"path": "side", "error": f"must be less than {len(run.spec['sides'])}"})
-    try:
-        version = actions.save_prompt(playground=run, side=asked.side, name=asked.name, by=by)
-    except (ModelError, FormError) as error:
-        raise ValidationError({"path": getattr(error, "path", ""), "error": str(error)}) from error
+    version = actions.save_prompt(playground=run, side=asked.side, name=asked.name, by=by)
     return Response(schema.version_json(version), status=201 if version.is_new else 200)
 
 

@@ -12,6 +12,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from apps.core.actions import audit
+from apps.core.errors import Rejected
 from apps.core.models import Project
 from apps.registry.artifacts import sha256_of
 from apps.registry.models import Artifact, Dialect, Engine, ModelKind, ModelVersion, Protocol, Reach, Server
@@ -21,8 +22,10 @@ from workers.lib.prompts import checked_prompt
 SERVED_NAME = 200  # characters
 
 
-class ModelError(Exception):
+class ModelError(Rejected):
     """A model's folder or server that cannot be used; the message is a sentence for the screen."""
+
+    field = ""
 
 
 def check_base_folder(folder: Path) -> list[Path]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
@@ -16,35 +14,11 @@ from apps.core.api import member_of
 from apps.core.forms import whole
 from apps.core.openapi import JSON, described, page
 from apps.registry import managed, schema, servers
-from apps.registry.actions import ModelError
 from apps.registry.models import ModelKind, ModelVersion, Server
 from apps.registry.registering import register
-from apps.registry.servers import ServerError
 from workers.lib.typed import FormError, convert, plain
 
 PAGE, MAX_PAGE = 100, 1000
-
-
-def api(*methods: str) -> Callable:
-    """An API view whose problems with what was sent become 400 with `path` and `error`, or 409 with `detail`."""
-
-    def decorate(view: Callable[..., Response]) -> Callable[..., Response]:
-        @wraps(view)
-        def answered(request: Request, *args: Any, **kwargs: Any) -> Response:
-            try:
-                return view(request, *args, **kwargs)
-            except FormError as error:
-                raise ValidationError({"path": error.path, "error": error.problem}) from error
-            except ServerError as error:
-                if error.field:
-                    raise ValidationError({"path": error.field, "error": str(error)}) from error
-                return Response({"detail": str(error)}, status=409)
-            except ModelError as error:
-                raise ValidationError({"path": "", "error": str(error)}) from error
-
-        return api_view(methods)(answered)
-
-    return decorate
 
 
 def find_server(request: Request, name: str) -> Server:
@@ -77,7 +51,7 @@ def find_server(request: Request, name: str) -> Server:
     "to the server's host by FLYWHEEL_OUTGOING_KEYS. With `managed`, a worker of this installation starts it: poll it until "
     "`managed.state` is “up”.",
 )
-@api("GET", "POST")
+@api_view(["GET", "POST"])
 def server_list(request: Request) -> Response:
     if request.method == "GET":
         rows = Server.objects.filter(project=request.auth.project).select_related("base")
@@ -109,7 +83,7 @@ def server_list(request: Request) -> Response:
     responses=described({}, 403, 404, 409) | {204: None},
     description="Only where no model version uses it; else 409 says which do.",
 )
-@api("GET", "PATCH", "DELETE")
+@api_view(["GET", "PATCH", "DELETE"])
 def server_item(request: Request, name: str) -> Response:
     server = find_server(request, name)
     if request.method == "GET":
@@ -135,7 +109,7 @@ def server_item(request: Request, name: str) -> Response:
     description="Finds out, in the background, what the server can do; with the model named, else one that is registered or "
     "listed. A probe that is under way is not started twice.",
 )
-@api("POST")
+@api_view(["POST"])
 def server_probe(request: Request, name: str) -> Response:
     server = find_server(request, name)
     member_of(request)
@@ -150,7 +124,7 @@ def server_probe(request: Request, name: str) -> Response:
     responses=described({202: schema.SERVER}, 403, 404, 409),
     description="Starts a managed server; one that is running stays as it is.",
 )
-@api("POST")
+@api_view(["POST"])
 def server_start(request: Request, name: str) -> Response:
     server = find_server(request, name)
     member_of(request)
@@ -164,7 +138,7 @@ def server_start(request: Request, name: str) -> Response:
     responses=described({202: schema.SERVER}, 403, 404),
     description="Stops a managed server. Jobs that use it fail.",
 )
-@api("POST")
+@api_view(["POST"])
 def server_stop(request: Request, name: str) -> Response:
     server = find_server(request, name)
     member_of(request)
@@ -196,7 +170,7 @@ def server_stop(request: Request, name: str) -> Response:
     examples=[OpenApiExample(name, value, request_only=True) for name, value in schema.EXAMPLE_VERSIONS.items()],
     description="Registers a version. The same content twice is one version: the second answer is 200 with the first one's id.",
 )
-@api("GET", "POST")
+@api_view(["GET", "POST"])
 def version_list(request: Request) -> Response:
     if request.method == "GET":
         return Response(_versions(request))
@@ -227,7 +201,7 @@ def _versions(request: Request) -> dict[str, Any]:
 
 
 @extend_schema(operation_id="v1_model_versions_read", responses=described({200: schema.VERSION}, 404))
-@api("GET")
+@api_view(["GET"])
 def version_item(request: Request, pk: int) -> Response:
     rows = ModelVersion.objects.filter(project=request.auth.project).select_related("parent", "server")
     found = rows.filter(pk=min(pk, 2**63 - 1)).first()

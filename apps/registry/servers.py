@@ -20,6 +20,7 @@ from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core import jobs
 from apps.core.actions import audit
+from apps.core.errors import Rejected
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts, key_of
 from apps.registry.models import Dialect, Health, ModelVersion, Server, ServerProbe
@@ -38,12 +39,12 @@ RESET: dict[str, Any] = {
 }  # fmt: skip
 
 
-class ServerError(Exception):
+class ServerError(Rejected):
     """Something that may not be done to a server; the message is a sentence for the screen. `field`: what it is about."""
 
     def __init__(self, sentence: str, field: str = "") -> None:
         super().__init__(sentence)
-        self.field = field
+        self.field = field or None
 
 
 def check_address(base_url: str, key_variable: str, *, admin: bool = True) -> str:

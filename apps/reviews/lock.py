@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from apps.core.errors import Rejected
 from apps.reviews.agreement import Agreement, Verdict
 from apps.reviews.drift import Drift
 
 
-class ReviewError(Exception):
+class ReviewError(Rejected):
     """Something that may not be done to a review; the message is a sentence for the screen."""
 
 

@@ -6,8 +6,6 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-from django.core.exceptions import PermissionDenied
-from django.http import Http404
 from drf_spectacular.utils import extend_schema
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
@@ -15,7 +13,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core import jobs
+from apps.core.api import member_of
 from apps.core.http import uuid_of
+from apps.core.models import Role
 from apps.core.openapi import JSON, NUMBER, described, page
 from apps.environments.api import PAGING, body_of, page_of
 from apps.environments.models import Environment
@@ -23,7 +23,6 @@ from apps.evals.lookups import NAMED, find_environment, find_set
 from apps.evals.models import EvalSet
 from apps.registry.models import Server
 from apps.reviews import rescoring
-from apps.reviews.lock import ReviewError
 from apps.reviews.models import ProbeRun
 from apps.reviews.waivers import waive
 
@@ -140,16 +139,13 @@ def _start(request: Request) -> Response:
     if not isinstance(tasks, int) or isinstance(tasks, bool) or not 1 <= tasks <= MOST_TASKS:
         raise ValidationError({"path": "tasks", "error": f"a whole number from 1 to {MOST_TASKS}"})
     environment, eval_set = _environment(request, body.get("environment")), _eval_set(request, body.get("eval_set"))
-    try:
-        run = rescoring.submit_probe(
-            environment=environment,
-            eval_set=eval_set,
-            by=request.auth.created_by,
-            tasks=tasks,
-            cheat=_cheat(request, body.get("cheat")),
-        )
-    except rescoring.RescoringError as error:
-        return Response({"detail": str(error)}, status=409)
+    run = rescoring.submit_probe(
+        environment=environment,
+        eval_set=eval_set,
+        by=request.auth.created_by,
+        tasks=tasks,
+        cheat=_cheat(request, body.get("cheat")),
+    )
     return Response(as_json(run), status=201)
 
 
@@ -211,12 +207,7 @@ def accept(request: Request, pk: UUID) -> Response:
     for name in ("probe", "reason"):
         if not isinstance(body.get(name), str) or not body[name].strip():
             raise ValidationError({"path": name, "error": "text that is not empty"})
-    try:
-        waive(run=run, probe=body["probe"], reason=body["reason"], by=request.auth.created_by)
-    except ReviewError as error:
-        return Response({"detail": str(error)}, status=409)
-    except (PermissionDenied, Http404):
-        return Response({"detail": "Only a key that an admin of the project has made may accept findings."}, status=403)
+    waive(run=run, probe=body["probe"], reason=body["reason"], by=member_of(request, Role.ADMIN).user)
     return Response(_report(_find(request, pk)))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from django.db import transaction
 
 from apps.core import jobs
+from apps.core.errors import Rejected
 from apps.environments.actions import check_verifier, content_hash
 from apps.environments.models import Environment, Verifier
 from apps.environments.scorer import record_scorer
@@ -27,7 +28,7 @@ RESCORED_SAMPLES = 200
 DIGITS = 6  # rewards that differ by less are the same
 
 
-class RescoringError(Exception):
+class RescoringError(Rejected):
     """A probe or a rescoring that may not start; the message is a sentence for the screen."""
 
 

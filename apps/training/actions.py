@@ -10,6 +10,7 @@ from django.db import transaction
 
 from apps.core import jobs
 from apps.core.actions import audit
+from apps.core.errors import Rejected
 from apps.core.models import JobState, Project
 from apps.environments.models import Environment
 from apps.evals.canonical import digest_of
@@ -23,7 +24,7 @@ from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert, plain
 
 
-class TrainingError(Exception):
+class TrainingError(Rejected):
     """A run that may not be started; the message is a sentence for the screen.
 
     `held`: canonical hashes of the held-out tasks that it says something about.

@@ -18,6 +18,7 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core.actions import audit
+from apps.core.errors import Rejected
 from apps.core.models import Project
 from apps.webhooks import signing
 from apps.webhooks.models import TEST, Delivery, DeliveryState, Event, Webhook
@@ -30,12 +31,12 @@ SEND = "webhooks.send_due"
 DISABLED = "The webhook was disabled before this was delivered."
 
 
-class WebhookError(Exception):
+class WebhookError(Rejected):
     """Something that may not be done; a sentence for the screen. `field`: what it is about."""
 
     def __init__(self, sentence: str, field: str = "") -> None:
         super().__init__(sentence)
-        self.field = field
+        self.field = field or None
 
 
 def announce(*, project: Project, event: Event, subject: str, data: dict[str, Any]) -> int:

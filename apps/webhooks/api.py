@@ -21,17 +21,9 @@ from apps.core.openapi import JSON, described, page, results
 from apps.core.paging import keyset
 from apps.webhooks import actions, schema
 from apps.webhooks.models import Delivery, DeliveryState, Event, Webhook
-from workers.lib.typed import FormError, convert
+from workers.lib.typed import convert
 
 PAGE, MAX_PAGE = 50, 200
-
-
-def _given(request: Request, form: Any) -> Any:
-    """The body in its form. Raises ValidationError."""
-    try:
-        return convert(request.data, form)
-    except FormError as error:
-        raise ValidationError({"path": error.path, "error": error.problem}) from error
 
 
 def _hook(request: Request, pk: UUID) -> Webhook:
@@ -51,13 +43,6 @@ def _delivery(request: Request, pk: UUID) -> Delivery:
     return found
 
 
-def _refused(error: actions.WebhookError) -> Response:
-    """Raises ValidationError where it is about a field."""
-    if error.field:
-        raise ValidationError({"path": error.field, "error": str(error)}) from error
-    return Response({"detail": str(error)}, status=409)
-
-
 @extend_schema(
     methods=["GET"], operation_id="v1_webhooks_list", responses=described({200: results(schema.WEBHOOK)}, 403),
     description="The project's webhooks.",
@@ -73,14 +58,11 @@ def collection(request: Request) -> Response:
     project = request.auth.project
     if request.method == "GET":
         return Response({"results": [schema.webhook_json(hook) for hook in project.webhooks.all()]})
-    given = _given(request, schema.NewWebhook)
-    try:
-        hook, secret = actions.create_webhook(
-            project=project, url=given.url, events=given.events or Event.values, description=given.description,
-            by=request.auth.created_by,
-        )  # fmt: skip
-    except actions.WebhookError as error:
-        return _refused(error)
+    given = convert(request.data, schema.NewWebhook)
+    hook, secret = actions.create_webhook(
+        project=project, url=given.url, events=given.events or Event.values, description=given.description,
+        by=request.auth.created_by,
+    )  # fmt: skip
     return Response(schema.webhook_json(hook) | {"secret": secret}, status=201)
 
 
@@ -110,10 +92,7 @@ def item(request: Request, pk: UUID) -> Response:
         actions.delete_webhook(hook=hook, by=by)
         return Response(status=204)
     if request.method == "PATCH":
-        try:
-            _change(hook, _given(request, schema.WebhookChanges), by)
-        except actions.WebhookError as error:
-            return _refused(error)
+        _change(hook, convert(request.data, schema.WebhookChanges), by)
         hook.refresh_from_db()
     return Response(schema.webhook_json(hook))
 
@@ -200,9 +179,6 @@ def delivery(request: Request, pk: UUID) -> Response:
 @api_view(["POST"])
 def again(request: Request, pk: UUID) -> Response:
     row = _delivery(request, pk)
-    try:
-        actions.send_again(delivery=row, by=request.auth.created_by)
-    except actions.WebhookError as error:
-        return _refused(error)
+    actions.send_again(delivery=row, by=request.auth.created_by)
     row.refresh_from_db()
     return Response(schema.delivery_json(row), status=202)

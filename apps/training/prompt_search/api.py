@@ -9,7 +9,7 @@ from django.urls import reverse
 from drf_spectacular.utils import OpenApiExample, extend_schema
 from msgspec import UNSET, Meta, Struct, UnsetType
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -21,7 +21,6 @@ from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.lookups import CURSOR, LIMIT, find_environment, find_set, find_version, form_of, listed
 from apps.registry import engines
-from apps.registry.actions import ModelError
 from apps.registry.api import find_server
 from apps.registry.schema import VERSION, version_json
 from apps.reviews.actions import TrainingLocked
@@ -29,7 +28,7 @@ from apps.training.actions import TrainingError
 from apps.training.models import PromptCandidate, PromptSearch
 from apps.training.prompt_search import actions
 from apps.training.prompt_search.job import save_prompt
-from workers.lib.typed import FormError, Text, json_schema
+from workers.lib.typed import Text, json_schema
 
 SHOWN_CANDIDATES = 200
 
@@ -181,10 +180,7 @@ def cancel(request: Request, pk: UUID) -> Response:
 def resume(request: Request, pk: UUID) -> Response:
     search = _search(request, pk)
     member_of(request)
-    try:
-        actions.resume(search=search, by=request.auth.created_by)
-    except (TrainingError, TrainingLocked) as error:
-        return Response({"detail": str(error)}, status=409)
+    actions.resume(search=search, by=request.auth.created_by)
     return Response(as_json(request, _search(request, pk)))
 
 
@@ -208,8 +204,6 @@ def save(request: Request, pk: UUID) -> Response:
         version = save_prompt(search, candidate.prompt, number=candidate.number, by=by, viewer=request.auth)
     except HoldoutLeak as error:
         return Response({"detail": str(error)}, status=409)
-    except (ModelError, FormError) as error:
-        raise ValidationError({"path": getattr(error, "path", ""), "error": str(error)}) from error
     return Response(version_json(version), status=201 if version.is_new else 200)
 
 

@@ -1,0 +1,26 @@
+"""What the API answers where a view raises: REST framework's exception handler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.exceptions import ValidationError
+from rest_framework.response import Response
+from rest_framework.views import exception_handler
+
+from apps.core.errors import Rejected
+from workers.lib.errors import SpecError
+from workers.lib.typed import FormError
+
+
+def answer_of(error: Exception, context: dict[str, Any]) -> Response | None:
+    """What was sent wrongly is 400 with its place, what is in the way 409; all else as REST framework answers it."""
+    if isinstance(error, FormError):
+        error = ValidationError({"path": error.path, "error": error.problem})
+    elif isinstance(error, SpecError):
+        error = ValidationError({"path": "", "error": str(error)})
+    elif isinstance(error, Rejected) and error.field is not None:
+        error = ValidationError({"path": error.field, "error": str(error)})
+    elif isinstance(error, Rejected):
+        return Response({"detail": str(error)}, status=409)
+    return exception_handler(error, context)
