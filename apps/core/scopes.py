@@ -128,10 +128,13 @@ ROUTES: dict[str, dict[str, Needs]] = {
 }
 
 
+    "promotion_api:channels": {"GET": RESULT, "POST": MANAGED},
 class MissingScope(PermissionDenied):
+    "promotion_api:history": {"GET": RESULT},
     """403: the key has none of the scopes that the request needs."""
 
 
+    "promotion_api:rollback": {"POST": MANAGED},
 def needs(route: str, method: str) -> Needs:
     """The scopes that open a route. Raises PermissionDenied for a route that declares none, MethodNotAllowed."""
     methods = ROUTES.get(route)

@@ -22,7 +22,7 @@ from apps.promotion.announcing import announce_move, announce_report
 from apps.promotion.conditions import PromotionError, needs_admin, require_deciding_set
 from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare, prefix
 from apps.promotion.models import Channel, GateReport, Promotion
-from apps.promotion.policies import channel_of, policy_of
+from apps.promotion.policies import channel_of, label_of, policy_of, require_keys_allowed
 from apps.promotion.signing import code_hash, document_of, is_genuine, sign
 from apps.promotion.wear import comparison_number
 from apps.registry import engines
@@ -287,11 +287,12 @@ def promote(
     if not reason.strip():
         raise PromotionError("Enter a reason: it is stored with the promotion.")
     overridden = needs_admin(channel, gate_report, policy)
-    if key and (overridden or not policy.api_keys):
+    if key and overridden:
         raise PermissionDenied(
             "An API key may promote only what the gate says is better, into a channel that runs its baseline with the same "
-            "prompt, and only where the channel's policy allows API keys (“api_keys”)."
+            "prompt. An admin may override that on the report's page."
         )
+    require_keys_allowed(channel, policy, key)
     get_membership(by, channel.project.slug, Role.ADMIN if overridden else Role(policy.promoters))
     return _move(
         channel,
@@ -301,20 +302,24 @@ def promote(
         reason=reason.strip(),
         gate_report=gate_report,
         overridden=overridden,
-        actor_label=f"API key “{key.name}”" if key else "",
+        actor_label=label_of(key),
     )
 
 
 @transaction.atomic
-def rollback(*, channel: Channel, by: Any, reason: str = "") -> Promotion:
-    """Moves the channel back to what ran before. Repeated, it goes back further. Raises PromotionError."""
+def rollback(*, channel: Channel, by: Any, reason: str = "", key: ApiKey | None = None) -> Promotion:
+    """Moves the channel back to what ran before. Repeated, it goes back further. `key`: the API key that asks.
+
+    Raises PromotionError; PermissionDenied for a key that the policy does not allow.
+    """
     channel = _locked(channel)
+    require_keys_allowed(channel, policy_of(channel)[0], key)
     target = previous_of(channel)
     if target is None:
         raise PromotionError(f"{channel.name} has run nothing before; there is nothing to go back to.")
     if policy_of(channel)[0].rollback_needs_reason and not reason.strip():
         raise PromotionError(f"Enter a reason: the policy of {channel.name} asks for one.")
-    return _move(channel, target, Promotion.Kind.ROLLBACK, by, reason=reason.strip())
+    return _move(channel, target, Promotion.Kind.ROLLBACK, by, reason=reason.strip(), actor_label=label_of(key))
 
 
 def previous_of(channel: Channel) -> ModelVersion | None:

@@ -48,14 +48,11 @@ def announce_report(row: GateReport) -> None:
     )  # fmt: skip
 
 
-def announce_move(move: Promotion) -> None:
-    """Of a promotion or a rollback; what a channel runs first is neither."""
-    event, channel = MOVES.get(Promotion.Kind(move.kind)), move.channel
-    if event is None:
-        return
-    said = {
+def move_json(move: Promotion) -> dict[str, Any]:
+    return {
         "id": move.pk,
-        "channel": channel.name,
+        "kind": move.kind,
+        "channel": move.channel.name,
         "from_version": str(move.from_version) if move.from_version else None,
         "to_version": str(move.to_version),
         "reason": move.reason,
@@ -63,10 +60,17 @@ def announce_move(move: Promotion) -> None:
         "gate_report": str(move.gate_report_id) if move.gate_report_id else None,
         "at": move.at,
     }
+
+
+def announce_move(move: Promotion) -> None:
+    """Of a promotion or a rollback; what a channel runs first is neither."""
+    event, channel = MOVES.get(Promotion.Kind(move.kind)), move.channel
+    if event is None:
+        return
     announce(
         project=channel.project, event=event, subject=f"{channel}: {move.from_version} → {move.to_version}",
         data={
-            "promotion": said, "api": reverse("promotion_api:channel", args=[channel.name]),
+            "promotion": move_json(move), "api": reverse("promotion_api:channel", args=[channel.name]),
             "page": reverse("promotion:models", args=[channel.project.slug]),
         },
     )  # fmt: skip

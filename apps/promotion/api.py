@@ -1,22 +1,134 @@
-"""What production asks: which model version is live in a channel."""
+"""Channels by API: which there are, which model version is live in one, and every change of it. The key decides the project."""
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from django.shortcuts import get_object_or_404
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
+from msgspec import Meta, Struct
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.promotion.models import Channel
+from apps.core.api import member_of
+from apps.core.models import Role
+from apps.core.openapi import JSON, described, page, results
+from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, form_of
+from apps.promotion.actions import previous_of
+from apps.promotion.announcing import move_json
+from apps.promotion.models import Channel, Promotion
+from apps.promotion.policies import channel_of, policy_of
+from apps.trajectories.api import number_of
+from workers.lib.typed import json_schema
+
+NULLABLE = {"type": ["string", "null"]}
+CHANNEL = {
+    "type": "object",
+    "required": ["channel", "model", "previous", "policy_version", "updated_at"],
+    "properties": {
+        "channel": {"type": "string"},
+        "model": NULLABLE | {"description": "The live model version; null where nothing is live yet"},
+        "digest": NULLABLE,
+        "previous": NULLABLE | {"description": "What a rollback goes back to; null where it cannot"},
+        "policy_version": {"type": "integer", "description": "0: the defaults"},
+        "updated_at": {"type": "string", "format": "date-time"},
+    },
+}
+LIVE = {
+    "type": "object",
+    "required": ["channel", "model", "version", "kind", "digest", "updated_at"],
+    "properties": {
+        "channel": {"type": "string"},
+        "model": {"type": "string"},
+        "version": {"type": "integer"},
+        "kind": {"type": "string"},
+        "base": {"type": "string"},
+        "adapter": {"type": ["string", "integer", "null"]},
+        "prompt": {"type": "object", "description": "The whole prompt of a prompt version"},
+        "digest": {"type": "string"},
+        "updated_at": {"type": "string", "format": "date-time"},
+    },
+}
+MOVE = {
+    "type": "object",
+    "required": ["id", "kind", "channel", "from_version", "to_version", "reason", "by", "gate_report", "at"],
+    "properties": {
+        "id": {"type": "integer"},
+        "kind": {"enum": Promotion.Kind.values},
+        "channel": {"type": "string"},
+        "from_version": NULLABLE,
+        "to_version": {"type": "string"},
+        "reason": {"type": "string"},
+        "by": NULLABLE | {"description": "Who; of an API key whoever created it"},
+        "gate_report": {"type": ["string", "null"], "format": "uuid"},
+        "at": {"type": "string", "format": "date-time"},
+    },
+}
+CHANNELS_EXAMPLE = OpenApiExample(
+    "Production", response_only=True, status_codes=["200"],
+    value={"channel": "production", "model": "support-v4", "digest": "9b1c…", "previous": "support-v3",
+           "policy_version": 2, "updated_at": "2026-11-22T08:00:00Z"},
+)  # fmt: skip
+NEW_EXAMPLE = OpenApiExample("A second channel", value={"name": "staging"}, request_only=True)
+MADE_EXAMPLE = OpenApiExample(
+    "A channel without a model", response_only=True, status_codes=["201"],
+    value={"channel": "staging", "model": None, "digest": None, "previous": None, "policy_version": 0,
+           "updated_at": "2026-11-22T08:00:00Z"},
+)  # fmt: skip
+LIVE_EXAMPLE = OpenApiExample(
+    "An adapter", response_only=True, status_codes=["200"],
+    value={"channel": "production", "model": "support-v4", "version": 4, "kind": "adapter", "base": "/models/smollm2",
+           "adapter": "6d1f…", "prompt": {}, "digest": "9b1c…", "updated_at": "2026-11-22T08:00:00Z"},
+)  # fmt: skip
+MOVE_EXAMPLE = OpenApiExample(
+    "A promotion", response_only=True, status_codes=["200"],
+    value={"id": 7, "kind": "promote", "channel": "production", "from_version": "support-v3", "to_version": "support-v4",
+           "reason": "12 points better on refunds", "by": "mara", "gate_report": "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11",
+           "at": "2026-11-22T08:00:00Z"},
+)  # fmt: skip
+
+
+class NewChannel(Struct, forbid_unknown_fields=True, kw_only=True):
+    name: Annotated[str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,60}\Z")]
 
 
 @extend_schema(
-    responses={200: OpenApiTypes.OBJECT, 304: None, 401: OpenApiTypes.OBJECT, 404: OpenApiTypes.OBJECT},
+    methods=["GET"], operation_id="v1_channels_list", responses=described({200: results(CHANNEL)}), 
+    examples=[CHANNELS_EXAMPLE],
+    description="The project's channels, with what is live in each and what a rollback goes back to.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_channels_create", request={JSON: json_schema(NewChannel)},
+    responses=described({201: CHANNEL}, 400, 403, 413), examples=[NEW_EXAMPLE, MADE_EXAMPLE],
+    description="Creates a channel; one that exists stays as it is. Whoever created the key must be an admin.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def collection(request: Request) -> Response:
+    project = request.auth.project
+    if request.method == "POST":
+        member_of(request, Role.ADMIN)
+        return Response(channel_json(channel_of(project, form_of(request, NewChannel).name)), status=201)
+    return Response({"results": [channel_json(row) for row in project.channels.select_related("current")]})
+
+
+def channel_json(row: Channel) -> dict[str, Any]:
+    previous = previous_of(row)
+    return {
+        "channel": row.name,
+        "model": str(row.current) if row.current else None,
+        "digest": row.current.digest if row.current else None,
+        "previous": str(previous) if previous else None,
+        "policy_version": policy_of(row)[1],
+        "updated_at": row.updated_at,
+    }
+
+
+@extend_schema(
+    operation_id="v1_channels_retrieve", responses=described({200: LIVE}, 404) | {304: None}, examples=[LIVE_EXAMPLE],
     description="The live model version of a channel; send If-None-Match to poll.",
-)
+)  # fmt: skip
 @api_view(["GET"])
 def channel(request: Request, name: str) -> Response:
     row = get_object_or_404(Channel.objects.select_related("current"), project=request.auth.project, name=name)
@@ -40,3 +152,25 @@ def channel(request: Request, name: str) -> Response:
         },
         headers={"ETag": etag},
     )
+
+
+@extend_schema(
+    operation_id="v1_channels_history", responses=described({200: page(MOVE)}, 400, 404), examples=[MOVE_EXAMPLE],
+    parameters=[OpenApiParameter("cursor", str, description="`next` of the page before"), LIMIT],
+    description="Every promotion and rollback of a channel, the newest first.",
+)  # fmt: skip
+@api_view(["GET"])
+def history(request: Request, name: str) -> Response:
+    limit, last = number_of(request, "limit", PAGE, 1, MAX_PAGE), 2**63 - 1
+    rows = find_channel(request, name).promotions.select_related("channel", "from_version", "to_version", "by")
+    found = list(rows.filter(pk__lt=number_of(request, "cursor", last, 0, last)).order_by("-pk")[: limit + 1])
+    following = str(found[limit - 1].pk) if len(found) > limit else None
+    return Response({"results": [move_json(move) for move in found[:limit]], "next": following})
+
+
+def find_channel(request: Request, name: str) -> Channel:
+    """Raises NotFound."""
+    found = Channel.objects.filter(project=request.auth.project, name=name).select_related("project").first()
+    if found is None:
+        raise NotFound(f"This project has no channel “{name}”.")
+    return found

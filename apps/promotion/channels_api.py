@@ -1,146 +1,188 @@
-"""Channels by API: their policy, what a comparison can show, reports, and promotion. The key decides the project.
+"""What changes a channel, by API: its policy, promotion and rollback; and what a comparison can show before it is made.
 
 A key acts with the present role of whoever created it, and only where the channel's policy allows keys (`api_keys`).
 """
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from typing import Annotated, Any
 
-from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpResponse
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from django.http import HttpResponse
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
+from msgspec import Meta, Struct
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.api import NO_MEMBER
 from apps.core.forms import whole
-from apps.core.openapi import JSON
-from apps.evals.lookups import find_set
+from apps.core.openapi import JSON, described
+from apps.evals.lookups import find_set, form_of
 from apps.promotion import actions
+from apps.promotion.announcing import move_json
+from apps.promotion.api import MOVE, MOVE_EXAMPLE, find_channel
 from apps.promotion.gate.policy import Policy, as_toml, from_toml, from_values
-from apps.promotion.models import Channel
-from apps.promotion.policies import PolicyError, policy_of, save_policy
+from apps.promotion.models import PromotionPolicy
+from apps.promotion.policies import policy_of, save_policy, values_of
 from apps.promotion.reports_api import find_report
 from apps.promotion.wear import plan_for, wear_of
-from workers.lib.typed import FormError, json_schema, plain
+from workers.lib.typed import json_schema, plain
 
-ANSWERS = {200: OpenApiTypes.OBJECT, 400: OpenApiTypes.OBJECT, 401: OpenApiTypes.OBJECT, 404: OpenApiTypes.OBJECT}
-WRITES = ANSWERS | {403: OpenApiTypes.OBJECT, 409: OpenApiTypes.OBJECT}
-CHANGE = {
+Sentence = Annotated[str, Meta(max_length=2_000)]
+Reason = Annotated[str, Meta(max_length=2_000, pattern=r"\S")]
+
+
+class Change(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`policy`, or `toml` as it was exported."""
+
+    reason: Reason
+    policy: dict[str, Any] | None = None
+    toml: str | None = None
+
+
+class Promote(Struct, forbid_unknown_fields=True, kw_only=True):
+    report: str
+    reason: Reason
+
+
+class RollBack(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A reason is needed where the channel's policy asks for one."""
+
+    reason: Sentence = ""
+
+
+POLICY = {
     "type": "object",
-    "required": ["reason"],
-    "properties": {"policy": json_schema(Policy), "toml": {"type": "string"}, "reason": {"type": "string"}},
+    "required": ["channel", "version", "policy", "versions"],
+    "properties": {
+        "channel": {"type": "string"},
+        "version": {"type": "integer", "description": "0: the defaults"},
+        "policy": json_schema(Policy),
+        "versions": {
+            "type": "array",
+            "description": "Who saved which version when and why, the newest first",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "version": {"type": "integer"},
+                    "reason": {"type": "string"},
+                    "by": {"type": ["string", "null"]},
+                    "at": {"type": "string", "format": "date-time"},
+                },
+            },
+        },
+    },
 }
-PROMOTION = {
-    "type": "object",
-    "required": ["report", "reason"],
-    "properties": {"report": {"type": "string", "format": "uuid"}, "reason": {"type": "string"}},
-}
-
-
-@extend_schema(
-    methods=["GET"],
-    operation_id="v1_channels_policy_read",
-    responses=ANSWERS,
-    parameters=[OpenApiParameter("as", enum=["toml"], description="The file instead of JSON")],
-    description="The policy that applies to a channel, and its version; 0 are the defaults.",
+CHANGE = json_schema(Change) | {"properties": json_schema(Change)["properties"] | {"policy": json_schema(Policy)}}
+PLAN = {"type": "object", "properties": {"plan": {"type": "object"}, "wear": {"type": "object"}}}
+REPORT_ID = "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11"
+CHANGE_EXAMPLE = OpenApiExample(
+    "Decide on more tasks", value={"policy": {"min_tasks": 60, "api_keys": True}, "reason": "Small sets decided too often"},
+    request_only=True,
+)  # fmt: skip
+POLICY_EXAMPLE = OpenApiExample(
+    "The defaults", response_only=True, status_codes=["200"],
+    value={"channel": "production", "version": 0, "policy": plain(Policy()), "versions": []},
+)  # fmt: skip
+PROMOTE_EXAMPLE = OpenApiExample(
+    "By a report", value={"report": REPORT_ID, "reason": "12 points better on refunds"}, request_only=True
 )
+BACK_EXAMPLE = OpenApiExample("At once", value={"reason": "Refunds fail since 08:10"}, request_only=True)
+BACK_TO_EXAMPLE = OpenApiExample(
+    "Rolled back", response_only=True, status_codes=["200"],
+    value=MOVE_EXAMPLE.value | {"id": 8, "kind": "rollback", "from_version": "support-v4", "to_version": "support-v3",
+                                "reason": "Refunds fail since 08:10", "gate_report": None},
+)  # fmt: skip
+PLAN_EXAMPLE = OpenApiExample(
+    "Enough tasks", response_only=True, status_codes=["200"],
+    value={
+        "plan": {"tasks": 120, "samples_per_task": 8, "comparison": 3, "level": 0.0017, "smallest_effect": 0.08,
+                 "effects": [0.03, 0.05, 0.1], "tasks_needed": {"1": [2900, 1100, 290], "8": [830, 300, 80]}, "never_met": [],
+                 "source": "From the 2 newest evaluations.", "sentence": "120 tasks × 8 samples show 8 points."},
+        "wear": {"tasks": 120, "evaluations": 3, "views": 2, "level": 0.0017, "factor": 1.3, "fresh_tasks_due": False},
+    },
+)  # fmt: skip
+MOST = 50  # versions told
+
+
 @extend_schema(
-    methods=["PUT"],
-    operation_id="v1_channels_policy_save",
-    request={JSON: CHANGE},
-    responses=WRITES,
+    methods=["GET"], operation_id="v1_channels_policy_read", responses=described({200: POLICY}, 404), 
+    examples=[POLICY_EXAMPLE],
+    parameters=[
+        OpenApiParameter("as", enum=["toml"], description="The file instead of JSON"),
+        OpenApiParameter("version", int, description="An earlier version instead of the one that applies"),
+    ],
+    description="The policy that applies to a channel, and its version; 0 are the defaults.",
+)  # fmt: skip
+@extend_schema(
+    methods=["PUT"], operation_id="v1_channels_policy_save", request={JSON: CHANGE},
+    responses=described({200: POLICY}, 400, 403, 404), examples=[CHANGE_EXAMPLE, POLICY_EXAMPLE],
     description="Adds a version: `policy`, or `toml` as exported; fields left out have their defaults. Needs a reason, a key "
     "of an admin, and a present policy that allows API keys.",
-)
+)  # fmt: skip
 @api_view(["GET", "PUT"])
 def policy(request: Request, name: str) -> Response | HttpResponse:
-    channel = _channel(request, name)
-    if request.method == "PUT" and (refused := _save(request, channel)):
-        return refused
+    channel = find_channel(request, name)
+    if request.method == "PUT":
+        asked = form_of(request, Change)
+        wanted = from_values(asked.policy) if asked.toml is None else from_toml(asked.toml)
+        save_policy(channel=channel, policy=wanted, reason=asked.reason, by=request.auth.created_by, key=request.auth)
     now, version = policy_of(channel)
+    if given := request.query_params.get("version"):
+        row = PromotionPolicy.objects.filter(channel=channel, version=whole(given, 0, 2**31 - 1)).first()
+        if row is None:
+            raise NotFound("This channel's policy has no such version (`version`).")
+        now, version = values_of(row), row.version
     if request.query_params.get("as") == "toml":
         return HttpResponse(as_toml(now), content_type="application/toml; charset=utf-8")
-    return Response({"channel": channel.name, "version": version, "policy": plain(now)})
-
-
-def _save(request: Request, channel: Channel) -> Response | None:
-    """Saves what was sent; the answer where it cannot be."""
-    try:
-        reason = _text(request.data, "reason")
-        given = request.data
-        wanted = from_toml(_text(given, "toml")) if "toml" in given else from_values(given.get("policy"))
-        save_policy(channel=channel, policy=wanted, reason=reason, by=request.auth.created_by, key=request.auth)
-    except FormError as error:
-        return Response({"path": error.path, "error": str(error)}, status=400)
-    except (PolicyError, PermissionDenied, Http404) as error:
-        return Response({"detail": str(error) or NO_MEMBER}, status=403)
-    return None
+    rows = channel.policies.select_related("by")[:MOST]
+    versions = [
+        {"version": row.version, "reason": row.reason, "by": row.by and row.by.get_username(), "at": row.at} for row in rows
+    ]  # fmt: skip
+    return Response({"channel": channel.name, "version": version, "policy": plain(now), "versions": versions})
 
 
 @extend_schema(
-    operation_id="v1_channels_promote",
-    request={JSON: PROMOTION},
-    responses=WRITES,
+    operation_id="v1_channels_promote", request={JSON: json_schema(Promote)},
+    responses=described({200: MOVE}, 400, 403, 404, 409), examples=[PROMOTE_EXAMPLE, MOVE_EXAMPLE],
     description="Promotes a report's candidate. An API key may do so only where the channel's policy allows it and the gate "
-    "says “promote”.",
-)
+    "says “promote”: to override the gate is a decision of a person, on the page.",
+)  # fmt: skip
 @api_view(["POST"])
 def promote(request: Request, name: str) -> Response:
-    channel = _channel(request, name)
-    try:
-        report = find_report(request, _text(request.data, "report"))
-        reason = _text(request.data, "reason")
-        move = actions.promote(
-            channel=channel, gate_report=report, by=request.auth.created_by, reason=reason, key=request.auth
-        )
-    except FormError as error:
-        return Response({"path": error.path, "error": str(error)}, status=400)
-    except actions.PromotionError as error:
-        return Response({"detail": str(error)}, status=409)
-    except (PermissionDenied, Http404) as error:
-        return Response({"detail": str(error) or NO_MEMBER}, status=403)
-    return Response({"channel": channel.name, "model": str(move.to_version), "report": str(report.pk)})
+    channel, asked = find_channel(request, name), form_of(request, Promote)
+    report = find_report(request, asked.report)
+    given = {"by": request.auth.created_by, "reason": asked.reason, "key": request.auth}
+    return Response(move_json(actions.promote(channel=channel, gate_report=report, **given)))
 
 
 @extend_schema(
-    operation_id="v1_channels_plan",
-    responses=ANSWERS,
+    operation_id="v1_channels_rollback", request={JSON: json_schema(RollBack)},
+    responses=described({200: MOVE}, 400, 403, 404, 409), examples=[BACK_EXAMPLE, BACK_TO_EXAMPLE],
+    description="Moves a channel back to what ran before, at once; repeated, it goes back further. An API key may do so only "
+    "where the channel's policy allows it. 409 where nothing ran before.",
+)  # fmt: skip
+@api_view(["POST"])
+def rollback(request: Request, name: str) -> Response:
+    channel, asked = find_channel(request, name), form_of(request, RollBack)
+    given = {"by": request.auth.created_by, "reason": asked.reason, "key": request.auth}
+    return Response(move_json(actions.rollback(channel=channel, **given)))
+
+
+@extend_schema(
+    operation_id="v1_channels_plan", responses=described({200: PLAN}, 404), examples=[PLAN_EXAMPLE],
     parameters=[
         OpenApiParameter("eval_set", str, required=True, description="id or name@version"),
         OpenApiParameter("samples_per_task", int, description="1 to 64, else 8"),
     ],
     description="What the next comparison on a set's hold-out can show under the channel's policy, before anything is "
     "evaluated: power, margins that so many tasks never meet, and how far the tasks are worn.",
-)
+)  # fmt: skip
 @api_view(["GET"])
 def plan(request: Request, name: str) -> Response:
-    channel = _channel(request, name)
+    channel = find_channel(request, name)
     eval_set = find_set(request, request.query_params.get("eval_set", ""))
     now = policy_of(channel)[0]
     samples = whole(request.query_params.get("samples_per_task"), 1, 64) or 8
     found = plan_for(eval_set, now, samples)
     return Response({"plan": found.as_dict(), "wear": wear_of(eval_set, now).as_dict()})
-
-
-SURROGATE = re.compile("[\ud800-\udfff]")  # PostgreSQL stores none
-
-
-def _channel(request: Request, name: str) -> Channel:
-    found = Channel.objects.filter(project=request.auth.project, name=name).select_related("project").first()
-    if found is None:
-        raise NotFound(f"This project has no channel “{name}”.")
-    return found
-
-
-def _text(data: Any, name: str) -> str:
-    """Raises FormError."""
-    value = data.get(name) if isinstance(data, dict) else None
-    if not isinstance(value, str) or not value.strip() or "\x00" in value or SURROGATE.search(value):
-        raise FormError(name, "must be a text, without NUL and lone surrogates")
-    return value

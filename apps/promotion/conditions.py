@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from apps.core.errors import Rejected
 from apps.evals.canonical import digest_of
 from apps.evals.models import EvalSet, EvalSetState, Split
 from apps.promotion.gate.policy import Policy
@@ -9,7 +10,7 @@ from apps.promotion.models import Channel, GateReport, Promotion, Verdict
 from apps.promotion.preparation import SPLITS
 
 
-class PromotionError(Exception):
+class PromotionError(Rejected):
     """A move that may not be made; the message is a sentence for the screen."""
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
+from apps.core.errors import Rejected
 from apps.core.models import ApiKey, Project, Role
 from apps.promotion.gate.policy import Policy
 from apps.promotion.models import Channel, PromotionPolicy
@@ -16,7 +18,7 @@ from workers.lib.typed import convert, plain
 PRODUCTION = "production"
 
 
-class PolicyError(Exception):
+class PolicyError(Rejected):
     """A policy that cannot be saved; the message is a sentence for the screen."""
 
 
@@ -38,21 +40,32 @@ def values_of(row: PromotionPolicy) -> Policy:
     return convert(row.values, Policy, "policy")
 
 
+def require_keys_allowed(channel: Channel, policy: Policy, key: ApiKey | None) -> None:
+    """Raises PermissionDenied where an API key asks and the channel's policy does not let keys change it."""
+    if key is not None and not policy.api_keys:
+        raise PermissionDenied(
+            f"API keys may not change {channel}: neither promote, nor roll back, nor save its policy. An admin can allow it in "
+            "its policy (“api_keys”), on the page or with manage.py promotion_policy."
+        )
+
+
+def label_of(key: ApiKey | None) -> str:
+    """For the audit log: who acted, where it was an API key."""
+    return f"API key “{key.name}”" if key else ""
+
+
 @transaction.atomic
 def save_policy(
     *, channel: Channel, policy: Policy, reason: str, by: Any, key: ApiKey | None = None
 ) -> PromotionPolicy | None:
     """Adds a version; None where it would say what applies already. Needs an admin and a reason. Raises PolicyError.
 
-    `by` is None for the command line. By an API key it needs the policy's leave, and the key's creator to be an admin.
+    `by` is None for the command line. By an API key it needs the policy's leave, and the key's creator to be an admin; else it
+    raises PermissionDenied.
     """
     channel = Channel.objects.select_for_update(of=("self",)).select_related("project").get(pk=channel.pk)
     before, version = policy_of(channel)
-    if key is not None and not before.api_keys:
-        raise PolicyError(
-            f"API keys may not change the policy of {channel}. An admin can allow it there (“api_keys”), on the page or "
-            "with manage.py promotion_policy."
-        )
+    require_keys_allowed(channel, before, key)
     if by is not None or key is not None:
         get_membership(by, channel.project.slug, Role.ADMIN)
     if not reason.strip():
@@ -66,7 +79,7 @@ def save_policy(
         "channel.policy_changed",
         project=channel.project,
         by=by,
-        actor_label=f"API key “{key.name}”" if key else "",
+        actor_label=label_of(key),
         target=channel,
         channel=channel.name,
         version=row.version,

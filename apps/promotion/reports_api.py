@@ -125,13 +125,8 @@ def collection(request: Request) -> Response:
 def _make(request: Request) -> Response:
     asked = form_of(request, Ask)
     candidate, channel = find_run(request, asked.candidate), _channel(request, asked.channel)
-    try:
-        baseline = find_run(request, asked.baseline) if asked.baseline else actions.live_baseline(candidate, channel)
-        row = actions.make_gate_report(
-            baseline=baseline, candidate=candidate, by=request.auth.created_by, channel=channel
-        )
-    except actions.PromotionError as error:
-        return Response({"detail": str(error)}, status=409)
+    baseline = find_run(request, asked.baseline) if asked.baseline else actions.live_baseline(candidate, channel)
+    row = actions.make_gate_report(baseline=baseline, candidate=candidate, by=request.auth.created_by, channel=channel)
     return Response(as_json(request, row), status=201)
 
 

@@ -347,7 +347,7 @@ def test_the_policy_by_api_and_command(project: Project, channel: Channel, tmp_p
     assert answer.status_code == 200 and policies.policy_of(channel) == (Policy(api_keys=True, min_tasks=34), 2)
     for wrong in (
         {}, [], {"reason": "r"}, {"reason": "\ud800", "policy": {}}, {"reason": "r", "policy": {"alpha": 7}},
-        {"reason": "r", "toml": "alpha = nan"}, {"reason": "r", "toml": 3}, {"reason": "a\0", "policy": {}},
+        {"reason": "r", "toml": "alpha = nan"}, {"reason": "r", "toml": 3}, {"reason": " ", "policy": {}},
     ):  # fmt: skip
         assert call(project, "put", "channels/production/policy/", wrong).status_code == 400, wrong
     assert call(project, "get", "channels/nothing/policy/").status_code == 404

@@ -95,7 +95,7 @@ def test_a_gate_report_a_promotion_and_a_rollback(scene: dict[str, Any], project
     move = promotion._move(channel, scene["adapter"], "promote", scene["by"], reason="better", gate_report=report)
     assert told("promotion.made")["promotion"] == {
         "id": move.pk, "channel": "production", "from_version": str(scene["base"]), "to_version": str(scene["adapter"]),
-        "reason": "better", "by": scene["by"].get_username(), "gate_report": str(report.pk),
+        "kind": "promote", "reason": "better", "by": scene["by"].get_username(), "gate_report": str(report.pk),
         "at": json.loads(Delivery.objects.get(event="promotion.made").body)["data"]["promotion"]["at"],
     }  # fmt: skip
     promotion.rollback(channel=channel, by=scene["by"], reason="worse after all")

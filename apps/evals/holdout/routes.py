@@ -123,7 +123,7 @@ NOTHING: dict[str, str] = {
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
     "training": "detail status resume cancel searches search search_status search_cancel search_resume",
     "training_api": "search search_cancel search_resume",
-    "promotion_api": "policy promote preparation",
+    "promotion_api": "channels history policy promote rollback preparation",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
     "automation": "set run",
 }

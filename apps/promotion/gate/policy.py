@@ -47,7 +47,7 @@ FIELDS = {
         "Who may promote", "role", "An admin may always promote. Only an admin may override the gate or fill an empty channel."
     ),
     "api_keys": Field(
-        "API keys may promote and change this policy", "yes or no",
+        "API keys may promote, roll back and change this policy", "yes or no",
         "With the rights of whoever created the key, and never against the gate. Leave it off where agents have a key.",
     ),
     "rollback_needs_reason": Field("A rollback needs a reason", "yes or no", "A promotion always needs one."),

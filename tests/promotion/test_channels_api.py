@@ -1,0 +1,198 @@
+"""Channels by API: what is live, every change, promotion and rollback, by the rules of the pages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from drf_spectacular.generators import SchemaGenerator
+from msgspec import structs
+
+from apps.core.actions import create_api_key
+from apps.core.models import AuditEvent, Project, Role
+from apps.core.scopes import Scope
+from apps.promotion import actions, policies
+from apps.promotion.models import Channel, GateReport, Promotion
+from apps.registry.models import ModelVersion
+from tests.factories import (
+    admin_of,
+    make_adapter,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_member,
+    make_project,
+)
+from tests.promotion.made import signed_again
+
+pytestmark = pytest.mark.django_db
+CHANNELS = "/api/v1/channels/"
+
+
+def key_of(project: Project, role: Role = Role.MEMBER, scopes: Any = Scope.values) -> str:
+    by = admin_of(project) if role == Role.ADMIN else make_member(project, role)
+    return create_api_key(project=project, name="release", by=by, scopes=scopes)[1]
+
+
+def call(secret: str, path: str = "", body: Any = None, method: str = "") -> Any:
+    method = method or ("GET" if body is None else "POST")
+    headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+    sent = json.dumps(body) if body is not None else ""
+    return Client().generic(method, CHANNELS + path, sent, content_type="application/json", headers=headers)
+
+
+@pytest.fixture
+def report(project: Project, channel: Channel, base: ModelVersion, data_dir: Path) -> GateReport:
+    """What the channel's policy, which lets API keys change it, would promote."""
+    policy = structs.replace(policies.policy_of(channel)[0], api_keys=True)
+    policies.save_policy(channel=channel, policy=policy, reason="CI releases", by=None)
+    eval_set, environment = make_eval_set(project), make_environment(project)
+    runs = [make_eval_run(eval_set, model, environment) for model in (base, make_adapter(project, base, data_dir))]
+    found = actions.make_gate_report(baseline=runs[0], candidate=runs[1], by=admin_of(project), channel=channel)
+    signed_again(found, "promote")
+    return found
+
+
+def test_a_version_is_promoted_and_rolled_back(project: Project, base: ModelVersion, report: GateReport) -> None:
+    secret, candidate = key_of(project), report.candidate.model_version
+    made = call(secret, "production/promote/", {"report": str(report.pk), "reason": "12 points better"})
+    assert made.status_code == 200, made.content
+    said = made.json()
+    assert (said["kind"], said["from_version"], said["to_version"]) == ("promote", str(base), str(candidate))
+    assert said["gate_report"] == str(report.pk) and said["reason"] == "12 points better"
+    (listed,) = call(secret).json()["results"]
+    assert (listed["model"], listed["previous"], listed["policy_version"]) == (str(candidate), str(base), 1)
+    back = call(secret, "production/rollback/", {"reason": "refunds fail"})
+    assert back.status_code == 200 and back.json()["to_version"] == str(base)
+    assert call(secret, "production/").json()["model"] == str(base)
+    assert AuditEvent.objects.get(action="channel.rollback").actor_label == "API key “release”"
+    assert call(secret, "production/rollback/", {}).status_code == 409  # nothing ran before
+
+
+def test_the_history_is_read_in_pages(project: Project, base: ModelVersion, report: GateReport) -> None:
+    secret = key_of(project)
+    call(secret, "production/promote/", {"report": str(report.pk), "reason": "better"})
+    call(secret, "production/rollback/", {})
+    whole = call(secret, "production/history/").json()
+    assert [move["kind"] for move in whole["results"]] == ["rollback", "promote", "initial"] and whole["next"] is None
+    first = call(secret, "production/history/?limit=2").json()
+    assert first["results"] == whole["results"][:2]
+    assert call(secret, f"production/history/?cursor={first['next']}").json()["results"] == whole["results"][2:]
+    assert call(secret, "production/history/?cursor=x").status_code == 400
+    assert call(secret, "nothing/history/").status_code == 404
+
+
+MOVES = ["promote", "rollback"]
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize(
+    ("who", "status"),
+    [("anonymous", 401), ("stranger", 404), ("viewer", 403), ("no scope", 403), ("not allowed", 403), ("member", 200)],
+)
+def test_who_may_move_a_channel(
+    project: Project, channel: Channel, report: GateReport, move: str, who: str, status: int
+) -> None:
+    if move == "rollback":
+        actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="better")
+    if who == "not allowed":
+        policy = structs.replace(policies.policy_of(channel)[0], api_keys=False)
+        policies.save_policy(channel=channel, policy=policy, reason="people only", by=None)
+        signed_again(report, "promote", policy_version=2)
+    secret = {
+        "anonymous": lambda: "",
+        "stranger": lambda: key_of(make_project(), Role.ADMIN),
+        "viewer": lambda: key_of(project, Role.VIEWER),
+        "no scope": lambda: key_of(project, scopes=[Scope.INGEST, Scope.READ, Scope.EVALUATE]),
+    }.get(who, lambda: key_of(project))()
+    before = Promotion.objects.count()
+    answer = call(
+        secret, f"production/{move}/", {"reason": "test"} | ({"report": str(report.pk)} if move == "promote" else {})
+    )
+    assert answer.status_code == status, answer.content
+    assert Promotion.objects.count() == before + (status == 200)
+    if who == "not allowed":
+        assert "api_keys" in answer.json()["detail"]
+
+
+def test_a_key_overrides_nothing_not_even_an_admins(project: Project, report: GateReport) -> None:
+    signed_again(report, "inconclusive")
+    answer = call(
+        key_of(project, Role.ADMIN), "production/promote/", {"report": str(report.pk), "reason": "I know better"}
+    )
+    assert answer.status_code == 403 and "may override that on the report's page" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("production/promote/", {"reason": "no report"}, "report"),
+        ("production/promote/", {"report": "x", "reason": " "}, "reason"),
+        ("production/rollback/", {"reason": "\ud800"}, ""),
+        ("production/rollback/", {"reason": 3}, "reason"),
+        ("production/rollback/", {"to": "support-v1"}, "to"),
+        ("production/rollback/", [], ""),
+    ],
+)
+def test_what_makes_no_sense_is_refused(project: Project, report: GateReport, path: str, body: Any, field: str) -> None:
+    answer = call(key_of(project), path, body)
+    assert answer.status_code == 400 and answer.json()["path"] == field and answer.json()["error"]
+
+
+def test_a_rollback_has_the_reason_that_the_policy_asks_for(
+    project: Project, channel: Channel, report: GateReport
+) -> None:
+    actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="better")
+    policy = structs.replace(policies.policy_of(channel)[0], rollback_needs_reason=True)
+    policies.save_policy(channel=channel, policy=policy, reason="say why", by=None)
+    secret = key_of(project)
+    refused = call(secret, "production/rollback/", {})
+    assert refused.status_code == 409 and "Enter a reason" in refused.json()["detail"]
+    assert call(secret, "production/rollback/", {"reason": "refunds fail"}).status_code == 200
+
+
+def test_an_admins_key_makes_a_channel(project: Project) -> None:
+    for secret, status in (
+        ("", 401),
+        (key_of(project, Role.VIEWER), 403),
+        (key_of(project), 403),
+        (key_of(project, Role.ADMIN, [Scope.READ]), 403),
+        (key_of(project, Role.ADMIN), 201),
+    ):
+        assert call(secret, "", {"name": "staging"}).status_code == status
+    assert [row["channel"] for row in call(key_of(project, Role.VIEWER, [Scope.READ])).json()["results"]] == ["staging"]
+    assert call(key_of(make_project(), Role.ADMIN)).json()["results"] == []
+    for name in ("", "a b", "x" * 61, None):
+        assert call(key_of(project, Role.ADMIN), "", {"name": name}).status_code == 400
+
+
+def test_who_changed_the_policy_when_and_why_is_read(project: Project, report: GateReport) -> None:
+    secret = key_of(project, Role.ADMIN)
+    changed = call(secret, "production/policy/", {"policy": {"min_tasks": 60}, "reason": "more certainty"}, "PUT")
+    assert changed.status_code == 200 and changed.json()["version"] == 2
+    (newest, first) = changed.json()["versions"]
+    assert (newest["version"], newest["reason"]) == (2, "more certainty") and newest["by"] == str(admin_of(project))
+    assert (first["version"], first["by"]) == (1, None)
+    earlier = call(secret, "production/policy/?version=1").json()
+    assert earlier["version"] == 1 and earlier["policy"]["api_keys"]
+    assert call(secret, "production/policy/?version=9").status_code == 404
+    assert call(secret, "production/policy/?version=x").status_code == 404
+
+
+def test_the_schema_has_an_example_of_each() -> None:
+    paths = SchemaGenerator().get_schema(request=None, public=True)["paths"]
+    operations = {
+        f"{method} {path}": operation
+        for path, methods in paths.items()
+        if path.startswith(CHANNELS)
+        for method, operation in methods.items()
+    }
+    assert len(operations) == 9
+    for name, operation in operations.items():
+        good = [given for status, given in operation["responses"].items() if status.startswith("2")]
+        assert all("examples" in given["content"]["application/json"] for given in good), name
+        if "requestBody" in operation:
+            assert "examples" in operation["requestBody"]["content"]["application/json"], name
