@@ -82,6 +82,15 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "evals_api:from_failure": {"GET": READABLE, "POST": MANAGED},
     "evals_api:from_evaluation": {"POST": MANAGED},
     "evals_api:general": {"POST": MANAGED},
+    "evals_api:confirm_task": {"POST": MANAGED},
+    "evals_api:imports": {"GET": READABLE, "POST": MANAGED},
+    "evals_api:import": {"GET": READABLE},
+    "evals_api:import_cancel": {"POST": MANAGED},
+    "evals_api:variants": {"GET": READABLE, "POST": MANAGED},
+    "evals_api:judge_variant": {"POST": MANAGED},
+    "evals_api:end_batch": {"POST": MANAGED},
+    "evals_api:variant_job_start": {"POST": MANAGED},
+    "evals_api:variant_job_stop": {"POST": MANAGED},
     "evals_api:export": {"GET": READABLE},
     "evals_api:changes": {"GET": READABLE},
     "evals_api:set_environment": {"POST": MANAGED},
@@ -92,6 +101,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "evals_api:run": {"GET": RESULT},
     "evals_api:run_cancel": {"POST": RUN},
     "evals_api:run_samples": {"GET": RESULT, "POST": RUN},
+    "evals_api:export_samples": {"GET": RESULT},
     "evals_api:run_sample": {"GET": RESULT},
     "evals_api:runs_compare": {"GET": RESULT},
     "evals_api:learnability": {"GET": RESULT},
@@ -118,23 +128,23 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "training_api:search_cancel": {"POST": MANAGED},
     "training_api:search_resume": {"POST": MANAGED},
     "training_api:search_save": {"POST": MANAGED},
+    "promotion_api:channels": {"GET": RESULT, "POST": MANAGED},
     "promotion_api:channel": {"GET": RESULT},
+    "promotion_api:history": {"GET": RESULT},
     "promotion_api:policy": {"GET": RESULT, "PUT": MANAGED},
     "promotion_api:plan": {"GET": RESULT},
     "promotion_api:promote": {"POST": MANAGED},
+    "promotion_api:rollback": {"POST": MANAGED},
     "promotion_api:gate_reports": {"GET": RESULT, "POST": RUN},
     "promotion_api:preparation": {"GET": RESULT, "POST": RUN},
     "promotion_api:gate_report": {"GET": RESULT},
 }
 
 
-    "promotion_api:channels": {"GET": RESULT, "POST": MANAGED},
 class MissingScope(PermissionDenied):
-    "promotion_api:history": {"GET": RESULT},
     """403: the key has none of the scopes that the request needs."""
 
 
-    "promotion_api:rollback": {"POST": MANAGED},
 def needs(route: str, method: str) -> Needs:
     """The scopes that open a route. Raises PermissionDenied for a route that declares none, MethodNotAllowed."""
     methods = ROUTES.get(route)

@@ -1,7 +1,18 @@
 from django.urls import path
 
-from apps.evals import answers_api, api, drafts_api, files_api, learnability_api, runs_api, samples_api, sources_api
+from apps.evals import (
+    answers_api,
+    api,
+    drafts_api,
+    files_api,
+    imports_api,
+    learnability_api,
+    runs_api,
+    samples_api,
+    sources_api,
+)
 from apps.evals.meaning import api as meaning
+from apps.evals.variants import api as variants
 
 app_name = "evals_api"
 urlpatterns = [
@@ -12,6 +23,15 @@ urlpatterns = [
     path("eval-sets/<uuid:pk>/tasks/from-failure/", sources_api.from_failure, name="from_failure"),
     path("eval-sets/<uuid:pk>/tasks/from-evaluation/", sources_api.from_evaluation, name="from_evaluation"),
     path("eval-sets/<uuid:pk>/tasks/general/", sources_api.general, name="general"),
+    path("eval-sets/<uuid:pk>/tasks/confirm/", variants.confirm, name="confirm_task"),
+    path("eval-sets/<uuid:pk>/imports/", imports_api.imports, name="imports"),
+    path("eval-sets/<uuid:pk>/imports/<uuid:identity>/", imports_api.item, name="import"),
+    path("eval-sets/<uuid:pk>/imports/<uuid:identity>/cancel/", imports_api.cancel, name="import_cancel"),
+    path("eval-sets/<uuid:pk>/variants/", variants.variants, name="variants"),
+    path("eval-sets/<uuid:pk>/variants/judge/", variants.judge, name="judge_variant"),
+    path("eval-sets/<uuid:pk>/variants/end/", variants.end, name="end_batch"),
+    path("eval-sets/<uuid:pk>/variants/write/", variants.write, name="variant_job_start"),
+    path("eval-sets/<uuid:pk>/variants/write/cancel/", variants.cancel, name="variant_job_stop"),
     path("eval-sets/<uuid:pk>/export/", files_api.export, name="export"),
     path("eval-sets/<uuid:pk>/changes/", files_api.changes, name="changes"),
     path("eval-sets/<uuid:pk>/split/", drafts_api.split, name="set_split"),
@@ -23,6 +43,7 @@ urlpatterns = [
     path("eval-runs/<uuid:pk>/", runs_api.item, name="run"),
     path("eval-runs/<uuid:pk>/cancel/", runs_api.cancel, name="run_cancel"),
     path("eval-runs/<uuid:pk>/samples/", runs_api.samples, name="run_samples"),
+    path("eval-runs/<uuid:pk>/samples/export/", samples_api.export, name="export_samples"),
     path("eval-runs/<uuid:pk>/samples/<int:number>/", samples_api.item, name="run_sample"),
     path("eval-runs/<uuid:pk>/learnability/", learnability_api.learnability, name="learnability"),
     path("eval-runs/<uuid:pk>/tasks/", answers_api.tasks, name="run_tasks"),

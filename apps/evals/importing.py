@@ -135,12 +135,13 @@ class Imported:
 
 
 def import_file(
-    *, eval_set: EvalSet, path: Path, name: str, choice: Choice, by: Any, answers: Path | None = None
-) -> Imported:
+    *, eval_set: EvalSet, path: Path, name: str, choice: Choice, by: Any, answers: Path | None = None,
+    viewer: ApiKey | None = None,
+) -> Imported:  # fmt: skip
     """Stores the good rows of a file. Raises ImportProblem, or EvalSetError for a frozen set or a split that leaks."""
     done = Imported()
     rows = list(_good(_read(path, choice.format, answers), done))
-    return store_rows(eval_set=eval_set, rows=rows, name=name, choice=choice, by=by, done=done)
+    return store_rows(eval_set=eval_set, rows=rows, name=name, choice=choice, by=by, done=done, viewer=viewer)
 
 
 def _good(items: Iterable[Read], done: Imported) -> Iterator[TaskRow]:

@@ -6,19 +6,21 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.openapi import described
+from apps.core.openapi import LINES, described
 from apps.evals import runs_schema as schema
 from apps.evals.costs import cost, price_of
-from apps.evals.holdout.view_log import record_output_view
+from apps.evals.holdout.view_log import record_output_view, record_view
 from apps.evals.lookups import MAX_PAGE, PAGE, find_run, needs_right, one_of
-from apps.evals.models import EvalRun, Sample
-from apps.evals.samples import transcript
+from apps.evals.models import EvalRun, Sample, Split
+from apps.evals.samples import exporting, transcript
 from apps.evals.samples.comparison import CHANGES, TaskScore, is_kind, rows_of, success_difference, tables_of
 from apps.evals.samples.components import explained
 from apps.evals.samples.diagnosis import diagnose
@@ -84,6 +86,30 @@ def item(request: Request, pk: UUID, number: int) -> Response:
         "evidence": [line.as_dict() for line in found.evidence] if found else [],
         "cost_usd": cost(price_of(run), sample.input_tokens, sample.output_tokens),
     })  # fmt: skip
+
+
+CSV = "text/csv"
+
+
+@extend_schema(
+    operation_id="v1_eval_runs_samples_export",
+    responses=described({}, 400, 403, 404) | {(200, LINES): OpenApiTypes.STR, (200, CSV): OpenApiTypes.STR},
+    parameters=[*FILTERS, OpenApiParameter("as", enum=list(exporting.FORMATS), description="Else JSON Lines")],
+    examples=[
+        OpenApiExample("A line", '{"task": "close-12", "index": 0, "outcome": "passed", "reward": 1.0}\n', media_type=LINES),
+        OpenApiExample("A header", ",".join(exporting.COLUMNS) + "\r\n", media_type=CSV),
+    ],
+    description="The samples that the filters find as a file: JSON Lines with everything, the task included, or CSV with a line for "
+    "each. Of a hold-out this needs a key that may see hold-outs, and each file counts as a view.",
+)  # fmt: skip
+@api_view(["GET"])
+def export(request: Request, pk: UUID) -> StreamingHttpResponse:
+    run = find_run(request, pk)
+    needs_right(request, run.split)
+    format, rows = one_of(request, "as", exporting.FORMATS) or "jsonl", filtered(request, run)
+    if run.split == Split.HOLDOUT:
+        record_view(eval_set=run.eval_set, by=request.auth, detail=f"samples of {run.pk} as {format}")
+    return exporting.file_of(run, rows, format)
 
 
 @extend_schema(

@@ -234,6 +234,10 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         ),
         "evals_api:run_tasks": (reverse("evals_api:run_tasks", args=[elsewhere.pk]), None),
         "evals_api:run_samples": (reverse("evals_api:run_samples", args=[scene["report"].candidate_id]), None),
+        "evals_api:export_samples": (
+            reverse("evals_api:export_samples", args=[scene["report"].candidate_id]),
+            None,
+        ),
         "evals_api:run_sample": (
             reverse(
                 "evals_api:run_sample",
@@ -277,6 +281,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "training_api:searches",  # tests/training/test_prompt_search.py: a refused start
         "evals_api:set_split", "evals_api:set_freeze",  # tests/evals/test_eval_api.py: a refusal
         "evals_api:from_evaluation", "evals_api:general",  # as evals_api:from_production
+        "evals_api:imports", "evals_api:variants",  # test_importing.py, test_variants.py: what is left out is a look of the key
     }  # fmt: skip
     assert set(asked) == {name for name in table.COUNTED if name not in PAGES} - elsewhere_tested
     for name, (url, body) in asked.items():

@@ -16,10 +16,13 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core import jobs, runner
+from apps.core.actions import create_api_key
+from apps.core.models import Project, Role
+from apps.core.scopes import Scope
 from apps.evals import actions, importing
 from apps.evals.importing import Choice, ImportProblem
-from apps.evals.models import EvalSet, Origin, Split, TaskImport
-from tests.factories import admin_of, make_eval_set, make_project
+from apps.evals.models import EvalSet, HoldoutView, Origin, Split, TaskImport
+from tests.factories import admin_of, make_eval_set, make_member, make_project
 
 pytestmark = pytest.mark.django_db
 
@@ -237,6 +240,102 @@ def test_a_file_that_is_awaited_is_not_tidied_away(draft: EvalSet) -> None:
         os.utime(home, (0, 0))
     importing.keep([rows(1)])
     assert importing.home_of(str(job.pk)).is_dir() and not importing.home_of(left).exists()
+
+
+# The API
+
+
+BFCL = {
+    "id": "simple_0", "question": [[{"role": "user", "content": "Area of a square of 3?"}]],
+    "function": [{"name": "area", "description": "", "parameters": {"type": "dict", "properties": {"side": {"type": "integer"}}}}],
+}  # fmt: skip
+CSV = b'prompt,tool,args\nClose ticket 77.,close,"{""id"": 77}"\n'
+
+
+def key_of(project: Project, role: Role = Role.MEMBER, scopes: Any = Scope.values) -> dict[str, str]:
+    secret = create_api_key(project=project, name="ci", by=make_member(project, role), scopes=scopes)[1]
+    return {"HTTP_AUTHORIZATION": f"Bearer {secret}"}
+
+
+def by_api(draft: EvalSet, data: bytes, name: str = "a.jsonl", key: Any = None, **more: Any) -> Any:
+    address = reverse("evals_api:imports", args=[draft.pk])
+    body = {"file": SimpleUploadedFile(name, data)} | more
+    return Client().post(address, body, **(key_of(draft.project) if key is None else key))
+
+
+def test_a_file_is_imported_by_api_in_any_format(draft: EvalSet) -> None:
+    made = by_api(draft, CSV, "refunds.csv", split="validation")
+    assert made.status_code == 201, made.content
+    assert made.json()["state"] == "succeeded" and made.json()["result"]["made"] == 1
+    task = draft.tasks.get()
+    assert task.split == Split.VALIDATION and task.metadata["imported"]["file"] == "refunds.csv"
+    answers = json.dumps({"id": "simple_0", "ground_truth": [{"area": {"side": [3]}}]}).encode()
+    joined = by_api(draft, json.dumps(BFCL).encode(), answers=SimpleUploadedFile("possible.jsonl", answers))
+    assert joined.json()["result"]["made"] == 1 and draft.tasks.filter(expected__tool="area").exists()
+    good_and_bad = by_api(draft, rows(2) + b"{}\n").json()["result"]
+    assert (good_and_bad["made"], good_and_bad["bad"]) == (2, 1) and "Line 3" in good_and_bad["problems"][0]
+    assert not any(importing.folder().glob("*"))
+
+
+def test_a_preview_by_api_stores_nothing(draft: EvalSet) -> None:
+    seen = by_api(draft, rows(3, metadata={"ticket": "a"}) + b"[]\n", preview="1")
+    assert seen.status_code == 200 and (seen.json()["good"], seen.json()["bad"]) == (3, 1)
+    assert seen.json()["groups"] == ["file", "request", "metadata.ticket"] and not draft.tasks.exists()
+    assert not any(importing.folder().glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "path"),
+    [
+        (b"nonsense", {}, "file"), (b"", {}, "file"), (b"x", {"format": "xls"}, "format"), (rows(1), {"split": "x"}, "split"),
+        (rows(1), {"group": "metadata.nothing"}, "group"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_imported_says_why(draft: EvalSet, data: bytes, more: dict, path: str) -> None:
+    answer = by_api(draft, data, **more)
+    assert answer.status_code == 400 and answer.json()["path"] == path, answer.content
+    assert not draft.tasks.exists() and not any(importing.folder().glob("*"))
+
+
+def test_many_rows_by_api_are_followed_and_cancelled(draft: EvalSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "AT_ONCE", 3)
+    first, second = by_api(draft, rows(5)), by_api(draft, rows(6))
+    assert first.status_code == 202 and first.json()["state"] == "queued" and not draft.tasks.exists()
+    key, at = (
+        key_of(draft.project),
+        [reverse("evals_api:import", args=[draft.pk, one.json()["id"]]) for one in (first, second)],
+    )
+    assert Client().post(f"{at[1]}cancel/", **key).json()["state"] == "cancelled"
+    assert Client().post(f"{at[1]}cancel/", **key).status_code == 409
+    done(TaskImport.objects.get(pk=first.json()["id"]))
+    read = Client().get(at[0], **key).json()
+    assert read["state"] == "succeeded" and read["result"]["made"] == 5
+    assert len(Client().get(reverse("evals_api:imports", args=[draft.pk]), **key).json()["results"]) == 2
+
+
+def test_who_may_import_by_api(draft: EvalSet) -> None:
+    project = draft.project
+    for key, status in (
+        ({}, 401),
+        (key_of(make_project()), 404),
+        (key_of(project, Role.VIEWER), 403),
+        (key_of(project, scopes=[Scope.READ, Scope.EVALUATE]), 403),
+    ):
+        assert by_api(draft, rows(1), key=key).status_code == status
+    assert not draft.tasks.exists()
+    frozen = make_eval_set(project)
+    refused = by_api(frozen, rows(1))
+    assert refused.status_code == 409 and "frozen" in refused.json()["detail"]
+
+
+def test_what_is_left_out_of_an_import_by_api_is_a_look_of_the_key(data_dir: Path) -> None:
+    held = make_eval_set(make_project(), train=0, holdout=1)
+    same = held.tasks.holdout().get()
+    draft = actions.create_eval_set(project=held.project, slug="files", by=None)
+    line = json.dumps({"key": "a", "messages": same.messages, "expected": same.expected}).encode()
+    answer = by_api(draft, line)
+    assert answer.json()["result"]["left_out"] == 1 and same.key not in answer.content.decode()
+    assert HoldoutView.objects.get().api_key.name == "ci"
 
 
 def test_the_command(draft: EvalSet, file: Path, capsys: pytest.CaptureFixture) -> None:

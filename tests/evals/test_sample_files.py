@@ -13,7 +13,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from apps.core.actions import create_api_key
 from apps.core.models import Role
+from apps.core.scopes import Scope
 from apps.evals import actions
 from apps.evals.models import EvalRun, HoldoutView, Split
 from apps.evals.samples.components import explained
@@ -214,6 +216,38 @@ def test_held_out_samples_by_api_need_the_right_and_count(tmp_path: Path) -> Non
     assert (
         ask(run, "run_sample", run.pk, run.samples.first().pk, holdout=True).status_code == 200 and views.count() == 1
     )
+
+
+@pytest.mark.django_db
+def test_samples_are_a_file_by_api_as_on_the_page(tmp_path: Path) -> None:
+    run = make_run(folder=tmp_path)
+    answer = ask(run, "export_samples", run.pk, outcome="failed")
+    rows = [json.loads(line) for line in b"".join(answer.streaming_content).splitlines()]
+    failed = list(run.samples.filter(success=False))
+    assert [(row["task"], row["index"]) for row in rows] == [(sample.task_key, sample.index) for sample in failed]
+    assert answer["Content-Disposition"].endswith('.jsonl"')
+    table = b"".join(ask(run, "export_samples", run.pk, **{"as": "csv"}).streaming_content).decode()
+    assert len(list(csv.DictReader(io.StringIO(table)))) == run.samples.count()
+    for wrong in ({"as": "xls"}, {"outcome": "x"}):
+        assert ask(run, "export_samples", run.pk, **wrong).status_code == 400
+
+
+@pytest.mark.django_db
+def test_who_may_have_the_samples_as_a_file(tmp_path: Path) -> None:
+    project = make_project()
+    run = make_eval_run(make_eval_set(project), make_base(project, tmp_path), make_environment(project))
+    views = run.eval_set.holdout_views.filter(kind=HoldoutView.Kind.VIEW)
+    url = reverse("evals_api:export_samples", args=[run.pk])
+    sends = create_api_key(project=project, name="s", by=admin_of(project), scopes=[Scope.INGEST])[1]
+    for headers, status in (
+        ({}, 401),
+        (key_headers(make_project(), may_see_holdout=True), 404),
+        ({"HTTP_AUTHORIZATION": f"Bearer {sends}"}, 403),
+        (key_headers(project), 403),
+    ):
+        assert Client().get(url, **headers).status_code == status and not views.exists()
+    for n in (1, 2):  # each file is a view
+        assert ask(run, "export_samples", run.pk, holdout=True).status_code == 200 and views.count() == n
 
 
 # New tasks

@@ -13,14 +13,17 @@ from django.urls import reverse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apps.core.models import Role
+from apps.core.scopes import Scope
 from apps.evals import actions
 from apps.evals.actions import EvalSetError
-from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.evals.models import EvalSet, HoldoutView, Origin, Split, Task
 from apps.evals.near_duplicates import compare
 from apps.evals.variants import batches, templates
 from apps.evals.variants.seeds import ARGUMENTS, PARAPHRASE, Seed, count, faults
 from apps.evals.variants.templates import KINDS
 from apps.training.actions import freeze_dataset
+from tests.evals.test_importing import key_of
 from tests.factories import admin_of, make_eval_set, make_project
 
 TOOL = {
@@ -275,6 +278,98 @@ def test_the_page_by_keyboard(client: Client, draft: EvalSet) -> None:
     assert b'data-key="y"' not in client.get(url).content
     client.post(reverse("evals:end_batch", args=[draft.project.slug, draft.pk]), {"do": "use"})
     assert draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).count() >= 10
+
+
+# The API
+
+
+def call(of: EvalSet, name: str, body: Any = None, key: Any = None) -> Any:
+    address = reverse(f"evals_api:{name}", args=[of.pk])
+    headers = key_of(of.project) if key is None else key
+    if body is None:
+        return Client().get(address, **headers)
+    return Client().post(address, json.dumps(body), content_type="application/json", **headers)
+
+
+def test_variants_are_made_looked_through_and_used_by_api(draft: EvalSet) -> None:
+    before = call(draft, "variants").json()
+    assert (before["seeds"], before["review"], before["sample"], before["job"]) == (4, None, [], None)
+    made = call(draft, "variants", {"kinds": [ARGUMENTS, PARAPHRASE], "each": 4})
+    assert made.status_code == 201 and made.json()["made"] == batches.waiting_in(draft).count() >= 10
+    assert call(draft, "variants", {}).status_code == 409  # one waits
+    read = call(draft, "variants").json()
+    assert len(read["sample"]) == read["review"]["needed"] == 10 and not read["review"]["may_be_used"]
+    assert {one["seed"] for one in read["sample"]} <= {"s0", "s1", "s2", "s3"}
+    early = call(draft, "end_batch", {"do": "use"})
+    assert early.status_code == 409 and "Look at 10" in early.json()["detail"]
+    for number, one in enumerate(read["sample"]):
+        word = "accepted" if number else "rejected"
+        found = call(draft, "judge_variant", {"task": one["task"], "verdict": word})
+        assert found.status_code == 200 and found.json()["review"]["looked"] == number + 1
+    used = call(draft, "end_batch", {"do": "use"}).json()["used"]
+    assert used == made.json()["made"] - 1 == draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).count()
+    assert call(draft, "end_batch", {"do": "discard"}).status_code == 409
+    assert call(draft, "judge_variant", {"task": one["task"], "verdict": "accepted"}).status_code == 409
+
+
+def test_a_batch_is_discarded_by_api(draft: EvalSet) -> None:
+    made = call(draft, "variants", {}).json()["made"]
+    assert call(draft, "end_batch", {"do": "discard"}).json() == {"discarded": made}
+    assert not draft.tasks.filter(origin=Origin.SYNTHETIC).exists()
+
+
+def test_a_task_is_confirmed_by_api_but_no_held_out_one(draft: EvalSet) -> None:
+    draft.tasks.update(confirmed_by=None)
+    assert call(draft, "variants", {}).status_code == 409  # nothing to start from
+    assert call(draft, "confirm_task", {"key": "s0"}).json() == {"confirmed": "s0"}
+    assert draft.tasks.get(key="s0").confirmed_by is not None and call(draft, "variants").json()["seeds"] == 1
+    draft.tasks.filter(key="s1").update(split=Split.HOLDOUT)
+    held, none = (call(draft, "confirm_task", {"key": key}) for key in ("s1", "gone"))
+    assert held.status_code == none.status_code == 404 and held.content == none.content
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "status"),
+    [
+        ("variants", {"kinds": ["edge"]}, 400), ("variants", {"each": 21}, 400), ("variants", {"kinds": []}, 400),
+        ("judge_variant", {"task": "x", "verdict": "accepted"}, 404), ("judge_variant", {"task": "x", "verdict": "good"}, 400),
+        ("end_batch", {"do": "keep"}, 400), ("confirm_task", {"key": 3}, 400), ("variant_job_start", {"each": 0}, 400),
+        ("variant_job_start", {}, 400), ("variant_job_stop", {}, 409),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_by_api(draft: EvalSet, name: str, body: dict, status: int) -> None:
+    assert call(draft, name, body).status_code == status
+
+
+WRITES = {
+    "variants": {}, "judge_variant": {"task": "x", "verdict": "accepted"}, "end_batch": {"do": "discard"}, "confirm_task": {"key": "s0"},
+    "variant_job_start": {}, "variant_job_stop": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_who_may_make_variants_by_api(draft: EvalSet, name: str) -> None:
+    draft.tasks.update(confirmed_by=None)
+    for key, status in (
+        ({}, 401),
+        (key_of(make_project()), 404),
+        (key_of(draft.project, Role.VIEWER), 403),
+        (key_of(draft.project, scopes=[Scope.READ, Scope.EVALUATE]), 403),
+    ):
+        assert call(draft, name, WRITES[name], key).status_code == status
+    assert not draft.tasks.exclude(confirmed_by=None).exists() and not draft.variant_jobs.exists()
+
+
+def test_a_variant_that_is_left_out_is_a_look_of_the_key(draft: EvalSet) -> None:
+    held = actions.create_eval_set(project=draft.project, slug="held", by=None)
+    near = templates.variants(batches.seed_of(draft.tasks.get(key="s0")), [ARGUMENTS], 1, random.Random(0))
+    one = next(iter(near))
+    actions.add_task(
+        eval_set=held, key="h", request=one.messages[0]["content"], split=Split.HOLDOUT, expected=one.expected, by=None
+    )
+    made = call(draft, "variants", {"kinds": [ARGUMENTS], "each": 1, "seed": 0})
+    assert made.status_code == 201 and made.json()["guarded"] >= 1
+    assert HoldoutView.objects.filter(api_key__name="ci").exists()
 
 
 def test_a_frozen_set_takes_none(db: None) -> None:

@@ -19,7 +19,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core import jobs, runner
-from apps.core.models import AuditEvent
+from apps.core.models import AuditEvent, Role
 from apps.evals import actions
 from apps.evals.actions import EvalSetError
 from apps.evals.models import EvalSet, Origin, Split, Task, VariantJob
@@ -27,6 +27,7 @@ from apps.evals.variants import batches, model_job
 from apps.evals.variants.model_job import WriteOrder
 from apps.evals.variants.seeds import ARGUMENTS, EDGE, PARAPHRASE
 from apps.failures.judge import rubrics
+from tests.evals.test_importing import key_of
 from tests.factories import admin_of, make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -251,6 +252,28 @@ def test_a_queued_job_is_stopped_at_once(draft: EvalSet, plays: Callable) -> Non
     job = model_job.submit(eval_set=draft, wanted=WANTED, by=None)
     model_job.stop(eval_set=draft, by=None)
     assert done(job).state == "cancelled" and not job.attempt
+
+
+def test_a_model_writes_variants_by_api_and_is_stopped(draft: EvalSet, plays: Callable) -> None:
+    asked = {"base_url": WANTED.base_url, "model": "writer", "kinds": [PARAPHRASE], "each": 1}
+    admin, member = key_of(draft.project, Role.ADMIN), key_of(draft.project)
+
+    def post(name: str, body: dict, key: dict) -> Any:
+        address = reverse(f"evals_api:{name}", args=[draft.pk])
+        return Client().post(address, json.dumps(body), content_type="application/json", **key)
+
+    nowhere = post("variant_job_start", {}, admin)
+    assert nowhere.status_code == 400 and "no judge" in nowhere.json()["error"]
+    started = post("variant_job_start", asked, admin)
+    assert started.status_code == 202 and started.json()["state"] == "queued", started.content
+    assert post("variant_job_start", asked, admin).status_code == 409 == post("variants", {}, admin).status_code
+    stopped = post("variant_job_stop", {}, member)
+    assert stopped.status_code == 200 and stopped.json()["job"]["state"] == "cancelled"
+    plays(*GOOD)
+    post("variant_job_start", asked, admin)
+    done(model_job.latest(draft))
+    read = Client().get(reverse("evals_api:variants", args=[draft.pk]), **member).json()
+    assert read["job"]["state"] == "succeeded" and read["job"]["result"]["made"] == read["review"]["size"] > 0
 
 
 def test_a_job_that_lost_its_worker_is_not_done_again(draft: EvalSet, plays: Callable) -> None:

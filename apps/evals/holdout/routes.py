@@ -38,6 +38,7 @@ COUNTED: dict[str, str] = {
     **dict.fromkeys(("evals:run", "evals:samples"), f"{OUTPUTS}, once the person has opened them"),
     "evals:compare": "which held-out tasks passed, once the person has opened them",
     "evals:export_samples": "held-out tasks and outputs on them, as a file, once the person has opened them",
+    "evals_api:export_samples": "held-out tasks and outputs on them, as a file, with the right",
     "evals_api:run_sample": "a held-out task and an output on it, with the right",
     "evals_api:runs_compare": "which held-out tasks passed, with the right",
     "evals:sample": "a held-out task and an output on it, once the person has opened them",
@@ -63,7 +64,7 @@ COUNTED: dict[str, str] = {
         (
             "evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
             "evals:make_variants", "evals:export", "evals:to_tasks", "evals_api:tasks", "evals_api:set_split", "evals_api:set_freeze", "evals_api:from_production",
-            "evals_api:from_evaluation", "evals_api:general", "training:new",
+            "evals_api:from_evaluation", "evals_api:general", "evals_api:imports", "evals_api:variants", "training:new",
             "training:search_new", "training:search_save", "training_api:searches", "training_api:search_save",
         ),
         SIDES,
@@ -107,7 +108,8 @@ NOTHING: dict[str, str] = {
     "failures": "charts bulk classify classification_status triage modes mode_add mode_save mode_delete clusters recluster "
     "cluster_rename cluster_move cluster_decide reclassify_start reclassification_status reclassification_apply "
     "reclassification_discard measures rubric_switch rubric_diff judge_run",
-    "evals_api": "meaning_check_cancel set_version set_environment",
+    "evals_api": "meaning_check_cancel set_version set_environment confirm_task import import_cancel judge_variant end_batch "
+    "variant_job_start variant_job_stop",
     "evals": "task_samples meaning_status meaning_stop create new_version environment import_cancel end_batch variant_job_start variant_job_status "
     "variant_job_stop confirm_task judge_variant remove_task cancel",
     "webhooks": "list detail log edit delete switch rotate test again",

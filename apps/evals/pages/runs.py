@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 from django.contrib import messages
 from django.db.models import QuerySet
 from django.db.models.functions import Left
-from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -113,13 +112,7 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
         return redirect(row_url(row))
     if row.split == Split.HOLDOUT:
         record_view(eval_set=row.eval_set, by=request.user, detail=f"samples of {row.pk} as {format}")
-    chosen = chosen_filters(request, row, given)
-    name = f"samples-{row.eval_set.slug}-v{row.eval_set.version}-{row.split}-{row.model_version}.{format}"
-    return StreamingHttpResponse(
-        exporting.written(row, chosen.apply(row), format),
-        content_type=exporting.FORMATS[format],
-        headers={"Content-Disposition": f'attachment; filename="{quote(name)}"'},
-    )
+    return exporting.file_of(row, chosen_filters(request, row, given).apply(row), format)
 
 
 @require_POST

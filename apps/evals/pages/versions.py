@@ -12,7 +12,6 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
-from apps.evals import actions
 from apps.evals.capability.add import add_general
 from apps.evals.diffing import diff
 from apps.evals.forms import VariantsForm
@@ -100,8 +99,6 @@ def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpRespon
         return redirect("evals:variants", project.slug, pk)
 
     def make() -> None:
-        if eval_set.variant_jobs.active().exists():
-            raise actions.EvalSetError("A model is writing variants for this set. Wait for it, or stop it.")
         made = batches.make_batch(eval_set=eval_set, by=request.user, **form.cleaned_data)
         messages.success(
             request,

@@ -7,8 +7,10 @@ import io
 import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
 
 from apps.evals.costs import cost, price_of
 from apps.evals.models import EvalRun, Sample
@@ -60,6 +62,12 @@ def row_of(sample: Sample, run: EvalRun) -> dict[str, Any]:
         "truncated": sample.truncated,
         "stop_reason": sample.stop_reason,
     }
+
+
+def file_of(run: EvalRun, rows: QuerySet[Sample], format: str) -> StreamingHttpResponse:
+    name = f"samples-{run.eval_set.slug}-v{run.eval_set.version}-{run.split}-{run.model_version}.{format}"
+    headers = {"Content-Disposition": f'attachment; filename="{quote(name)}"'}
+    return StreamingHttpResponse(written(run, rows, format), content_type=FORMATS[format], headers=headers)
 
 
 def written(run: EvalRun, rows: QuerySet[Sample], format: str) -> Iterator[bytes]:

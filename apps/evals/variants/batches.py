@@ -18,6 +18,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from apps.core.actions import audit
+from apps.core.models import ApiKey
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash
 from apps.evals.formats.verifiers_package import RECORDED
@@ -82,15 +83,19 @@ def confirm(*, task: Task, by: Any) -> None:
 
 
 @transaction.atomic
-def make_batch(*, eval_set: EvalSet, kinds: Sequence[str], each: int, by: Any, seed: int = 0) -> Made:
+def make_batch(
+    *, eval_set: EvalSet, kinds: Sequence[str], each: int, by: Any, seed: int = 0, viewer: ApiKey | None = None
+) -> Made:
     """Makes up to `each` variants of every kind from every seed, and stores those that are good. They wait for a review.
 
     Raises EvalSetError where there are no seeds, where a batch waits already, or where nothing good came out.
     """
+    if eval_set.variant_jobs.active().exists():
+        raise actions.EvalSetError("A model is writing variants for this set. Wait for it, or stop it.")
     rng = random.Random(seed)
     seeds = usable_seeds(eval_set)
     found = [(task, made) for task in seeds for made in templates.variants(seed_of(task), list(kinds), each, rng)]
-    made = store_batch(eval_set=eval_set, found=found, source={"by": TEMPLATES}, by=by)
+    made = store_batch(eval_set=eval_set, found=found, source={"by": TEMPLATES}, by=by, viewer=viewer)
     if not made.made:
         raise actions.EvalSetError(f"{NONE} Arguments can be changed where the request says them in digits.")
     return made
@@ -108,7 +113,14 @@ def usable_seeds(eval_set: EvalSet) -> list[Task]:
     return seeds
 
 
-def store_batch(*, eval_set: EvalSet, found: Sequence[tuple[Task, Seed]], source: dict[str, str], by: Any) -> Made:
+def store_batch(
+    *,
+    eval_set: EvalSet,
+    found: Sequence[tuple[Task, Seed]],
+    source: dict[str, str],
+    by: Any,
+    viewer: ApiKey | None = None,
+) -> Made:
     """Stores what is good of the variants found, whoever made them: no faults, unlike each other, far from a hold-out.
 
     Inside a transaction. `source` says of each variant what made it. Raises EvalSetError for a frozen set.
@@ -118,7 +130,9 @@ def store_batch(*, eval_set: EvalSet, found: Sequence[tuple[Task, Seed]], source
     batch = uuid.uuid4().hex[:12]
     taken = set(eval_set.tasks.values_list("key", flat=True))
     tasks = [task_of(task, made, batch, taken, source) for task, made in kept]
-    stored = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what=f"synthetic variants, batch {batch}")
+    stored = actions.store_tasks(
+        eval_set=eval_set, tasks=tasks, by=by, what=f"synthetic variants, batch {batch}", viewer=viewer
+    )
     alike = len(good) - len(kept) + stored.duplicates
     return Made(batch, stored.made, len(found) - len(good), alike, stored.guarded + len(stored.leaks))
 

@@ -1,0 +1,297 @@
+"""Synthetic variants over REST: made by templates or a model, looked through, used or discarded. The key decides the project."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiExample, extend_schema
+from msgspec import Meta, Struct, field
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.api import member_of
+from apps.core.http import uuid_of
+from apps.core.models import JobState
+from apps.core.openapi import JSON, LINE, described
+from apps.evals import actions
+from apps.evals.forms import MOST_TOKENS
+from apps.evals.lookups import find_set, form_of, refused
+from apps.evals.models import EvalSet, Split, Task, VariantJob
+from apps.evals.variants import batches, model_job, templates
+from apps.evals.variants.from_model import WRITTEN
+from workers.lib.typed import Text, json_schema
+
+Each = Annotated[int, Meta(ge=1, le=20)]
+Line = Annotated[str, Meta(max_length=200, pattern=LINE)]
+Kinds = Annotated[list[Literal[tuple(templates.KINDS)]], Meta(min_length=1)]  # type: ignore[valid-type]
+WrittenKinds = Annotated[list[Literal[tuple(WRITTEN)]], Meta(min_length=1)]  # type: ignore[valid-type]
+
+
+class Make(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Up to `each` variants of every kind from every confirmed task of the train split."""
+
+    kinds: Kinds = field(default_factory=lambda: list(templates.KINDS))
+    each: Each = 2
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+
+
+class Write(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Whom to ask: the project's judge, or with `base_url` and `model` another server, which only an admin may name. `tokens`: at
+    most; 0: what was estimated allows."""
+
+    kinds: WrittenKinds = field(default_factory=lambda: list(WRITTEN))
+    each: Each = 2
+    tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)] = 0
+    base_url: Line = ""
+    model: Line = ""
+    key_variable: Line = ""
+
+
+class Judge(Struct, forbid_unknown_fields=True, kw_only=True):
+    task: Text
+    verdict: Literal["accepted", "rejected"]
+
+
+class End(Struct, forbid_unknown_fields=True, kw_only=True):
+    do: Literal["use", "discard"]
+
+
+class Confirm(Struct, forbid_unknown_fields=True, kw_only=True):
+    key: Annotated[str, Meta(min_length=1, max_length=120, pattern=LINE)]
+
+
+REVIEW = {
+    "type": ["object", "null"],
+    "description": "The batch that waits; null where none does",
+    "properties": {
+        "batch": {"type": "string"},
+        **{key: {"type": "integer"} for key in ("size", "looked", "accepted", "needed")},
+        "may_be_used": {"type": "boolean", "description": "Enough were looked at, and enough of them are good"},
+    },
+}
+VARIANT = {
+    "type": "object",
+    "properties": {
+        "task": {"type": "string", "format": "uuid"},
+        "key": {"type": "string"},
+        "kind": {"type": "string"},
+        "seed": {"type": ["string", "null"], "description": "The key of the task that it was made from"},
+        "messages": {"type": "array", "items": {"type": "object"}},
+        "expected": {"type": "object"},
+        "verdict": {"enum": ["accepted", "rejected", None]},
+    },
+}
+JOB = {
+    "type": "object",
+    "required": ["id", "state", "done", "total", "error", "used", "result"],
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "state": {"enum": JobState.values},
+        "model": {"type": "string"},
+        "done": {"type": "integer"},
+        "total": {"type": "integer", "description": "Questions to the model"},
+        "error": {"type": "string"},
+        "used": {"type": "object", "description": "Calls and tokens so far"},
+        "result": {"type": "object", "description": "How many were made and left out, once it has ended"},
+    },
+}
+PAGE = {
+    "type": "object",
+    "required": ["seeds", "review", "sample", "job"],
+    "properties": {
+        "seeds": {"type": "integer", "description": "Confirmed tasks of the train split"},
+        "review": REVIEW,
+        "sample": {"type": "array", "items": VARIANT, "description": "The variants to look at, drawn at random"},
+        "job": JOB | {"type": ["object", "null"], "description": "The last one in which a model wrote variants"},
+    },
+}
+MADE = {
+    "type": "object",
+    "required": ["batch", "made", "faulty", "alike", "guarded"],
+    "properties": {
+        "batch": {"type": "string"},
+        "made": {"type": "integer"},
+        "faulty": {"type": "integer"},
+        "alike": {"type": "integer", "description": "Like another variant, or a task of the set"},
+        "guarded": {"type": "integer", "description": "Too near to a hold-out"},
+    },
+}
+ENDED = {"type": "object", "properties": {"used": {"type": "integer"}, "discarded": {"type": "integer"}}}
+CONFIRMED = {"type": "object", "properties": {"confirmed": {"type": "string"}}}
+TASK = "8d0e3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11"
+ALL = {"seeds": 40, "review": {"batch": "5f0c3c1e7c0d", "size": 80, "looked": 10, "accepted": 9, "needed": 10, "may_be_used": True},
+       "sample": [{"task": TASK, "key": "close-12-paraphrase", "kind": "paraphrase", "seed": "close-12",
+                   "messages": [{"role": "user", "content": "Could you close ticket 12?"}],
+                   "expected": {"tool": "tickets.close", "args": {"id": 12}}, "verdict": "accepted"}],
+       "job": None}  # fmt: skip
+JOB_VALUE = {
+    "id": TASK,
+    "state": "queued",
+    "model": "gpt-5",
+    "done": 0,
+    "total": 80,
+    "error": "",
+    "used": {},
+    "result": {},
+}
+
+
+def _asked(name: str, value: dict[str, Any]) -> OpenApiExample:
+    return OpenApiExample(name, value, request_only=True)
+
+
+def _told(name: str, value: Any, status: str = "200") -> OpenApiExample:
+    return OpenApiExample(name, value, response_only=True, status_codes=[status])
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_variants_read", responses=described({200: PAGE}, 404), examples=[_told("A batch", ALL)],
+    description="The batch of synthetic variants that waits, the variants to look at, and the last job of a model. Poll it while "
+    "a model writes.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_variants_make", request={JSON: json_schema(Make)},
+    responses=described({201: MADE}, 400, 403, 404, 409, 413),
+    examples=[_asked("Other words", {"kinds": ["paraphrase"], "each": 2}),
+              _told("Made", {"batch": "5f0c3c1e7c0d", "made": 80, "faulty": 3, "alike": 5, "guarded": 0}, "201")],
+    description="Makes variants of a draft's confirmed training tasks by templates. They wait until enough of them were looked at.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def variants(request: Request, pk: UUID) -> Response:
+    eval_set = find_set(request, pk)
+    if request.method == "GET":
+        return Response(as_json(eval_set))
+    by, asked = member_of(request).user, form_of(request, Make)
+    given = {"kinds": asked.kinds, "each": asked.each, "seed": asked.seed}
+    try:
+        made = batches.make_batch(eval_set=eval_set, by=by, viewer=request.auth, **given)
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+    return Response(asdict(made), status=201)
+
+
+@extend_schema(
+    operation_id="v1_variants_judge", request={JSON: json_schema(Judge)},
+    responses=described({200: PAGE}, 400, 403, 404, 409, 413),
+    examples=[_asked("A good one", {"task": TASK, "verdict": "accepted"}), _told("What waits now", ALL)],
+    description="Accepts or rejects one variant of the batch that waits.",
+)  # fmt: skip
+@api_view(["POST"])
+def judge(request: Request, pk: UUID) -> Response:
+    eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Judge)
+    task = _task(eval_set, {"pk": uuid_of(asked.task)})
+    try:
+        batches.judge(task=task, verdict=asked.verdict, by=by)
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+    return Response(as_json(eval_set))
+
+
+@extend_schema(
+    operation_id="v1_variants_end", request={JSON: json_schema(End)}, responses=described({200: ENDED}, 400, 403, 404, 409, 413),
+    examples=[_asked("Use it", {"do": "use"}), _told("Tasks now", {"used": 72})],
+    description="Uses the batch that waits, whose good variants become training tasks, or discards it. 409 where too few were "
+    "looked at or accepted.",
+)  # fmt: skip
+@api_view(["POST"])
+def end(request: Request, pk: UUID) -> Response:
+    eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, End)
+    try:
+        if asked.do == "use":
+            return Response({"used": batches.use_batch(eval_set=eval_set, by=by)})
+        return Response({"discarded": batches.discard_batch(eval_set=eval_set, by=by)})
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+
+
+@extend_schema(
+    operation_id="v1_variants_write", request={JSON: json_schema(Write)},
+    responses=described({202: JOB}, 400, 403, 404, 409, 413),
+    examples=[_asked("By the judge", {"kinds": ["paraphrase", "edge"], "each": 1}), _told("Queued", JOB_VALUE, "202")],
+    description="Has a model write variants, by a worker; read the set's variants until `job` has ended.",
+)  # fmt: skip
+@api_view(["POST"])
+def write(request: Request, pk: UUID) -> Response:
+    eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Write)
+    server = {"base_url": asked.base_url, "model": asked.model, "key_variable": asked.key_variable}
+    if not asked.base_url:
+        server = model_job.judge_server(eval_set.project) or {}
+    if not server.get("model"):
+        raise ValidationError(
+            {"path": "model", "error": "the project has no judge: name a server, “base_url” and “model”"}
+        )
+    wanted = model_job.WriteOrder(kinds=asked.kinds, each=asked.each, tokens=asked.tokens, **server)
+    try:
+        job = model_job.submit(eval_set=eval_set, wanted=wanted, by=by)
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+    return Response(job_json(job), status=202)
+
+
+@extend_schema(
+    operation_id="v1_variants_cancel", request=None, responses=described({200: PAGE}, 403, 404, 409),
+    examples=[_told("Stopped", ALL | {"job": JOB_VALUE | {"state": "cancelled"}})],
+    description="Stops the model that writes variants; nothing of it is stored.",
+)  # fmt: skip
+@api_view(["POST"])
+def cancel(request: Request, pk: UUID) -> Response:
+    eval_set, by = find_set(request, pk), member_of(request).user
+    try:
+        model_job.stop(eval_set=eval_set, by=by)
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+    return Response(as_json(eval_set))
+
+
+@extend_schema(
+    operation_id="v1_eval_sets_confirm_task", request={JSON: json_schema(Confirm)},
+    responses=described({200: CONFIRMED}, 400, 403, 404, 409, 413),
+    examples=[_asked("By its key", {"key": "close-12"}), _told("Confirmed", {"confirmed": "close-12"})],
+    description="Confirms that a draft task's expected answer is right: variants are made from confirmed tasks only.",
+)  # fmt: skip
+@api_view(["POST"])
+def confirm(request: Request, pk: UUID) -> Response:
+    eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Confirm)
+    try:
+        batches.confirm(task=_task(eval_set, {"key": asked.key}), by=by)
+    except actions.EvalSetError as error:
+        return refused(request, error, eval_set)
+    return Response({"confirmed": asked.key})
+
+
+def _task(eval_set: EvalSet, where: dict[str, Any]) -> Task:
+    """Of any split but the hold-out's, which is not told from none. Raises NotFound."""
+    rows = eval_set.tasks.exclude(split=Split.HOLDOUT).select_related("eval_set", "project")
+    found = rows.filter(**where).first()
+    if found is None:
+        raise NotFound("This set has no such task outside its hold-out.")
+    return found
+
+
+def as_json(eval_set: EvalSet) -> dict[str, Any]:
+    review, job = batches.review_of(eval_set), model_job.latest(eval_set)
+    told = asdict(review) | {"needed": review.needed, "may_be_used": review.may_be_used} if review else None
+    sample = batches.sample(batches.waiting_in(eval_set).select_related("variant_of"))
+    return {
+        "seeds": batches.seeds_of(eval_set).count(),
+        "review": told,
+        "sample": [_variant(task) for task in sample],
+        "job": job_json(job) if job else None,
+    }
+
+
+def _variant(task: Task) -> dict[str, Any]:
+    about = task.metadata["variant"]
+    return {
+        "task": str(task.pk), "key": task.key, "kind": about["kind"], "verdict": about["verdict"],
+        "seed": task.variant_of.key if task.variant_of else None, "messages": task.messages, "expected": task.expected,
+    }  # fmt: skip
+
+
+def job_json(job: VariantJob) -> dict[str, Any]:
+    found = {name: getattr(job, name) for name in ("state", "done", "total", "error", "used", "result")}
+    return {"id": str(job.pk), "model": job.spec["wanted"]["model"]} | found
