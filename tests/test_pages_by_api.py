@@ -1,0 +1,154 @@
+"""What a page starts or reads, a program can: each page of these apps has a route of the API, or a reason why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from apps.core.scopes import ROUTES
+from tests.test_access import PAGES
+
+APPS = ("evals", "environments", "registry", "promotion", "reviews", "prompts", "training")
+# page: the method and the route of the API that start or read the same.
+BY_API = {
+    "evals:list": "GET evals_api:sets",
+    "evals:create": "POST evals_api:sets",
+    "evals:detail": "GET evals_api:set",
+    "evals:show_holdout": "GET evals_api:set",
+    "evals:add_trajectories": "POST evals_api:from_production",
+    "evals:from_successes": "POST evals_api:from_production",
+    "evals:task_from_failure": "POST evals_api:from_failure",
+    "evals:to_tasks": "POST evals_api:from_evaluation",
+    "evals:general": "POST evals_api:general",
+    "evals:add_task": "POST evals_api:tasks",
+    "evals:remove_task": "DELETE evals_api:tasks",
+    "evals:confirm_task": "POST evals_api:confirm_task",
+    "evals:split": "POST evals_api:set_split",
+    "evals:freeze": "POST evals_api:set_freeze",
+    "evals:new_version": "POST evals_api:set_version",
+    "evals:environment": "POST evals_api:set_environment",
+    "evals:import": "POST evals_api:imports",
+    "evals:import_start": "POST evals_api:imports",
+    "evals:import_status": "GET evals_api:import",
+    "evals:import_cancel": "POST evals_api:import_cancel",
+    "evals:export": "GET evals_api:export",
+    "evals:export_holdout": "GET evals_api:export",
+    "evals:versions": "GET evals_api:changes",
+    "evals:versions_with_holdout": "GET evals_api:changes",
+    "evals:variants": "GET evals_api:variants",
+    "evals:make_variants": "POST evals_api:variants",
+    "evals:judge_variant": "POST evals_api:judge_variant",
+    "evals:end_batch": "POST evals_api:end_batch",
+    "evals:variant_job_start": "POST evals_api:variant_job_start",
+    "evals:variant_job_status": "GET evals_api:variants",
+    "evals:variant_job_stop": "POST evals_api:variant_job_stop",
+    "evals:meaning": "GET evals_api:meaning_checks",
+    "evals:meaning_start": "POST evals_api:meaning_checks",
+    "evals:meaning_status": "GET evals_api:meaning_check",
+    "evals:meaning_stop": "POST evals_api:meaning_check_cancel",
+    "evals:new_run": "POST evals_api:runs",
+    "evals:run": "GET evals_api:run",
+    "evals:run_status": "GET evals_api:run",
+    "evals:cancel": "POST evals_api:run_cancel",
+    "evals:samples": "GET evals_api:run_samples",
+    "evals:open_holdout": "GET evals_api:run_samples",
+    "evals:task_samples": "GET evals_api:run_samples",
+    "evals:distributions": "GET evals_api:run_samples",
+    "evals:sample": "GET evals_api:run_sample",
+    "evals:export_samples": "GET evals_api:export_samples",
+    "evals:learnability": "GET evals_api:learnability",
+    "evals:compare": "GET evals_api:runs_compare",
+    "evals:open_compared": "GET evals_api:runs_compare",
+    "evals:compared_distributions": "GET evals_api:run_samples",
+    "environments:list": "GET environments_api:environments",
+    "environments:detail": "GET environments_api:environment",
+    "environments:new": "POST environments_api:environments",
+    "environments:connect": "POST environments_api:environments",
+    "environments:import_grader": "POST environments_api:verifiers",
+    "registry:register": "POST registry_api:model_versions",
+    "registry:servers": "GET registry_api:servers",
+    "registry:server_new": "POST registry_api:servers",
+    "registry:managed_new": "POST registry_api:servers",
+    "registry:server": "GET registry_api:server",
+    "registry:server_status": "GET registry_api:server",
+    "registry:server_run": "GET registry_api:server",
+    "registry:server_edit": "PATCH registry_api:server",
+    "registry:server_remove": "DELETE registry_api:server",
+    "registry:server_start": "POST registry_api:server_start",
+    "registry:server_stop": "POST registry_api:server_stop",
+    "registry:server_probe": "POST registry_api:server_probe",
+    "promotion:models": "GET promotion_api:channels",
+    "promotion:model": "GET registry_api:model_version",
+    "promotion:compare": "GET evals_api:runs",
+    "promotion:pair": "GET promotion_api:preparation",
+    "promotion:pair_parts": "GET promotion_api:preparation",
+    "promotion:prepare": "POST promotion_api:preparation",
+    "promotion:make_report": "POST promotion_api:gate_reports",
+    "promotion:report": "GET promotion_api:gate_report",
+    "promotion:report_file": "GET promotion_api:gate_report",
+    "promotion:promote": "POST promotion_api:promote",
+    "promotion:rollback": "POST promotion_api:rollback",
+    "promotion:plan": "GET promotion_api:plan",
+    "promotion:wear": "GET promotion_api:plan",
+    "promotion:create_channel": "POST promotion_api:channels",
+    "promotion:policy": "GET promotion_api:policy",
+    "promotion:policy_file": "GET promotion_api:policy",
+    "promotion:policy_save": "PUT promotion_api:policy",
+    "promotion:policy_import": "PUT promotion_api:policy",
+    "reviews:list": "GET reviews_api:reviews",
+    "reviews:detail": "GET reviews_api:review",
+    "reviews:verifier": "GET environments_api:verifiers",
+    "reviews:verifier_new": "POST environments_api:verifiers",
+    "reviews:verifier_create": "POST environments_api:verifiers",
+    "reviews:verifier_edit": "POST environments_api:verifiers",
+    "reviews:verifier_save": "POST environments_api:verifiers",
+    "reviews:probe_run": "POST reviews_api:probes",
+    "reviews:probe": "GET reviews_api:probe",
+    "reviews:probe_status": "GET reviews_api:probe",
+    "reviews:probe_cancel": "POST reviews_api:probe_cancel",
+    "reviews:probe_waive": "POST reviews_api:probe_waive",
+    "prompts:new": "POST registry_api:model_versions",
+    "prompts:try_it": "POST prompts_api:playgrounds",
+    "prompts:playground_new": "POST prompts_api:playgrounds",
+    "prompts:playground": "GET prompts_api:playground",
+    "prompts:playground_status": "GET prompts_api:playground",
+    "prompts:playground_cancel": "POST prompts_api:playground_cancel",
+    "prompts:playground_save_prompt": "POST prompts_api:playground_save_prompt",
+    "prompts:playground_save_task": "POST prompts_api:playground_save_task",
+    "training:searches": "GET training_api:searches",
+    "training:search_new": "POST training_api:searches",
+    "training:search": "GET training_api:search",
+    "training:search_status": "GET training_api:search",
+    "training:search_cancel": "POST training_api:search_cancel",
+    "training:search_resume": "POST training_api:search_resume",
+    "training:search_save": "POST training_api:search_save",
+}
+JUDGING = "people judge blind, on the pages"
+LOCK = "what opens the lock of training is decided by people, on the pages"
+TRYING = "tries what is typed in a form; a program sends the whole and is told what is wrong with it"
+NOT_YET = "not yet: training runs are started and followed on the pages"
+NOT_BY_API = {
+    **dict.fromkeys(("evals:meaning_decide", "evals:meaning_undo"), "whether two requests are the same task a person decides"),
+    "environments:test_connection": TRYING,
+    **dict.fromkeys(("reviews:verifier_check", "reviews:verifier_try", "reviews:rescore", "prompts:preview"), TRYING),
+    **dict.fromkeys(
+        [f"reviews:{name}" for name in ("open", "score_run", "queue", "item", "step", "judge", "answer", "undo")], JUDGING
+    ),
+    **dict.fromkeys([f"reviews:{name}" for name in ("adjudicate", "rule", "export", "effect")], JUDGING),
+    **dict.fromkeys([f"reviews:{name}" for name in ("policy", "policy_save", "override")], LOCK),
+    **dict.fromkeys([f"training:{name}" for name in ("list", "new", "detail", "status", "resume", "cancel")], NOT_YET),
+}  # fmt: skip
+
+
+def test_every_page_has_a_route_of_the_api_or_a_reason() -> None:
+    pages = {name for name in PAGES if name.startswith(tuple(f"{app}:" for app in APPS))}
+    missing, gone = pages - BY_API.keys() - NOT_BY_API.keys(), (BY_API.keys() | NOT_BY_API.keys()) - pages
+    assert not missing, (
+        f"Name the API's route that starts or reads the same, or say why there is none: {sorted(missing)}"
+    )
+    assert not gone and not BY_API.keys() & NOT_BY_API.keys()
+
+
+@pytest.mark.parametrize("named", sorted(set(BY_API.values())))
+def test_the_route_is_there(named: str) -> None:
+    method, _, route = named.partition(" ")
+    assert method in ROUTES.get(route, {}), named
