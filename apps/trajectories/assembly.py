@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-import zstandard
 from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -16,6 +15,7 @@ from django.utils import timezone
 from apps.core import locks
 from apps.core.locks import ProjectLock
 from apps.core.models import Project
+from apps.trajectories import contents
 from apps.trajectories.actions import feedback, store
 from apps.trajectories.decoding import Decoded
 from apps.trajectories.models import Cause, SpanBatch, Trace, Trajectory, TrajectoryKey, with_content
@@ -131,7 +131,7 @@ def _read(project: Project, traces: Iterable[str]) -> tuple[list[Span], list[Log
     logs: list[LogRecord] = []
     found = SpanBatch.objects.filter(project=project, trace_id__in=list(traces)).order_by("pk")
     for data in found.values_list("data", flat=True).iterator(chunk_size=200):
-        part = decode(zstandard.decompress(bytes(data)))
+        part = decode(contents.decompress(data))
         spans += part.spans
         logs += part.logs
     return spans, logs

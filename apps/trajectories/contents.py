@@ -29,12 +29,19 @@ def compress(data: bytes) -> bytes:
     return _own.compress(data)
 
 
+def decompress(data: bytes | memoryview) -> bytes:
+    """The decompressor is made once a thread, too: with small rows that took longer than the work."""
+    if not hasattr(_own, "decompress"):
+        _own.decompress = zstandard.ZstdDecompressor().decompress
+    return _own.decompress(data)
+
+
 def pack(value: dict[str, Any]) -> bytes:
     return compress(_encode(value))
 
 
 def unpack(data: bytes | memoryview) -> dict[str, Any]:
-    return _decode(zstandard.decompress(bytes(data)))
+    return _decode(decompress(data))
 
 
 def chunks(content: dict[str, Any]) -> list[tuple[int, bytes]]:

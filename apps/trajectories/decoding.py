@@ -35,9 +35,17 @@ class RowError(Exception):
 
 @dataclass(slots=True)
 class Decoded:
-    """JSON that has no character, number or NaN that cannot be kept: it needs no cleaning."""
+    """JSON that has no character, number or NaN that cannot be kept: it needs no cleaning.
+
+    `shallow`: it has too few brackets to be nested deeper than MAX_DEPTH.
+    """
 
     value: Any
+    shallow: bool = False
+
+    @property
+    def too_deep(self) -> bool:
+        return not self.shallow and deeper(self.value, MAX_DEPTH)
 
 
 class Cleaner:
@@ -119,7 +127,8 @@ def decode(body: Any) -> Decoded | Any:
     """One JSON value: quickly where nothing in it can be wrong, else with Python's parser. Raises RowError."""
     if not SUSPICIOUS.search(body):
         try:
-            return Decoded(msgspec.json.decode(body))
+            text = bytes(body)
+            return Decoded(msgspec.json.decode(text), text.count(b"{") + text.count(b"[") <= MAX_DEPTH)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             pass  # the slow way says what is wrong
     return loads(bytes(body))

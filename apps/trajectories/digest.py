@@ -7,6 +7,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +18,7 @@ from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core import locks
 from apps.core.locks import ProjectLock
+from apps.core.postgres import array
 from apps.trajectories import contents
 from apps.trajectories.models import Arrival, Content, Facet, HourlyCount
 from apps.trajectories.rollups import KIND, SUMS, Counts
@@ -26,6 +29,8 @@ log = logging.getLogger(__name__)
 AT_ONCE = 40  # arrivals of one transaction
 LOOKED_AT = 1_000  # arrivals, for the projects that wait
 TEXT_LIMIT = 200_000  # characters of one trajectory that are indexed
+READ_AT_ONCE = 200  # trajectories, and chunks of their contents
+WRITTEN_AT_ONCE = 2**20  # characters
 SHORT_TEXT = 20_000  # and of one whose words PostgreSQL has no room for
 FACETS_LIMIT = 2_000  # values of a kind in a project
 TASK, EXPIRES_S = "trajectories.digest", 30
@@ -148,15 +153,34 @@ def _add_facets(project: int, counts: Counts) -> None:
 
 
 def _index(touched: list[UUID]) -> None:
-    found = Content.objects.filter(trajectory_id__in=touched).order_by("trajectory_id", "first")
-    pieces: defaultdict[UUID, list[str]] = defaultdict(list)
-    room: defaultdict[UUID, int] = defaultdict(lambda: TEXT_LIMIT)
-    for pk, data in found.values_list("trajectory_id", "data").iterator(chunk_size=200):
-        if room[pk] > 0:
-            text = " ".join(words_of(contents.unpack(data)["messages"]))[: room[pk]]
-            pieces[pk].append(text)
-            room[pk] -= len(text) + 1
-    texts = [(pk, " ".join(parts)) for pk, parts in pieces.items()]
+    texts: list[tuple[UUID, str]] = []
+    size = 0
+    wanted = sorted(touched)
+    for some in (wanted[at : at + READ_AT_ONCE] for at in range(0, len(wanted), READ_AT_ONCE)):
+        found = Content.objects.filter(trajectory_id__in=some).order_by("trajectory_id", "first")
+        parts = found.values_list("trajectory_id", "data").iterator(chunk_size=READ_AT_ONCE)
+        for pk, of_one in groupby(parts, itemgetter(0)):
+            texts.append((pk, _text_of(data for _, data in of_one)))
+            size += len(texts[-1][1])
+            if size >= WRITTEN_AT_ONCE:
+                _write(texts)
+                texts, size = [], 0
+    if texts:
+        _write(texts)
+
+
+def _text_of(parts: Iterable[bytes]) -> str:
+    """What is searched in one trajectory, of a long one the beginning."""
+    pieces: list[str] = []
+    room = TEXT_LIMIT
+    for data in parts:
+        if room > 0:
+            pieces.append(" ".join(words_of(contents.unpack(data)["messages"]))[:room])
+            room -= len(pieces[-1]) + 1
+    return " ".join(pieces)
+
+
+def _write(texts: list[tuple[UUID, str]]) -> None:
     try:
         with transaction.atomic():
             _write_words(texts)
@@ -179,10 +203,11 @@ def _write_what_fits(pk: UUID, text: str) -> None:
 
 def _write_words(texts: list[tuple[UUID, str]]) -> None:
     with connection.cursor() as cursor:
-        cursor.executemany(
-            "INSERT INTO trajectories_searchtext (trajectory_id, words) VALUES (%s, to_tsvector('simple', %s)) "
+        cursor.execute(
+            "INSERT INTO trajectories_searchtext (trajectory_id, words) "
+            "SELECT id, to_tsvector('simple', said) FROM unnest(%s::uuid[], %s::text[]) AS given(id, said) "
             "ON CONFLICT (trajectory_id) DO UPDATE SET words = EXCLUDED.words",
-            texts,
+            [array(str(pk) for pk, _ in texts), array(text for _, text in texts)],
         )
 
 

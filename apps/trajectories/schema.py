@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from apps.trajectories.decoding import MAX_DEPTH, Cleaner, Decoded, RowError, clean, deeper, printable
+from apps.trajectories.decoding import MAX_DEPTH, Cleaner, Decoded, RowError, clean, printable
 from apps.trajectories.ids import FUTURE_TOLERANCE
 from workers.lib import messages as messages_lib
 from workers.lib import typed
@@ -215,7 +215,7 @@ def parse_row(given: Any) -> Parsed:
     cleaner = Cleaner()
     if isinstance(given, Decoded):
         value = given.value
-        if deeper(value, MAX_DEPTH):
+        if given.too_deep:
             raise RowError("", f"nested deeper than {MAX_DEPTH} levels")
     else:
         value = cleaner.clean(given)

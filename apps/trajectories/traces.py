@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TypeVar
 
 import msgspec
-import zstandard
 from django.db import connection, transaction
 from django.utils import timezone
 
@@ -52,7 +51,7 @@ def sort_some() -> int:
     bodies = list(SpanBody.objects.select_for_update(skip_locked=True).order_by("pk")[:BODIES_AT_ONCE])
     by_project: defaultdict[int, Packed] = defaultdict(lambda: Packed([], []))
     for body in bodies:
-        data, packed = zstandard.decompress(bytes(body.data)), by_project[body.project_id]
+        data, packed = contents.decompress(body.data), by_project[body.project_id]
         if body.signal == SpanBody.Signal.TRACES:
             packed.spans += decode_traces(data, json=False).items
         else:

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.core.models import Project
+from apps.core.postgres import array
 from apps.trajectories import contents, decoding, digest, filters, ids, partitions
-from apps.trajectories.actions.store import array, delete, find, ingest
+from apps.trajectories.actions.store import delete, find, ingest
 from apps.trajectories.models import (
     Arrival,
     Content,

@@ -129,8 +129,9 @@ def _id_of(item: dict) -> str:
 
 def unread_calls(message: Message) -> list[tuple[str, Any]]:
     """(tool, arguments as they came) of the native calls that have a name: for many messages much quicker than reading them."""
-    parts = (_parts(item) for item in native_items(message))
-    return [(name, given) for name, given, _ in parts if isinstance(name, str)]
+    if not (items := native_items(message)):
+        return []  # as in most messages
+    return [(name, given) for name, given, _ in map(_parts, items) if isinstance(name, str)]
 
 
 def tool_names(message: Message) -> list[str]:
