@@ -199,13 +199,15 @@ def make_eval_set(
 ) -> EvalSet:
     by = admin_of(project)
     eval_set = evals.create_eval_set(project=project, slug=f"set-{next(_numbers)}", by=by)
-    for split, count in ((Split.TRAIN, train), (Split.VALIDATION, validation), (Split.HOLDOUT, holdout)):
-        for _ in range(count):
-            number = next(ticket for count in _numbers if (ticket := 1000 + count % 4000) not in TAKEN)
-            evals.add_task(
-                eval_set=eval_set, key=f"task-{number}", request=f"Close ticket {number}.", split=split, by=by,
-                expected={"tool": "tickets.close", "args": {"id": number}},
-            )  # fmt: skip
+    splits = [Split.TRAIN] * train + [Split.VALIDATION] * validation + [Split.HOLDOUT] * holdout
+    numbers = (ticket for count in _numbers if (ticket := 1000 + count % 4000) not in TAKEN)
+    tasks = [
+        evals.written_task(
+            eval_set, key=f"task-{number}", request=f"Close ticket {number}.", split=split, by=by,
+            expected={"tool": "tickets.close", "args": {"id": number}},
+        ) for split, number in zip(splits, numbers, strict=False)
+    ]  # fmt: skip
+    assert evals.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="made").made == len(tasks)
     return evals.freeze(eval_set=eval_set, by=by) if frozen else eval_set
 
 
@@ -221,14 +223,16 @@ def make_eval_run(
         environment=environment, model_version=model, samples_per_task=samples, spec={"seed": 0, "batch_size": 8},
         created_by=admin_of(eval_set.project),
     )  # fmt: skip
+    rows = []
     for task in eval_set.tasks.holdout():
         for index in range(samples):
             good = index < round(success * samples)
-            Sample.objects.create(
+            rows.append(Sample(
                 run=run, task=task, index=index, output=task.demonstration if good else "no", reward=1.0 if good else -1.0,
                 success=good, valid=good, tool_ok=good, args_score=float(good), executed=good, unsafe=index < unsafe,
                 components={"tool": 0.4} if good else {"invalid": -1.0}, latency_ms=100.0, input_tokens=50, output_tokens=20,
-            )  # fmt: skip
+            ))  # fmt: skip
+    Sample.objects.bulk_create(rows)
     run.claim("test")
     run.finish(JobState.SUCCEEDED, result={"metrics": summarise(rows_of(run.samples.all()))})
     run.refresh_from_db()

@@ -247,11 +247,22 @@ def task_from_trajectory(*, eval_set: EvalSet, trajectory: Trajectory, split: Sp
 def add_task(
     *, eval_set: EvalSet, key: str, request: str, expected: dict, split: Split, by: Any, group: str = ""
 ) -> Task:
-    """Adds a task written by hand: one user message and the expected call. Raises EvalSetError."""
+    """Adds a task written by hand (`written_task`). Raises EvalSetError."""
     eval_set = locked_draft(eval_set)
+    task = written_task(eval_set, key=key, request=request, expected=expected, split=split, by=by, group=group)
+    _require_new(eval_set, task)
+    _insert_one(task)
+    audit("task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), split=split)
+    return task
+
+
+def written_task(
+    eval_set: EvalSet, *, key: str, request: str, expected: dict, split: Split, by: Any, group: str = ""
+) -> Task:
+    """An unsaved task: one user message and the expected call, right by the word of who writes it."""
     messages = [{"role": "user", "content": request}]
     digest = canonical_hash(messages)
-    task = Task(
+    return Task(
         project=eval_set.project,
         eval_set=eval_set,
         key=key,
@@ -264,10 +275,6 @@ def add_task(
         origin=Origin.MANUAL,
         confirmed_by=by,
     )
-    _require_new(eval_set, task)
-    _insert_one(task)
-    audit("task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), split=split)
-    return task
 
 
 @transaction.atomic

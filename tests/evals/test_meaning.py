@@ -180,6 +180,18 @@ def test_a_source_that_may_not_be_asked_is_refused(source: Source, says: str, dr
     assert not MeaningCheck.objects.exists() and not HoldoutView.objects.exists()
 
 
+def test_too_many_texts_are_refused_before_anything_is_sent(draft: EvalSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "MOST_TEXTS", draft.tasks.count() - 1)
+    with pytest.raises(EvalSetError, match=f"has {draft.tasks.count()} tasks to compare; a check takes at most"):
+        ask(draft)
+    assert not MeaningCheck.objects.exists()
+
+
+def test_a_version_of_another_project_is_no_source(draft: EvalSet, data_dir: Path) -> None:
+    with pytest.raises(EvalSetError, match="no such model version"):
+        ask(draft, Source(version=make_base(make_project(), data_dir).pk))
+
+
 def test_a_key_that_is_bound_to_no_host_is_an_admins(
     draft: EvalSet, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
