@@ -16,7 +16,7 @@ from apps.failures.rules.reading import Run, read
 
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
-RULES_VERSION = 1  # raise it when a rule says something else: what was classified before is classified again
+RULES_VERSION = 2  # raise it when a rule says something else: what was classified before is classified again
 A_RULE = 3  # findings kept of one rule
 SCANNED = 200  # broken contracts looked at for one that was not made good
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"
@@ -87,7 +87,8 @@ def _of(line: Line, run: Run, said: dict[Callable, list[Finding]]) -> list[Findi
     if line.rule not in said:
         found = checks.first(line.rule(run), SCANNED if line.standing else A_RULE)
         said[line.rule] = checks.without_recovered(run, found)[:A_RULE] if line.standing else found
-    return [finding for finding in said[line.rule] if not line.only or finding.mode == line.only]
+    found = said[line.rule]
+    return [finding for finding in found if finding.mode == line.only] if line.only and found else found
 
 
 def _evidence(found: list[tuple[Line, Finding]]) -> list[Evidence]:

@@ -74,6 +74,10 @@ LOOP = [
     for text in ('{"id": 1234, "why": "x"}', '{"why":"x","id":1234}', '{"id": 1234.0, "why": "X"}')
     for turn in (raw(text, "search_mail"), reply("none"))
 ]
+TOGETHER = {
+    "role": "assistant",
+    "tool_calls": [raw(f'{{"q": "{q}"}}', "search_mail")["tool_calls"][0] for q in ("AA", "Aa", "aa")],
+}
 LATE = {"exit_status": "exit_cost"}
 
 HARM = [
@@ -114,6 +118,7 @@ SHOWN = [
     pytest.param(run(call("search_mail", q="a"), reply("[]"), words("It says 5."), tools=SEARCH), "retrieval_failure", 3, id="empty"),
     pytest.param(run(call("search_mail", q="a"), reply("[]"), words("I found no mail."), tools=SEARCH), "incomplete_execution", 3, id="empty and said"),
     pytest.param(run(*A, *A, *A, tools=SEARCH), "bad_planning", 5, id="loop"),
+    pytest.param(run(TOGETHER, tools=SEARCH, status="unknown"), None, None, id="three in one step are none"),
     pytest.param(run(*LOOP, tools=SEARCH), "bad_planning", 5, id="loop, written otherwise"),
     pytest.param(run(*A, *B, *A, *B, tools=SEARCH), "bad_planning", 7, id="A-B-A-B"),
     pytest.param(run(*A, *B, *A, tools=SEARCH, status="unknown"), None, None, id="A-B-A is none"),

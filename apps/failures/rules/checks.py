@@ -206,13 +206,20 @@ def expected_words(run: Run) -> Findings:
 
 
 def looped(run: Run) -> Findings:
-    """The same call with the same reply three times in all, or cycles of calls (A-B-A-B) that bring nothing new."""
+    """The same call with the same reply in three steps, or cycles of calls (A-B-A-B) that bring nothing new.
+
+    Like calls of one step count once: they were made together, before any reply, and may differ in what we do not compare
+    (genotypes AA, Aa and aa).
+    """
     if len({(call.tool, call.reply) for call in run.calls}) == len(run.calls):
         return  # as in most runs: each call brought something new
-    keys = list(_sameness(run.calls))
+    made: dict[tuple[int, tuple], Call] = {}
+    for call, key in zip(run.calls, _sameness(run.calls), strict=True):
+        made.setdefault((call.index, key), call)
+    keys = [key for _, key in made]
     seen: Counter = Counter()
     running = [0] * (MAX_PERIOD + 1)
-    for at, (call, key) in enumerate(zip(run.calls, keys, strict=True)):
+    for at, (call, key) in enumerate(zip(made.values(), keys, strict=True)):
         seen[key] += 1
         if seen[key] == LOOP:
             text = f"{call.tool} was called {LOOP} times with the same arguments."

@@ -122,4 +122,5 @@ def content_words(words: str) -> frozenset[str]:
 
 def similarity(one: frozenset[str], other: frozenset[str]) -> float:
     """Jaccard index of two sets of words, 0 to 1."""
-    return len(one & other) / len(one | other) if one and other else 0.0
+    both = len(one & other)
+    return both / (len(one) + len(other) - both) if both else 0.0

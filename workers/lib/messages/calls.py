@@ -25,6 +25,7 @@ BROKEN_TAG = "broken call: there is no call in JSON after <tool_call>"
 NAMES = ("name", "tool", "toolName", "tool_name")
 ARGUMENTS = ("arguments", "args", "parameters", "kwargs")
 TOOL_USE = (*ARGUMENTS, "input")
+_SAID = frozenset(NAMES + ARGUMENTS)
 IDS = ("call_id", "id", "tool_call_id", "toolCallId")  # a Responses item has both: `id` is the item's
 _TAG, _END = "<tool_call>", "</tool_call>"
 _BEGINS_A_CALL = re.compile(r"\s*(?:\[\s*)?\{\s*[\"'}]")
@@ -103,7 +104,11 @@ def _parts(item: Any) -> tuple[Any, Any, str]:
 
 def _rivals(item: dict) -> str:
     """What is wrong with a call that says two things: which of them runs depends on who reads it."""
-    bodies = [item, item["function"]] if isinstance(item.get("function"), dict) else [item]
+    function = item.get("function")
+    bodies = [item, function] if isinstance(function, dict) else [item]
+    said = [name for body in bodies for name in _SAID.intersection(body)]
+    if len(said) < 2 or (len(said) == 2 and (said[0] in NAMES) != (said[1] in NAMES)):
+        return ""  # as nearly always: one name, one way to give the arguments
     names = {found for body in bodies for key in NAMES if isinstance(found := body.get(key), str)}
     given = [found for body in bodies for key in ARGUMENTS if (found := body.get(key)) is not None]
     if len(names) > 1:

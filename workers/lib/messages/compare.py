@@ -18,8 +18,7 @@ from workers.lib.messages.calls import ToolCall
 def normalise(value: Any) -> Hashable:
     """Equal for JSON values that mean the same; written as JSON, too, the two are the same text."""
     if isinstance(value, str):
-        value = value if value.isascii() else unicodedata.normalize("NFC", value)
-        return ("text", " ".join(value.split()).casefold())
+        return ("text", _plain(value))
     if isinstance(value, bool) or value is None:
         return ("constant", value)
     if isinstance(value, int | float):
@@ -31,10 +30,16 @@ def normalise(value: Any) -> Hashable:
     return ("other", repr(value))
 
 
+def _plain(text: str) -> str:
+    return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split()).casefold()
+
+
 def same_value(one: Any, other: Any) -> bool:
     """Whether two JSON values mean the same."""
     if type(one) is type(other) and isinstance(one, str | int | float) and (one == other or not isinstance(one, str)):
         return bool(one == other)  # in no time for most; only of two texts the normalised ones may still be equal
+    if isinstance(one, str) and isinstance(other, str):
+        return _plain(one) == _plain(other)
     return normalise(one) == normalise(other)
 
 
