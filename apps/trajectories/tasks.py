@@ -10,16 +10,23 @@ from apps.trajectories.actions.bulk import forget_changes
 
 LINGER_S = 2.0
 POLL_S = 0.05
+REST = 4  # times as long as its last step took the digest waits while spans do: runs are read first, then searched
 
 
 @shared_task(name=digesting.TASK, expires=digesting.EXPIRES_S)
 def digest() -> None:
     """Assembles and digests what came, and lingers for what comes right after."""
-    quiet_since = time.monotonic()
-    while time.monotonic() - quiet_since < LINGER_S:
-        worked = traces.sort_some() + assembly.step() + digesting.step()
+    quiet_since = now = time.monotonic()
+    rested_at = 0.0
+    while now - quiet_since < LINGER_S:
+        worked = traces.sort_some() + assembly.step()
+        began = time.monotonic()
+        if not worked or began >= rested_at:
+            worked += digesting.step()
+            rested_at = time.monotonic() + REST * (time.monotonic() - began)
+        now = time.monotonic()
         if worked or traces.is_waiting():
-            quiet_since = time.monotonic()
+            quiet_since = now
         if not worked:
             time.sleep(POLL_S)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from apps.core.models import AuditEvent, Project, Role
-from apps.trajectories import assembly, traces
+from apps.trajectories import assembly, tasks, traces
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import SpanBatch, Trace
 from tests.factories import make_key, make_member, make_project
@@ -361,3 +363,30 @@ def test_no_valid_body_breaks_the_assembly(agent: Client, project: Project, data
     assert send(agent, *spans).status_code == 200
     assembled()
     assert not traces.is_waiting()
+
+
+def test_while_spans_wait_the_digest_gets_a_fifth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def work(name: str, times: int) -> Callable[[], int]:
+        left = iter(range(times))
+
+        def step() -> int:
+            if next(left, None) is None:
+                return 0
+            done.append(name)
+            return 1
+
+        return step
+
+    monkeypatch.setattr(
+        tasks, "time", SimpleNamespace(monotonic=lambda: float(len(done)), sleep=lambda _: done.append(""))
+    )
+    monkeypatch.setattr(tasks.traces, "sort_some", lambda: 0)
+    monkeypatch.setattr(tasks.traces, "is_waiting", lambda: False)
+    monkeypatch.setattr(tasks.assembly, "step", work("assembled", 20))
+    monkeypatch.setattr(tasks.digesting, "step", work("digested", 20))
+    tasks.digest()
+    last = len(done) - done[::-1].index("assembled")
+    assert done.count("digested") == 20
+    assert done[:last].count("digested") == 5

@@ -291,8 +291,10 @@ def _unknown_attributes(group: Group) -> dict[str, Any]:
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Each value once: calls repeat the same definitions, and reading them is dear."""
+    """Each value once: calls repeat the same definitions, and reading them is slow."""
     seen: dict[Any, Any] = {}
     for value in values:
-        seen.setdefault(value if isinstance(value, str) else json.encode(value), structured(value))
+        key = value if isinstance(value, str) else json.encode(value)
+        if key not in seen:
+            seen[key] = structured(value)
     return list(seen.values())

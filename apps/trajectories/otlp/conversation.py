@@ -6,7 +6,7 @@ from typing import Any
 
 from apps.trajectories.otlp.conventions import Reading, values_of
 from apps.trajectories.otlp.runs import Group, Node
-from apps.trajectories.otlp.threads import Thread, chain, print_of
+from apps.trajectories.otlp.threads import Thread, print_of
 from workers.lib.messages import PROMPT_ROLES, Message
 
 
@@ -27,16 +27,15 @@ class Conversation:
     def _add_outer(self, group: Group) -> None:
         """Takes the agent's account where there is none, or where it begins with ours and knows more."""
         body = _body(self.messages)
-        ours = chain(b"", [print_of(message) for message in body])[-1]
         for node in _outermost(group, bool(body)):
             reading = node.reading
             found = _together(reading.input, reading.output)
             if not found and not body and reading.kind != "tool":
                 found = _together(*values_of(node.span))
-            theirs = chain(b"", [print_of(message) for message in _body(found)])
-            if found and (not body or (len(theirs) - 1 > len(body) and theirs[len(body)] == ours)):
+            theirs = _body(found)
+            if found and (not body or (len(theirs) > len(body) and _prints(theirs[: len(body)]) == _prints(body))):
                 lead = self.messages[: len(self.messages) - len(body)]
-                self.messages = [*lead, *_body(found)] if lead else found
+                self.messages = [*lead, *theirs] if lead else found
                 return
 
     def _add_replies(self, tools: list[Node], answers: dict[int, str]) -> None:
@@ -122,9 +121,11 @@ def _together(given: list[Message], answer: list[Message]) -> list[Message]:
     """Input and output, where the output may repeat the input."""
     if not given or not answer:
         return given or answer
-    prints = [print_of(message) for message in given]
-    repeats = [print_of(message) for message in answer[: len(given)]] == prints
-    return answer if repeats else given + answer
+    return answer if _prints(answer[: len(given)]) == _prints(given) else given + answer
+
+
+def _prints(messages: list[Message]) -> list[bytes]:
+    return [print_of(message) for message in messages]
 
 
 def _reply(call: dict, reading: Reading) -> Message:

@@ -114,7 +114,12 @@ def _protobuf_items(resources: Any, signal: str) -> Iterator[tuple[Any, dict, Sc
 
 
 def _pb_attributes(pairs: Any, depth: int = 0) -> dict[str, Any]:
-    return {tidy(pair.key): _pb_value(pair.value, depth) for pair in pairs}
+    found = {}
+    for pair in pairs:
+        value = pair.value
+        text = value.string_value  # "" also where it is something else
+        found[tidy(pair.key)] = tidy(text) if text else _pb_value(value, depth)
+    return found
 
 
 def _pb_value(value: Any, depth: int) -> Any:

@@ -150,6 +150,8 @@ def _split(nodes: list[Node]) -> list[Group]:
     for node in nodes:
         parts[borders[node.span.span_id]].append(node)
     outside = parts.pop(OUTSIDE, [])
+    if len(parts) < 2:
+        return [Group(trace_id, nodes)]
     groups = _continued([group for part in parts.values() if (group := Group(trace_id, part)).is_run])
     if len(groups) < 2:
         return [Group(trace_id, nodes)]

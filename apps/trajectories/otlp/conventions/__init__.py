@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from apps.trajectories.otlp.conventions import genai, langfuse, openinference, traceloop, vercel
@@ -50,6 +51,7 @@ BY_NAMESPACE: dict[str, tuple[int, ...]] = {
 }
 BY_SIGN = {sign: (place,) for place, adapter in enumerate(ADAPTERS) for sign in adapter.signs}
 MANY_NAMES = 10_000  # of attributes, that are remembered
+USUAL_NAMES = 64  # of one span, that are remembered together
 RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI)
 GIVEN = tuple(name for adapter in RAW_VALUES for name in adapter.given)
 ANSWER = tuple(name for adapter in RAW_VALUES for name in adapter.answer)
@@ -91,10 +93,14 @@ def _kind(attributes: Attributes) -> tuple[str, str]:
 
 
 def _adapters(attributes: Attributes) -> list[Convention]:
-    places = {0}  # GENAI, whose events may come without any attribute
-    for key in attributes:
-        places.update(_places(key))
-    return [ADAPTERS[place] for place in sorted(places)]
+    found = _spoken_by(tuple(attributes)) if len(attributes) <= USUAL_NAMES else _spoken_by.__wrapped__(attributes)
+    return [ADAPTERS[place] for place in found]
+
+
+@lru_cache(256)
+def _spoken_by(keys: Iterable[str]) -> list[int]:
+    """The places of the adapters that read these attributes. Spans of one instrumentation have the same ones."""
+    return sorted({0}.union(*map(_places, keys)))  # GENAI always: its events may come without any attribute
 
 
 @lru_cache(MANY_NAMES)

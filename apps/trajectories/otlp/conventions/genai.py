@@ -93,7 +93,17 @@ def add_instructions(spoken: Spoken) -> None:
     reading = spoken.reading
     found = first(spoken.attributes, INSTRUCTIONS)
     if found is not None and not any(message["role"] in ("system", "developer") for message in reading.input[:1]):
-        reading.input = spoken.messages(found, "system") + reading.input
+        reading.input = _instructions(spoken, found) + reading.input
+
+
+def _instructions(spoken: Spoken, found: Any) -> list[Message]:
+    """Every call of a run repeats them. A marker that is no JSON keeps them apart from single messages."""
+    if not isinstance(found, str):
+        return spoken.messages(found, "system")
+    key = b"system " + found.encode("utf-8", "surrogatepass")
+    if key not in spoken.seen:
+        spoken.seen[key] = spoken.messages(found, "system")
+    return spoken.seen[key]
 
 
 def kind_of(operation: Any) -> str:
