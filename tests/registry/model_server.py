@@ -118,7 +118,7 @@ def vllm(body: dict) -> tuple[int, dict]:
     return chat({"content": "a"}, **more)
 
 
-# Streams, as vLLM sends them (tests/test_proof_engines.py compares)
+# Streams, as vLLM sends them (RECORDED in tests/workers/test_chat_streams.py)
 
 END = b"data: [DONE]\n\n"
 
@@ -138,7 +138,7 @@ def begun(*texts: str) -> Iterator[bytes]:
 
 
 def ended(finish_reason: str = "stop", tokens: int = 1) -> Iterator[bytes]:
-    yield chunk({"content": ""}, finish_reason)
+    yield chunk({"content": "" if finish_reason != "tool_calls" else None}, finish_reason)
     usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
     yield event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_760_000_000, "model": "m", "choices": [], "usage": usage})  # fmt: skip
     yield END

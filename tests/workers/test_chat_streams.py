@@ -61,12 +61,47 @@ def tool(index: int | None, id: str | None = None, name: str | None = None, argu
 STREAMS: dict[str, list[bytes]] = {
     "text": [*begun("4 “vier”", " 🧮", ""), *ended(tokens=3)],
     "reasoning": [*begun(), chunk({"reasoning_content": "2 + "}), chunk({"reasoning_content": "2"}), chunk({"content": "4"}), *ended()],
-    "a call": [*begun(), chunk(tool(0, "c1", "add", "")), chunk(tool(0, arguments='{"a": ')), chunk(tool(0, arguments="2}")), *ended("tool_calls")],
+    "a call": [*begun(), chunk({"content": None} | tool(0, "c1", "add")), chunk(tool(0, arguments='{"a": ')), chunk(tool(0, arguments="2}")), *ended("tool_calls")],
     "two calls": [*begun("Both."), chunk(tool(0, "c1", "add", "{}")), chunk(tool(1, "c2", "sub", "{")), chunk(tool(1, arguments="}")), *ended("tool_calls")],
     "refusal": [*begun(), chunk({"refusal": "N"}), chunk({"refusal": "o."}), *ended()],
     "length": [*begun("4 and"), *ended("length")],
     "comments and an odd line": [b": ping\n\n", *begun("4"), b"retry: 3\n\n", b"event: x\nid: 1\n", *ended()],
 }  # fmt: skip
+
+
+# Of vLLM 0.32.0 with `--tool-call-parser hermes`, tool_choice “required”: the first events, one of the same form as the many between, the last ones.
+AT = '"id":"chatcmpl-8e8db28ad10fd173","object":"chat.completion.chunk","created":1795389700,"model":"m"'
+MORE = '"logprobs":null,"finish_reason":null,"token_ids":null}]'
+RECORDED = [
+    f'''data: {{{AT},"choices":[{{"index":0,"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}],"prompt_token_ids":null,"prompt_text":null}}\n\n''',
+    f'''data: {{{AT},"choices":[{{"index":0,"delta":{{"content":null,"tool_calls":[{{"id":"chatcmpl-tool-afe6fa458bf994ba","type":"function","index":0,"function":{{"name":"get_weather"}}}}]}},{MORE}}}\n\n''',
+    f'''data: {{{AT},"choices":[{{"index":0,"delta":{{"content":null,"tool_calls":[{{"index":0,"function":{{"arguments":"["}}}}]}},{MORE}}}\n\n''',
+    f'''data: {{{AT},"choices":[{{"index":0,"delta":{{"content":null,"tool_calls":[{{"index":0,"function":{{"arguments":"temperature"}}}}]}},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}}]}}\n\n''',
+    f'''data: {{{AT},"choices":[],"usage":{{"prompt_tokens":16,"total_tokens":76,"completion_tokens":60}},"system_fingerprint":"vllm-0.32.0-fd149a0d"}}\n\n''',
+    "data: [DONE]\n\n",
+]  # fmt: skip
+
+
+def fields(value: Any, path: str = "") -> set[str]:
+    """All paths of a value of JSON, with the type that is there."""
+    if isinstance(value, dict):
+        return {found for name, item in value.items() for found in fields(item, f"{path}.{name}")}
+    if isinstance(value, list):
+        return {found for item in value for found in fields(item, f"{path}[]")}
+    return {f"{path}: {type(value).__name__}"}
+
+
+def test_the_scripted_server_sends_what_vllm_sends() -> None:
+    """Every field of the scripted stream is one of the recorded stream, which is read as the `openai` package reads it."""
+    recorded = [line.encode() for line in RECORDED]
+    call = {"content": None} | tool(0, "c1", "get_weather"), {"content": None} | tool(0, arguments="[")
+    scripted = [*begun(), *map(chunk, call), *ended("tool_calls")]
+    known_fields = {found for one in chunks_in(recorded) for found in fields(one)}
+    assert {found for one in chunks_in(scripted) for found in fields(one)} <= known_fields
+    [answer], shown, _ = ask(lambda _: iter(recorded))
+    assert known(answer) == known(theirs(recorded)) and shown[-1].calls == [
+        {"name": "get_weather", "arguments": "[temperature"}
+    ]
 
 
 def chunks_in(stream: list[bytes]) -> list[dict]:
