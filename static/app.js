@@ -212,8 +212,8 @@ document.addEventListener("DOMContentLoaded", () => {
   drawCharts(document);
   followScroll();
   goToHash();
-  const here = document.querySelector(".side [aria-current]"), side = here?.parentElement;
-  if (side && side.scrollWidth > side.clientWidth) side.scrollLeft = here.offsetLeft - side.clientWidth / 2;
+  const here = document.querySelector(".side [aria-current]"), side = here?.closest(".side");
+  if (side && side.scrollWidth > side.clientWidth) side.scrollLeft = here.getBoundingClientRect().left - side.clientWidth / 2;
 });
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (window.Plotly) for (const box of event.target.querySelectorAll(".js-plotly-plot")) Plotly.purge(box);

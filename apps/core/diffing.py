@@ -29,6 +29,16 @@ def changed_lines(before: list[str], after: list[str], around: int = 3) -> Itera
         yield kinds[line[0]], "…" if line[0] == "@" else line[1:]
 
 
+def changed_parts(before: dict[str, list[str]], after: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """The same for texts in named parts: each is compared with the part of its name alone, below its first line."""
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name, []), after.get(name, [])
+        lines = list(changed_lines(old, new))
+        if lines and lines[0][1] not in (old[:1] + new[:1]):
+            yield "skip", new[0] if new else old[0]
+        yield from lines
+
+
 def _common(one: list[str], other: list[str]) -> int:
     """How many lines both begin with."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

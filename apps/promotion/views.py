@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Prefetch
@@ -96,10 +98,23 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
     given = [request.GET.get("baseline"), request.GET.get("candidate")]
     if all(given):
         return redirect("promotion:pair", project.slug, *(run.pk for run in pair_of(project, *given)))
-    if not given[0]:  # production is what a candidate has to beat
-        live = Channel.objects.filter(project=project, name=PRODUCTION).values("current")
-        given[0] = str(runs.filter(model_version__in=live).values_list("pk", flat=True).first() or "")
+    if not any(given):
+        live = Channel.objects.filter(project=project, name=PRODUCTION).values_list("current", flat=True).first()
+        given = suggested_pair(list(runs[:100]), live)
     return render(request, "promotion/compare.html", {"runs": runs[:100], "given": given})
+
+
+def suggested_pair(runs: Sequence[EvalRun], live: int | None) -> list[str]:
+    """The newest evaluation with one of the `live` version on the same tasks, which it has to beat; else with one of any other."""
+    pairs = [
+        (baseline, candidate)
+        for candidate in runs
+        for baseline in runs
+        if baseline.model_version_id != candidate.model_version_id
+        and (baseline.eval_set_id, baseline.split) == (candidate.eval_set_id, candidate.split)
+    ]
+    against_live = [pair for pair in pairs if pair[0].model_version_id == live]
+    return [str(run.pk) for run in next(iter(against_live or pairs), ())] or ["", ""]
 
 
 @project_view()

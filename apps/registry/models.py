@@ -8,9 +8,9 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from apps.core.diffing import changed_lines
+from apps.core.diffing import changed_parts
 from apps.core.models import ACTIVE_STATES, Job, Project
-from workers.lib.prompts import as_lines
+from workers.lib.prompts import as_parts
 
 SHOWN_OF_VERSION = 20  # characters of an agent's version: of a git SHA, enough to tell commits apart
 
@@ -299,8 +299,8 @@ class ModelVersion(models.Model):
         return self.lineage.get("started_from", {}).get("prompt", {})
 
     def prompt_changes(self) -> list[tuple[str, str]]:
-        """(kind, line) of the difference to `prompt_before`, see `changed_lines`."""
-        return list(changed_lines(as_lines(self.prompt_before()), as_lines(self.prompt)))
+        """(kind, line) of the difference to `prompt_before`, field by field, see `changed_lines`."""
+        return list(changed_parts(as_parts(self.prompt_before()), as_parts(self.prompt)))
 
     def ancestors(self) -> list[ModelVersion]:
         """From this version's parent up to the base model."""

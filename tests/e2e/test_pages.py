@@ -14,7 +14,7 @@ from apps.failures.models import Failure
 from apps.registry.actions import register_prompt
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
-from tests.e2e.addresses import FORMS, NO_PAGES, STATIONS, WHOLE_PROMPT, pages_of, tried
+from tests.e2e.addresses import FORMS, NO_PAGES, STATIONS, WHOLE_PROMPT, pages_of, told, tried
 from tests.e2e.conftest import log_in
 from tests.e2e.seed import World, say
 from tests.test_access import OPEN, PAGES, WRITES
@@ -112,6 +112,30 @@ def test_a_phone_shows_values_beside_what_they_are_of(world: World, user: Any, l
         logged_in.goto(address)
         found = logged_in.locator(cells).evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().right)")
         assert found and max(found) <= 390, address
+
+
+INSIDE = "(at) => { const box = at.getBoundingClientRect(); return box.width > 0 && box.left >= 0 && box.right <= innerWidth; }"
+
+
+def test_a_phone_shows_where_one_is_and_what_a_receiver_answered(world: World, user: Any, logged_in: Any) -> None:
+    """Settings stand at the end of the menu; a long answer of a webhook's receiver is read without scrolling to the side."""
+    logged_in.set_viewport_size({"width": 390, "height": 844})
+    delivery = told(world.project, user)["webhooks:delivery"]
+    for name, args in (("promotion:models", ()), ("core:keys", ()), ("webhooks:delivery", delivery)):
+        logged_in.goto(reverse(name, args=[world.project.slug, *args]))
+        assert logged_in.locator(".side [aria-current]").evaluate(INSIDE), name
+    assert all(pre.evaluate(INSIDE) for pre in logged_in.locator("main pre").all())
+    expect(logged_in.get_by_text("<script>alert(1)</script>")).to_be_visible()
+
+
+def test_buttons_that_choose_files_have_our_colours(world: World, logged_in: Any) -> None:
+    logged_in.goto(reverse("registry:register", args=[world.project.slug]) + "?kind=adapter")
+    for _ in range(2):
+        logged_in.locator("#theme").click()
+        chosen = logged_in.locator("[type=file]").first.evaluate(
+            "(at) => [getComputedStyle(at, '::file-selector-button'), getComputedStyle(document.body)].map((one) => one.color)"
+        )
+        assert chosen[0] == chosen[1]
 
 
 PRESS_EARLY = """new MutationObserver((_, watch) => {

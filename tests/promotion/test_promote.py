@@ -3,6 +3,7 @@ from __future__ import annotations
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core.exceptions import PermissionDenied
@@ -18,8 +19,10 @@ from apps.environments.models import Environment
 from apps.evals.actions import freeze, new_version
 from apps.evals.models import EvalRun, EvalSet, Sample
 from apps.promotion import actions
+from apps.promotion.gate.policy import Policy
 from apps.promotion.models import Channel, GateReport, Promotion
-from apps.promotion.views import change_of
+from apps.promotion.policies import save_policy
+from apps.promotion.views import change_of, suggested_pair
 from apps.promotion.wear import comparison_number
 from apps.registry.models import ModelVersion
 from tests.factories import (
@@ -264,6 +267,31 @@ def test_a_difference_has_the_decimals_of_its_sides(
     baseline: float | None, candidate: float | None, difference: float | None, shown: str
 ) -> None:
     assert change_of({"baseline": baseline, "candidate": candidate, "difference": difference}) == shown
+
+
+def test_a_report_by_an_older_policy_leads_to_another_comparison(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    """It could only be refused, so it has no button to promote."""
+    report = report_on(project, base, data_dir)
+    client = Client()
+    client.force_login(make_member(project))
+    address = f"/p/{project.slug}/models/reports/{report.pk}/"
+    assert ">Promote</button>" in client.get(address).content.decode()
+    save_policy(channel=channel, policy=Policy(min_tasks=41), reason="More tasks", by=admin_of(project))
+    page = client.get(address).content.decode()
+    assert ">Promote</button>" not in page and f"/models/compare/{report.baseline_id}/{report.candidate_id}/" in page
+
+
+def test_the_choice_of_evaluations_begins_with_a_candidate_beside_what_is_live() -> None:
+    def run(pk: int, version: int, split: str = "holdout") -> EvalRun:
+        return EvalRun(pk=UUID(int=pk), model_version_id=version, eval_set_id=UUID(int=9), split=split)
+
+    live, other, alone = run(1, 1), run(2, 2), run(3, 1, "train")
+    names = [str(live.pk), str(other.pk)]
+    assert suggested_pair([alone, other, live], 1) == names
+    assert suggested_pair([alone, other, live], 7) == names
+    assert suggested_pair([alone, live], 1) == suggested_pair([], None) == ["", ""]
 
 
 def test_a_viewer_cannot_promote(project: Project, base: ModelVersion, channel: Channel, data_dir: Path) -> None:

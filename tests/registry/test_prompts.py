@@ -150,8 +150,22 @@ def test_the_difference_is_to_the_parents_prompt_or_to_the_environments(world: d
     first = prompt_on(world, world["base"], started_from={"name": "desk@1", "prompt": {"system_prompt": "Be long."}})
     assert first.prompt_changes() == [("gone", "system_prompt: Be long."), ("new", "system_prompt: Be brief.")]
     second = prompt_on(world, first, prompt=first.prompt | {"temperature": 0.0})
-    assert second.prompt_changes() == [("same", "system_prompt: Be brief."), ("new", "temperature: 0.0")]
+    assert second.prompt_changes() == [("new", "temperature: 0.0")]
     assert prompt_on(world, world["base"], "Hello").prompt_changes() == [("new", "system_prompt: Hello")]
+
+
+def test_the_difference_is_field_by_field(world: dict[str, Any]) -> None:
+    """Lines of a text are never shown below another field, and a change deep in one names it."""
+    before = {"system_prompt": "One.\nTwo.", "temperature": 0.8, "top_p": 1.0}
+    made = prompt_on(world, world["base"], "One.\nThree.", started_from={"name": "desk@1", "prompt": before})
+    assert [line for kind, line in made.prompt_changes() if kind != "same"] == [
+        "  Two.", "  Three.", "temperature: 0.8", "top_p: 1.0"
+    ]  # fmt: skip
+    long = "\n".join(str(number) for number in range(20))
+    deep = prompt_on(
+        world, world["base"], f"{long}\nEnd.", started_from={"name": "desk@1", "prompt": {"system_prompt": long}}
+    )
+    assert deep.prompt_changes()[0] == ("skip", "system_prompt:") and deep.prompt_changes()[-1] == ("new", "  End.")
 
 
 def test_it_is_generated_as_the_model_that_it_stands_on(world: dict[str, Any], settings: Any) -> None:

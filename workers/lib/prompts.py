@@ -135,8 +135,15 @@ def _binding(schema: Any, names: bool = False) -> Any:
 
 def as_lines(prompt: dict[str, Any]) -> list[str]:
     """What the agent brings, for people: a text line by line, all else as JSON."""
-    lines = []
+    return [line for lines in as_parts(prompt).values() for line in lines]
+
+
+def as_parts(prompt: dict[str, Any]) -> dict[str, list[str]]:
+    """The lines of each field, in the order of their names."""
+    parts = {}
     for name, value in sorted(prompt.items()):
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True)
-        lines += [f"{name}: {text}"] if "\n" not in text else [f"{name}:", *(f"  {line}" for line in text.split("\n"))]
-    return lines
+        parts[name] = (
+            [f"{name}: {text}"] if "\n" not in text else [f"{name}:", *(f"  {line}" for line in text.split("\n"))]
+        )
+    return parts

@@ -110,7 +110,9 @@ def compared(found: Sequence[tuple[str, Measured]]) -> list[tuple[str, dict]]:
         series: dict[str, Any] = {
             name: (xs, [100 * n / len(values) for n in counted(values, edges)]) for name, values in known
         }
-        made.append((f"d-{kind}", lines(series, title, x="", y="% of samples", height=250)))
+        chart = lines(series, title, x="", y="% of samples", height=250)
+        chart["layout"]["yaxis"]["rangemode"] = "tozero"  # or one line at 100% would have an axis about 100
+        made.append((f"d-{kind}", chart))
     return made
 
 

@@ -11,7 +11,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.diffing import changed_lines
+from apps.core.diffing import changed_parts
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.environments.models import Environment
@@ -19,7 +19,7 @@ from apps.prompts.forms import PromptForm, initial_of
 from apps.prompts.pages.playground import form_page
 from apps.registry.actions import ModelError, register_prompt
 from apps.registry.models import ModelVersion
-from workers.lib.prompts import as_lines, from_harness
+from workers.lib.prompts import as_parts, from_harness
 from workers.lib.typed import FormError
 
 
@@ -98,7 +98,7 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
         for name, errors in form.errors.items()
     ]  # fmt: skip
     lines = [] if problems else list(
-        changed_lines(as_lines(_before(on, start)), as_lines(form.cleaned_data["prompt"]))
+        changed_parts(as_parts(_before(on, start)), as_parts(form.cleaned_data["prompt"]))
     )  # fmt: skip
     return render(request, "prompts/_preview.html", {"problems": problems, "lines": lines})
 

@@ -44,7 +44,8 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
         step = _step(request, project)
     except EvalSetError as error:
         record_refusal(project, error, by=request.user)
-        return render(request, "prompts/refused.html", {"reason": str(error)})
+        held = str(error).startswith(actions.NEVER_HELD)
+        return render(request, "prompts/refused.html", {"reason": str(error), "held": held})
     return form_page(request, project, step, request.POST if request.method == "POST" else None)
 
 
@@ -68,6 +69,7 @@ def form_page(
         "tasks": tasks[:LISTED] if tasks is not None else [],
         "ticked": set(given.getlist("tasks")) if given is not None and hasattr(given, "getlist") else set(),
         "q": request.GET.get("q", ""),
+        "most_cases": actions.MOST_CASES,
         "page": page_of(request, Playground.objects.filter(project=project).select_related("created_by"), 10),
         "missing": not project.model_versions.run_here().exists() or not project.environments.exists(),
     }
