@@ -82,7 +82,7 @@ class Stage:
             turns=len(done.replies),
             stop_reason=done.stop_reason,
         )
-        self.events.progress(self.ended, self.total, f"{self.ended} of {self.total} answers")
+        self.events.progress(self.ended, self.total, "")
 
     def failed(self, side: int, error: Exception) -> None:
         self.errors[str(side)] = sentence(error)[:500]
