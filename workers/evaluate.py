@@ -14,6 +14,7 @@ from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, Limits, play
 from workers.lib.specs import AgentEndpoint, Evaluate, Harness
+from workers.lib.task_files import read_tasks
 from workers.ml.policies import episodes_at_once, open_policy
 
 SHOWN_EVERY_S = 0.2  # a thousand samples a second need no thousand lines of progress
@@ -46,7 +47,7 @@ def emit_sample(
 
 
 def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
-    tasks, n, engine, harness = spec.tasks, spec.samples_per_task, spec.engine, spec.environment.harness
+    tasks, n, engine, harness = read_tasks(spec.tasks), spec.samples_per_task, spec.engine, spec.environment.harness
     total, ended, passed, answered, shown, shown_at = len(tasks) * n, 0, 0, False, 0, 0.0
     agent = isinstance(engine, AgentEndpoint)
     events.progress(0, total, "calling the agent" if agent else "loading the model")

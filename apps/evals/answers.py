@@ -106,7 +106,9 @@ def _patience() -> timedelta:
 
 def task_ids(run: EvalRun) -> list[str]:
     """In an order that is always the same."""
-    return fixed_order(str(pk) for pk in run.eval_set.tasks.filter(split=run.split).values_list("pk", flat=True))
+    return fixed_order(
+        str(pk) for pk in run.eval_set.tasks.filter(split=run.split).values_list("pk", flat=True).iterator()
+    )
 
 
 def indices_of(run: EvalRun, tasks: Iterable[str]) -> dict[str, set[int]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from typing import Any
 
 from django.conf import settings
 
 from apps.core.actions import audit
 from apps.core.kinds import ChildProcess, Incomplete, InProcess, register
+from apps.core.runner import job_folder
 from apps.environments.scorer import record_scorer
 from apps.evals import answers, importing, latency
 from apps.evals.announcing import announce_end
@@ -32,7 +34,16 @@ from apps.registry.adapters import load_for
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelKind
 from workers.lib.prompts import AGENT_PART
+from workers.lib.task_files import write_tasks
 
+TASKS_AT_ONCE = 500  # in memory
+ROW_FIELDS = (
+    "run_id",
+    "task_id",
+    "turns",
+    "stop_reason",
+    *(f.name for f in fields(SampleRow) if f.name not in ("task", "timed_out", "answered")),
+)
 SAMPLE_FIELDS = tuple(field.name for field in SampleFields._meta.get_fields() if field.name != "created_at")
 
 
@@ -51,7 +62,7 @@ def child_spec(run: EvalRun) -> dict:
         if run.model_version.kind == ModelKind.AGENT
         else run.environment.job_spec(run.prompt),
         "samples_per_task": run.samples_per_task,
-        "tasks": [task.as_spec() for task in tasks_of(run)],
+        "tasks": write_tasks(job_folder(run) / f"tasks-{run.attempt}.jsonl", (t.as_spec() for t in stream_tasks(run))),
     }
 
 
@@ -63,9 +74,24 @@ def agents_own(run: EvalRun) -> dict[str, Any]:
 
 
 def tasks_of(run: EvalRun) -> list[Task]:
-    """In `fixed_order`, so that an evaluation that is stopped has evaluated a prefix of it."""
-    found = {str(task.pk): task for task in subset(run.eval_set.tasks.filter(split=run.split), run.spec.get("subset"))}
-    return [found[pk] for pk in fixed_order(found)]
+    return list(stream_tasks(run))
+
+
+def stream_tasks(run: EvalRun) -> Iterator[Task]:
+    """In `fixed_order`, so that an evaluation that is stopped has evaluated a prefix of it; TASKS_AT_ONCE in memory."""
+    ids = planned_ids(run)
+    for start in range(0, len(ids), TASKS_AT_ONCE):
+        chunk = ids[start : start + TASKS_AT_ONCE]
+        found = {str(task.pk): task for task in Task.objects.filter(pk__in=chunk)}
+        yield from (found[pk] for pk in chunk)
+
+
+def planned_ids(run: EvalRun) -> list[str]:
+    """Of the tasks that it evaluates, in `fixed_order`."""
+    size = run.spec.get("subset")
+    if size is None:
+        return answers.task_ids(run)
+    return fixed_order(str(task.pk) for task in subset(run.eval_set.tasks.filter(split=run.split), size))
 
 
 def sample_fields(event: dict) -> dict[str, Any]:
@@ -129,8 +155,8 @@ def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
 
 def complete(run: EvalRun, result: dict) -> dict:
     """The metrics, computed from the stored samples and not from what the child says."""
-    rows = rows_of(run.samples.defer("output", "messages"))
-    expected = len(tasks_of(run)) * run.samples_per_task
+    rows = rows_of(run.samples.only(*ROW_FIELDS).iterator())
+    expected = len(planned_ids(run)) * run.samples_per_task
     if len(rows) != expected and run.is_answered_elsewhere:
         raise Incomplete(
             f"Incomplete: {len(rows):,} of {expected:,} answers were sent. It cannot pass the gate.",

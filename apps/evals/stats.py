@@ -20,7 +20,7 @@ from apps.core.intervals import LEVEL, wilson
 PASS_AT = (1, 2, 4, 8, 16)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SampleRow:
     """One scored output, as far as the numbers need it. `reward` is None where it is masked. `timed_out`: it failed because
     it took longer than it may, by the clock of the machine it ran on. Not `answered`: it failed without saying anything, so that

@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from apps.core.events import parse_event
-from apps.evals.jobs import store_events
+from apps.evals import jobs
+from apps.evals.bounds import fixed_order
+from apps.evals.jobs import child_spec, complete, store_events, stream_tasks
 from apps.evals.models import Sample
 from tests.factories import make_base, make_environment, make_eval_run, make_eval_set, make_project
+from workers.lib.task_files import read_tasks
 
 pytestmark = pytest.mark.django_db
 
@@ -27,3 +32,27 @@ def test_one_reward_that_is_no_number_masks_its_sample_alone(data_dir: Path) -> 
     found = list(Sample.objects.filter(run=run).order_by("index").values_list("reward", "masked"))
     assert found == [(1.0, False), (None, True), (None, True), (0.0, False)]
     assert "finite" in Sample.objects.filter(masked=True).first().mask_reason
+
+
+def test_tasks_go_to_the_child_in_a_file_a_part_at_a_time(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = make_project()
+    run = make_eval_run(make_eval_set(project), make_base(project, data_dir), make_environment(project))
+    monkeypatch.setattr(jobs, "TASKS_AT_ONCE", 2)
+    tasks = {str(task.pk): task for task in run.eval_set.tasks.filter(split=run.split)}
+    with CaptureQueriesContext(
+        connection,
+    ) as asked:
+        first = next(stream_tasks(run))
+    assert len(asked) == 2 and first.pk == tasks[fixed_order(tasks)[0]].pk and len(tasks) > 2
+    given = child_spec(run)["tasks"]
+    assert list(read_tasks(given)) == [tasks[pk].as_spec() for pk in fixed_order(tasks)]
+    assert Path(given).is_relative_to(data_dir / "jobs" / "evalrun" / str(run.pk))
+
+
+def test_the_sum_reads_no_answers(data_dir: Path) -> None:
+    project = make_project()
+    run = make_eval_run(make_eval_set(project), make_base(project, data_dir), make_environment(project), success=1.0)
+    with CaptureQueriesContext(connection) as asked:
+        metrics = complete(run, {})["metrics"]
+    assert metrics["success"]["mean"] == 1.0 and len(asked) < 5
+    assert not any(f'"{name}"' in query["sql"] for query in asked for name in ("output", "messages", "components"))

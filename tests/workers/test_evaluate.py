@@ -14,10 +14,11 @@ from workers.evaluate import sampling_of
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.environments import opening
 from workers.lib.environments.workplace import TOOLS
-from workers.lib.errors import JobError
+from workers.lib.errors import JobError, SpecError
 from workers.lib.policies import EnginePolicy
 from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Harness
+from workers.lib.task_files import read_tasks, write_tasks
 from workers.lib.typed import convert
 
 SAMPLE_FIELDS = {
@@ -61,6 +62,38 @@ def test_the_same_seed_gives_the_same_answers_and_another_gives_others(
         found.append(outputs(events))
         events.file.close()
     assert found[0] == found[1] != found[2]
+
+
+def test_tasks_in_a_file_are_those_of_a_list(make_spec: Callable[..., dict], tmp_path: Path) -> None:
+    found, tasks = [], make_spec()["tasks"]
+    for given in (tasks, write_tasks(tmp_path / "new" / "tasks.jsonl", iter(tasks))):
+        events = Recorder(tmp_path / f"{len(found)}.jsonl")
+        main(make_spec(samples_per_task=2, tasks=given), events, StopFlag())
+        found.append(outputs(events))
+        events.file.close()
+    assert found[0] == found[1] and len(found[0]) == 6
+
+
+def test_a_file_of_tasks_is_read_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    rows = [{"id": str(n), "messages": [], "expected": {"number": 10**30 + n, "text": "é\n\u2028"}} for n in range(5)]
+    found = read_tasks(write_tasks(path, iter(rows)))
+    assert (len(found), list(found), found[3], found[-1], found[1:3]) == (5, rows, rows[3], rows[4], rows[1:3])
+    path.write_bytes(path.read_bytes()[:-20])
+    assert found[0] == rows[0], "only the last line is broken"
+
+
+def test_a_file_of_no_tasks_or_none_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"“tasks\[1\]\.expected” is missing"):
+        read_tasks(
+            write_tasks(
+                tmp_path / "tasks.jsonl", ({"id": "1", "messages": []} | more for more in ({"expected": {}}, {}))
+            )
+        )
+    with pytest.raises(SpecError, match="is empty"):
+        read_tasks(write_tasks(tmp_path / "tasks.jsonl", iter(())))
+    with pytest.raises(SpecError, match=r"cannot be read: No such file"):
+        read_tasks(str(tmp_path / "gone.jsonl"))
 
 
 def test_a_stop_ends_it_after_the_sample_at_hand(make_spec: Callable[..., dict], events: Recorder) -> None:

@@ -501,3 +501,19 @@ def test_the_module_is_light() -> None:
 
     program = "import sys, workers.lib.rollouts; sys.exit(bool({'torch', 'transformers', 'django'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_tasks_are_taken_as_they_are_needed() -> None:
+    taken: list[int] = []
+
+    def tasks() -> Iterator[dict]:
+        for number in range(100):
+            taken.append(number)
+            yield TASK
+
+    async def first() -> None:
+        async with aclosing(stream(Scripted(by_gold), load(SPEC), tasks(), Limits(), concurrency=2)) as episodes:
+            await anext(episodes)
+
+    asyncio.run(first())
+    assert len(taken) < 5

@@ -270,7 +270,7 @@ async def stream(
 
     Where the reader stops or is cancelled, those under way are cancelled and closed before this returns.
     """
-    todo = iter([(index, sample, task) for index, task in enumerate(tasks) for sample in range(n)])
+    todo = ((index, sample, task) for index, task in enumerate(tasks) for sample in range(n))
     ended: asyncio.Queue[tuple[int, int, Finished] | BaseException | None] = asyncio.Queue()
     scoring = asyncio.Semaphore(SCORED_AT_ONCE)
 
@@ -310,7 +310,7 @@ async def stream(
 def play(
     policy: Policy,
     environment: Environment,
-    tasks: list[dict],
+    tasks: Iterable[dict],
     limits: Limits,
     ended: Callable[[int, int, Finished], None],
     *,

@@ -5,6 +5,7 @@ Tasks and verifiers stay JSON here: environments and `verifiers.build` check the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
@@ -78,10 +79,12 @@ class Job(Form, kw_only=True):
 
 
 class Evaluate(Job, kw_only=True):
+    """`tasks`, or the file that has one a line (workers.lib.task_files)."""
+
     model: Model
     engine: Engine
     environment: Environment
-    tasks: Tasks
+    tasks: Tasks | Text
     samples_per_task: AtLeastOne
 
 
@@ -452,6 +455,13 @@ def checked(spec: Any, kind: str) -> Any:
     """The typed spec of a program. Raises SpecError for the first field that is missing, unknown or wrong."""
     found = convert(spec, SPECS[kind])
     for name in ("tasks", "validation_tasks"):
-        for at, task in enumerate(getattr(found, name, [])):
-            convert(task, Task, f"{name}[{at}]")
+        given = getattr(found, name, [])
+        if not isinstance(given, str):  # the name of a file, which is checked when it is read
+            check_tasks(given, name)
     return found
+
+
+def check_tasks(tasks: Iterable[Any], name: str = "tasks") -> None:
+    """Raises SpecError."""
+    for at, task in enumerate(tasks):
+        convert(task, Task, f"{name}[{at}]")
