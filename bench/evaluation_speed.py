@@ -2,7 +2,7 @@
 
 `python -m bench.evaluation_speed [--tasks 1000] [--concurrency 64] [--think-ms 50] [--rounds 3] [--only flywheel,inspect,lm_eval]`
 runs each in a process of its own, in turns, in an order of chance, on the same tasks and the same server; `--memory` runs ours with
-1,000 and with 100,000 tasks instead. Ours is the whole job as a worker runs it: the child process, its verifier, the samples in
+`--sizes` tasks instead. Ours is the whole job as a worker runs it: the child process, its verifier, the samples in
 PostgreSQL, the metrics. Writes var/bench/evaluation_speed.json.
 """
 
@@ -232,7 +232,7 @@ def compared(server: Scripted, given: argparse.Namespace) -> dict[str, Any]:
 
 def remembered(server: Scripted, given: argparse.Namespace) -> dict[str, Any]:
     found = {}
-    for tasks in (1_000, 100_000):
+    for tasks in given.sizes:
         write_tasks(tasks)
         found[tasks] = measured("flywheel", server, given.concurrency, tasks)
         print(tasks, json.dumps(found[tasks]), flush=True)
@@ -247,6 +247,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(CONTENDERS))
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--prepare", metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--worker", metavar="RUN", help=argparse.SUPPRESS)
     given = parser.parse_args()
