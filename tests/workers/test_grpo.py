@@ -563,7 +563,7 @@ def test_sampling_of_a_step_is_its_own(make_spec: Callable[..., dict], events: R
     trainer = Trainer(make_spec(config=CONFIG), events, StopFlag())
     seen: list[tuple[list[Prompt], Sampling]] = []
     generate = trainer.engine.generate
-    trainer.engine.generate = lambda prompts, sampling: seen.append((prompts, sampling)) or generate(prompts, sampling)
+    trainer.engine.generate = lambda *given: seen.append(given[:2]) or generate(*given)
     trainer.rollout(0), trainer.rollout(1)
     first, second = ({seed for prompt in prompts for seed in prompt.seeds} for prompts, _ in seen)
     assert len(first) == len(second) == 8 and not first & second
