@@ -216,7 +216,7 @@ def test_a_task_that_cannot_be_opened_is_masked_and_harms_no_other(bad: dict) ->
 ENGINE = Server(base_url="http://127.0.0.1:1/v1", model="m", allow_private=True)
 
 
-def chat(*answers: Answer | Exception, alive: bool = False) -> tuple[Finished, list[dict]]:
+def chat(*answers: Answer | Exception, alive: bool = False, spec: dict = SPEC) -> tuple[Finished, list[dict]]:
     seen: list[dict] = []
     left = iter(answers)
 
@@ -234,7 +234,7 @@ def chat(*answers: Answer | Exception, alive: bool = False) -> tuple[Finished, l
         async with ChatPolicy(ENGINE, Sampling(max_new_tokens=9)) as policy:
             policy.client.posts.post = post  # type: ignore[method-assign]
             policy.client.sleep = no_wait
-            return await rollout(policy, load(SPEC).open(TASK), Limits())
+            return await rollout(policy, load(spec).open(TASK), Limits())
 
     return asyncio.run(run()), seen
 
@@ -296,6 +296,14 @@ BROKEN = {"tool_calls": [{"id": "c", "function": {"name": "x", "arguments": "{"}
 def test_an_answer_or_a_conversation_beyond_what_its_server_takes_fails(answers: list, reason: str) -> None:
     done, _ = chat(*answers, alive=True)
     assert not done.score.masked and (done.score.reward, done.stop_reason) == (0, reason)
+
+
+@pytest.mark.parametrize("said", ["This model's maximum context length is 9", "bad grammar"])
+def test_a_request_that_is_refused_is_no_fault_of_the_agent_whatever_examples_stand_before_it(said: str) -> None:
+    examples = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello."}]
+    done, seen = chat(answer(said, 400), spec=SPEC | {"harness": {"temperature": 0.0, "examples": examples}})
+    assert done.score.masked and said in done.score.mask_reason and done.stop_reason == "policy error"
+    assert [message["role"] for message in seen[0]["messages"]].count("assistant") == 1
 
 
 def test_a_call_with_broken_arguments_is_sent_back_in_a_form_that_servers_take() -> None:

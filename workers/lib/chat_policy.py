@@ -74,9 +74,7 @@ class ChatPolicy:
             used = usage_of(usage, asked=asked, text=_written(choice["message"]))
         except ChatError as error:
             used = Usage(asked if error.paid else 0)
-            # What the server refuses in the first turn is the task's request, later it is what the agent wrote or brought.
-            limit = error.limit if turn or error.limit in ("time", "size") else ""
-            raise PolicyError(str(error), error.final, limit) from error
+            raise PolicyError(str(error), error.final, error.limit) from error
         finally:  # also where the episode's time is over while the server still answers
             self.meter.settle(most_cost, used)
         said = as_assistant(choice["message"], 1 + turn)

@@ -154,7 +154,10 @@ async def _converse(
     except PolicyError as error:
         if error.final:
             raise
-        if error.limit and (error.limit != "time" or await policy.responds()):
+        # What is refused before the agent has said anything is the task's request; the assistant's messages there are examples, or
+        # what was said in production before the step that is replayed.
+        its_own = bool(replies) or error.limit not in ("context", "refused")
+        if error.limit and its_own and (error.limit != "time" or await policy.responds()):
             return _Ended(error.limit, problem=str(error))
         return _Ended("policy error", f"The policy gave no answer: {error}")
     except Exception as error:  # a fault of the environment is no evidence about the model
