@@ -35,7 +35,7 @@ from workers.lib.verifiers import Score
 from workers.ml import checkpoint
 from workers.ml.branches import completion_parts, decoder_of, pad
 from workers.ml.losses import token_logprobs
-from workers.ml.models import device, load_base, lora, merged, set_threads, training_dtype
+from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 from workers.ml.transformers_engine import TransformersEngine
 
 EPSILON = 1e-4  # TRL's, in the denominator of the advantage
@@ -246,8 +246,7 @@ class Trainer:
             self.stop.check()
 
         policy, limits = EnginePolicy(self.engine, sampling), limits_of(self.environment.harness)
-        with merged(self.model):
-            play(policy, self.environment, tasks, limits, tell, n=n, concurrency=len(tasks) * n, seed=seed)
+        play(policy, self.environment, tasks, limits, tell, n=n, concurrency=len(tasks) * n, seed=seed)
         return [[samples[sample] for sample in range(n)] for samples in found]
 
     def rollout(self, step: int) -> list[Group]:

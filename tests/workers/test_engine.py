@@ -17,7 +17,7 @@ from workers.lib.policies import seed_of
 from workers.lib.specs import Lora
 from workers.ml import transformers_engine
 from workers.ml.branches import common_prefix, completion_hidden, decoder_of, forward_prompts, use_branches
-from workers.ml.models import load_base, load_policy, lora, merged
+from workers.ml.models import load_base, load_policy, lora, merges_exactly
 from workers.ml.transformers_engine import TransformersEngine, nucleus, sample
 
 SYSTEM = {"role": "system", "content": "Answer with one JSON call. tickets.close(id) email.send(to, subject)"}
@@ -310,29 +310,6 @@ def shaken(model: torch.nn.Module) -> torch.nn.Module:
     return model.eval()
 
 
-def frozen(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in model.named_parameters() if "lora_" not in name}
-
-
-def test_a_merged_adapter_says_the_same_and_leaves_the_weights_as_they_were(tiny_model: Path) -> None:
-    model = adapted(tiny_model)
-    engine, before = TransformersEngine(model, load_base(tiny_model)[1]), frozen(model)
-    apart = answers(engine, Sampling(1.0, 1.0, 24), 4)
-    used: list[str] = []
-    for name, module in model.named_modules():
-        if "lora_A." in name:
-            module.register_forward_hook(lambda *_, name=name: used.append(name))
-    with pytest.raises(KeyboardInterrupt), merged(model):
-        together = answers(engine, Sampling(1.0, 1.0, 24), 4)
-        raise KeyboardInterrupt
-    assert not used, "the adapter was applied beside the weights"
-    for one, other in zip((o for row in apart for o in row), (o for row in together for o in row), strict=True):
-        assert one.token_ids == other.token_ids and one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
-    assert all(torch.equal(value, before[name]) for name, value in frozen(model).items())
-    answers(engine, Sampling(1.0, 1.0, 1), 1)
-    assert used, "the adapter is still merged"
-
-
 def test_a_loaded_adapter_is_in_the_weights(tiny_model: Path, tmp_path: Path) -> None:
     model = adapted(tiny_model)
     model.save_pretrained(tmp_path)
@@ -345,17 +322,11 @@ def test_a_loaded_adapter_is_in_the_weights(tiny_model: Path, tmp_path: Path) ->
 
 
 def test_an_adapter_stays_beside_weights_in_which_it_would_be_rounded(tiny_model: Path) -> None:
-    model = adapted(tiny_model, "bfloat16")
-    with merged(model):
-        assert not any(module.merged for module in model.modules() if isinstance(module, LoraLayer))
+    assert merges_exactly(adapted(tiny_model)) and not merges_exactly(adapted(tiny_model, "bfloat16"))
 
 
 def test_an_adapter_stays_beside_an_output_that_shares_its_weights(tiny_model: Path) -> None:
     base = load_base(tiny_model)[0]
     assert base.get_output_embeddings().weight is base.get_input_embeddings().weight
     model = shaken(get_peft_model(base, LoraConfig(r=4, target_modules=["lm_head", "q_proj"], task_type="CAUSAL_LM")))
-    ids = torch.arange(3, 40)[None]
-    with torch.no_grad():
-        expected = model(ids).logits
-        with merged(model):
-            assert torch.equal(model(ids).logits, expected)
+    assert not merges_exactly(model)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -430,26 +429,6 @@ def test_a_resumed_run_is_the_same_as_an_unbroken_one(run_spec: Callable[..., di
     assert found == pytest.approx(expected, abs=1e-6)
     first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("whole", "rest"))
     assert all(torch.allclose(first[name], second[name], atol=1e-7) for name in first)
-
-
-def test_answers_are_written_with_the_adapter_merged(
-    run_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[str, bool]] = []
-    trainer = Trainer(run_spec(), events, StopFlag())
-    layers = [module for module in trainer.model.modules() if isinstance(module, LoraLayer)]
-
-    def noting(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            seen.append((what, all(layer.merged for layer in layers)))
-            return call(*args, **kwargs)
-
-        return noted
-
-    monkeypatch.setattr(trainer.engine, "generate", noting("generate", trainer.engine.generate))
-    monkeypatch.setattr(grpo, "add_gradients", noting("update", grpo.add_gradients))
-    trainer.train()
-    assert set(seen) == {("generate", True), ("update", False)}
 
 
 class StopAfter(StopFlag):

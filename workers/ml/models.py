@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,28 +71,6 @@ def merges_exactly(model: Any) -> bool:
     tied = model.get_base_model().get_input_embeddings().weight
     weights = [layer.get_base_layer().weight for layer in layers]
     return bool(weights) and all(weight.dtype == torch.float32 and weight is not tied for weight in weights)
-
-
-@contextmanager
-def merged(model: Any) -> Iterator[None]:
-    """The active adapter merged into the weights, and back to the same bits; for that long they take twice the memory.
-
-    Applied beside them, an adapter's narrow products cost as much as a fifth of a step. Does nothing where `merges_exactly` says no.
-    """
-    if not merges_exactly(model):
-        yield
-        return
-    layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
-    before = [(parameter, parameter.data) for layer in layers for parameter in layer.get_base_layer().parameters()]
-    try:
-        with torch.no_grad():
-            model.merge_adapter(safe_merge=True)  # safe: into copies
-        yield
-    finally:
-        for layer in layers:
-            layer.merged_adapters.clear()  # subtracting what was added, as peft does, would leave other bits
-        for parameter, data in before:
-            parameter.data = data
 
 
 def load_side_by_side(models: Sequence[Model], dtype: str, *, merged: bool) -> list[tuple[Any, Any]]:
