@@ -115,9 +115,9 @@ lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-# Two at a time, whole files each: half of the suite waits for processes that it starts.
+# Three at a time on two cores, whole files each: a third of the suite waits for processes that it starts.
 test: setup lint
-	$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PY) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Minutes long: the whole demo with kills in the middle, on the real model, exported tasks under vf-eval, and served
 # environments under vf-eval and, where there is a Python 3.13, nemo-gym; and the same scores by three engines, of which one is vLLM.
