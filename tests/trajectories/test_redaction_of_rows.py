@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import zstandard
 from django.test import Client
 
 from apps.core.models import Project
@@ -43,7 +44,7 @@ def test_spans_before_they_are_kept(agent: Client, project: Project) -> None:
     send(agent, chat(1, 1, [text("user", f"Write to {ADDRESS}")], "Done", error=f"{ADDRESS} is unknown"))
     assert not SpanBody.objects.exists()
     for batch in SpanBatch.objects.all():
-        assert ADDRESS not in traces.decode(traces.zstandard.decompress(bytes(batch.data))).__repr__()
+        assert ADDRESS not in traces.decode(zstandard.decompress(bytes(batch.data))).__repr__()
     assembled()
     stored = find(project, trace_id(1))
     assert stored and stored.messages[0]["content"] == "Write to [EMAIL]" and ADDRESS not in stored.outcome_reason

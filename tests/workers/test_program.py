@@ -82,7 +82,7 @@ def test_a_missing_field_is_named(kind: str, path: str) -> None:
         ("evaluate", {"samples_per_task": True}, "“samples_per_task” must be a whole number"),
         ("evaluate", {"samples_per_task": 0}, "“samples_per_task” must be at least 1"),
         ("evaluate", {"sample_per_task": 1}, "“sample_per_task” is not known; did you mean “samples_per_task”?"),
-        ("evaluate", {"tasks": {}}, "“tasks” must be a list"),
+        ("evaluate", {"tasks": {}}, "“tasks” must be a text or a list"),
         ("evaluate", {"tasks": []}, "“tasks” is empty"),
         ("evaluate", {"tasks": ["x"]}, "“tasks[0]” must be an object"),
         ("evaluate", {"tasks": [{"id": 4, "messages": [], "expected": {}}]}, "“tasks[0].id” must be a text"),
