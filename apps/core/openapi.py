@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from drf_spectacular.utils import OpenApiExample
+
 JSON, LINES = "application/json", "application/x-ndjson"
 REFERENCE = "#/components/schemas/"
 # A pattern of one line: no control characters, which PostgreSQL and headers do not take, and no lone surrogates.
@@ -30,3 +32,13 @@ def page(item: dict[str, Any], following: Literal["string", "integer"] = "string
     """A page of a list. `next` is a cursor, or with "integer" the offset of the next page; null on the last one."""
     properties = results(item)["properties"] | {"next": {"type": [following, "null"]}}
     return {"type": "object", "required": ["results", "next"], "properties": properties}
+
+
+def sent(name: str, value: Any) -> OpenApiExample:
+    """An example of what is sent."""
+    return OpenApiExample(name, value, request_only=True)
+
+
+def told(name: str, value: Any, status: str = "200") -> OpenApiExample:
+    """An example of the answer with this status."""
+    return OpenApiExample(name, value, response_only=True, status_codes=[status])

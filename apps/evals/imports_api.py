@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from drf_spectacular.utils import OpenApiExample, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework.decorators import api_view, parser_classes
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.parsers import MultiPartParser
@@ -16,7 +16,7 @@ from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.forms import PlainForm
 from apps.core.models import JobState
-from apps.core.openapi import described, results
+from apps.core.openapi import described, results, sent, told
 from apps.evals import actions, importing
 from apps.evals.formats import FORMATS
 from apps.evals.forms import ImportChoiceForm, ImportForm
@@ -89,21 +89,17 @@ WAITING = DONE | {
 }
 
 
-def _told(name: str, value: Any, status: str) -> OpenApiExample:
-    return OpenApiExample(name, value, response_only=True, status_codes=[status])
-
-
 @extend_schema(
     methods=["GET"], operation_id="v1_eval_sets_imports", responses=described({200: results(JOB)}, 404),
-    examples=[_told("A large file", WAITING, "200")], description="The imports into a set that a worker made, the newest first.",
+    examples=[told("A large file", WAITING)], description="The imports into a set that a worker made, the newest first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_eval_sets_import", request={"multipart/form-data": GIVEN},
     responses=described({200: SEEN, 201: JOB, 202: JOB}, 400, 403, 404, 409, 413),
-    examples=[OpenApiExample("A CSV file", {"file": "refunds.csv", "format": "csv", "split": "train"}, request_only=True),
-              _told("A preview", {"format": "csv", "good": 119, "bad": 1, "splits": {"": 119}, "groups": ["file", "request"],
+    examples=[sent("A CSV file", {"file": "refunds.csv", "format": "csv", "split": "train"}),
+              told("A preview", {"format": "csv", "good": 119, "bad": 1, "splits": {"": 119}, "groups": ["file", "request"],
                                   "problems": ["Line 7, expected: …"]}, "200"),
-              _told("Stored", DONE, "201"), _told("Left to a worker", WAITING, "202")],
+              told("Stored", DONE, "201"), told("Left to a worker", WAITING, "202")],
     description=f"Adds the tasks of a file to a draft: {', '.join(FORMATS)}, at most {importing.MAX_BYTES // 2**20} MiB and "
     f"{importing.MAX_ROWS:,} rows. Up to {importing.AT_ONCE:,} rows are stored at once (201); more by a worker (202): read the "
     "import until it has ended. Good rows are stored though others are bad; rows too similar to the other side of a hold-out are "
@@ -201,7 +197,7 @@ def _find(request: Request, pk: UUID, identity: UUID) -> TaskImport:
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_import_read", responses=described({200: JOB}, 404), examples=[_told("Waiting", WAITING, "200")],
+    operation_id="v1_eval_sets_import_read", responses=described({200: JOB}, 404), examples=[told("Waiting", WAITING)],
     description="An import by a worker: state, and in the end what was stored and what was not.",
 )  # fmt: skip
 @api_view(["GET"])
@@ -211,7 +207,7 @@ def item(request: Request, pk: UUID, identity: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_eval_sets_import_cancel", request=None, responses=described({200: JOB}, 403, 404, 409),
-    examples=[_told("Stopped", WAITING | {"state": "cancelled"}, "200")],
+    examples=[told("Stopped", WAITING | {"state": "cancelled"})],
     description="Cancels an import. Nothing of the file is stored unless its tasks were just being stored.",
 )  # fmt: skip
 @api_view(["POST"])

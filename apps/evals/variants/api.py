@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from drf_spectacular.utils import OpenApiExample, extend_schema
+from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct, field
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.http import uuid_of
 from apps.core.models import JobState
-from apps.core.openapi import JSON, LINE, described
+from apps.core.openapi import JSON, LINE, described, sent, told
 from apps.evals import actions
 from apps.evals.forms import MOST_TOKENS
 from apps.evals.lookups import find_set, form_of, refused
@@ -140,24 +140,16 @@ JOB_VALUE = {
 }
 
 
-def _asked(name: str, value: dict[str, Any]) -> OpenApiExample:
-    return OpenApiExample(name, value, request_only=True)
-
-
-def _told(name: str, value: Any, status: str = "200") -> OpenApiExample:
-    return OpenApiExample(name, value, response_only=True, status_codes=[status])
-
-
 @extend_schema(
-    methods=["GET"], operation_id="v1_variants_read", responses=described({200: PAGE}, 404), examples=[_told("A batch", ALL)],
+    methods=["GET"], operation_id="v1_variants_read", responses=described({200: PAGE}, 404), examples=[told("A batch", ALL)],
     description="The batch of synthetic variants that waits, the variants to look at, and the last job of a model. Poll it while "
     "a model writes.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_variants_make", request={JSON: json_schema(Make)},
     responses=described({201: MADE}, 400, 403, 404, 409, 413),
-    examples=[_asked("Other words", {"kinds": ["paraphrase"], "each": 2}),
-              _told("Made", {"batch": "5f0c3c1e7c0d", "made": 80, "faulty": 3, "alike": 5, "guarded": 0}, "201")],
+    examples=[sent("Other words", {"kinds": ["paraphrase"], "each": 2}),
+              told("Made", {"batch": "5f0c3c1e7c0d", "made": 80, "faulty": 3, "alike": 5, "guarded": 0}, "201")],
     description="Makes variants of a draft's confirmed training tasks by templates. They wait until enough of them were looked at.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
@@ -177,7 +169,7 @@ def variants(request: Request, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_variants_judge", request={JSON: json_schema(Judge)},
     responses=described({200: PAGE}, 400, 403, 404, 409, 413),
-    examples=[_asked("A good one", {"task": TASK, "verdict": "accepted"}), _told("What waits now", ALL)],
+    examples=[sent("A good one", {"task": TASK, "verdict": "accepted"}), told("What waits now", ALL)],
     description="Accepts or rejects one variant of the batch that waits.",
 )  # fmt: skip
 @api_view(["POST"])
@@ -193,7 +185,7 @@ def judge(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_variants_end", request={JSON: json_schema(End)}, responses=described({200: ENDED}, 400, 403, 404, 409, 413),
-    examples=[_asked("Use it", {"do": "use"}), _told("Tasks now", {"used": 72})],
+    examples=[sent("Use it", {"do": "use"}), told("Tasks now", {"used": 72})],
     description="Uses the batch that waits, whose good variants become training tasks, or discards it. 409 where too few were "
     "looked at or accepted.",
 )  # fmt: skip
@@ -211,7 +203,7 @@ def end(request: Request, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_variants_write", request={JSON: json_schema(Write)},
     responses=described({202: JOB}, 400, 403, 404, 409, 413),
-    examples=[_asked("By the judge", {"kinds": ["paraphrase", "edge"], "each": 1}), _told("Queued", JOB_VALUE, "202")],
+    examples=[sent("By the judge", {"kinds": ["paraphrase", "edge"], "each": 1}), told("Queued", JOB_VALUE, "202")],
     description="Has a model write variants, by a worker; read the set's variants until `job` has ended.",
 )  # fmt: skip
 @api_view(["POST"])
@@ -234,7 +226,7 @@ def write(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_variants_cancel", request=None, responses=described({200: PAGE}, 403, 404, 409),
-    examples=[_told("Stopped", ALL | {"job": JOB_VALUE | {"state": "cancelled"}})],
+    examples=[told("Stopped", ALL | {"job": JOB_VALUE | {"state": "cancelled"}})],
     description="Stops the model that writes variants; nothing of it is stored.",
 )  # fmt: skip
 @api_view(["POST"])
@@ -250,7 +242,7 @@ def cancel(request: Request, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_eval_sets_confirm_task", request={JSON: json_schema(Confirm)},
     responses=described({200: CONFIRMED}, 400, 403, 404, 409, 413),
-    examples=[_asked("By its key", {"key": "close-12"}), _told("Confirmed", {"confirmed": "close-12"})],
+    examples=[sent("By its key", {"key": "close-12"}), told("Confirmed", {"confirmed": "close-12"})],
     description="Confirms that a draft task's expected answer is right: variants are made from confirmed tasks only.",
 )  # fmt: skip
 @api_view(["POST"])
@@ -274,11 +266,11 @@ def _task(eval_set: EvalSet, where: dict[str, Any]) -> Task:
 
 def as_json(eval_set: EvalSet) -> dict[str, Any]:
     review, job = batches.review_of(eval_set), model_job.latest(eval_set)
-    told = asdict(review) | {"needed": review.needed, "may_be_used": review.may_be_used} if review else None
+    reviewed = asdict(review) | {"needed": review.needed, "may_be_used": review.may_be_used} if review else None
     sample = batches.sample(batches.waiting_in(eval_set).select_related("variant_of"))
     return {
         "seeds": batches.seeds_of(eval_set).count(),
-        "review": told,
+        "review": reviewed,
         "sample": [_variant(task) for task in sample],
         "job": job_json(job) if job else None,
     }
