@@ -209,7 +209,7 @@ CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "core.reap", "schedule": 10.0},
-    "automation": {"task": "automation.tick", "schedule": 60.0},
+    "automation": {"task": "automation.tick", "schedule": 10.0},
     "digest": {"task": "trajectories.digest", "schedule": 10.0},
     "settle_traces": {"task": "evals.settle_traces", "schedule": 10.0},
     "forget_attempts": {"task": "core.forget_attempts", "schedule": 3600.0},

@@ -19,6 +19,7 @@ urlpatterns = [
     path("api/v1/", include("apps.reviews.api_urls")),
     path("api/v1/", include("apps.training.api_urls")),
     path("api/v1/", include("apps.promotion.api_urls")),
+    path("api/v1/", include("apps.automation.api_urls")),
     path(project, include("apps.dashboard.urls")),
     path(f"{project}settings/webhooks/", include("apps.webhooks.urls")),
     path(f"{project}trajectories/", include("apps.trajectories.urls")),

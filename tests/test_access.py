@@ -13,8 +13,8 @@ from django.test import Client
 from django.urls import NoReverseMatch, URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
-from apps.automation.actions import set_schedule
-from apps.automation.models import Step
+from apps.automation.actions import run_now, save_flow
+from apps.automation.specs import read_yaml
 from apps.core.models import Attempts, Role
 from apps.evals import importing
 from apps.evals.models import EvalSet
@@ -77,7 +77,7 @@ WRITES = {
     "reviews:answer", "reviews:rule", "reviews:policy_save", "reviews:verifier_create", "reviews:verifier_check",
     "reviews:verifier_save", "reviews:verifier_try", "reviews:probe_run", "reviews:probe_cancel", "reviews:probe_waive", "reviews:score_run",
     "reviews:undo", "reviews:override", "training:cancel", "training:resume", "training:search_cancel", "training:search_resume", "training:search_save", "promotion:make_report", "promotion:prepare", "promotion:promote",
-    "promotion:rollback", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import", "automation:set", "automation:run", "trajectories:bulk", "trajectories:bulk_undo",
+    "promotion:rollback", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import", "automation:run_now", "automation:switch", "automation:secret", "automation:delete", "automation:cancel", "automation:answer", "automation:retry", "trajectories:bulk", "trajectories:bulk_undo",
     "trajectories:bulk_keep", "trajectories:save_view", "trajectories:delete_view", "trajectories:feedback",
     "trajectories:arrival_retry", "trajectories:arrival_discard", "trajectories:trace_retry", "trajectories:trace_discard",
     "trajectories:import_cancel", "evals:import_cancel",
@@ -89,6 +89,7 @@ WRITES = {
     "prompts:try_it", "prompts:playground_cancel", "prompts:playground_save_prompt", "prompts:playground_save_task",
 }  # fmt: skip
 MEMBER_PAGES = {
+    "automation:new", "automation:edit", "automation:check",
     "registry:register", "registry:server_new", "registry:managed_new", "registry:server_edit", "prompts:new", "prompts:playground_new",
     "failures:mark", "environments:new", "environments:connect", "environments:import_grader", "evals:environment",
     "evals:new_run", "evals:meaning", "evals:meaning_status", "evals:task_from_failure", "evals:from_successes", "evals:to_tasks", "evals:import", "evals:import_status", "training:new", "training:search_new", "trajectories:import", "trajectories:import_detail", "trajectories:import_status",
@@ -133,7 +134,8 @@ def world(data_dir: Path) -> dict[str, Any]:
     promotion.set_initial(channel=channel, version=base, by=by)
     make_key(project)
     hook, _ = create_webhook(project=project, url="https://ci.example.com/", events=Event.values, by=by)
-    schedule = set_schedule(project=project, step=Step.CLASSIFY, every_minutes=5, enabled=True, by=by)
+    flow = save_flow(project=project, name="hourly", spec=read_yaml("steps: [{do: classify}]"), by=by)
+    flow_run = run_now(flow=flow, by=by)
     report = promotion.make_gate_report(baseline=before, candidate=after, by=by)
     sides = [playground.Side(base, {"system_prompt": "Be brief."})]
     tried = playground.start(
@@ -248,7 +250,13 @@ def world(data_dir: Path) -> dict[str, Any]:
             "prompts:playground_save_prompt": (tried.pk, 0),
             **dict.fromkeys(("promotion:report", "promotion:promote", "promotion:report_file"), report.pk),
             **dict.fromkeys(("promotion:plan", "promotion:wear"), eval_set.pk),
-            "automation:run": schedule.pk,
+            **dict.fromkeys(
+                [f"automation:{name}" for name in ("flow", "edit", "dry_run", "run_now", "switch", "secret", "delete")],
+                flow.pk,
+            ),
+            **dict.fromkeys(
+                [f"automation:{name}" for name in ("run", "run_status", "cancel", "answer", "retry")], flow_run.pk
+            ),
         },
     }
 
@@ -292,6 +300,7 @@ WITH_A_KEY = (
     "webhooks_api:",
     "training_api:",
     "prompts_api:",
+    "automation_api:",
     "otlp:",
     "protocol:",
 )

@@ -7,7 +7,7 @@ import pytest
 from apps.core.scopes import ROUTES
 from tests.test_access import PAGES
 
-APPS = ("evals", "environments", "registry", "promotion", "reviews", "prompts", "training")
+APPS = ("evals", "environments", "registry", "promotion", "reviews", "prompts", "training", "automation")
 # page: the method and the route of the API that start or read the same.
 BY_API = {
     "evals:list": "GET evals_api:sets",
@@ -114,6 +114,19 @@ BY_API = {
     "prompts:playground_cancel": "POST prompts_api:playground_cancel",
     "prompts:playground_save_prompt": "POST prompts_api:playground_save_prompt",
     "prompts:playground_save_task": "POST prompts_api:playground_save_task",
+    "automation:list": "GET automation_api:flows",
+    "automation:flow": "GET automation_api:flow",
+    "automation:new": "POST automation_api:flows",
+    "automation:edit": "PUT automation_api:flow",
+    "automation:switch": "PUT automation_api:flow",
+    "automation:delete": "DELETE automation_api:flow",
+    "automation:dry_run": "GET automation_api:dry_run",
+    "automation:run_now": "POST automation_api:flow_runs",
+    "automation:run": "GET automation_api:run",
+    "automation:run_status": "GET automation_api:run",
+    "automation:cancel": "POST automation_api:cancel",
+    "automation:answer": "POST automation_api:answer",
+    "automation:retry": "POST automation_api:retry",
     "training:searches": "GET training_api:searches",
     "training:search_new": "POST training_api:searches",
     "training:search": "GET training_api:search",
@@ -129,6 +142,8 @@ NOT_YET = "not yet: training runs are started and followed on the pages"
 NOT_BY_API = {
     **dict.fromkeys(("evals:meaning_decide", "evals:meaning_undo"), "whether two requests are the same task a person decides"),
     "environments:test_connection": TRYING,
+    "automation:check": TRYING,
+    "automation:secret": "the secret of a webhook is shown once, to a person",
     **dict.fromkeys(("reviews:verifier_check", "reviews:verifier_try", "reviews:rescore", "prompts:preview"), TRYING),
     **dict.fromkeys(
         [f"reviews:{name}" for name in ("open", "score_run", "queue", "item", "step", "judge", "answer", "undo")], JUDGING

@@ -1,53 +1,185 @@
-"""Turning the wheel by the clock, up to the point where a person decides."""
+"""Flows as people write them, and the tick that starts what is due and moves what is under way."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import logging
+from collections import defaultdict
+from datetime import datetime
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, models, transaction
+from django.db.models import OuterRef, Prefetch, Subquery
 from django.utils import timezone
 
-from apps.automation.models import Schedule, Step
+from apps.automation import engine, specs, starts
+from apps.automation.models import Flow, FlowRun, FlowVersion
+from apps.automation.specs import FlowError, FlowSpec
+from apps.automation.starts import Known
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.failures import classify_job
+from workers.lib.typed import plain
+
+log = logging.getLogger(__name__)
+MOST_LOOKED_AT = 1000  # flows in one tick
 
 
 @transaction.atomic
-def set_schedule(*, project: Project, step: Step, every_minutes: int, enabled: bool, by: Any) -> Schedule:
-    schedule, _ = Schedule.objects.update_or_create(
-        project=project,
-        step=step,
-        defaults={"every_minutes": every_minutes, "enabled": enabled, "next_run_at": timezone.now(), "created_by": by},
-    )
-    audit("schedule.set", project=project, by=by, target=schedule, every_minutes=every_minutes, enabled=enabled)
-    return schedule
-
-
-def run_due() -> int:
-    """Runs the schedules whose time has come, each claimed by one caller. Says how many."""
-    return sum(run_if_due(schedule) for schedule in Schedule.objects.due().select_related("project"))
-
-
-def run_if_due(schedule: Schedule) -> bool:
-    """False where another process got there first."""
-    now = timezone.now()
-    claimed = Schedule.objects.filter(pk=schedule.pk, next_run_at=schedule.next_run_at, enabled=True).update(
-        next_run_at=now + timedelta(minutes=schedule.every_minutes), last_run_at=now
-    )
-    if claimed:
-        run(schedule)
-    return bool(claimed)
-
-
-def run(schedule: Schedule, *, by: Any = None) -> str:
-    """Starts the step now, as a job. Whether it started is kept on the schedule; how it went is the job's to say."""
+def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flow | None = None) -> Flow:
+    """A new flow, or a new version of one; what says the same as before adds none. Raises FlowError."""
+    name = " ".join(name.replace("\0", "").split())
+    if not 0 < len(name) <= 80:
+        raise FlowError("A flow has a name of at most 80 characters.", "name")
     try:
-        job = classify_job.start(project=schedule.project, by=by)
-        result = f"started, {job.total:,} new or changed trajectories"
-    except Exception as error:
-        Schedule.objects.filter(pk=schedule.pk).update(last_result=f"failed: {error}"[:1000])
-        raise
-    Schedule.objects.filter(pk=schedule.pk).update(last_result=result, last_run_at=timezone.now())
-    return result
+        with transaction.atomic():
+            if flow is None:
+                flow = Flow.objects.create(project=project, name=name, seen=starts.names_now(project))
+            else:
+                flow = Flow.objects.select_for_update().get(pk=flow.pk)
+                flow.name = name
+                flow.save(update_fields=["name"])
+    except IntegrityError as error:
+        raise FlowError(f"There is a flow “{name}” in this project already. Choose another name.", "name") from error
+    newest, value = flow.versions.order_by("-number").first(), plain(spec)
+    if newest is None or newest.spec != value:
+        newest = FlowVersion.objects.create(
+            flow=flow, number=newest.number + 1 if newest else 1, spec=value, created_by=by
+        )
+        audit("flow.saved", project=project, by=by, target=flow, name=name, version=newest.number)
+    elif newest.created_by_id != by.pk:
+        newest = FlowVersion.objects.create(flow=flow, number=newest.number + 1, spec=value, created_by=by)
+        audit("flow.taken_over", project=project, by=by, target=flow, name=name, version=newest.number)
+    _set_clock(flow, spec)
+    return flow
+
+
+def _set_clock(flow: Flow, spec: FlowSpec) -> None:
+    now = timezone.now()
+    flow.next_run_at = starts.next_time(spec, now) if flow.enabled else None
+    flow.looked_at = now
+    flow.save(update_fields=["next_run_at", "looked_at"])
+
+
+@transaction.atomic
+def switch(*, flow: Flow, on: bool, by: Any) -> None:
+    flow = Flow.objects.select_for_update().get(pk=flow.pk)
+    if flow.enabled != on:
+        flow.enabled = on
+        flow.save(update_fields=["enabled"])
+        _set_clock(flow, flow.version.form)
+        audit(
+            "flow.switched_on" if on else "flow.switched_off", project=flow.project, by=by, target=flow, name=flow.name
+        )
+
+
+@transaction.atomic
+def delete(*, flow: Flow, by: Any) -> None:
+    """With its runs; the jobs and what they made stay. Raises FlowError while a run is under way."""
+    if FlowRun.objects.open().filter(version__flow=flow).exists():
+        raise FlowError(f"A run of “{flow}” is under way. Cancel it first.")
+    audit(
+        "flow.deleted",
+        project=flow.project,
+        by=by,
+        target=flow,
+        name=flow.name,
+        runs=FlowRun.objects.filter(version__flow=flow).count(),
+    )
+    flow.delete()
+
+
+@transaction.atomic
+def make_secret(*, flow: Flow, by: Any) -> str:
+    """A new secret for the flow's webhook, shown once; the one before stops working."""
+    secret, digest = starts.new_secret()
+    Flow.objects.filter(pk=flow.pk).update(secret_digest=digest)
+    audit("flow.secret_made", project=flow.project, by=by, target=flow, name=flow.name)
+    return secret
+
+
+def run_now(*, flow: Flow, by: Any) -> FlowRun:
+    """Raises FlowError."""
+    return engine.begin(flow=flow, cause={"by": "person", "sentence": f"{by.get_username()} started it"}, by=by)
+
+
+def called(*, flow: Flow) -> FlowRun:
+    """By its webhook, whose secret fitted. Raises FlowError."""
+    if not any(isinstance(start, specs.Call) for start in flow.version.form.starts):
+        raise FlowError("This flow is not started by a webhook. Add `by: webhook` to its starts.")
+    if not flow.enabled:
+        raise FlowError(f"“{flow}” is switched off.")
+    return engine.begin(flow=flow, cause={"by": "webhook", "sentence": "Its webhook was called"})
+
+
+# The tick
+
+
+def tick(now: datetime | None = None) -> dict[str, int]:
+    """Starts the flows that are due. {by clock, by what was seen}"""
+    now = now or timezone.now()
+    return {"clock": _start_by_clock(now), "seen": _start_by_what_is_seen(now)}
+
+
+def _start_by_clock(now: datetime) -> int:
+    """A time that came while nothing ran is made up for once; each flow is claimed by one caller."""
+    due = with_newest(Flow.objects.watched().filter(next_run_at__lte=now))
+    started = 0
+    for flow in due.select_related("project").order_by("next_run_at")[:MOST_LOOKED_AT]:
+        at, spec = flow.next_run_at, flow.version.form
+        claimed = Flow.objects.filter(pk=flow.pk, next_run_at=at, enabled=True)
+        if claimed.update(next_run_at=starts.next_time(spec, now)):
+            started += _begin(flow, starts.Cause("cron", f"Its time has come: {at:%F %H:%M} UTC"))
+    return started
+
+
+def _start_by_what_is_seen(now: datetime) -> int:
+    flows = with_newest(Flow.objects.watched().filter(looked_at__lte=now - starts.EVERY))
+    found = list(flows.select_related("project").order_by("looked_at")[:MOST_LOOKED_AT])
+    known: dict[int, Known] = {}
+    started, quiet = 0, []
+    for flow in found:
+        spec = flow.version.form
+        if all(isinstance(start, specs.Cron | specs.Call) for start in spec.starts):
+            quiet.append(flow.pk)
+            continue
+        here = known.setdefault(flow.project_id, Known(flow.project, now))
+        cause = starts.cause_of(flow, spec, since_of(flow), here)
+        if cause and _begin(flow, cause):
+            started += 1
+            if "name" in cause.seen:
+                Flow.objects.filter(pk=flow.pk).update(seen=[*flow.seen, cause.seen["name"]][-starts.MOST_SEEN :])
+        quiet.append(flow.pk)
+    Flow.objects.filter(pk__in=quiet).update(looked_at=now)
+    return started
+
+
+def since_of(flow: Flow) -> datetime:
+    """When its newest run began or, if that is later, its newest version was saved."""
+    begun: datetime | None = getattr(flow, "last_begun", None)
+    saved = flow.version.created_at
+    return max(begun, saved) if begun else saved
+
+
+def with_newest(flows: models.QuerySet[Flow]) -> models.QuerySet[Flow]:
+    """With each flow's newest version, and when its last run was begun."""
+    newest = FlowVersion.objects.filter(flow=OuterRef("flow")).order_by("-number").values("pk")[:1]
+    versions = FlowVersion.objects.filter(pk=Subquery(newest)).select_related("created_by")
+    begun = FlowRun.objects.filter(version__flow=OuterRef("pk")).order_by("-created_at").values("created_at")[:1]
+    return flows.annotate(last_begun=Subquery(begun)).prefetch_related(Prefetch("versions", versions, to_attr="newest"))
+
+
+def _begin(flow: Flow, cause: starts.Cause) -> bool:
+    try:
+        engine.begin(flow=flow, cause=cause.as_json())
+    except FlowError as error:  # its last run goes on still
+        log.info("Flow %s was not started: %s", flow.pk, error)
+        return False
+    return True
+
+
+def moving() -> dict[str, list[str]]:
+    """The open runs of each project, the oldest first: what a worker has to look at."""
+    found: dict[str, list[str]] = defaultdict(list)
+    rows = FlowRun.objects.open().order_by("state", "created_at").values_list("project_id", "pk")
+    for project, pk in rows:
+        found[str(project)].append(str(pk))
+    return found

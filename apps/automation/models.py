@@ -2,45 +2,186 @@
 
 from __future__ import annotations
 
-from typing import Self
+import uuid
+from datetime import datetime
+from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils import timezone
 
+from apps.automation.specs import FlowSpec, Step, read
 from apps.core.models import Project
 
 
-class Step(models.TextChoices):
-    CLASSIFY = "classify", "Classify new trajectories"
+class FlowQuerySet(models.QuerySet["Flow"]):
+    def watched(self) -> Self:
+        return self.filter(enabled=True)
 
 
-class ScheduleQuerySet(models.QuerySet["Schedule"]):
-    def due(self) -> Self:
-        return self.filter(enabled=True, next_run_at__lte=timezone.now())
+class Flow(models.Model):
+    """Steps that are done by themselves when something starts them. What they are is said by its newest version."""
 
-
-class Schedule(models.Model):
-    """One step of the wheel, run every `every_minutes` minutes."""
-
-    project = models.ForeignKey(Project, models.CASCADE, related_name="schedules")
-    step = models.CharField(max_length=20, choices=Step)
-    every_minutes = models.PositiveIntegerField(default=60)
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="flows")
+    name = models.CharField(max_length=80)
     enabled = models.BooleanField(default=True)
-    next_run_at = models.DateTimeField(default=timezone.now)
-    last_run_at = models.DateTimeField(null=True)
-    last_result = models.TextField(blank=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    next_run_at = models.DateTimeField(null=True, help_text="By its clocks; None where it has none or is off")
+    looked_at = models.DateTimeField(default=timezone.now, help_text="When its other starts were last looked at")
+    seen = models.JSONField(default=list, help_text="Versions and models that have started it, or were there before it")
+    secret_digest = models.CharField(max_length=64, blank=True, help_text="SHA-256 of the secret that a webhook sends")
+    created_at = models.DateTimeField(auto_now_add=True)
 
-    objects = ScheduleQuerySet.as_manager()
+    objects = FlowQuerySet.as_manager()
 
     class Meta:
-        ordering = ("step",)
-        constraints = [
-            models.UniqueConstraint(fields=["project", "step"], name="one_schedule_per_step"),
-            models.CheckConstraint(name="schedule_interval_positive", condition=Q(every_minutes__gte=1)),
+        ordering = ("name",)
+        constraints = [models.UniqueConstraint(fields=["project", "name"], name="one_flow_per_name")]
+        indexes = [
+            models.Index(fields=["next_run_at"], condition=Q(enabled=True), name="flow_by_clock"),
+            models.Index(fields=["looked_at"], condition=Q(enabled=True), name="flow_by_look"),
         ]
 
     def __str__(self) -> str:
-        return f"{self.get_step_display()} every {self.every_minutes} min"
+        return self.name
+
+    @property
+    def version(self) -> FlowVersion:
+        """The newest one. A page that lists flows fetches `newest` with them."""
+        newest: list[FlowVersion] | None = getattr(self, "newest", None)
+        return newest[0] if newest else self.versions.select_related("created_by").order_by("-number")[0]
+
+
+class FlowVersion(models.Model):
+    """What a flow does, in the name of who saved it. Rows are only ever added."""
+
+    flow = models.ForeignKey(Flow, models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    spec = models.JSONField(help_text="See `specs.FlowSpec`")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-number",)
+        constraints = [models.UniqueConstraint(fields=["flow", "number"], name="one_flow_version_per_number")]
+
+    def __str__(self) -> str:
+        return f"{self.flow} v{self.number}"
+
+    @property
+    def form(self) -> FlowSpec:
+        return read(self.spec)
+
+
+class RunState(models.TextChoices):
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting", "Waiting for a person"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+OPEN_STATES = (RunState.QUEUED, RunState.RUNNING, RunState.WAITING)
+ENDED_STATES = (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
+
+
+class FlowRunQuerySet(models.QuerySet["FlowRun"]):
+    def open(self) -> Self:
+        return self.filter(state__in=OPEN_STATES)
+
+
+class FlowRun(models.Model):
+    """One turn of a flow. A project's runs take turns: one is running, others are queued; who waits for a person lets others go."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="flow_runs")
+    version = models.ForeignKey(FlowVersion, models.CASCADE, related_name="runs")
+    cause = models.JSONField(help_text="{by: cron, …, person; sentence; what was seen}")
+    state = models.CharField(max_length=10, choices=RunState, default=RunState.QUEUED)
+    error = models.TextField(blank=True)
+    note = models.CharField(max_length=300, blank=True, help_text="What it waits for, as a sentence")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(null=True)
+
+    objects = FlowRunQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-created_at",)
+        indexes = [models.Index(fields=["project", "state"], name="flowrun_by_state")]
+        constraints = [
+            models.UniqueConstraint(fields=["project"], condition=Q(state="running"), name="one_flow_runs_in_a_project"),
+            models.UniqueConstraint(fields=["version"], condition=Q(state="queued"), name="one_queued_run_of_a_flow_version"),
+            models.CheckConstraint(
+                name="flowrun_finished_iff_ended",
+                condition=Q(state__in=ENDED_STATES, finished_at__isnull=False)
+                | Q(state__in=OPEN_STATES, finished_at__isnull=True),
+            ),
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.version.flow} of {self.created_at:%F %H:%M}"
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN_STATES
+
+    def end(self, state: RunState, error: str = "") -> bool:
+        """False where it has ended already."""
+        rows = FlowRun.objects.open().filter(pk=self.pk)
+        return bool(rows.update(state=state, error=error, note="", finished_at=Now()))
+
+
+class StepState(models.TextChoices):
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting", "Waiting for a person"
+    DONE = "done"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+class FlowStep(models.Model):
+    """One step of a run. `jobs` are what it has started, by the name that the step gives each; they are kept with it in one
+    transaction, so that a step which is done again after the death of its worker starts none twice."""
+
+    run = models.ForeignKey(FlowRun, models.CASCADE, related_name="steps")
+    position = models.PositiveIntegerField()
+    key = models.CharField(max_length=40)
+    kind = models.CharField(max_length=20)
+    state = models.CharField(max_length=10, choices=StepState, default=StepState.PENDING)
+    jobs = models.JSONField(default=dict, help_text="{name: [model label, id]}")
+    outputs = models.JSONField(default=dict)
+    said = models.TextField(blank=True, help_text="What it does, waits for, found, or why it failed")
+    attempt = models.PositiveIntegerField(default=0, help_text="How often it has failed")
+    not_before = models.DateTimeField(null=True)
+    seconds = models.FloatField(default=0, help_text="That its jobs computed, of all attempts that ended")
+    usd = models.FloatField(default=0, help_text="That they cost as far as is known")
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("position",)
+        constraints = [
+            models.UniqueConstraint(fields=["run", "position"], name="one_step_per_position"),
+            models.UniqueConstraint(fields=["run", "key"], name="one_step_per_key"),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+    @property
+    def took(self) -> float | None:
+        if self.started_at is None:
+            return None
+        end: datetime = self.finished_at or timezone.now()
+        return (end - self.started_at).total_seconds()
+
+    def asked(self, spec: FlowSpec) -> Step:
+        step: Any = spec.steps[self.position]
+        return step

@@ -5,6 +5,18 @@ from apps.automation import views
 app_name = "automation"
 urlpatterns = [
     path("", views.listing, name="list"),
-    path("set/", views.set_schedule, name="set"),
-    path("<int:pk>/run/", views.run_now, name="run"),
+    path("new/", views.new, name="new"),
+    path("check/", views.check, name="check"),
+    path("<uuid:pk>/", views.flow, name="flow"),
+    path("<uuid:pk>/edit/", views.edit, name="edit"),
+    path("<uuid:pk>/dry-run/", views.try_it, name="dry_run"),
+    path("<uuid:pk>/run/", views.run_now, name="run_now"),
+    path("<uuid:pk>/switch/", views.switch, name="switch"),
+    path("<uuid:pk>/secret/", views.secret, name="secret"),
+    path("<uuid:pk>/delete/", views.delete, name="delete"),
+    path("runs/<uuid:pk>/", views.run, name="run"),
+    path("runs/<uuid:pk>/status/", views.run_status, name="run_status"),
+    path("runs/<uuid:pk>/cancel/", views.cancel, name="cancel"),
+    path("runs/<uuid:pk>/answer/", views.answer, name="answer"),
+    path("runs/<uuid:pk>/retry/", views.retry, name="retry"),
 ]

@@ -138,6 +138,14 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "promotion_api:gate_reports": {"GET": RESULT, "POST": RUN},
     "promotion_api:preparation": {"GET": RESULT, "POST": RUN},
     "promotion_api:gate_report": {"GET": RESULT},
+    "automation_api:flows": {"GET": READABLE, "POST": MANAGED},
+    "automation_api:flow": {"GET": READABLE, "PUT": MANAGED, "DELETE": MANAGED},
+    "automation_api:dry_run": {"GET": READABLE},
+    "automation_api:flow_runs": {"GET": READABLE, "POST": MANAGED},
+    "automation_api:run": {"GET": READABLE},
+    "automation_api:cancel": {"POST": MANAGED},
+    "automation_api:retry": {"POST": MANAGED},
+    "automation_api:answer": {"POST": MANAGED},
 }
 
 

@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.kinds import Progress
-from apps.core.models import JobState, Project
+from apps.core.models import Project
 from apps.failures.actions.diagnose import diagnose
 from apps.failures.classify import RULES_VERSION
 from apps.failures.clusters.store import place_new
@@ -54,15 +54,6 @@ def count(project: Project) -> int:
     if Classifier.objects.filter(project=project, rules=RULES_VERSION).exists():
         return project.unclassified.count()
     return project.trajectories.count()
-
-
-def summary(job: Classification | None) -> str:
-    """What became of it, in words."""
-    if job is None:
-        return ""
-    if job.state != JobState.SUCCEEDED:
-        return f"{job.state}: {job.error}" if job.error else job.state
-    return f"looked at {job.result['looked']:,} trajectories, {job.result['found']:,} failed"
 
 
 def steps(job: Classification) -> Steps:

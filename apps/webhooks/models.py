@@ -20,6 +20,8 @@ class Event(models.TextChoices):
     GATE_REPORT_MADE = "gate_report.made", "The gate has compared two evaluations"
     PROMOTION_MADE = "promotion.made", "A channel was moved to another model version"
     ROLLBACK_MADE = "rollback.made", "A channel was moved back to what it ran before"
+    FLOW_WAITING = "flow.waiting", "A flow waits for a person to decide or to review"
+    FLOW_ENDED = "flow.ended", "A run of a flow has ended: it succeeded, failed or was cancelled"
 
 
 TEST = "webhook.test"

@@ -54,7 +54,7 @@ STATIONS = {
     "environments:list": "No environments yet", "reviews:list": "No verifiers yet", "training:list": "No runs yet",
     "training:new": "Required before a run can start", "promotion:models": "No models yet",
     "training:searches": "No prompt searches yet", "training:search_new": "Required before a search can start",
-    "promotion:compare": "Two evaluations needed", "registry:servers": "No servers yet", "automation:list": "Nothing scheduled", "core:keys": "No API keys yet", "webhooks:list": "No webhooks yet",
+    "promotion:compare": "Two evaluations needed", "registry:servers": "No servers yet", "automation:list": "No flows yet", "core:keys": "No API keys yet", "webhooks:list": "No webhooks yet",
     "prompts:playground_new": "Nothing tried yet",
 }  # fmt: skip
 """What each says in a new project."""

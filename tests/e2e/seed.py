@@ -15,8 +15,9 @@ from typing import Any
 
 from django.utils import timezone
 
-from apps.automation.actions import set_schedule
-from apps.automation.models import Step
+from apps.automation.actions import save_flow
+from apps.automation.examples import EXAMPLES, filled
+from apps.automation.specs import read_yaml
 from apps.core.actions import create_project
 from apps.core.models import Job, JobState, Project
 from apps.core.runner import complete, store
@@ -76,7 +77,8 @@ def fill(folder: Path, by: Any, trajectories: int = 110, slug: str = "workplace"
     grpo = train(Method.GRPO, sft.model_version, eval_set, environment, folder, rng, by)
     grpo_eval = evaluate(eval_set, grpo.model_version, environment, 0.85, rng, by)
     report = promotion.make_gate_report(baseline=baseline, candidate=grpo_eval, by=by)
-    set_schedule(project=project, step=Step.CLASSIFY, every_minutes=15, enabled=True, by=by)
+    for example in EXAMPLES:
+        save_flow(project=project, name=example.name, spec=read_yaml(filled(example, project)), by=by)
     return World(project, environment, base, eval_set, baseline, sft_eval, grpo_eval, grpo, report)
 
 

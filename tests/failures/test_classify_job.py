@@ -8,8 +8,6 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.automation import actions as automation
-from apps.automation.models import Step
 from apps.core import runner
 from apps.core.models import AuditEvent, Project
 from apps.failures import classify_job
@@ -18,7 +16,7 @@ from apps.failures.models import Classification, Classifier, Failure
 from apps.trajectories import digest
 from apps.trajectories.actions.store import delete, ingest
 from apps.trajectories.models import Trajectory
-from tests.factories import admin_of, make_member, make_project, row
+from tests.factories import make_member, make_project, row
 
 pytestmark = pytest.mark.django_db
 BAD = {"outcome": {"status": "failure"}, "messages": [{"role": "user", "content": "Close it."}]}
@@ -132,14 +130,9 @@ def test_other_projects_are_left_alone(project: Project, looked: list[dict]) -> 
     assert len(looked) == 3 and not Classifier.objects.filter(project=other).exists()
 
 
-def test_no_request_and_no_tick_classifies(project: Project, looked: list[dict], client: Client) -> None:
-    schedule = automation.set_schedule(
-        project=project, step=Step.CLASSIFY, every_minutes=5, enabled=True, by=admin_of(project)
-    )
+def test_no_request_classifies(project: Project, looked: list[dict], client: Client) -> None:
     client.force_login(make_member(project))
     client.post(reverse("failures:classify", args=[project.slug]))
-    client.post(reverse("automation:run", args=[project.slug, schedule.pk]))
-    assert automation.run_due() == 1
     assert looked == [] and Classification.objects.get().state == "queued"
     page = client.get(reverse("failures:list", args=[project.slug])).content.decode()
     assert "Classifying: 0 of 3 trajectories" in page
@@ -148,5 +141,3 @@ def test_no_request_and_no_tick_classifies(project: Project, looked: list[dict],
     runner.run(Classification.objects.get())
     assert client.get(status, headers={"HX-Request": "true"}).headers["HX-Refresh"] == "true"
     assert len(looked) == 3
-    page = client.get(reverse("automation:list", args=[project.slug])).content.decode()
-    assert "looked at 3 trajectories, 0 failed" in page

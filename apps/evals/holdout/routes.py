@@ -83,7 +83,7 @@ COUNTED: dict[str, str] = {
 TOTALS: dict[str, str] = dict.fromkeys(
     (
         "dashboard:home", "evals:list", "evals:run_status", "evals:distributions", "evals:compared_distributions", "training:list", "promotion:models", "promotion:model",
-        "promotion:compare", "promotion:pair", "promotion:pair_parts", "promotion:plan", "promotion:wear", "promotion_api:plan", "reviews:list", "automation:list",
+        "promotion:compare", "promotion:pair", "promotion:pair_parts", "promotion:plan", "promotion:wear", "promotion_api:plan", "reviews:list", "automation:run", "automation:run_status", "automation_api:run",
         "webhooks:delivery", "webhooks_api:delivery", "evals_api:sets", "promotion_api:channel", "reviews_api:reviews", "reviews_api:review",
         "evals_api:run", "evals_api:run_cancel", "evals_api:run_finish", "promotion_api:gate_reports",
     ),
@@ -127,7 +127,8 @@ NOTHING: dict[str, str] = {
     "training_api": "search search_cancel search_resume",
     "promotion_api": "channels history policy promote rollback preparation",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
-    "automation": "set run",
+    "automation": "list flow new edit check dry_run run_now switch secret delete cancel answer retry",
+    "automation_api": "flows flow dry_run flow_runs call cancel retry answer",
 }
 KEYED = (
     "api",
@@ -137,6 +138,7 @@ KEYED = (
     "promotion_api",
     "registry_api",
     "webhooks_api",
+    "automation_api",
     "reviews_api",
     "training_api",
     "prompts_api",

@@ -68,7 +68,14 @@ class Migration(migrations.Migration):
                             ("events__len__gte", 1),
                             (
                                 "events__contained_by",
-                                ["evaluation.finished", "gate_report.made", "promotion.made", "rollback.made"],
+                                [
+                                    "evaluation.finished",
+                                    "gate_report.made",
+                                    "promotion.made",
+                                    "rollback.made",
+                                    "flow.waiting",
+                                    "flow.ended",
+                                ],
                             ),
                         ),
                         name="webhook_has_known_events",

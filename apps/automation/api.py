@@ -1,0 +1,290 @@
+"""Flows over REST: written as JSON or YAML, started, followed, answered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from msgspec import UNSET, Meta, Struct, UnsetType
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.automation import actions, engine, starts
+from apps.automation.dry_run import DryRun, dry_run
+from apps.automation.models import Flow, FlowRun, FlowStep
+from apps.automation.specs import FlowError, FlowSpec, read, read_yaml, write_yaml
+from apps.core.api import member_of
+from apps.core.attempts import Locked, address_of, refuse_key
+from apps.core.forms import whole
+from apps.core.openapi import JSON, described, page, results, sent, told
+from apps.core.paging import keyset
+from workers.lib.typed import convert, json_schema, plain
+
+PAGE, MAX_PAGE = 50, 200
+SECRET_HEADER = "X-Flow-Secret"
+
+
+class Write(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`spec`, or `yaml` as a page shows it."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=80)]
+    spec: dict[str, Any] | UnsetType = UNSET
+    yaml: str | UnsetType = UNSET
+    enabled: bool = True
+
+    def form(self) -> FlowSpec:
+        """Raises FlowError."""
+        if (self.spec is UNSET) == (self.yaml is UNSET):
+            raise FlowError("Send either `spec` or `yaml`.", "spec")
+        return read(self.spec) if isinstance(self.spec, dict) else read_yaml(str(self.yaml))
+
+
+class Answer(Struct, forbid_unknown_fields=True, kw_only=True):
+    yes: bool
+
+
+TIME, ID = {"type": ["string", "null"], "format": "date-time"}, {"type": "string", "format": "uuid"}
+FLOW = {
+    "type": "object",
+    "required": ["id", "name", "version", "enabled", "spec", "yaml", "next_run_at"],
+    "properties": {
+        "id": ID, "name": {"type": "string"}, "version": {"type": "integer"}, "enabled": {"type": "boolean"},
+        "spec": json_schema(FlowSpec), "yaml": {"type": "string"}, "by": {"type": ["string", "null"]},
+        "next_run_at": TIME, "coming": {"type": "array", "items": TIME},
+    },
+}  # fmt: skip
+STEP = {
+    "type": "object",
+    "properties": {
+        "key": {"type": "string"}, "kind": {"type": "string"}, "state": {"type": "string"}, "said": {"type": "string"},
+        "outputs": {"type": "object"}, "jobs": {"type": "object"}, "seconds": {"type": "number"}, "usd": {"type": "number"},
+        "started_at": TIME, "finished_at": TIME,
+    },
+}  # fmt: skip
+RUN: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "flow", "version", "state", "cause", "note", "error", "created_at", "finished_at"],
+    "properties": {
+        "id": ID, "flow": ID, "version": {"type": "integer"}, "state": {"type": "string"}, "cause": {"type": "object"},
+        "note": {"type": "string", "description": "What it waits for"}, "error": {"type": "string"}, "created_at": TIME,
+        "started_at": TIME, "finished_at": TIME,
+    },
+}  # fmt: skip
+WHOLE_RUN = RUN | {"properties": RUN["properties"] | {"steps": {"type": "array", "items": STEP}}}
+DRY_RUN = {
+    "type": "object",
+    "properties": {
+        "days": {"type": "integer"}, "seconds": {"type": "number", "description": "Of one run, as far as known"},
+        "steps": {"type": "array", "items": {"type": "object"}}, "runs": {"type": "array", "items": {"type": "object"}},
+    },
+}  # fmt: skip
+SHAPE = json_schema(Write)
+SHAPE = SHAPE | {"properties": SHAPE["properties"] | {"spec": json_schema(FlowSpec)}}
+NIGHTLY = {
+    "starts": [{"by": "cron", "when": "0 2 * * *"}],
+    "steps": [{"do": "evaluate", "set": "set:support", "environment": "helpdesk", "samples": 4}],
+}  # fmt: skip
+FLOW_ID, RUN_ID = "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11", "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11"
+NEW_EXAMPLE = sent("Every night", {"name": "Nightly evaluation", "spec": NIGHTLY})
+RUN_JSON = {
+    "id": RUN_ID, "flow": FLOW_ID, "version": 1, "state": "waiting", "cause": {"by": "cron", "sentence": "Its time has come"},
+    "note": "Is the candidate good?", "error": "", "created_at": "2026-11-22T02:00:00Z", "started_at": "2026-11-22T02:00:04Z",
+    "finished_at": None,
+}  # fmt: skip
+
+
+def _flow(request: Request, pk: UUID) -> Flow:
+    found = actions.with_newest(Flow.objects.filter(project=request.auth.project)).filter(pk=pk).first()
+    if found is None:
+        raise NotFound("No flow of this project has this id.")
+    return found
+
+
+def _run(request: Request, pk: UUID) -> FlowRun:
+    rows = FlowRun.objects.select_related("version__flow", "version__created_by", "project")
+    found = rows.filter(project=request.auth.project, pk=pk).first()
+    if found is None:
+        raise NotFound("No run of this project's flows has this id.")
+    return found
+
+
+def flow_json(flow: Flow) -> dict[str, Any]:
+    spec, by = flow.version.form, flow.version.created_by
+    coming = starts.coming(spec, timezone.now()) if flow.enabled else []
+    return {
+        "id": str(flow.pk), "name": flow.name, "version": flow.version.number, "enabled": flow.enabled, "spec": plain(spec),
+        "yaml": write_yaml(spec), "by": by.get_username() if by else None, "next_run_at": flow.next_run_at, "coming": coming,
+    }  # fmt: skip
+
+
+def run_json(run: FlowRun) -> dict[str, Any]:
+    return {
+        "id": str(run.pk), "flow": str(run.version.flow_id), "version": run.version.number, "state": run.state,
+        "cause": run.cause, "note": run.note, "error": run.error, "created_at": run.created_at,
+        "started_at": run.started_at, "finished_at": run.finished_at,
+    }  # fmt: skip
+
+
+def step_json(step: FlowStep) -> dict[str, Any]:
+    names = ("key", "kind", "state", "said", "outputs", "seconds", "usd", "started_at", "finished_at")
+    return {name: getattr(step, name) for name in names} | {"jobs": {name: pk for name, (_, pk) in step.jobs.items()}}
+
+
+def dry_json(found: DryRun) -> dict[str, Any]:
+    return {
+        "days": found.days,
+        "seconds": found.seconds,
+        "steps": [
+            {"key": step.key, "sentence": step.sentence, "seconds": step.seconds, "problem": step.problem}
+            for step in found.steps
+        ],
+        "runs": [
+            {"at": run.at, "cause": run.cause.as_json(), "begins": run.begins, "note": run.note} for run in found.runs
+        ],
+    }
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_flows_list", responses=described({200: results(FLOW)}, 403), description="The project's flows.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_flows_add", request={JSON: SHAPE}, responses=described({201: FLOW}, 400, 403, 409),
+    examples=[NEW_EXAMPLE], description="Saves a new flow. It acts in the name of the key's maker, as long as they may.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def collection(request: Request) -> Response:
+    project = request.auth.project
+    if request.method == "GET":
+        return Response({"results": [flow_json(flow) for flow in actions.with_newest(project.flows.all())]})
+    return Response(flow_json(_saved(request, None)), status=201)
+
+
+def _saved(request: Request, flow: Flow | None) -> Flow:
+    given, by = convert(request.data, Write), member_of(request).user
+    saved = actions.save_flow(project=request.auth.project, name=given.name, spec=given.form(), by=by, flow=flow)
+    actions.switch(flow=saved, on=given.enabled, by=by)
+    return _flow(request, saved.pk)
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_flows_read", responses=described({200: FLOW}, 403, 404), description="One flow, its newest version.",
+)  # fmt: skip
+@extend_schema(
+    methods=["PUT"], operation_id="v1_flows_save", request={JSON: SHAPE}, responses=described({200: FLOW}, 400, 403, 404, 409),
+    examples=[NEW_EXAMPLE],
+    description="Adds a version; runs under way keep theirs. What says the same as before adds none.",
+)  # fmt: skip
+@extend_schema(
+    methods=["DELETE"], operation_id="v1_flows_delete", responses=described({}, 403, 404, 409) | {204: None},
+    description="Deletes a flow with its runs. What they made stays. 409 while one is under way.",
+)  # fmt: skip
+@api_view(["GET", "PUT", "DELETE"])
+def item(request: Request, pk: UUID) -> Response:
+    flow = _flow(request, pk)
+    if request.method == "DELETE":
+        actions.delete(flow=flow, by=member_of(request).user)
+        return Response(status=204)
+    return Response(flow_json(_saved(request, flow) if request.method == "PUT" else flow))
+
+
+@extend_schema(
+    operation_id="v1_flows_dry_run", request=None, responses=described({200: DRY_RUN}, 403, 404),
+    description="What its next run would do, and when it would have run in the last 30 days, from stored data. Starts nothing.",
+)  # fmt: skip
+@api_view(["GET"])
+def try_it(request: Request, pk: UUID) -> Response:
+    return Response(dry_json(dry_run(request.auth.project, _flow(request, pk).version.form)))
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_flows_runs", responses=described({200: page(RUN)}, 400, 403, 404),
+    parameters=[OpenApiParameter("limit", int, description="1 to 200; 50"), OpenApiParameter("cursor", str)],
+    examples=[told("One that asks", {"results": [RUN_JSON], "next": None})], description="Its runs, the newest first.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_flows_start", request=None, responses=described({201: RUN}, 403, 404, 409),
+    description="Starts a run now. 409 while one is under way.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def runs(request: Request, pk: UUID) -> Response:
+    flow = _flow(request, pk)
+    if request.method == "POST":
+        return Response(run_json(actions.run_now(flow=flow, by=member_of(request).user)), status=201)
+    limit = whole(request.query_params.get("limit") or str(PAGE), 1, MAX_PAGE)
+    if limit is None:
+        raise ValidationError({"limit": [f"A whole number from 1 to {MAX_PAGE}."]})
+    rows = FlowRun.objects.filter(version__flow=flow).select_related("version")
+    try:
+        found, following = keyset(rows, request.query_params.get("cursor", ""), limit)
+    except ValueError as error:
+        raise ValidationError({"cursor": [f"This is {error}. Leave it out for the first page."]}) from error
+    return Response({"results": [run_json(run) for run in found], "next": following})
+
+
+@extend_schema(
+    operation_id="v1_flow_runs_read", request=None, responses=described({200: WHOLE_RUN}, 403, 404),
+    description="A run with its steps: what each does, has made, and used.",
+)  # fmt: skip
+@api_view(["GET"])
+def run(request: Request, pk: UUID) -> Response:
+    row = _run(request, pk)
+    return Response(run_json(row) | {"steps": [step_json(step) for step in row.steps.all()]})
+
+
+@extend_schema(
+    operation_id="v1_flow_runs_cancel", request=None, responses=described({200: RUN}, 403, 404),
+    description="Asks what is under way to stop, and ends the run. Nothing where it has ended.",
+)  # fmt: skip
+@api_view(["POST"])
+def cancel(request: Request, pk: UUID) -> Response:
+    row = _run(request, pk)
+    engine.cancel(run=row, by=member_of(request).user)
+    return Response(run_json(_run(request, pk)))
+
+
+@extend_schema(
+    operation_id="v1_flow_runs_retry", request=None, responses=described({200: RUN}, 403, 404, 409),
+    description="A run that failed or was cancelled goes on at the step where it stopped.",
+)  # fmt: skip
+@api_view(["POST"])
+def retry(request: Request, pk: UUID) -> Response:
+    row = _run(request, pk)
+    engine.retry(run=row, by=member_of(request).user)
+    return Response(run_json(_run(request, pk)))
+
+
+@extend_schema(
+    operation_id="v1_flow_runs_answer", request={JSON: json_schema(Answer)}, responses=described({200: RUN}, 400, 403, 404, 409),
+    examples=[sent("Go on", {"yes": True})], description="Answers the question at which a run waits.",
+)  # fmt: skip
+@api_view(["POST"])
+def answer(request: Request, pk: UUID) -> Response:
+    row, given = _run(request, pk), convert(request.data, Answer)
+    engine.answer(run=row, yes=given.yes, by=member_of(request).user)
+    return Response(run_json(_run(request, pk)))
+
+
+@csrf_exempt
+def call(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """A webhook: its secret is all that it needs, and all that it opens. Wrong ones are counted as wrong API keys are."""
+    if request.method != "POST":
+        return JsonResponse({"detail": "POST starts the flow."}, status=405, headers={"Allow": "POST"})
+    flow = actions.with_newest(Flow.objects.select_related("project")).filter(pk=pk).first()
+    secret = request.headers.get(SECRET_HEADER, "")
+    if flow is None or not starts.fits(flow, secret):
+        try:
+            refuse_key(starts.digest_of(secret), address_of(request))
+        except Locked as locked:
+            return JsonResponse({"detail": str(locked)}, status=429, headers={"Retry-After": str(locked.seconds)})
+        return JsonResponse({"detail": f"No flow has this address and this {SECRET_HEADER}."}, status=401)
+    try:
+        begun = actions.called(flow=flow)
+    except FlowError as error:
+        return JsonResponse({"detail": str(error)}, status=409)
+    return JsonResponse({"id": str(begun.pk), "state": begun.state}, status=201)

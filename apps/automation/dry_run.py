@@ -1,0 +1,267 @@
+"""What a flow would have done in the last 30 days, from what is stored; nothing is started. And what its next run would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from django.db.models import F
+from django.utils import timezone
+
+from apps.automation import specs
+from apps.automation.models import Flow
+from apps.automation.specs import FlowSpec, Step
+from apps.automation.starts import Cause, Known, cause_of, name_of
+from apps.core.models import JobState, Project
+from apps.evals.from_production import candidates
+from apps.evals.models import EvalRun, EvalSet, EvalSetState, LatencyMeasurement, Split
+from apps.failures import classify_job, rates
+from apps.failures.models import Classification
+from apps.training.models import TrainingRun
+from apps.trajectories.ids import floor_of
+
+DAYS, LOOKS = 30, timedelta(hours=6)  # what is not a clock is looked at so often in the simulation
+RECENT = 20  # jobs that a duration is the median of
+MOST_RUNS = 500
+
+
+@dataclass(frozen=True)
+class Would:
+    """A run that would have been: when it was asked for, why, when it would have begun, what held it."""
+
+    at: datetime
+    cause: Cause
+    begins: datetime | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One step of the next run. `seconds`: from like jobs of this project; None where there was none yet."""
+
+    key: str
+    label: str
+    sentence: str
+    seconds: float | None = None
+    problem: bool = False
+
+
+@dataclass(frozen=True)
+class DryRun:
+    runs: list[Would]
+    steps: list[Forecast]
+    days: int = DAYS
+    more: bool = False
+
+    @property
+    def begun(self) -> int:
+        return sum(run.begins is not None for run in self.runs)
+
+    @property
+    def seconds(self) -> float:
+        """Of one run, as far as known."""
+        return sum(step.seconds or 0.0 for step in self.steps)
+
+    @property
+    def unknown(self) -> list[str]:
+        return [step.key for step in self.steps if step.seconds is None]
+
+
+def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, days: int = DAYS) -> DryRun:
+    now = now or timezone.now()
+    steps = forecast(project, spec)
+    took = timedelta(seconds=sum(step.seconds or 0.0 for step in steps))
+    runs: list[Would] = []
+    free, hours_today, today = now - timedelta(days=days), 0.0, None
+    asked = _asked(project, spec, now - timedelta(days=days), now)
+    for at, cause in asked:
+        if len(runs) == MOST_RUNS:
+            return DryRun(runs, steps, days, more=True)
+        if at < free:
+            runs.append(Would(at, cause, None, "its last run would still have been under way"))
+            continue
+        begins, note = _after_quiet(spec, at)
+        if spec.midnight(begins) != today:
+            today, hours_today = spec.midnight(begins), 0.0
+        if (limit := spec.budget.hours_a_day) and hours_today >= limit:
+            runs.append(Would(at, cause, None, f"the limit of {limit:g} hours a day was used up"))
+            continue
+        length = took
+        if (most := spec.budget.hours_a_run) and took > timedelta(hours=most):
+            length, note = timedelta(hours=most), f"it would have stopped at its limit of {most:g} hours"
+        hours_today += length.total_seconds() / 3600
+        free = begins + length
+        runs.append(Would(at, cause, begins, note))
+    return DryRun(runs, steps, days)
+
+
+def _after_quiet(spec: FlowSpec, at: datetime) -> tuple[datetime, str]:
+    quiet, begins = spec.quiet_at(at), at
+    while spec.quiet_at(begins):
+        begins += timedelta(minutes=1)
+    return begins, f"it would have waited for the end of the quiet hours at {quiet.end}" if quiet else ""
+
+
+def _asked(project: Project, spec: FlowSpec, start: datetime, now: datetime) -> Iterator[tuple[datetime, Cause]]:
+    """In the order of time: by its clocks, and by what was seen."""
+    clock = spec.times(start)
+    ahead = next(clock, None)
+    seen = replace_clocks(spec)
+    flow = Flow(project=project, seen=_names_before(project, start))
+    since, at = start, start
+    while at <= now:
+        at = min(at + LOOKS, now) if at < now else now + LOOKS
+        while ahead is not None and ahead <= min(at, now):
+            yield ahead, Cause("cron", "Its time had come")
+            since, ahead = ahead, next(clock, None)
+        if at > now or not seen.starts:
+            continue
+        cause = cause_of(flow, seen, since, Known(project, at))
+        if cause:
+            flow.seen = [*flow.seen, cause.seen["name"]] if "name" in cause.seen else flow.seen
+            since = at
+            yield at, cause
+
+
+def replace_clocks(spec: FlowSpec) -> FlowSpec:
+    """Only what is seen in data: what a person or another system would have done is not known."""
+    kept = [one for one in spec.starts if not isinstance(one, specs.Cron | specs.Call)]
+    return FlowSpec(steps=spec.steps, starts=kept, timezone=spec.timezone)
+
+
+def _names_before(project: Project, at: datetime) -> list[str]:
+    both = [specs.NewVersion(of="model"), specs.NewVersion(of="version")]
+    return [
+        name for kind in rates.kinds(project, None) if kind.first < at for one in both if (name := name_of(one, kind))
+    ]
+
+
+# The next run
+
+
+@dataclass(frozen=True)
+class _Now:
+    """What the forecasts of earlier steps say to later ones."""
+
+    project: Project
+    spec: FlowSpec
+    tasks: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def counts(self, named: str) -> dict[str, int]:
+        """Tasks by split of the set that a step or a name means."""
+        if named.startswith("step:"):
+            return self.tasks.get(named.removeprefix("step:"), {})
+        rows = EvalSet.objects.filter(project=self.project, slug=named.removeprefix("set:"), state=EvalSetState.FROZEN)
+        return _sizes(rows.order_by("-version").first())
+
+
+def forecast(project: Project, spec: FlowSpec) -> list[Forecast]:
+    now = _Now(project, spec)
+    found = []
+    for step in spec.steps:
+        one = FORECASTS.get(type(step), _plain)(now, step)
+        if step.condition:
+            one = replace(one, sentence=f"If {step.condition}: {one.sentence}")
+        found.append(one)
+    return found
+
+
+def _of(step: Step, sentence: str, seconds: float | None = 0.0, problem: bool = False) -> Forecast:
+    return Forecast(step.key, step.label, sentence, seconds, problem)
+
+
+def _plain(now: _Now, step: Step) -> Forecast:
+    return _of(step, (type(step).__doc__ or "").split(".")[0].split(":")[0])
+
+
+def _classify(now: _Now, step: specs.Classify) -> Forecast:
+    count = classify_job.count(now.project)
+    return _of(step, f"{count:,} new or changed trajectories are waiting", _seconds(Classification, now.project))
+
+
+def _collect(now: _Now, step: specs.CollectTasks) -> Forecast:
+    rows = candidates(now.project).filter(pk__gte=floor_of(timezone.now() - timedelta(days=step.days)))
+    rows = rows if step.successes else rows.exclude(failure=None)
+    rows = rows.filter(failure__mode__slug=step.mode) if step.mode else rows
+    count = min(step.at_most, rows.count())
+    now.tasks[f"collect:{step.into}"] = {"new": count}
+    return _of(
+        step,
+        f"{count:,} runs of the last {step.days} days are looked at; those that say what was right, and are not held out, become tasks",
+    )
+
+
+def _freeze(now: _Now, step: specs.FreezeSet) -> Forecast:
+    rows = EvalSet.objects.filter(project=now.project, slug=step.set).order_by("-version")
+    newest = rows.first()
+    new = now.tasks.get(f"collect:{step.set}", {}).get("new", 0)
+    now.tasks[step.key] = _sizes(rows.filter(state=EvalSetState.FROZEN).first())
+    if newest is None and not new:
+        return _of(step, f"There is no eval set “{step.set}” yet, and no earlier step makes one", problem=True)
+    count = newest.tasks.count() if newest else 0
+    return _of(
+        step,
+        f"“{step.set}” has {count:,} tasks{f', and up to {new:,} more by then' if new else ''}; {step.holdout:,} are held out",
+    )
+
+
+def _evaluate(now: _Now, step: specs.Evaluate) -> Forecast:
+    if not now.project.environments.filter(slug=step.environment).exists():
+        return _of(step, f"There is no environment “{step.environment}” in this project", problem=True)
+    count = now.counts(step.set).get(step.split, 0)
+    samples = count * step.samples
+    each = _seconds(EvalRun, now.project, per_unit=True)
+    what = (
+        f"{count:,} tasks × {step.samples} samples of {step.model}"
+        if count
+        else f"{step.samples} samples a task of {step.model}"
+    )
+    return _of(step, what, None if each is None or not samples else each * samples)
+
+
+def _train(now: _Now, step: specs.Train) -> Forecast:
+    if not now.project.environments.filter(slug=step.environment).exists():
+        return _of(step, f"There is no environment “{step.environment}” in this project", problem=True)
+    count = now.counts(step.set).get(Split.TRAIN, 0)
+    each = _seconds(TrainingRun, now.project, per_unit=True, method=step.method)
+    wanted = step.config.get("steps")
+    known = isinstance(wanted, int) and each is not None
+    return _of(
+        step,
+        f"{step.method.upper()} from {step.model}, {wanted or 'the usual number of'} steps{f', on up to {count:,} tasks' if count else ''}",
+        each * wanted if known and each is not None and isinstance(wanted, int) else None,
+    )
+
+
+def _gate(now: _Now, step: specs.Gate) -> Forecast:
+    return _of(
+        step,
+        f"{step.candidate} is compared with {step.baseline} by the policy of {step.channel}",
+        _seconds(LatencyMeasurement, now.project),
+    )
+
+
+FORECASTS: dict[type[Step], Any] = {
+    specs.Classify: _classify, specs.CollectTasks: _collect, specs.FreezeSet: _freeze, specs.Evaluate: _evaluate,
+    specs.Learnability: _evaluate, specs.Train: _train, specs.Gate: _gate,
+}  # fmt: skip
+
+
+def _sizes(eval_set: EvalSet | None) -> dict[str, int]:
+    if eval_set is None:
+        return {}
+    splits = eval_set.tasks.values_list("split", flat=True)
+    return {str(split): sum(one == split for one in splits) for split in Split}
+
+
+def _seconds(kind: Any, project: Project, *, per_unit: bool = False, **like: Any) -> float | None:
+    """The median of the newest that succeeded; with `per_unit` of a sample or training step. None where there is none."""
+    rows = kind.objects.filter(project=project, state=JobState.SUCCEEDED, **like).order_by("-created_at")
+    times = rows.annotate(took=F("finished_at") - F("started_at")).values_list("took", "total")[:RECENT]
+    found = [
+        took.total_seconds() / (total if per_unit else 1) for took, total in times if took and (total or not per_unit)
+    ]
+    return median(found) if found else None

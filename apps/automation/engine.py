@@ -1,0 +1,346 @@
+"""How a run goes from step to step. All of it is in the database: any process may do the next bit, and any may die.
+
+A step is done while its row is locked, in one transaction with what it starts and with what is said of it. So a step
+whose worker dies has either done all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import IntegrityError, InterfaceError, OperationalError, transaction
+from django.db.models import Sum
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.automation.models import OPEN_STATES, Flow, FlowRun, FlowStep, RunState, StepState
+from apps.automation.specs import FlowError, FlowSpec, Step, condition_of, holds
+from apps.automation.steps import REFUSALS, WORK, AsksPeople, NotYet, Turn, jobs_of, used
+from apps.core import jobs
+from apps.core.actions import audit
+from apps.core.models import Membership, Role
+from apps.webhooks.actions import announce
+from apps.webhooks.models import Event
+
+log = logging.getLogger(__name__)
+FIRST_RETRY, ASK_AGAIN = timedelta(minutes=1), timedelta(minutes=1)
+MOST_AT_ONCE = 50  # steps done in one call: a flow has fewer
+LONGEST_ERROR = 2000
+MAY = [role for role in Role if role.rank >= Role.MEMBER.rank]
+
+
+def begin(*, flow: Flow, cause: dict[str, Any], by: Any = None) -> FlowRun:
+    """Queues a run of the flow's newest version. Raises FlowError where one is open already."""
+    with transaction.atomic():
+        flow = Flow.objects.select_for_update().get(pk=flow.pk)
+        if open_run := FlowRun.objects.open().filter(version__flow=flow).first():
+            raise FlowError(
+                f"“{flow}” is {open_run.get_state_display().lower()} already, since {open_run.created_at:%F %H:%M} UTC."
+            )
+        version = flow.version
+        run = FlowRun.objects.create(project=flow.project, version=version, cause=cause, created_by=by)
+        FlowStep.objects.bulk_create(
+            FlowStep(run=run, position=at, key=step.key, kind=step.kind) for at, step in enumerate(version.form.steps)
+        )
+        Flow.objects.filter(pk=flow.pk).update(looked_at=timezone.now())
+        audit(
+            "flow.started",
+            project=flow.project,
+            by=by,
+            target=run,
+            name=str(flow),
+            version=version.number,
+            cause=cause["by"],
+        )
+    return run
+
+
+def advance(run: FlowRun) -> bool:
+    """Does what can be done now. True where something has changed. Another process that is at it is not waited for."""
+    changed = False
+    for _ in range(MOST_AT_ONCE):
+        if not _once(run):
+            break
+        changed = True
+    return changed
+
+
+@transaction.atomic
+def _once(given: FlowRun) -> bool:
+    rows = FlowRun.objects.select_for_update(skip_locked=True, of=("self",)).select_related(
+        "version__flow", "version__created_by", "project"
+    )
+    run = rows.filter(pk=given.pk, state__in=OPEN_STATES).first()
+    if run is None:
+        return False
+    spec, steps = run.version.form, list(run.steps.all())
+    step = next((one for one in steps if one.state not in (StepState.DONE, StepState.SKIPPED)), None)
+    if run.cancel_requested_at:
+        return _cancel(run, step)
+    if step is None:
+        return _end(run, RunState.SUCCEEDED)
+    if step.state == StepState.FAILED:
+        return _end(run, RunState.FAILED, f"{step.key}: {step.said}")
+    now = timezone.now()
+    if step.state == StepState.PENDING and (why := _not_now(run, spec, step, now)):
+        return _note(run, why)
+    if step.state == StepState.WAITING and step.not_before and step.not_before > now:
+        return False
+    if step.state == StepState.PENDING and run.state != RunState.RUNNING and not _take_turn(run):
+        return _note(run, "Another flow of this project is running.")
+    if why := _too_much(run, spec, now):
+        for job in jobs_of(step):
+            jobs.cancel(job, by=run.version.created_by)
+        return _fail(run, spec, step, why, final=True)
+    return _work(run, spec, step, {one.key: one for one in steps})
+
+
+def _take_turn(run: FlowRun) -> bool:
+    """One run of a project is running at a time: the oldest that is queued is next."""
+    others = FlowRun.objects.filter(project=run.project)
+    if others.filter(state=RunState.QUEUED, created_at__lt=run.created_at).exists():
+        return False
+    try:
+        with transaction.atomic():
+            FlowRun.objects.filter(pk=run.pk).update(
+                state=RunState.RUNNING, note="", started_at=run.started_at or timezone.now()
+            )
+    except IntegrityError:
+        return False
+    run.state = RunState.RUNNING
+    return True
+
+
+def _not_now(run: FlowRun, spec: FlowSpec, step: FlowStep, now: datetime) -> str:
+    if step.not_before and step.not_before > now:
+        return f"{step.key} is tried again at {step.not_before:%H:%M} UTC. {step.said}"
+    if quiet := spec.quiet_at(now):
+        return f"Quiet hours until {quiet.end} ({spec.timezone})."
+    return ""
+
+
+def _too_much(run: FlowRun, spec: FlowSpec, now: datetime) -> str:
+    """Which limit is used up; nothing where there is room."""
+    limit = spec.budget
+    of_run = FlowStep.objects.filter(run=run)
+    of_day = FlowStep.objects.filter(run__version__flow=run.version.flow_id, started_at__gte=spec.midnight(now))
+    for rows, hours, usd, span in (
+        (of_run, limit.hours_a_run, limit.usd_a_run, "a run"), (of_day, limit.hours_a_day, limit.usd_a_day, "a day"),
+    ):  # fmt: skip
+        if hours is None and usd is None:
+            continue
+        seconds, dollars = spent(rows)
+        if hours is not None and seconds >= hours * 3600:
+            return f"The limit of {hours:g} hours {span} is used up."
+        if usd is not None and dollars >= usd:
+            return f"The limit of {usd:g} USD {span} is used up."
+    return ""
+
+
+def spent(rows: Any) -> tuple[float, float]:
+    """(seconds, USD) of these steps, what is under way included."""
+    ended = rows.aggregate(seconds=Sum("seconds", default=0.0), usd=Sum("usd", default=0.0))
+    going = [used(step) for step in rows.filter(state__in=(StepState.RUNNING, StepState.WAITING)).select_related("run")]
+    return ended["seconds"] + sum(one[0] for one in going), ended["usd"] + sum(one[1] for one in going)
+
+
+def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowStep]) -> bool:
+    asked = step.asked(spec)
+    if why := _skipped(asked, steps):
+        return _close(step, StepState.SKIPPED, why)
+    by = run.version.created_by
+    if (
+        by is None
+        or not Membership.objects.filter(project=run.project, user=by, user__is_active=True, role__in=MAY).exists()
+    ):
+        why = (
+            f"{by or 'Who saved this flow'} may no longer run flows here. Save the flow again in somebody else's name."
+        )
+        return _fail(run, spec, step, why, final=True)
+    if step.started_at is None:
+        step.started_at = timezone.now()
+        step.save(update_fields=["started_at"])
+    made = {key: one.outputs for key, one in steps.items() if one.state == StepState.DONE}
+    before = transaction.savepoint()
+    try:
+        outputs = WORK[type(asked)](Turn(run, step, made, by), asked)
+    except NotYet as later:
+        transaction.savepoint_commit(before)
+        return _waits(run, step, later)
+    except REFUSALS as error:
+        transaction.savepoint_rollback(before)
+        return _fail(run, spec, step, _sentence(error))
+    except (OperationalError, InterfaceError):
+        raise  # the database is away: nothing of this try is kept, and the next one begins where this one did
+    except Exception as error:
+        transaction.savepoint_rollback(before)
+        log.exception("Flow run %s, step %s", run.pk, step.key)
+        return _fail(run, spec, step, f"An error in Flywheel, see the worker's log: {type(error).__name__}: {error}")
+    transaction.savepoint_commit(before)
+    step.outputs = outputs
+    return _close(step, StepState.DONE, "")
+
+
+def _sentence(error: Exception) -> str:
+    """Everybody in the project reads it, so it says nothing of a held-out task: who does the step by hand is told, and counted."""
+    if getattr(error, "held", ()):
+        return "A task is held out elsewhere, or nearly the same as one that is. Do this step on the set's page to see which."
+    return str(error) or "It was refused."
+
+
+def _skipped(asked: Step, steps: dict[str, FlowStep]) -> str:
+    """Why a step is not done; nothing where it is."""
+    names = [name for _, name, _ in asked.named()]
+    condition = condition_of(asked) if asked.condition else None
+    for name in [*names, *([condition[0]] if condition else [])]:
+        if steps[name].state == StepState.SKIPPED:
+            return f"{name} was skipped."
+    if condition and not holds(condition, {key: step.outputs for key, step in steps.items()}):
+        value = steps[condition[0]].outputs.get(condition[1])
+        return f"{condition[0]}.{condition[1]} is {value}, not {condition[2]} {condition[3]}."
+    refused = next((one for one in steps.values() if one.kind == "ask" and one.outputs.get("answer") == "no"), None)
+    if refused and not condition:
+        return f"{refused.outputs['by']} said no to {refused.key}."
+    return ""
+
+
+def _waits(run: FlowRun, step: FlowStep, later: NotYet) -> bool:
+    """Keeps what the step says. A step that has begun to wait for a person lets other flows go on, and is told to people."""
+    people = isinstance(later, AsksPeople)
+    state, of_run = (StepState.WAITING, RunState.WAITING) if people else (StepState.RUNNING, RunState.RUNNING)
+    said = str(later)[:LONGEST_ERROR]
+    new = step.state != state
+    if new or step.said != said:
+        step.state, step.said = state, said
+    step.not_before = timezone.now() + ASK_AGAIN if people else None
+    step.save(update_fields=["state", "said", "jobs", "not_before"])
+    if run.state != of_run or run.note != said[:300]:
+        FlowRun.objects.filter(pk=run.pk).update(state=of_run, note=said[:300])
+    if people and new:
+        _announce(run, Event.FLOW_WAITING, said)
+    return False
+
+
+def _close(step: FlowStep, state: StepState, said: str) -> bool:
+    seconds, usd = used(step)
+    step.state, step.said, step.finished_at = (
+        state,
+        said or step.said if state != StepState.DONE else "",
+        timezone.now(),
+    )
+    step.seconds, step.usd = step.seconds + seconds, step.usd + usd
+    step.save()
+    return True
+
+
+def _fail(run: FlowRun, spec: FlowSpec, step: FlowStep, why: str, *, final: bool = False) -> bool:
+    """Tries again, later and later, while there are tries left; what its jobs used is kept."""
+    log.info("Flow run %s, step %s: %s", run.pk, step.key, why)
+    step.refresh_from_db(fields=["jobs"])  # what was begun in this try is rolled back
+    seconds, usd = used(step)
+    step.seconds, step.usd, step.attempt = step.seconds + seconds, step.usd + usd, step.attempt + 1
+    step.said, step.jobs = why[:LONGEST_ERROR], step.jobs if final else {}
+    if final or step.attempt > spec.retries:
+        step.state, step.finished_at = StepState.FAILED, timezone.now()
+    else:
+        step.state, step.not_before = StepState.PENDING, timezone.now() + FIRST_RETRY * 2 ** (step.attempt - 1)
+    step.save()
+    return True
+
+
+def _note(run: FlowRun, why: str) -> bool:
+    if run.note != why[:300]:
+        FlowRun.objects.filter(pk=run.pk).update(note=why[:300])
+    return False
+
+
+def _cancel(run: FlowRun, step: FlowStep | None) -> bool:
+    """Asks what is under way to stop, and ends when it has."""
+    going = [job for job in jobs_of(step) if job.is_active] if step else []
+    for job in going:
+        if job.cancel_requested_at is None:
+            jobs.cancel(job, by=None)
+    if going:
+        return _note(run, f"Stopping: {going[0].name}.")
+    if step and step.state in (StepState.RUNNING, StepState.WAITING):
+        _close(step, StepState.FAILED, "It was cancelled.")
+    return _end(run, RunState.CANCELLED)
+
+
+def _end(run: FlowRun, state: RunState, error: str = "") -> bool:
+    if run.end(state, error):
+        audit(
+            f"flow.{state}",
+            project=run.project,
+            by=run.version.created_by,
+            target=run,
+            name=str(run.version.flow),
+            error=error,
+        )
+        run.state = state
+        _announce(run, Event.FLOW_ENDED, "")  # an error may say more than leaves the project
+    return False
+
+
+def _announce(run: FlowRun, event: Event, said: str) -> None:
+    page = reverse("automation:run", args=[run.project.slug, run.pk])
+    state = {Event.FLOW_WAITING: "waits for a person"}.get(event, str(run.state))
+    announce(
+        project=run.project, event=event, subject=f"{run.version.flow}: {state}",
+        data={"flow_run": {"id": str(run.pk), "flow": run.version.flow.name, "version": run.version.number,
+                           "state": "waiting" if event == Event.FLOW_WAITING else state, "said": said}, "page": page},
+    )  # fmt: skip
+
+
+# What people do
+
+
+def answer(*, run: FlowRun, yes: bool, by: Any) -> None:
+    """Raises FlowError where the run does not ask (any more)."""
+    with transaction.atomic():
+        run = FlowRun.objects.select_for_update(of=("self",)).select_related("version__flow", "project").get(pk=run.pk)
+        step = run.steps.select_for_update().filter(kind="ask", state=StepState.WAITING).first()
+        if step is None or not run.is_open:
+            raise FlowError("This run asks nothing now. Somebody may have answered already.")
+        step.outputs = {"answer": "yes" if yes else "no", "by": by.get_username()}
+        _close(step, StepState.DONE, "")
+        FlowRun.objects.filter(pk=run.pk).update(state=RunState.QUEUED, note="")
+        audit(
+            "flow.answered",
+            project=run.project,
+            by=by,
+            target=run,
+            name=str(run.version.flow),
+            step=step.key,
+            answer=step.outputs["answer"],
+        )
+
+
+def cancel(*, run: FlowRun, by: Any) -> bool:
+    """False where it has ended."""
+    asked = (
+        FlowRun.objects.open().filter(pk=run.pk, cancel_requested_at=None).update(cancel_requested_at=timezone.now())
+    )
+    if asked:
+        audit("flow.cancel_requested", project=run.project, by=by, target=run, name=str(run.version.flow))
+        advance(run)
+    return bool(asked)
+
+
+def retry(*, run: FlowRun, by: Any) -> None:
+    """A failed run goes on at the step that failed. Raises FlowError."""
+    with transaction.atomic():
+        run = FlowRun.objects.select_for_update(of=("self",)).select_related("version__flow", "project").get(pk=run.pk)
+        if run.state not in (RunState.FAILED, RunState.CANCELLED):
+            raise FlowError("Only a run that failed or was cancelled can go on from there.")
+        if other := FlowRun.objects.open().filter(version__flow=run.version.flow).first():
+            raise FlowError(f"A later run of this flow is {other.get_state_display().lower()}. Cancel it first.")
+        run.steps.filter(state=StepState.FAILED).update(
+            state=StepState.PENDING, jobs={}, said="", attempt=0, not_before=None, finished_at=None, started_at=None
+        )
+        FlowRun.objects.filter(pk=run.pk).update(
+            state=RunState.QUEUED, error="", note="", finished_at=None, cancel_requested_at=None
+        )
+        audit("flow.continued", project=run.project, by=by, target=run, name=str(run.version.flow))

@@ -1,0 +1,441 @@
+"""What a flow is, as its author writes it, in a form or in YAML: what starts it, its steps, and its limits. No database.
+
+Steps are done one after the other. A step names what earlier ones made by their names ("step:train"), and `if` is a
+comparison of an earlier step's output ("gate.verdict == promote"): where it is false the step is skipped, and so is
+every step that names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, time
+from functools import cache, cached_property
+from typing import Annotated, Any, ClassVar, Literal
+from zoneinfo import ZoneInfo, available_timezones
+
+import yaml
+from cronsim import CronSim, CronSimError
+from msgspec import Meta, Struct, field, structs
+
+from apps.core.errors import Rejected
+from workers.lib.errors import SpecError
+from workers.lib.typed import AtLeastOne, Count, Share, Text, convert, plain, unknown
+
+LARGEST = 64_000  # characters of YAML
+MOST_STEPS = 40
+PRODUCTION = "production"
+NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+CONDITION = re.compile(r"(\w+)\.(\w+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*\Z")
+CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")
+
+Slug = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[-a-zA-Z0-9_]+$")]
+ModelRef = Annotated[str, Meta(pattern=r"^(channel|step|version):\S.*$", max_length=200)]
+SetRef = Annotated[str, Meta(pattern=r"^(step|set):\S.*$", max_length=200)]
+Method = Literal["sft", "grpo"]
+SplitName = Literal["train", "validation", "holdout", "regression"]
+Outputs = frozenset[str]
+
+
+class FlowError(Rejected):
+    """A flow that cannot be saved or run; the message is a sentence for the screen. `field`: the path of what is written wrong
+    ("" for the whole), None where the flow is right and something is in the way."""
+
+    def __init__(self, sentence: str, field: str | None = None) -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
+class _Form(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, tag_field="by"):
+    pass
+
+
+class Cron(_Form, tag="cron"):
+    """By the clock, in the flow's time zone: five fields as crontab has them."""
+
+    when: Text
+
+
+class NewFailures(_Form, tag="new_failures"):
+    """So many standing failures in runs since the flow last ran; of one failure mode, where one is named."""
+
+    at_least: AtLeastOne
+    mode: str = ""
+
+
+class FailureRate(_Form, tag="failure_rate"):
+    """The share of failed runs of the last `days` whole days is above that of the `days` before: the lower bound of the 95%
+    interval of the difference (Newcombe) is more than `rise`. Looked at once a day."""
+
+    days: Annotated[int, Meta(ge=1, le=90)] = 7
+    rise: Share = 0.0
+    mode: str = ""
+
+
+class NewVersion(_Form, tag="new_version"):
+    """An agent version or model that production did not run before the flow was saved, once it has `runs` runs."""
+
+    of: Literal["version", "model"] = "version"
+    runs: AtLeastOne = 50
+
+
+class Call(_Form, tag="webhook"):
+    """A POST to the flow's own address, with its secret."""
+
+
+Trigger = Cron | NewFailures | FailureRate | NewVersion | Call
+
+
+class Step(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, tag_field="do"):
+    """`name`: what later steps call it; its kind, where there is one of it."""
+
+    outputs: ClassVar[Outputs] = frozenset()
+    label: ClassVar[str] = ""
+
+    name: str = ""
+    condition: str = field(name="if", default="")
+
+    @property
+    def kind(self) -> str:
+        return str(type(self).__struct_config__.tag)
+
+    @property
+    def key(self) -> str:
+        return self.name or self.kind
+
+    def named(self) -> Iterator[tuple[str, str, str]]:
+        """(field, earlier step that it names, output that it needs of it)."""
+        for each in structs.fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, str) and value.startswith("step:"):
+                yield each.encode_name, value.removeprefix("step:"), NEEDED[each.name]
+        for each, needed in self.plainly():
+            if each:
+                yield needed, each, NEEDED[needed]
+
+    def plainly(self) -> list[tuple[str, str]]:
+        """(earlier step, field) where a field can name nothing but a step."""
+        return []
+
+
+class Classify(Step, tag="classify"):
+    """Finds out what of the new and changed trajectories failed, and how."""
+
+    label: ClassVar[str] = "Classify new trajectories"
+    outputs: ClassVar[Outputs] = frozenset({"looked", "found"})
+
+
+class Cluster(Step, tag="cluster"):
+    """Groups similar failures anew."""
+
+    label: ClassVar[str] = "Cluster failures"
+    outputs: ClassVar[Outputs] = frozenset({"clusters", "failures"})
+
+
+class CollectTasks(Step, tag="collect_tasks"):
+    """Adds a task to the set's draft for every trajectory of the last `days` that says what would have been right: failures that
+    people corrected and, with `successes`, runs that succeeded. What is held out, or nearly, is left out."""
+
+    label: ClassVar[str] = "Collect tasks"
+    outputs: ClassVar[Outputs] = frozenset({"made", "duplicates", "without_expected", "left_out", "tasks"})
+
+    into: Slug
+    days: Annotated[int, Meta(ge=1, le=366)] = 30
+    mode: str = ""
+    successes: bool = False
+    at_most: Annotated[int, Meta(ge=1, le=5000)] = 500
+
+
+class FreezeSet(Step, tag="freeze_set"):
+    """Divides the draft of a set by groups and freezes it. Where there is no draft, its newest frozen version stands."""
+
+    label: ClassVar[str] = "Freeze the eval set"
+    outputs: ClassVar[Outputs] = frozenset({"eval_set", "tasks", "train", "validation", "holdout"})
+
+    set: Slug
+    holdout: AtLeastOne = 60
+    validation: Count = 0
+    seed: Count = 0
+
+
+class Evaluate(Step, tag="evaluate"):
+    """Runs a model version on a split of a frozen set."""
+
+    label: ClassVar[str] = "Evaluate"
+    outputs: ClassVar[Outputs] = frozenset({"run", "success", "reward", "tasks", "masked", "usd"})
+
+    set: SetRef
+    environment: Slug
+    model: ModelRef = f"channel:{PRODUCTION}"
+    split: SplitName = "holdout"
+    samples: Annotated[int, Meta(ge=1, le=64)] = 4
+    seed: Count = 0
+    most_usd: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+
+
+class Learnability(Evaluate, tag="learnability"):
+    """Evaluates the training tasks and counts those that can teach: some samples right, some wrong."""
+
+    label: ClassVar[str] = "Measure learnability"
+    outputs: ClassVar[Outputs] = Evaluate.outputs | {"learnable", "share"}
+
+    split: Literal["train"] = "train"
+    samples: Annotated[int, Meta(ge=2, le=64)] = 4
+
+
+class Review(Step, tag="review"):
+    """Waits until people have reviewed the reward: until training with this environment on this set is unlocked."""
+
+    label: ClassVar[str] = "Reward review"
+    outputs: ClassVar[Outputs] = frozenset({"verifier"})
+
+    set: SetRef
+    environment: Slug
+
+
+class Train(Step, tag="train"):
+    """Trains an adapter on the training tasks of a frozen set. `config`: as a training run's; `learnable`: only on those that this
+    step found able to teach."""
+
+    label: ClassVar[str] = "Train"
+    outputs: ClassVar[Outputs] = frozenset({"run", "model", "seconds"})
+
+    method: Method
+    set: SetRef
+    environment: Slug
+    config: dict[str, Any]
+    model: ModelRef = f"channel:{PRODUCTION}"
+    seed: Count = 0
+    learnable: str = ""
+
+    def plainly(self) -> list[tuple[str, str]]:
+        return [(self.learnable, "learnable")]
+
+
+class Gate(Step, tag="gate"):
+    """Measures what a comparison needs (latency in turns, regression and general tasks) and asks the gate of a channel."""
+
+    label: ClassVar[str] = "Gate"
+    outputs: ClassVar[Outputs] = frozenset({"report", "verdict", "model"})
+
+    baseline: Text
+    candidate: Text
+    channel: Slug = "staging"
+
+    def plainly(self) -> list[tuple[str, str]]:
+        return [(self.baseline, "baseline"), (self.candidate, "candidate")]
+
+
+class Promote(Step, tag="promote"):
+    """Moves the gate's channel to its candidate, where the gate says “promote”. Never production: people do that."""
+
+    label: ClassVar[str] = "Promote"
+    outputs: ClassVar[Outputs] = frozenset({"model", "channel"})
+
+    report: Text = "gate"
+
+    def plainly(self) -> list[tuple[str, str]]:
+        return [(self.report, "report")]
+
+
+class Ask(Step, tag="ask"):
+    """Stops until a person says yes or no. `answer` is then “yes” or “no”; without a later `if`, no ends the flow."""
+
+    label: ClassVar[str] = "Ask a person"
+    outputs: ClassVar[Outputs] = frozenset({"answer", "by"})
+
+    question: Annotated[str, Meta(min_length=1, max_length=500)]
+
+
+NEEDED = {
+    "model": "model", "set": "eval_set", "learnable": "learnable", "baseline": "run", "candidate": "run", "report": "report",
+}  # fmt: skip
+AnyStep = (
+    Classify | Cluster | CollectTasks | FreezeSet | Evaluate | Learnability | Review | Train | Gate | Promote | Ask
+)
+STEPS: dict[str, type[Step]] = {
+    str(one.__struct_config__.tag): one
+    for one in (
+        Classify, Cluster, CollectTasks, FreezeSet, Learnability, Evaluate, Review, Train, Gate, Promote, Ask,
+    )
+}  # fmt: skip
+
+
+class Quiet(Struct, forbid_unknown_fields=True, kw_only=True):
+    """From and until a time of day in the flow's time zone, over midnight too: no step begins then."""
+
+    start: str = field(name="from")
+    end: str = field(name="until")
+
+
+class Budget(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What the jobs of one run, and of all runs of the flow since midnight, may take: hours that they compute, and USD that is known."""
+
+    hours_a_run: Annotated[float, Meta(gt=0, le=10_000)] | None = None
+    hours_a_day: Annotated[float, Meta(gt=0, le=10_000)] | None = None
+    usd_a_run: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    usd_a_day: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+
+
+class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, dict=True):
+    steps: Annotated[list[AnyStep], Meta(min_length=1, max_length=MOST_STEPS)]
+    starts: Annotated[list[Trigger], Meta(max_length=10)] = field(default_factory=list)
+    timezone: str = "UTC"
+    quiet: Annotated[list[Quiet], Meta(max_length=5)] = field(default_factory=list)
+    budget: Budget = field(default_factory=Budget)
+    retries: Annotated[int, Meta(ge=0, le=5)] = 1
+
+    @cached_property
+    def zone(self) -> ZoneInfo:
+        return ZoneInfo(self.timezone)
+
+    @property
+    def crons(self) -> list[Cron]:
+        return [one for one in self.starts if isinstance(one, Cron)]
+
+    def times(self, after: datetime) -> Iterator[datetime]:
+        """When its clocks start it, the next ones first (UTC), without end; nothing where it has no clock."""
+        clocks = [CronSim(one.when, after.astimezone(self.zone)) for one in self.crons]
+        ahead: list[datetime | None] = [next(clock, None) for clock in clocks]
+        while coming := [at for at in ahead if at is not None]:
+            first = min(coming)
+            yield first.astimezone(UTC)
+            ahead = [next(clock, None) if at == first else at for at, clock in zip(ahead, clocks, strict=True)]
+
+    def quiet_at(self, at: datetime) -> Quiet | None:
+        now = at.astimezone(self.zone).strftime("%H:%M")
+        for one in self.quiet:
+            inside = one.start <= now < one.end if one.start < one.end else now >= one.start or now < one.end
+            if inside:
+                return one
+        return None
+
+    def midnight(self, at: datetime) -> datetime:
+        """The beginning of that day in the flow's time zone."""
+        return datetime.combine(at.astimezone(self.zone).date(), time.min, self.zone).astimezone(UTC)
+
+
+def read_yaml(text: str) -> FlowSpec:
+    """Raises FlowError with the line, or the path of the field, and what to write instead."""
+    if len(text) > LARGEST:
+        raise FlowError(f"A flow has at most {LARGEST:,} characters.", "")
+    try:
+        events = list(yaml.parse(text, Loader=yaml.SafeLoader))
+        if any(isinstance(event, yaml.AliasEvent) for event in events):
+            raise FlowError("Aliases (*name) are not read. Write the value where it is used.", "")
+        value = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"Line {mark.line + 1}: " if mark else ""
+        raise FlowError(f"{where}{error.problem or 'this is not YAML'}.", "") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise FlowError(f"This is not YAML: {str(error).splitlines()[0][:200]}", "") from error
+    if not isinstance(value, dict):
+        raise FlowError("A flow is an object with `steps`, and `starts` where something but a person starts it.", "")
+    return read(value)
+
+
+def write_yaml(spec: FlowSpec) -> str:
+    return yaml.safe_dump(plain(spec), sort_keys=False, allow_unicode=True, width=120)
+
+
+def read(value: Any) -> FlowSpec:
+    """Raises FlowError."""
+    try:
+        spec = convert(value, FlowSpec)
+    except SpecError as error:
+        raise FlowError(str(error), getattr(error, "path", "")) from error
+    _check_times(spec)
+    _check_steps(spec)
+    return spec
+
+
+@cache
+def zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _check_times(spec: FlowSpec) -> None:
+    if spec.timezone not in zones():
+        raise FlowError(
+            f"“timezone”: there is no time zone “{spec.timezone}”. Write one like Europe/Berlin.", "timezone"
+        )
+    for at, cron in enumerate(spec.starts):
+        if isinstance(cron, Cron):
+            try:
+                if next(CronSim(cron.when, datetime.now(spec.zone)), None) is None:
+                    raise CronSimError("It never comes")
+            except CronSimError as error:
+                sentence = f"“{cron.when}” is not a time: {error}. Five fields, as “0 3 * * 1” for Mondays at 3:00."
+                raise FlowError(sentence, f"starts[{at}].when") from error
+    for at, quiet in enumerate(spec.quiet):
+        for name, value in (("from", quiet.start), ("until", quiet.end)):
+            if not CLOCK.match(value):
+                raise FlowError(
+                    f"“{value}” is not a time of day. Write it as “22:00”, in quotes.", f"quiet[{at}].{name}"
+                )
+        if quiet.start == quiet.end:
+            raise FlowError("Quiet hours that end when they begin are none, or all.", f"quiet[{at}]")
+
+
+def _check_steps(spec: FlowSpec) -> None:
+    """Names are unique, and what is named comes earlier and makes what is needed."""
+    earlier: dict[str, Step] = {}
+    for at, step in enumerate(spec.steps):
+        path = f"steps[{at}]"
+        if step.name and not NAME.fullmatch(step.name):
+            raise FlowError(
+                f"“{step.name}” is not a step's name: small letters, digits and _, a letter first.", f"{path}.name"
+            )
+        if step.key in earlier:
+            raise FlowError(f"There are two steps “{step.key}”. Give one of them another `name`.", f"{path}.name")
+        for name, other, needed in step.named():
+            _require(earlier, other, needed, f"{path}.{name}")
+        if step.condition:
+            found = condition_of(step, path)
+            _require(earlier, found[0], found[1], f"{path}.if")
+        if isinstance(step, Gate) and step.channel == PRODUCTION:
+            sentence = "A flow promotes to a channel below production; people promote to production, with its report."
+            raise FlowError(sentence, f"{path}.channel")
+        earlier[step.key] = step
+
+
+def condition_of(step: Step, path: str = "") -> tuple[str, str, str, str]:
+    """(step, output, operator, value). Raises FlowError."""
+    found = CONDITION.match(step.condition)
+    if not found:
+        sentence = (
+            f"“{step.condition}” is not a condition. Write a step, its output and a value: “gate.verdict == promote”."
+        )
+        raise FlowError(sentence, f"{path}.if")
+    return found[1], found[2], found[3], found[4].strip("'\"")
+
+
+def _require(earlier: dict[str, Step], name: str, output: str, path: str) -> None:
+    if name not in earlier:
+        raise FlowError(f"“{path}”: the step “{name}” {unknown(name, list(earlier))}. Only earlier steps.", path)
+    if output not in earlier[name].outputs:
+        known = sorted(earlier[name].outputs)
+        raise FlowError(f"“{path}”: the step “{name}” has no output “{output}”. It has {', '.join(known)}.", path)
+
+
+def holds(condition: tuple[str, str, str, str], outputs: dict[str, dict[str, Any]]) -> bool:
+    """Whether a condition is true of what earlier steps made. A number is compared as a number, else as text."""
+    step, name, operator, wanted = condition
+    value = outputs[step].get(name)
+    if isinstance(value, bool):
+        value = "true" if value else "false"
+    left, right = (float(value), _number(wanted)) if isinstance(value, int | float) else (str(value), wanted)
+    if right is None or (operator not in ("==", "!=") and isinstance(left, str)):
+        return operator == "!="
+    return {
+        "==": left == right, "!=": left != right, "<": left < right, "<=": left <= right, ">": left > right,
+        ">=": left >= right,
+    }[operator]  # fmt: skip
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        return None

@@ -1,0 +1,165 @@
+"""What starts a flow: looked at by a tick every few seconds. Of a thousand flows nearly all are not due, and cost one query together."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from django.db.models import Sum
+
+from apps.automation import specs
+from apps.automation.models import Flow
+from apps.automation.specs import FlowSpec
+from apps.core.models import Project
+from apps.failures import rates
+from apps.failures.changes import Change
+from apps.failures.models import DailyRuns, Failure
+from apps.failures.rates import Rate
+from apps.trajectories.ids import floor_of
+
+EVERY = timedelta(minutes=5)  # between two looks at what is not a clock
+MOST_SEEN = 1000
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What started a run, and the sentence that its page shows."""
+
+    by: str
+    sentence: str
+    seen: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"by": self.by, "sentence": self.sentence, **({"seen": self.seen} if self.seen else {})}
+
+
+@dataclass(frozen=True)
+class Known:
+    """A project's numbers as of a time, each read once for all its flows. `at`: now, or in a dry run some time in the past."""
+
+    project: Project
+    at: datetime
+
+    @cached_property
+    def _failures(self) -> dict[tuple[datetime, str], int]:
+        return {}
+
+    def failures_since(self, since: datetime, mode: str) -> int:
+        """Standing failures in runs that began after `since`, until `at`."""
+        if (since, mode) not in self._failures:
+            rows = Failure.objects.filter(project=self.project).standing().order_by()
+            rows = rows.filter(trajectory_id__gte=floor_of(since), trajectory_id__lt=floor_of(self.at))
+            self._failures[since, mode] = (rows.filter(mode__slug=mode) if mode else rows).count()
+        return self._failures[since, mode]
+
+    def rate(self, first: date, days: int, mode: str) -> Rate:
+        """Of runs of so many whole days (UTC) from `first` on."""
+        begin = datetime(first.year, first.month, first.day, tzinfo=UTC)
+        end = begin + timedelta(days=days)
+        rows = Failure.objects.filter(project=self.project).standing().order_by()
+        rows = rows.filter(trajectory_id__gte=floor_of(begin), trajectory_id__lt=floor_of(end))
+        runs = DailyRuns.objects.filter(project=self.project, day__gte=first, day__lt=end.date()).order_by()
+        failed = (rows.filter(mode__slug=mode) if mode else rows).count()
+        return Rate(mode or "all failures", failed, runs.aggregate(n=Sum("runs"))["n"] or 0)
+
+    @cached_property
+    def kinds(self) -> list[rates.Kind]:
+        return rates.kinds(self.project, None)
+
+
+def cause_of(flow: Flow, spec: FlowSpec, since: datetime, known: Known) -> Cause | None:
+    """What of a flow's starts but its clocks has come true since it last began, or was saved."""
+    for start in spec.starts:
+        found: Cause | None = None
+        if isinstance(start, specs.NewFailures):
+            found = _new_failures(start, since, known)
+        elif isinstance(start, specs.FailureRate):
+            found = _failure_rate(start, since, known)
+        elif isinstance(start, specs.NewVersion):
+            found = _new_version(start, flow.seen, since, known)
+        if found:
+            return found
+    return None
+
+
+def _new_failures(start: specs.NewFailures, since: datetime, known: Known) -> Cause | None:
+    count = known.failures_since(since, start.mode)
+    if count < start.at_least:
+        return None
+    which = f"of {start.mode} " if start.mode else ""
+    return Cause(
+        "new_failures",
+        f"{count:,} failures {which}in runs since {since:%F %H:%M} UTC, at least {start.at_least:,}",
+        {"failures": count},
+    )
+
+
+def _failure_rate(start: specs.FailureRate, since: datetime, known: Known) -> Cause | None:
+    """Once a day: a test that is made every five minutes finds a rise by chance."""
+    today = known.at.astimezone(UTC).date()
+    if since.astimezone(UTC).date() >= today:
+        return None
+    after = known.rate(today - timedelta(days=start.days), start.days, start.mode)
+    before = known.rate(today - timedelta(days=2 * start.days), start.days, start.mode)
+    change = Change(known.at, "rate", after.name, before, after)
+    if change.difference is None or change.interval[0] <= start.rise:
+        return None
+    sentence = (
+        f"The share of runs with {after.name} rose from {before.rate:.1%} ({before.failed:,} of {before.n:,}) to {after.rate:.1%} "
+        f"({after.failed:,} of {after.n:,}), {change.difference_text} {change.interval_text}, over {start.days} days"
+    )
+    return Cause("failure_rate", sentence, {"before": [before.failed, before.n], "after": [after.failed, after.n]})
+
+
+def _new_version(start: specs.NewVersion, seen: Iterable[str], since: datetime, known: Known) -> Cause | None:
+    runs: dict[str, int] = {}
+    for kind in known.kinds:
+        name = name_of(start, kind)
+        if name and kind.first <= known.at:
+            runs[name] = runs.get(name, 0) + kind.runs
+    new = next((name for name, n in sorted(runs.items()) if n >= start.runs and name not in set(seen)), None)
+    if new is None:
+        return None
+    return Cause("new_version", f"{new.partition(':')[2]} is new in production, with {runs[new]:,} runs", {"name": new})
+
+
+def name_of(start: specs.NewVersion, kind: rates.Kind) -> str:
+    if start.of == "model":
+        return f"model:{kind.model}" if kind.model else ""
+    return f"version:{kind.agent} {kind.version}" if kind.version else ""
+
+
+def names_now(project: Project) -> list[str]:
+    """All versions and models of a project so far: those are not new."""
+    kinds = rates.kinds(project, None)
+    both = [specs.NewVersion(of="model"), specs.NewVersion(of="version")]
+    return sorted({name for start in both for kind in kinds if (name := name_of(start, kind))})[-MOST_SEEN:]
+
+
+def next_time(spec: FlowSpec, after: datetime) -> datetime | None:
+    return next(spec.times(after), None)
+
+
+def coming(spec: FlowSpec, after: datetime, count: int = 5) -> list[datetime]:
+    return list(islice(spec.times(after), count))
+
+
+def new_secret() -> tuple[str, str]:
+    """(the secret of a flow's webhook, its digest). It is shown once."""
+    secret = f"flow_{secrets.token_urlsafe(32)}"
+    return secret, digest_of(secret)
+
+
+def digest_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def fits(flow: Flow, secret: str) -> bool:
+    return bool(flow.secret_digest) and hmac.compare_digest(flow.secret_digest, digest_of(secret))

@@ -1,0 +1,306 @@
+"""What each kind of step does: it starts jobs by the actions that pages and the API use, and says what came of them.
+
+A step is a function that is called again and again, each time in a transaction of its own, until it returns its outputs.
+`Turn.job` starts a job the first time, keeps its id with the step, and raises `NotYet` until it has ended, so that such a
+function reads from top to bottom though days and many processes lie between its lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.core.exceptions import PermissionDenied
+from django.http import Http404
+from django.utils import timezone
+
+from apps.automation import specs
+from apps.automation.models import FlowRun, FlowStep
+from apps.core.errors import Rejected
+from apps.core.models import Job, JobState, Project
+from apps.environments.models import Environment
+from apps.evals import actions as evals
+from apps.evals.costs import total_cost
+from apps.evals.from_production import candidates, newest
+from apps.evals.latency import LatencyError
+from apps.evals.learnability.run import CannotPick, RunLearnability
+from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
+from apps.evals.submission import submit_eval
+from apps.failures import classify_job
+from apps.failures.clusters.store import recluster
+from apps.promotion import actions as promotion
+from apps.promotion import preparation
+from apps.promotion.models import GateReport, Promotion, Verdict
+from apps.promotion.policies import channel_of, find_channel
+from apps.registry.actions import ModelError
+from apps.registry.models import ModelVersion
+from apps.reviews.evidence import lock_of
+from apps.training.actions import freeze_dataset, submit_training
+from apps.training.models import TrainingRun
+from apps.trajectories.ids import floor_of
+from workers.lib.errors import SpecError
+
+J = TypeVar("J", bound=Job)
+Outputs = dict[str, Any]
+REFUSALS = (Rejected, evals.EvalSetError, LatencyError, ModelError, CannotPick, SpecError, PermissionDenied, Http404)
+
+
+class NotYet(Exception):
+    """The step goes on later; the message says what it does meanwhile."""
+
+
+class AsksPeople(NotYet):
+    """The step waits for a person; the message says what for."""
+
+
+class StepFailed(Rejected):
+    """The step cannot be done; the message says why."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A step at work. `made` are the outputs of the run's earlier steps, by key; `by` is in whose name it acts."""
+
+    run: FlowRun
+    step: FlowStep
+    made: dict[str, Outputs]
+    by: Any
+
+    @property
+    def project(self) -> Project:
+        return self.run.project
+
+    def job(self, name: str, kind: type[J], start: Callable[[], J]) -> J:
+        """The job of that name, once it has succeeded. Raises NotYet while it goes on, StepFailed where it did not succeed."""
+        job = self.begun(name, kind, start)
+        if job.is_active:
+            progress = f", {job.percent}%" if job.total and job.state == JobState.RUNNING else ""
+            raise NotYet(f"{job.name}: {job.state}{progress}")
+        if job.state != JobState.SUCCEEDED:
+            raise StepFailed(f"{job.name} {job.state}{f': {job.error}' if job.error else '.'}")
+        return job
+
+    def begun(self, name: str, kind: type[J], start: Callable[[], J]) -> J:
+        if name not in self.step.jobs:
+            job = start()
+            self.step.jobs[name] = [job._meta.label, str(job.pk)]
+            self.step.save(update_fields=["jobs"])
+            return job
+        found: J | None = kind.objects.filter(project=self.project, pk=self.step.jobs[name][1]).first()  # type: ignore[assignment]
+        if found is None:
+            raise StepFailed("Its job was deleted meanwhile.")
+        return found
+
+    def step_of(self, named: str) -> Outputs:
+        return self.made[named.removeprefix("step:")]
+
+    def environment(self, slug: str) -> Environment:
+        found = self.project.environments.select_related("verifier", "project").filter(slug=slug)
+        return _there(found.order_by("-version").first(), f"There is no environment “{slug}” in this project.")
+
+    def eval_set(self, named: str) -> EvalSet:
+        """The set that a step froze, or the newest frozen version of that name."""
+        rows = EvalSet.objects.filter(project=self.project, state=EvalSetState.FROZEN)
+        if named.startswith("step:"):
+            return _there(
+                rows.filter(pk=self.step_of(named)["eval_set"]).first(), "The eval set was deleted meanwhile."
+            )
+        slug = named.removeprefix("set:")
+        newest_version = rows.filter(slug=slug).order_by("-version").first()
+        return _there(newest_version, f"There is no frozen eval set “{slug}”.")
+
+    def model(self, named: str) -> ModelVersion:
+        """What a channel runs (production, where it is empty), what a step made, or a version by its name and number (“support-v3”)."""
+        kind, _, name = named.partition(":")
+        versions = ModelVersion.objects.filter(project=self.project)
+        if kind == "step":
+            return _there(versions.filter(pk=self.step_of(named)["model"]).first(), "The model was deleted meanwhile.")
+        if kind == "channel":
+            channels = [find_channel(self.project, one) for one in (name, specs.PRODUCTION)]
+            live = next((channel.current for channel in channels if channel and channel.current), None)
+            return _there(live, f"Nothing is live in the channel “{name}” yet, nor in production.")
+        base, _, number = name.rpartition("-v")
+        found = versions.filter(name=base, version=int(number)).first() if number.isdecimal() else None
+        return _there(found, f"There is no model version “{name}”. Write its name and number, as “support-v3”.")
+
+    def evaluation(self, named: str) -> EvalRun:
+        rows = EvalRun.objects.select_related("model_version", "environment__verifier", "eval_set")
+        return _there(
+            rows.filter(project=self.project, pk=self.made[named]["run"]).first(), "Its evaluation was deleted."
+        )
+
+
+def _there(found: Any, otherwise: str) -> Any:
+    if not found:
+        raise StepFailed(otherwise)
+    return found
+
+
+def classify(turn: Turn, asked: specs.Classify) -> Outputs:
+    job = turn.job(
+        "classify", _model("failures.Classification"), lambda: classify_job.start(project=turn.project, by=turn.by)
+    )
+    return {name: job.result[name] for name in ("looked", "found")}
+
+
+def cluster(turn: Turn, asked: specs.Cluster) -> Outputs:
+    found = recluster(turn.project)  # None: another run was there first, with the same failures or newer ones
+    return {name: (found or {}).get(name, 0) for name in ("clusters", "failures")}
+
+
+def collect_tasks(turn: Turn, asked: specs.CollectTasks) -> Outputs:
+    sets = EvalSet.objects.filter(project=turn.project, slug=asked.into).order_by("-version")
+    newest_set = sets.first()
+    if newest_set is None:
+        newest_set = evals.create_eval_set(
+            project=turn.project,
+            slug=asked.into,
+            by=turn.by,
+            description=f"Collected by the flow “{turn.run.version.flow}”",
+        )
+    elif newest_set.is_frozen:
+        newest_set = evals.new_version(eval_set=newest_set, by=turn.by)
+    rows = candidates(turn.project).filter(pk__gte=floor_of(timezone.now() - timedelta(days=asked.days)))
+    if not asked.successes:
+        rows = rows.exclude(failure=None)
+    if asked.mode:
+        rows = rows.filter(failure__mode__slug=asked.mode)
+    chosen = rows.model.objects.filter(pk__in=rows.order_by("-pk").values("pk")[: asked.at_most])
+    made = evals.tasks_from_trajectories(eval_set=newest_set, trajectories=newest(chosen), by=turn.by)
+    return {
+        "made": made.made, "duplicates": made.duplicates, "without_expected": made.without_expected,
+        "left_out": made.guarded + len(made.leaks), "tasks": newest_set.tasks.count(),
+    }  # fmt: skip
+
+
+def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
+    """A draft without anything new is left as it is: its frozen version stands."""
+    sets = EvalSet.objects.filter(project=turn.project, slug=asked.set).order_by("-version")
+    draft, frozen = sets.filter(state=EvalSetState.DRAFT).first(), sets.filter(state=EvalSetState.FROZEN).first()
+    if draft and frozen and draft.tasks.count() == frozen.tasks.count():
+        draft = None
+    if draft:
+        evals.split_by_group(
+            eval_set=draft, holdout_size=asked.holdout, validation_size=asked.validation, seed=asked.seed, by=turn.by
+        )
+        frozen = evals.freeze(eval_set=draft, by=turn.by)
+    eval_set: EvalSet = _there(frozen, f"There is no eval set “{asked.set}”: a step collect_tasks makes one.")
+    count = eval_set.tasks.filter
+    return {
+        "eval_set": str(eval_set.pk), "tasks": eval_set.tasks.count(),
+        **{str(split): count(split=split).count() for split in (Split.TRAIN, Split.VALIDATION, Split.HOLDOUT)},
+    }  # fmt: skip
+
+
+def evaluate(turn: Turn, asked: specs.Evaluate) -> Outputs:
+    def start() -> EvalRun:
+        return submit_eval(
+            project=turn.project, eval_set=turn.eval_set(asked.set), split=Split(asked.split),
+            environment=turn.environment(asked.environment), model_version=turn.model(asked.model),
+            samples_per_task=asked.samples, seed=asked.seed, most_usd=asked.most_usd, by=turn.by,
+        )  # fmt: skip
+
+    run = turn.job("evaluate", EvalRun, start)
+    metrics = run.result["metrics"]
+    return {
+        "run": str(run.pk), "success": metrics["success"]["mean"], "reward": metrics["reward"]["mean"],
+        "tasks": metrics["success"]["n"], "masked": run.samples.filter(masked=True).count(), "usd": total_cost(run),
+    }  # fmt: skip
+
+
+def learnability(turn: Turn, asked: specs.Learnability) -> Outputs:
+    made = evaluate(turn, asked)
+    found = RunLearnability(EvalRun.objects.select_related("eval_set").get(pk=made["run"]))
+    teaching = len(found.pick().chosen)
+    return made | {"learnable": teaching, "share": teaching / max(1, len(found.names))}
+
+
+def review(turn: Turn, asked: specs.Review) -> Outputs:
+    environment, eval_set = turn.environment(asked.environment), turn.eval_set(asked.set)
+    lock = lock_of(environment=environment, tasks=list(eval_set.tasks.trainable()), by=turn.by)
+    if lock.locked:
+        raise AsksPeople(
+            f"The reward of {environment} needs a review before anything trains on it. {lock.why} {' '.join(lock.todo)}"
+        )
+    return {"verifier": str(environment.verifier)}
+
+
+def train(turn: Turn, asked: specs.Train) -> Outputs:
+    def start() -> TrainingRun:
+        eval_set, picked_by, keys = turn.eval_set(asked.set), None, None
+        if asked.learnable:
+            picked_by = turn.evaluation(asked.learnable)
+            keys = list(RunLearnability(picked_by).pick().chosen)
+        return submit_training(
+            project=turn.project, method=asked.method, parent=turn.model(asked.model), seed=asked.seed,
+            dataset=freeze_dataset(eval_set=eval_set, by=turn.by, keys=keys, picked_by=picked_by),
+            environment=turn.environment(asked.environment), config=asked.config, by=turn.by, picked_by=picked_by,
+        )  # fmt: skip
+
+    run = turn.job("train", TrainingRun, start)
+    return {"run": str(run.pk), "model": run.model_version_id, "seconds": run.seconds}
+
+
+def gate(turn: Turn, asked: specs.Gate) -> Outputs:
+    baseline, candidate = turn.evaluation(asked.baseline), turn.evaluation(asked.candidate)
+    channel = channel_of(turn.project, asked.channel)
+    if channel.current is None:  # below production, what is tested first is what runs there
+        promotion.set_initial(channel=channel, version=baseline.model_version, by=turn.by)
+    if not turn.step.jobs:
+        preparation.prepare(baseline=baseline, candidate=candidate, by=turn.by)
+        parts = [job for part in preparation.parts(baseline, candidate) for job in part.jobs]
+        turn.step.jobs = {f"part {at}": [job._meta.label, str(job.pk)] for at, job in enumerate(parts)}
+        turn.step.save(update_fields=["jobs"])
+    going = [job for job in jobs_of(turn.step) if job.is_active]
+    if going:
+        raise NotYet(f"Measures what the comparison needs: {going[0].name}, {going[0].percent}%")
+    report = promotion.make_gate_report(baseline=baseline, candidate=candidate, by=turn.by, channel=channel)
+    return {"report": str(report.pk), "verdict": report.verdict, "model": candidate.model_version_id}
+
+
+def promote(turn: Turn, asked: specs.Promote) -> Outputs:
+    report = _there(
+        GateReport.objects.filter(project=turn.project, pk=turn.made[asked.report]["report"]).first(),
+        "The gate report was deleted.",
+    )
+    if report.verdict != Verdict.PROMOTE:
+        raise StepFailed(f"The gate says “{report.verdict}”: {report.report['summary']}")
+    flow = turn.run.version
+    move: Promotion = promotion.promote(
+        channel=report.channel, gate_report=report, by=turn.by, reason=f"The flow “{flow.flow}”, version {flow.number}"
+    )
+    return {"model": move.to_version_id, "channel": move.channel.name}
+
+
+def ask(turn: Turn, asked: specs.Ask) -> Outputs:
+    """Its outputs are given by `engine.answer`."""
+    raise AsksPeople(asked.question)
+
+
+WORK: dict[type[specs.Step], Callable[[Turn, Any], Outputs]] = {
+    specs.Classify: classify, specs.Cluster: cluster, specs.CollectTasks: collect_tasks, specs.FreezeSet: freeze_set,
+    specs.Evaluate: evaluate, specs.Learnability: learnability, specs.Review: review, specs.Train: train,
+    specs.Gate: gate, specs.Promote: promote, specs.Ask: ask,
+}  # fmt: skip
+
+
+def _model(label: str) -> Any:
+    return apps.get_model(label)
+
+
+def jobs_of(step: FlowStep) -> list[Job]:
+    """What a step has started, as far as it still is there."""
+    found = [
+        _model(label).objects.filter(project=step.run.project_id, pk=pk).first() for label, pk in step.jobs.values()
+    ]
+    return [job for job in found if job is not None]
+
+
+def used(step: FlowStep) -> tuple[float, float]:
+    """(seconds that its jobs computed, USD that they cost as far as is known), of this attempt."""
+    jobs = jobs_of(step)
+    costs = [total_cost(job) or 0.0 for job in jobs if isinstance(job, EvalRun)]
+    return sum(job.seconds or 0.0 for job in jobs), sum(costs)

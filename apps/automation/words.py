@@ -1,0 +1,108 @@
+"""Flows in words, for pages and messages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from cronsim import CronSim
+from django.urls import NoReverseMatch, reverse
+from msgspec import structs
+
+from apps.automation import specs
+from apps.automation.models import FlowStep
+from apps.automation.specs import FlowSpec, Step
+from apps.core.models import Job
+from apps.evals.models import EvalRun
+from apps.training.models import TrainingRun
+
+PAGES: dict[type[Job], str] = {EvalRun: "evals:run", TrainingRun: "training:detail"}
+# (kind, what it does, its fields) for the page that edits.
+KINDS = [
+    (kind, " ".join((one.__doc__ or "").replace("`", "").split()),
+     [each.encode_name for each in structs.fields(one) if each.name not in ("name", "condition")], sorted(one.outputs))
+    for kind, one in specs.STEPS.items()
+]  # fmt: skip
+
+
+def starts_of(spec: FlowSpec) -> list[str]:
+    return [_start(one, spec) for one in spec.starts] or ["Only a person starts it"]
+
+
+def _start(one: Any, spec: FlowSpec) -> str:
+    of_mode = f" of {one.mode}" if getattr(one, "mode", "") else ""
+    if isinstance(one, specs.Cron):
+        return f"{CronSim(one.when, datetime.now(UTC)).explain()} ({spec.timezone})"
+    if isinstance(one, specs.NewFailures):
+        return f"{one.at_least:,} new failures{of_mode}"
+    if isinstance(one, specs.FailureRate):
+        by = f" by more than {100 * one.rise:g} points" if one.rise else ""
+        return f"The share of failed runs{of_mode} of {one.days} days rose{by} (95%)"
+    if isinstance(one, specs.NewVersion):
+        return f"A new {'agent version' if one.of == 'version' else 'model'} has {one.runs:,} runs in production"
+    return "Its webhook is called"
+
+
+def is_called(spec: FlowSpec) -> bool:
+    return any(isinstance(one, specs.Call) for one in spec.starts)
+
+
+def steps_of(spec: FlowSpec) -> list[dict[str, Any]]:
+    return [{"step": step, "given": given(step)} for step in spec.steps]
+
+
+def given(step: Step) -> list[tuple[str, Any]]:
+    """What the author said of a step, defaults left out."""
+    left_out = ("name", "condition")
+    fields = [each for each in structs.fields(step) if each.name not in left_out]
+    return [(each.encode_name, getattr(step, each.name)) for each in fields if getattr(step, each.name) != each.default]
+
+
+def limits_of(spec: FlowSpec) -> list[str]:
+    budget = spec.budget
+    found = [
+        f"{value:g} {unit} {span}"
+        for value, unit, span in (
+            (budget.hours_a_run, "hours", "a run"), (budget.hours_a_day, "hours", "a day"),
+            (budget.usd_a_run, "USD", "a run"), (budget.usd_a_day, "USD", "a day"),
+        )
+        if value is not None
+    ]  # fmt: skip
+    found += [f"No step begins from {quiet.start} to {quiet.end} ({spec.timezone})" for quiet in spec.quiet]
+    tries = f"{spec.retries} more {'try' if spec.retries == 1 else 'tries'}" if spec.retries else "no second try"
+    return [*found, f"A step that fails has {tries}"]
+
+
+def made(step: FlowStep) -> list[tuple[str, str]]:
+    """A step's outputs; what names a row is a link (`link_of`, `rows_of`) and left out here."""
+    return [
+        (name, _shown(value))
+        for name, value in step.outputs.items()
+        if name not in ("run", "report", "eval_set", "model")
+    ]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, float):
+        return f"{value:,.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def link_of(job: Job) -> tuple[str, str, str]:
+    """(name, state, address or nothing) of a job."""
+    name = PAGES.get(type(job))
+    return job.name, str(job.state), reverse(name, args=[job.project.slug, job.pk]) if name else ""
+
+
+def rows_of(step: FlowStep) -> list[tuple[str, str]]:
+    """(name, address) of what a step made that has a page of its own."""
+    slug, found = step.run.project.slug, []
+    for output, page in (("eval_set", "evals:detail"), ("report", "promotion:report"), ("model", "promotion:model")):
+        if value := step.outputs.get(output):
+            try:
+                found.append((output.replace("_", " "), reverse(page, args=[slug, value])))
+            except NoReverseMatch:
+                continue
+    return found

@@ -1,0 +1,236 @@
+"""Flows by pages and by API: what people see, write, are refused, and what a dry run says."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.automation import actions
+from apps.automation.dry_run import dry_run
+from apps.automation.examples import EXAMPLES
+from apps.automation.models import Flow, FlowRun
+from apps.automation.specs import read_yaml
+from apps.core.models import Project, Role
+from apps.failures.actions.diagnose import classify_project
+from apps.trajectories import digest
+from tests.automation.test_flows import TWO, begun, flow_of, go
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_environment,
+    make_eval_set,
+    make_failed,
+    make_member,
+    make_project,
+    make_trajectory,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def project() -> Project:
+    return make_project()
+
+
+@pytest.fixture
+def member(project: Project, client: Client) -> Client:
+    client.force_login(make_member(project))
+    return client
+
+
+def page(client: Client, name: str, *args: Any, **data: Any) -> str:
+    return client.get(reverse(f"automation:{name}", args=args), data).content.decode()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.slug)
+def test_every_example_opens_in_the_editor_is_checked_and_saved(example, project: Project, member: Client) -> None:
+    make_eval_set(project)
+    make_environment(project)
+    text = (
+        member.get(reverse("automation:new", args=[project.slug]), {"from": example.slug})
+        .context["form"]
+        .initial["text"]
+    )
+    assert "{eval_set}" not in text
+    checked = member.post(reverse("automation:check", args=[project.slug]), {"text": text}).content.decode()
+    assert "Now it would" in checked and "note error" not in checked
+    saved = member.post(reverse("automation:new", args=[project.slug]), {"name": "mine", "text": text})
+    assert saved.status_code == 302
+    assert (
+        example.name not in page(member, "flow", project.slug, Flow.objects.get().pk)
+        and Flow.objects.get().name == "mine"
+    )
+
+
+def test_a_wrong_flow_says_where_and_loses_nothing(project: Project, member: Client) -> None:
+    answer = member.post(
+        reverse("automation:new", args=[project.slug]), {"name": "mine", "text": "steps: [{do: clasify}]  # why"}
+    )
+    shown = answer.content.decode()
+    assert "steps[0].do" in shown and "must be one of classify" in shown and "# why" in shown
+    assert not Flow.objects.exists()
+
+
+def test_the_timeline_tells_what_was_done_and_asks(project: Project, member: Client) -> None:
+    run = go(begun(project))
+    shown = page(member, "run", project.slug, run.pk)
+    assert "Go on?" in shown and "Yes, go on" in shown and "looked <b>0</b>" in shown
+    viewer = Client()
+    viewer.force_login(make_member(project, Role.VIEWER))
+    assert "Yes, go on" not in page(viewer, "run", project.slug, run.pk)
+    member.post(reverse("automation:answer", args=[project.slug, run.pk]), {"answer": "yes"})
+    go(run)
+    assert "succeeded" in page(member, "run", project.slug, run.pk)
+    status = member.get(reverse("automation:run_status", args=[project.slug, run.pk]), headers={"HX-Request": "true"})
+    assert status["HX-Refresh"] == "true"
+
+
+def test_hostile_names_and_questions_are_escaped(project: Project, member: Client) -> None:
+    bad = "<script>alert(1)</script>"
+    run = go(begun(project, TWO.replace("Go on?", bad), name=bad))
+    for name, pk in (("run", run.pk), ("flow", run.version.flow_id), ("edit", run.version.flow_id)):
+        shown = page(member, name, project.slug, pk)
+        assert bad not in shown and "&lt;script&gt;" in shown
+    assert bad not in page(member, "list", project.slug)
+
+
+def test_a_flow_of_another_project_is_not_there(project: Project, member: Client) -> None:
+    run = begun(make_project())
+    for name, pk in (
+        ("flow", run.version.flow_id),
+        ("run", run.pk),
+        ("edit", run.version.flow_id),
+        ("dry_run", run.version.flow_id),
+    ):
+        assert member.get(reverse(f"automation:{name}", args=[project.slug, pk])).status_code == 404, name
+    headers = key_headers(project)
+    for name, pk in (("flow", run.version.flow_id), ("run", run.pk), ("flow_runs", run.version.flow_id)):
+        assert Client().get(reverse(f"automation_api:{name}", args=[pk]), **headers).status_code == 404, name
+
+
+# The dry run
+
+
+def test_clocks_of_the_last_30_days_outside_quiet_hours(project: Project) -> None:
+    spec = read_yaml(
+        "starts: [{by: cron, when: '0 3 * * *'}]\nquiet: [{from: '02:00', until: '04:00'}]\nsteps: [{do: classify}]"
+    )
+    found = dry_run(project, spec)
+    assert found.begun == 30 and not FlowRun.objects.exists()
+    assert {(run.begins.hour, run.begins.minute) for run in found.runs if run.begins} == {(4, 0)}
+    assert "quiet hours" in found.runs[0].note
+
+
+def test_failures_that_piled_up_would_have_started_it(project: Project) -> None:
+    start = timezone.now() - timedelta(days=10)
+    for number in range(6):
+        make_failed(project, started_at=(start + timedelta(days=number)).isoformat())
+    digest.run()
+    classify_project(project=project)
+    found = dry_run(project, read_yaml("starts: [{by: new_failures, at_least: 3}]\nsteps: [{do: classify}]"))
+    assert [run.cause.seen for run in found.runs] == [{"failures": 3}, {"failures": 3}]
+    assert not FlowRun.objects.exists()
+
+
+def test_a_rise_that_is_tested_would_have_started_it_and_chance_not(project: Project) -> None:
+    now = timezone.now().replace(hour=12)
+    for day, failed in ((14, 1), (4, 9)):
+        for number in range(12):
+            at = (now - timedelta(days=day, minutes=number)).isoformat()
+            (make_failed if number < failed else make_trajectory)(project, started_at=at)
+    digest.run()
+    classify_project(project=project)
+    text = "starts: [{{by: failure_rate, days: 7, rise: {}}}]\nsteps: [{{do: classify}}]"
+    assert dry_run(project, read_yaml(text.format(0))).begun >= 1
+    assert dry_run(project, read_yaml(text.format(0.9))).begun == 0
+
+
+def test_what_is_missing_is_said_before_it_runs(project: Project) -> None:
+    spec = read_yaml("steps: [{do: freeze_set, set: none}, {do: evaluate, set: 'step:freeze_set', environment: none}]")
+    found = dry_run(project, spec)
+    assert [step.problem for step in found.steps] == [True, True]
+    assert "no earlier step makes one" in found.steps[0].sentence and "no environment “none”" in found.steps[1].sentence
+
+
+# The API
+
+
+def send(method: str, route: str, headers: dict, /, *args: Any, **body: Any) -> Any:
+    call = getattr(Client(), method)
+    return call(
+        reverse(f"automation_api:{route}", args=args), json.dumps(body), content_type="application/json", **headers
+    )
+
+
+def test_a_flow_by_api_from_writing_to_answer(project: Project) -> None:
+    headers = key_headers(project)
+    made = send("post", "flows", headers, name="weekly", yaml=TWO)
+    assert made.status_code == 201, made.content
+    pk = made.json()["id"]
+    assert send("post", "flows", headers, name="weekly", yaml=TWO).status_code == 400
+    assert send("put", "flow", headers, pk, name="weekly", spec=made.json()["spec"]).json()["version"] == 1
+    started = send("post", "flow_runs", headers, pk)
+    assert started.status_code == 201
+    assert send("post", "flow_runs", headers, pk).status_code == 409
+    assert send("delete", "flow", headers, pk).status_code == 409
+    run = go(FlowRun.objects.get())
+    whole = Client().get(reverse("automation_api:run", args=[run.pk]), **headers).json()
+    assert whole["state"] == "waiting" and [step["state"] for step in whole["steps"]] == ["done", "waiting", "pending"]
+    assert send("post", "answer", headers, run.pk, yes="maybe").status_code == 400
+    assert send("post", "answer", headers, run.pk, yes=True).status_code == 200
+    assert send("post", "answer", headers, run.pk, yes=True).status_code == 409
+    assert go(run).state == "succeeded"
+    listed = Client().get(reverse("automation_api:flow_runs", args=[pk]), **headers).json()
+    assert [row["id"] for row in listed["results"]] == [str(run.pk)] and listed["next"] is None
+    assert Client().get(reverse("automation_api:dry_run", args=[pk]), **headers).json()["steps"][0]["key"] == "classify"
+    assert send("delete", "flow", headers, pk).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"name": "a"}, "spec"), ({"name": "a", "yaml": "steps: ["}, ""), ({"name": "a", "spec": {"steps": [{"do": "x"}]}}, "steps[0].do"),
+        ({"name": "a", "yaml": TWO, "spec": {}}, "spec"), ({"yaml": TWO}, "name"), ({"name": "a" * 81, "yaml": TWO}, "name"),
+        ({"name": "a", "yaml": TWO, "on": True}, "on"),
+    ],
+)  # fmt: skip
+def test_what_is_sent_wrongly_is_named_by_its_path(project: Project, body: dict, path: str) -> None:
+    answer = send("post", "flows", key_headers(project), **body)
+    assert (answer.status_code, answer.json()["path"]) == (400, path), answer.content
+
+
+def test_a_webhook_starts_it_with_its_secret_alone(project: Project) -> None:
+    flow = flow_of(project, "starts: [{by: webhook}]\nsteps: [{do: classify}]")
+    other = flow_of(project, name="other")
+    secret = actions.make_secret(flow=flow, by=admin_of(project))
+    actions.make_secret(flow=other, by=admin_of(project))
+    url = reverse("automation_api:call", args=[flow.pk])
+    assert Client().post(url).status_code == 401
+    assert Client().post(url, headers={"X-Flow-Secret": "flow_wrong"}).status_code == 401
+    assert (
+        Client().post(reverse("automation_api:call", args=[other.pk]), headers={"X-Flow-Secret": secret}).status_code
+        == 401
+    )
+    assert Client().get(url, headers={"X-Flow-Secret": secret}).status_code == 405
+    assert not FlowRun.objects.exists()
+    assert Client(enforce_csrf_checks=True).post(url, headers={"X-Flow-Secret": secret}).status_code == 201
+    assert Client().post(url, headers={"X-Flow-Secret": secret}).status_code == 409
+    again = actions.make_secret(flow=flow, by=admin_of(project))
+    assert Client().post(url, headers={"X-Flow-Secret": secret}).status_code == 401
+    go(FlowRun.objects.get())
+    actions.switch(flow=flow, on=False, by=admin_of(project))
+    assert "switched off" in Client().post(url, headers={"X-Flow-Secret": again}).json()["detail"]
+
+
+def test_wrong_secrets_are_slowed_down_as_wrong_keys_are(project: Project) -> None:
+    flow = flow_of(project, "starts: [{by: webhook}]\nsteps: [{do: classify}]")
+    url = reverse("automation_api:call", args=[flow.pk])
+    found = [Client().post(url, headers={"X-Flow-Secret": f"flow_{number}"}).status_code for number in range(102)]
+    assert found[0] == 401 and found[-1] == 429

@@ -1,0 +1,167 @@
+"""A flow as its author writes it: what is read, what is refused and with which words, when its clocks are due."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apps.automation.examples import EXAMPLES
+from apps.automation.specs import FlowError, condition_of, holds, read, read_yaml, write_yaml
+
+TURN = """
+starts:
+- {by: cron, when: "0 3 * * 1"}
+- {by: new_failures, at_least: 50}
+timezone: Europe/Berlin
+quiet: [{from: "08:00", until: "18:00"}]
+budget: {hours_a_run: 8}
+steps:
+- do: classify
+- {do: freeze_set, set: support, holdout: 20}
+- {do: evaluate, name: baseline, set: "step:freeze_set", environment: workplace}
+- {do: train, method: grpo, set: "step:freeze_set", environment: workplace, config: {steps: 3}, if: baseline.success < 90%}
+- {do: evaluate, set: "step:freeze_set", environment: workplace, model: "step:train"}
+- {do: gate, baseline: baseline, candidate: evaluate}
+- {do: promote, if: gate.verdict == promote}
+- {do: ask, question: "Is it good?"}
+"""
+
+
+def steps(*rows: str, **more: str) -> str:
+    return "\n".join([*(f"{name}: {value}" for name, value in more.items()), "steps:", *(f"- {row}" for row in rows)])
+
+
+def test_what_is_written_is_read_again() -> None:
+    spec = read_yaml(TURN)
+    assert read_yaml(write_yaml(spec)) == spec
+    assert [step.key for step in spec.steps] == [
+        "classify", "freeze_set", "baseline", "train", "evaluate", "gate", "promote", "ask",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.slug)
+def test_the_examples_are_flows(example) -> None:
+    assert read_yaml(example.text.replace("{eval_set}", "a").replace("{environment}", "b")).steps
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "an object with `steps`"),
+        ("- a", "an object with `steps`"),
+        ("steps: []", "“steps” is empty"),
+        ("steps: [", "Line 1"),
+        ("steps: &a [*a]", "Aliases"),
+        ("a: &x 1\nsteps: [{do: classify, name: *x}]", "Aliases"),
+        (steps("{do: clasify}"), "must be one of classify"),
+        (steps("{do: classify, nme: a}"), "did you mean “name”"),
+        (steps("{do: classify}", "{do: classify}"), "two steps “classify”"),
+        (steps("{do: classify, name: A b}"), "not a step's name"),
+        (steps("{do: classify}", "{do: cluster, if: classify.found > 0}", "{do: ask, question: a, if: ask.answer == yes}"), "“ask”"),
+        (steps("{do: cluster, if: classify.found > 0}", "{do: classify}"), "Only earlier steps"),
+        (steps("{do: classify}", "{do: cluster, if: classify.fond > 0}"), "has no output “fond”. It has found, looked"),
+        (steps("{do: classify}", "{do: cluster, if: found > 0}"), "not a condition"),
+        (steps("{do: evaluate, set: 'step:freeze', environment: e}"), "the step “freeze” is not known"),
+        (steps("{do: classify}", "{do: evaluate, set: 'step:classify', environment: e}"), "has no output “eval_set”"),
+        (steps("{do: evaluate, set: a, environment: e}"), "steps[0].set"),
+        (steps("{do: evaluate, set: 'set:a', environment: e, samples: 0}"), "at least 1"),
+        (steps("{do: evaluate, set: 'set:a', environment: e, samples: 1.5}"), "a whole number"),
+        (steps("{do: evaluate, set: 'set:a', environment: e}", "{do: promote, report: evaluate}"), "no output “report”"),
+        (TURN.replace("candidate: evaluate}", "candidate: evaluate, channel: production}"), "below production"),
+        (TURN.replace("0 3 * * 1", "0 0 30 2 *"), "not a time"),
+        (TURN.replace("0 3 * * 1", "every monday"), "not a time"),
+        (TURN.replace("Europe/Berlin", "Berlin"), "no time zone “Berlin”"),
+        (TURN.replace('"08:00"', '"8:00"'), "not a time of day"),
+        (TURN.replace('"18:00"', '"08:00"'), "are none, or all"),
+        (TURN.replace("hours_a_run: 8", "hours_a_run: 0"), "more than 0"),
+        (TURN.replace("hours_a_run: 8", "hours_a_run: .inf"), "hours_a_run"),
+        (TURN.replace("hours_a_run", "hours_per_run"), "did you mean “hours_a_run”"),
+        (TURN.replace("at_least: 50", "at_least: -1"), "at least 1"),
+        (TURN.replace("by: cron", "by: clock"), "must be one of cron"),
+        ("x" * 70_000, "at most 64,000"),
+        ("steps:\n\t- do: classify", "Line 2"),
+        ("!!python/object/apply:os.system ['id']", "python/object"),
+        ("{" * 5000, ""),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(text: str, said: str) -> None:
+    with pytest.raises(FlowError) as refused:
+        read_yaml(text)
+    assert said in str(refused.value)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_flow_or_refused_with_a_sentence(text: str) -> None:
+    try:
+        read_yaml(text)
+    except FlowError as error:
+        assert str(error)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["classify", "ask", "cron"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["do", "steps", "starts", "by", "if", "name", "quiet", "from", "timezone"]), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(
+    st.dictionaries(st.sampled_from(["steps", "starts", "budget", "retries", "quiet", "timezone"]), JSON, max_size=5)
+)
+def test_any_value_is_a_flow_or_refused_with_a_sentence(value: dict) -> None:
+    try:
+        read(value)
+    except FlowError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "true"),
+    [
+        ("a.x < 0.9", 0.5, True), ("a.x < 90%", 0.5, True), ("a.x >= 50%", 0.5, True), ("a.x > 50%", 0.5, False),
+        ("a.x == promote", "promote", True), ("a.x == 'promote'", "promote", True), ("a.x != promote", "reject", True),
+        ("a.x == promote", "reject", False), ("a.x > 3", 4, True), ("a.x == 4", 4, True), ("a.x == 4.0", 4, True),
+        ("a.x > lots", 4, False), ("a.x != lots", 4, True), ("a.x == true", True, True), ("a.x < 3", None, False),
+        ("a.x > a", "b", False),
+    ],
+)  # fmt: skip
+def test_a_condition(condition: str, value: object, true: bool) -> None:
+    step = read_yaml(
+        steps("{do: classify, name: a}", f'{{do: cluster, if: "{condition.replace("a.x", "a.found")}"}}')
+    ).steps[1]
+    assert holds(condition_of(step), {"a": {"found": value}}) is true
+
+
+def test_clocks_follow_the_time_zone_over_the_change_of_the_hour() -> None:
+    spec = read_yaml(steps("{do: classify}", starts='[{by: cron, when: "30 3 * * *"}]', timezone="Europe/Berlin"))
+    found = list(islice(spec.times(datetime(2026, 3, 27, 12, tzinfo=UTC)), 3))
+    assert [at.isoformat() for at in found] == [
+        "2026-03-28T02:30:00+00:00", "2026-03-29T01:30:00+00:00", "2026-03-30T01:30:00+00:00",
+    ]  # fmt: skip
+
+
+def test_two_clocks_come_in_order_and_one_time_once() -> None:
+    both = '[{by: cron, when: "0 3 * * *"}, {by: cron, when: "0 3,9 * * *"}]'
+    spec = read_yaml(steps("{do: classify}", starts=both))
+    found = list(islice(spec.times(datetime(2026, 11, 1, tzinfo=UTC)), 4))
+    assert [(at.day, at.hour) for at in found] == [(1, 3), (1, 9), (2, 3), (2, 9)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "clock", "quiet"),
+    [
+        ("08:00", "18:00", "08:00", True), ("08:00", "18:00", "17:59", True), ("08:00", "18:00", "18:00", False),
+        ("22:00", "06:00", "23:00", True), ("22:00", "06:00", "05:59", True), ("22:00", "06:00", "06:00", False),
+        ("22:00", "06:00", "12:00", False),
+    ],
+)  # fmt: skip
+def test_quiet_hours_are_of_the_flows_time_zone(start: str, end: str, clock: str, quiet: bool) -> None:
+    spec = read_yaml(steps("{do: classify}", timezone="Asia/Tokyo", quiet=f'[{{from: "{start}", until: "{end}"}}]'))
+    hour, minute = map(int, clock.split(":"))
+    at = datetime(2026, 11, 23, hour, minute, tzinfo=spec.zone).astimezone(UTC)
+    assert bool(spec.quiet_at(at)) is quiet

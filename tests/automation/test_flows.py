@@ -1,0 +1,358 @@
+"""A run of a flow goes from step to step, whatever dies, and stops where a person or a limit says so."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.utils import timezone
+
+from apps.automation import actions, engine, steps
+from apps.automation.models import Flow, FlowRun, FlowStep, RunState, StepState
+from apps.automation.specs import FlowError, read_yaml
+from apps.core import runner
+from apps.core.models import AuditEvent, Membership, Project, Role
+from apps.evals import actions as evals
+from apps.failures.models import Classification
+from apps.webhooks.models import Delivery, Event
+from tests.factories import admin_of, make_eval_set, make_failed, make_member, make_project
+
+pytestmark = pytest.mark.django_db
+TWO = """
+steps:
+- do: classify
+- {do: ask, question: "Go on?"}
+- {do: cluster, name: after}
+"""
+
+
+@pytest.fixture
+def project() -> Project:
+    return make_project()
+
+
+def flow_of(project: Project, text: str = TWO, name: str = "weekly", by: Any = None) -> Flow:
+    return actions.save_flow(project=project, name=name, spec=read_yaml(text), by=by or admin_of(project))
+
+
+def begun(project: Project, text: str = TWO, **given: Any) -> FlowRun:
+    return actions.run_now(flow=flow_of(project, text, **given), by=admin_of(project))
+
+
+def go(run: FlowRun) -> FlowRun:
+    """Everything that can be done by the engine and by the workers of its jobs."""
+    for _ in range(20):
+        engine.advance(run)
+        jobs = [job for step in run.steps.all() for job in steps.jobs_of(step) if job.state == "queued"]
+        if not jobs:
+            break
+        for job in jobs:
+            runner.run(job)
+    run.refresh_from_db()
+    return run
+
+
+def states(run: FlowRun) -> list[str]:
+    return list(run.steps.values_list("state", flat=True))
+
+
+def test_steps_are_done_in_order_and_a_question_waits_for_its_answer(project: Project) -> None:
+    run = go(begun(project))
+    assert (run.state, states(run)) == (RunState.WAITING, ["done", "waiting", "pending"])
+    assert run.note == "Go on?" and Classification.objects.count() == 1
+    engine.answer(run=run, yes=True, by=make_member(project))
+    run = go(run)
+    assert (run.state, states(run)) == (RunState.SUCCEEDED, ["done"] * 3)
+    assert run.steps.get(key="classify").outputs == {"looked": 0, "found": 0}
+    with pytest.raises(FlowError, match="asks nothing now"):
+        engine.answer(run=run, yes=True, by=admin_of(project))
+    said = AuditEvent.objects.filter(project=project, action__startswith="flow.").values_list("action", flat=True)
+    assert set(said) == {"flow.saved", "flow.started", "flow.answered", "flow.succeeded"}
+
+
+def test_no_ends_what_has_no_condition(project: Project) -> None:
+    run = go(begun(project))
+    member = make_member(project)
+    engine.answer(run=run, yes=False, by=member)
+    run = go(run)
+    assert (run.state, states(run)) == (RunState.SUCCEEDED, ["done", "done", "skipped"])
+    assert run.steps.get(key="after").said == f"{member.get_username()} said no to ask."
+
+
+def test_a_false_condition_skips_its_step_and_all_that_name_it(project: Project) -> None:
+    text = """
+steps:
+- do: classify
+- {do: cluster, if: classify.found > 3}
+- {do: cluster, name: second, if: cluster.clusters >= 0}
+- {do: cluster, name: third, if: classify.found == 0}
+"""
+    run = go(begun(project, text))
+    assert states(run) == ["done", "skipped", "skipped", "done"]
+    assert run.steps.get(key="cluster").said == "classify.found is 0, not > 3."
+    assert run.steps.get(key="second").said == "cluster was skipped."
+
+
+@pytest.mark.parametrize("dies", ["before it commits", "after it commits"])
+def test_a_step_that_is_done_again_starts_its_job_once(
+    project: Project, dies: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(project)
+    real, calls = steps.WORK[type(run.version.form.steps[0])], []
+
+    def killed(turn: Any, asked: Any) -> Any:
+        calls.append(1)
+        if dies == "before it commits":
+            with pytest.raises(steps.NotYet):
+                real(turn, asked)
+            raise OperationalError("the connection is gone")
+        return real(turn, asked)
+
+    monkeypatch.setitem(steps.WORK, type(run.version.form.steps[0]), killed)
+    if dies == "before it commits":
+        with pytest.raises(OperationalError):
+            engine.advance(run)
+        assert not Classification.objects.exists()
+        monkeypatch.setitem(steps.WORK, type(run.version.form.steps[0]), real)
+    engine.advance(run)
+    engine.advance(FlowRun.objects.get(pk=run.pk))  # another process, which knows nothing of the first
+    assert Classification.objects.count() == 1 and calls
+
+
+def test_a_step_that_fails_is_tried_again_later_and_then_ends_the_run(project: Project) -> None:
+    run = begun(project, "retries: 1\nsteps: [{do: evaluate, set: 'set:none', environment: e}]")
+    run = go(run)
+    step = run.steps.get()
+    assert (run.state, step.state, step.attempt) == (RunState.RUNNING, StepState.PENDING, 1)
+    assert step.said == "There is no frozen eval set “none”." and step.not_before > timezone.now()
+    FlowStep.objects.update(not_before=timezone.now())
+    run = go(run)
+    assert (run.state, run.error) == (RunState.FAILED, "evaluate: There is no frozen eval set “none”.")
+
+
+def test_a_failed_run_goes_on_at_the_step_that_failed(project: Project) -> None:
+    text = (
+        "retries: 0\nsteps: [{do: classify}, {do: evaluate, set: 'set:none', environment: e, if: classify.found > 0}]"
+    )
+    make_failed(project)
+    run = go(begun(project, text))
+    assert run.state == RunState.FAILED
+    engine.retry(run=run, by=admin_of(project))
+    run = go(run)
+    assert run.state == RunState.FAILED and Classification.objects.count() == 1
+    begun_again = actions.run_now(flow=run.version.flow, by=admin_of(project))
+    with pytest.raises(FlowError, match="A later run of this flow is queued"):
+        engine.retry(run=run, by=admin_of(project))
+    assert engine.cancel(run=begun_again, by=admin_of(project))
+
+
+def test_an_error_of_ours_is_the_steps_and_not_for_ever(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begun(project, "retries: 0\nsteps: [{do: cluster}]")
+    monkeypatch.setattr(steps, "recluster", lambda project: 1 / 0)
+    run = go(run)
+    assert run.state == RunState.FAILED and "ZeroDivisionError" in run.error
+
+
+def test_one_run_of_a_project_at_a_time_the_oldest_first(project: Project) -> None:
+    first = begun(project, "steps: [{do: classify}]", name="one")
+    second = begun(project, "steps: [{do: cluster}]", name="two")
+    third = begun(make_project(), "steps: [{do: cluster}]")
+    engine.advance(second)
+    engine.advance(first)
+    engine.advance(second)
+    engine.advance(third)
+    found = {run.pk: run.state for run in FlowRun.objects.all()}
+    assert found == {first.pk: "running", second.pk: "queued", third.pk: "succeeded"}
+    second.refresh_from_db()
+    assert second.note == "Another flow of this project is running."
+    assert go(first).state == go(second).state == RunState.SUCCEEDED
+
+
+def test_who_waits_for_a_person_lets_others_go_and_waits_for_its_turn_again(project: Project) -> None:
+    first = go(begun(project, name="one"))
+    second = begun(project, "steps: [{do: classify}]", name="two")
+    engine.advance(second)
+    engine.answer(run=first, yes=True, by=admin_of(project))
+    engine.advance(first)
+    first.refresh_from_db()
+    assert (first.state, first.note) == (RunState.QUEUED, "Another flow of this project is running.")
+    assert go(second).state == go(first).state == RunState.SUCCEEDED
+
+
+def test_a_flow_that_runs_is_not_started_again(project: Project) -> None:
+    run = begun(project)
+    with pytest.raises(FlowError, match="“weekly” is queued already"):
+        actions.run_now(flow=run.version.flow, by=admin_of(project))
+
+
+def test_a_run_keeps_the_version_that_it_began_with(project: Project) -> None:
+    run = go(begun(project))
+    actions.save_flow(
+        project=project,
+        name="weekly",
+        spec=read_yaml("steps: [{do: classify}]"),
+        by=admin_of(project),
+        flow=run.version.flow,
+    )
+    engine.answer(run=run, yes=True, by=admin_of(project))
+    assert len(states(go(run))) == 3 and Flow.objects.get().version.number == 2
+
+
+def test_cancelling_asks_its_job_to_stop_and_ends_when_it_has(project: Project) -> None:
+    run = begun(project)
+    engine.advance(run)
+    job = Classification.objects.get()
+    assert job.claim("worker")
+    assert engine.cancel(run=run, by=admin_of(project)) and not engine.cancel(run=run, by=admin_of(project))
+    run.refresh_from_db()
+    job.refresh_from_db()
+    assert run.state == RunState.RUNNING and job.cancel_requested_at
+    job.finish("cancelled")
+    assert go(run).state == RunState.CANCELLED
+
+
+def test_no_step_begins_in_quiet_hours(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begun(
+        project, "quiet: [{from: '00:00', until: '12:00'}, {from: '12:00', until: '00:00'}]\nsteps: [{do: classify}]"
+    )
+    run = go(run)
+    assert run.state == RunState.QUEUED and run.note.startswith("Quiet hours until ")
+    assert not Classification.objects.exists()
+
+
+@pytest.mark.parametrize("span", ["run", "day"])
+def test_a_limit_of_hours_stops_the_run(project: Project, span: str) -> None:
+    run = begun(project, f"budget: {{hours_a_{span}: 1}}\nsteps: [{{do: classify}}, {{do: cluster}}]")
+    engine.advance(run)
+    job = Classification.objects.get()
+    job.claim("worker")
+    Classification.objects.update(started_at=timezone.now() - timedelta(hours=2))
+    run = go(run)
+    assert (run.state, run.error) == (RunState.FAILED, f"classify: The limit of 1 hours a {span} is used up.")
+    job.refresh_from_db()
+    assert job.cancel_requested_at
+
+
+def test_what_earlier_runs_of_the_day_used_counts(project: Project) -> None:
+    run = go(begun(project, "budget: {hours_a_day: 1}\nsteps: [{do: classify}]"))
+    FlowStep.objects.update(seconds=3600)
+    again = go(actions.run_now(flow=run.version.flow, by=admin_of(project)))
+    assert again.error == "classify: The limit of 1 hours a day is used up."
+
+
+@pytest.mark.parametrize("gone", ["removed", "viewer", "inactive"])
+def test_a_flow_acts_in_the_name_of_one_who_may(project: Project, gone: str) -> None:
+    author = make_member(project)
+    run = begun(project, by=author)
+    membership = Membership.objects.filter(project=project, user=author)
+    if gone == "removed":
+        membership.delete()
+    elif gone == "viewer":
+        membership.update(role=Role.VIEWER)
+    else:
+        author.is_active = False
+        author.save()
+    run = go(run)
+    assert run.state == RunState.FAILED and "may no longer run flows here" in run.error
+    assert not Classification.objects.exists()
+
+
+def test_people_are_told_when_it_waits_and_when_it_ends(project: Project) -> None:
+    from apps.webhooks.actions import create_webhook
+
+    create_webhook(project=project, url="https://example.com/hook", events=Event.values, by=admin_of(project))
+    run = go(begun(project))
+    go(run)
+    engine.cancel(run=run, by=admin_of(project))
+    events = list(Delivery.objects.order_by("created_at").values_list("event", flat=True))
+    assert events == ["flow.waiting", "flow.ended"]
+
+
+# What starts it
+
+
+def test_a_clock_starts_it_once_and_makes_up_for_what_was_missed_once(project: Project) -> None:
+    flow = flow_of(project, "starts: [{by: cron, when: '0 * * * *'}]\nsteps: [{do: classify}]")
+    assert flow.next_run_at > timezone.now()
+    Flow.objects.update(next_run_at=timezone.now() - timedelta(days=3))
+    assert actions.tick()["clock"] == 1 and actions.tick()["clock"] == 0
+    flow.refresh_from_db()
+    assert flow.next_run_at > timezone.now()
+    assert FlowRun.objects.get().cause["by"] == "cron"
+
+
+def test_a_flow_that_is_off_is_not_started(project: Project) -> None:
+    flow = flow_of(
+        project, "starts: [{by: cron, when: '0 * * * *'}, {by: new_failures, at_least: 1}]\nsteps: [{do: classify}]"
+    )
+    actions.switch(flow=flow, on=False, by=admin_of(project))
+    make_failed(project)
+    Flow.objects.update(looked_at=timezone.now() - timedelta(hours=1))
+    assert actions.tick() == {"clock": 0, "seen": 0}
+    actions.switch(flow=flow, on=True, by=admin_of(project))
+    flow.refresh_from_db()
+    assert flow.next_run_at is not None
+
+
+def test_failures_since_the_last_run_start_it(project: Project) -> None:
+    from apps.failures.actions.diagnose import classify_project
+
+    make_failed(project)
+    classify_project(project=project)
+    flow_of(project, "starts: [{by: new_failures, at_least: 2}]\nsteps: [{do: classify}]")
+
+    def look() -> int:
+        Flow.objects.update(looked_at=timezone.now() - timedelta(hours=1))
+        return actions.tick(timezone.now() + timedelta(minutes=1))["seen"]
+
+    assert look() == 0  # what was there before it was saved is not new
+    for _ in range(2):
+        make_failed(project, started_at=(timezone.now() + timedelta(seconds=1)).isoformat())
+    classify_project(project=project)
+    assert look() == 1
+    assert FlowRun.objects.get().cause["seen"] == {"failures": 2}
+    go(FlowRun.objects.get())
+    FlowRun.objects.update(created_at=timezone.now() + timedelta(seconds=2))
+    assert look() == 0
+
+
+def test_saving_the_same_adds_no_version_and_a_name_is_unique(project: Project) -> None:
+    flow = flow_of(project)
+    actions.save_flow(project=project, name="weekly", spec=read_yaml(TWO), by=admin_of(project), flow=flow)
+    assert flow.versions.count() == 1
+    member = make_member(project)
+    actions.save_flow(project=project, name="weekly", spec=read_yaml(TWO), by=member, flow=flow)
+    assert flow.versions.count() == 2 and flow.version.created_by == member
+    with pytest.raises(FlowError, match="There is a flow “weekly”"):
+        flow_of(project)
+
+
+def test_a_thousand_flows_take_few_queries(project: Project, django_assert_max_num_queries: Any) -> None:
+    for number in range(30):
+        flow_of(project, "starts: [{by: new_failures, at_least: 5}]\nsteps: [{do: classify}]", name=f"flow {number}")
+    Flow.objects.update(looked_at=timezone.now() - timedelta(hours=1))
+    with django_assert_max_num_queries(12 + 30):  # one count a flow at most: each was saved at another time
+        assert actions.tick()["seen"] == 0
+
+
+def test_the_database_keeps_two_runs_of_a_project_apart(project: Project) -> None:
+    first, second = begun(project, name="one"), begun(project, name="two")
+    FlowRun.objects.filter(pk=first.pk).update(state="running")
+    from django.db import IntegrityError, transaction
+
+    with pytest.raises(IntegrityError), transaction.atomic():
+        FlowRun.objects.filter(pk=second.pk).update(state="running")
+    assert connection.is_usable()
+
+
+def test_a_refusal_that_speaks_of_a_hold_out_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> None:
+        raise evals.HoldoutLeak("Task “held-1”: close ticket 7 is nearly the same.", held=["hash"])
+
+    make_eval_set(project, frozen=False)
+    monkeypatch.setattr(evals, "split_by_group", refuse)
+    slug = project.eval_sets.get().slug
+    run = go(begun(project, f"retries: 0\nsteps: [{{do: freeze_set, set: {slug}}}]"))
+    assert run.state == RunState.FAILED and "held-1" not in run.error and "on the set's page" in run.error
