@@ -50,29 +50,39 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
     tasks, n, engine, harness = read_tasks(spec.tasks), spec.samples_per_task, spec.engine, spec.environment.harness
     total, ended, passed, answered, shown, shown_at = len(tasks) * n, 0, 0, False, 0, 0.0
     agent = isinstance(engine, AgentEndpoint)
+    limited = isinstance(engine, AgentEndpoint) and bool(engine.most_tokens or engine.most_usd)
     events.progress(0, total, "calling the agent" if agent else "loading the model")
     environment = load(spec.environment)
 
+    def show() -> None:
+        nonlocal shown, shown_at
+        shown, shown_at = ended, time.monotonic()
+        if limited:
+            events.emit("spent", **policy.client.spent)
+        events.progress(ended, total, f"{passed} of {ended} succeeded")
+
     def tell(index: int, sample: int, done: Finished) -> None:
-        nonlocal ended, passed, answered, shown, shown_at
+        nonlocal ended, passed, answered
         if agent and done.problem:
             done.score.details = [*done.score.details, done.problem]
         emit_sample(events, tasks[index], sample, done, phase="eval")
         ended, passed = ended + 1, passed + done.score.success
         answered = answered or bool(done.replies)
         if ended == total or time.monotonic() - shown_at >= SHOWN_EVERY_S:
-            shown, shown_at = ended, time.monotonic()
-            events.progress(ended, total, f"{passed} of {ended} succeeded")
+            show()
         if ended == total and not answered:
             raise JobError(f"No sample got an answer. {done.score.mask_reason or done.problem}")
         stop.check()
 
     gc.freeze()  # what is loaded by now stays, so the collector need not look through it again and again
+    policy: Any = (
+        AgentPolicy(engine, tools=environment.tools)
+        if isinstance(engine, AgentEndpoint)
+        else open_policy(engine, spec.model, sampling_of(harness))
+    )
     try:
         play(
-            AgentPolicy(engine, tools=environment.tools)
-            if isinstance(engine, AgentEndpoint)
-            else open_policy(engine, spec.model, sampling_of(harness)),
+            policy,
             environment,
             tasks,
             Limits(seconds=harness.max_seconds)
@@ -84,8 +94,8 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
             seed=spec.seed,
         )
     except JobError:  # a limit, a refused key: the number of samples that are kept is shown
-        if ended > shown:
-            events.progress(ended, total, f"{passed} of {ended} succeeded")
+        if ended > shown or limited:
+            show()
         raise
     events.result(metrics={"samples": total})
 

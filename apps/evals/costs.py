@@ -22,6 +22,21 @@ def cost(price: tuple[float, float] | None, tokens_in: int | None, tokens_out: i
     return (price[0] * tokens_in + price[1] * tokens_out) / PER
 
 
+def used_in_words(run: EvalRun) -> str:
+    """What a called agent has used of its limits; "" where it has none."""
+    spent, engine = run.result.get("spent"), run.spec.get("engine") or {}
+    if not spent:
+        return ""
+    said = []
+    if most := engine.get("most_tokens"):
+        silent = f" ({spent['without_tokens']:,} reported none: {engine['tokens_per_call']:,} each)"
+        said.append(f"{spent['tokens']:,} of {most:,} tokens{silent if spent['without_tokens'] else ''}")
+    if most := engine.get("most_usd"):
+        silent = f" ({spent['without_cost']:,} reported none: ${engine['usd_per_call']:g} each)"
+        said.append(f"${spent['usd']:,.4f} of ${most:g}{silent if spent['without_cost'] else ''}")
+    return f"{spent['calls']:,} calls: {', '.join(said)}"
+
+
 def total_cost(run: EvalRun) -> float | None:
     """Of all its samples whose tokens are known; None without a price."""
     price = price_of(run)

@@ -75,15 +75,23 @@ class EvalRunForm(PlainForm):
     )
     most_tokens = forms.IntegerField(
         min_value=1, max_value=MOST_TOKENS, required=False, label="Max tokens",
-        help_text="Optional, on a server: the evaluation stops before it uses more",
+        help_text="Optional, on a server or of an agent that is called over HTTP: the evaluation stops before it uses more",
     )  # fmt: skip
     most_usd = forms.FloatField(
         min_value=0.0001,
         max_value=1e6,
         required=False,
         label="Max cost (USD)",
-        help_text="Optional, on a server whose prices are known",
+        help_text="Optional, on a server whose prices are known, or of an agent that is called over HTTP",
     )
+    tokens_per_call = forms.IntegerField(
+        min_value=1, max_value=MOST_TOKENS, required=False, label="Tokens per call",
+        help_text="Of an agent, with Max tokens: what a call counts for whose tokens it does not report",
+    )  # fmt: skip
+    usd_per_call = forms.FloatField(
+        min_value=0.000001, max_value=1e6, required=False, label="Cost per call (USD)",
+        help_text="Of an agent, with Max cost: what a call counts for whose cost it does not report",
+    )  # fmt: skip
     timeout_s = forms.IntegerField(
         min_value=1, max_value=engines.LONGEST_AGENT_S, required=False, label="Seconds per sample",
         help_text=f"Of an agent that is called over HTTP, {engines.AGENT_TIMEOUT_S} if empty; a sample that takes longer fails",
@@ -105,12 +113,14 @@ class EvalRunForm(PlainForm):
             (split, f"{split.label} ({counts[split]:,})") for split in Split if split in counts
         ]
         self.fields["model_version"].queryset = versions = project.model_versions.evaluated_here()
-        if not versions.filter(kind=ModelKind.AGENT).exists():
-            del self.fields["timeout_s"], self.fields["at_once"]
         self.fields["engine"].choices = engines.choices(project)
-        if not Server.objects.filter(project=project).exists():
-            for name in ("engine", "most_tokens", "most_usd"):
-                del self.fields[name]
+        agents = versions.filter(kind=ModelKind.AGENT).exists()
+        servers = Server.objects.filter(project=project).exists()
+        unused = () if agents else ("timeout_s", "at_once", "tokens_per_call", "usd_per_call")
+        unused += () if servers else ("engine",)
+        unused += () if servers or agents else ("most_tokens", "most_usd")
+        for name in unused:
+            del self.fields[name]
         self.fields["environment"].queryset = project.environments.select_related("verifier")
         done = EvalRun.objects.filter(eval_set=eval_set, split=Split.HOLDOUT, state=JobState.SUCCEEDED)
         self.fields["stop_against"].queryset = done

@@ -44,6 +44,7 @@ ROW_FIELDS = (
     "stop_reason",
     *(f.name for f in fields(SampleRow) if f.name not in ("task", "timed_out", "answered")),
 )
+SPENT = ("calls", "tokens", "usd", "without_tokens", "without_cost")  # `AgentClient.spent`
 SAMPLE_FIELDS = tuple(field.name for field in SampleFields._meta.get_fields() if field.name != "created_at")
 
 
@@ -112,6 +113,9 @@ def store_events(run: EvalRun, events: list[dict]) -> None:
     for sample in samples:
         describe(sample)
     Sample.objects.bulk_create(samples, ignore_conflicts=True)
+    if spent := next((event for event in reversed(events) if event["type"] == "spent"), None):
+        run.result = run.result | {"spent": {name: spent[name] for name in SPENT}}
+        EvalRun.objects.filter(pk=run.pk).update(result=run.result)
     if run.spec.get("stop_against"):
         _stop_if_decided(run, len(samples))
 
@@ -164,7 +168,7 @@ def complete(run: EvalRun, result: dict) -> dict:
         )
     if len(rows) != expected:
         raise ValueError(f"The evaluation reported {len(rows)} samples; {expected} were asked for.")
-    return {"metrics": summarise(rows)}
+    return run.result | {"metrics": summarise(rows)}
 
 
 register(

@@ -39,10 +39,11 @@ from apps.evals.lookups import (
 from apps.evals.models import EvalRun, Split
 from apps.evals.submission import submit_eval
 from apps.registry.actions import ModelError, register_agent
-from apps.registry.engines import AUTO, in_words
+from apps.registry.engines import AUTO, LIMITS, in_words
 from apps.registry.models import Reach
 from apps.trajectories.api import number_of
 
+BOUNDS = (*LIMITS, "timeout_s", "at_once")  # on what an evaluation uses
 FILTERS = {
     "state": JobState.values, "split": Split.values, "eval_set": find_set, "environment": find_environment,
     "model_version": find_version,
@@ -110,12 +111,11 @@ def _submitted(request: Request, asked: schema.StartRun, given: dict[str, Any]) 
         against = None if asked.stop_against is None else find_run(request, asked.stop_against)
         version = find_version(request, asked.model_version or "")
         stop = {"stop_against": against, "stop_channel": asked.stop_channel}
-        chosen = {"engine": asked.engine, "most_tokens": asked.most_tokens, "most_usd": asked.most_usd}
-        chosen |= {"timeout_s": asked.timeout_s, "at_once": asked.at_once}
-        return submit_eval(model_version=version, **stop, **chosen, **given), True
+        chosen = {name: getattr(asked, name) for name in BOUNDS}
+        return submit_eval(model_version=version, engine=asked.engine, **stop, **chosen, **given), True
     if asked.stop_against is not None:
         raise actions.EvalSetError("The evaluation of an agent that answers elsewhere does not stop early.")
-    for name in ("most_tokens", "most_usd", "timeout_s", "at_once"):
+    for name in BOUNDS:
         if getattr(asked, name) is not None:
             raise ValidationError(
                 {"path": name, "error": "cannot hold for an agent that answers elsewhere; leave it out"}
@@ -194,6 +194,7 @@ def as_json(request: Request, run: EvalRun) -> dict[str, Any]:
         "answers": answers_api.answers_json(run),
         "seed": run.spec.get("seed", 0),
         "engine": in_words(run.spec.get("engine") or {}, run.model_version),
+        "spent": run.result.get("spent"),
         "label": run.label,
         "error": run.error,
         "url": request.build_absolute_uri(reverse("evals:run", args=[run.project.slug, run.pk])),

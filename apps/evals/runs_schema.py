@@ -30,7 +30,8 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
     """`eval_set`: its id or “name@version”. `environment`: “slug@version”. `model_version`: a version's name, such as
     “support-v3”, or its number; or `agent`, which answers elsewhere. `engine`: “auto”, “transformers” (in process) or a server's
     name. `most_tokens` and `most_usd` bound what the evaluation may use on a server; it then stops and keeps what it has. An
-    agent that is called over HTTP has `timeout_s` for each sample, and gets `at_once` tasks at a time."""
+    agent that is called over HTTP has `timeout_s` for each sample, and gets `at_once` tasks at a time; its limits need
+    `tokens_per_call` and `usd_per_call`, which a call counts for that does not report them."""
 
     eval_set: Text
     environment: Text
@@ -44,6 +45,8 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
     engine: Text = "auto"
     most_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     most_usd: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    tokens_per_call: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    usd_per_call: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     timeout_s: Annotated[int, Meta(ge=1, le=LONGEST_AGENT_S)] | None = None
     at_once: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)] | None = None
 
@@ -96,6 +99,15 @@ RUN = {
         "samples_per_task": {"type": "integer"},
         "seed": {"type": "integer"},
         "engine": {"type": "string", "description": "What generates the answers, in words"},
+        "spent": {
+            "type": ["object", "null"],
+            "description": "Of a called agent with a limit, so far; calls `without_tokens` or `without_cost` did not report "
+            "them, and count as `tokens_per_call` and `usd_per_call` say",
+            "properties": {
+                "calls": {"type": "integer"}, "tokens": {"type": "integer"}, "usd": {"type": "number"},
+                "without_tokens": {"type": "integer"}, "without_cost": {"type": "integer"},
+            },
+        },
         "done": {"type": "integer", "description": "Samples so far"},
         "total": {"type": "integer", "description": "Samples asked for"},
         "label": {"type": "string"},

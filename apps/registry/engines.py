@@ -14,7 +14,7 @@ from apps.registry.actions import ModelError, check_base_folder, checked_address
 from apps.registry.artifacts import ArtifactError, local_path
 from apps.registry.managed import is_up, served_name
 from apps.registry.models import Dialect, Engine, Health, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
-from apps.registry.prices import price_of
+from apps.registry.prices import known_prices, price_of
 from apps.registry.servers import address_spec, may_be_private
 from workers.lib.serving import ADAPTER_PREFIX
 
@@ -31,6 +31,7 @@ class Holder:
 AUTO, IN_PROCESS = "auto", "transformers"
 AGENT_TIMEOUT_S, LONGEST_AGENT_S = 300, 3600  # for one sample
 AGENTS_AT_ONCE, MOST_AT_ONCE = 8, 256
+LIMITS = ("most_tokens", "most_usd", "tokens_per_call", "usd_per_call")  # of a whole job
 HOW_ASKED = {Dialect.TEXT: ", tools as text", Dialect.RESPONSES: ", by the Responses API"}
 LOADING = (ServerKind.VLLM, ServerKind.SGLANG)  # kinds that can load an adapter at run time
 
@@ -157,20 +158,44 @@ def adapter_name(version: ModelVersion) -> str:
     return f"{ADAPTER_PREFIX}{version.digest[:24]}"
 
 
-def with_limits(engine: dict[str, Any], *, most_tokens: int = 0, most_usd: float = 0.0) -> dict[str, Any]:
-    """The engine with limits on what its whole job may use; 0 is none. Raises ModelError where one could not hold."""
+def with_limits(
+    engine: dict[str, Any],
+    *,
+    most_tokens: int = 0,
+    most_usd: float = 0.0,
+    tokens_per_call: int = 0,
+    usd_per_call: float = 0.0,
+) -> dict[str, Any]:
+    """The engine with limits on what its whole job may use; 0 is none. Of an agent each needs what a call counts for that does
+    not report it. Raises ModelError where one could not hold."""
+    if engine["kind"] == "agent":
+        _check_limit("tokens", "most_tokens", most_tokens, "tokens_per_call", tokens_per_call)
+        _check_limit("cost", "most_usd", most_usd, "usd_per_call", usd_per_call)
+        given = {"most_tokens": most_tokens, "most_usd": most_usd, "tokens_per_call": tokens_per_call, "usd_per_call": usd_per_call}  # fmt: skip
+        return engine | {name: value for name, value in given.items() if value}
+    if tokens_per_call or usd_per_call:
+        raise ModelError("Tokens and cost per call are for agents that are called over HTTP.")
     if not most_tokens and not most_usd:
         return engine
     if engine["kind"] == "transformers":
         raise ModelError("Limits on tokens and money are for servers; this is generated in this installation.")
-    if engine["kind"] == "agent":
-        raise ModelError("Limits on tokens and money are for servers; nothing here sees what an agent uses.")
     if most_usd and not engine["price"]:
         raise ModelError(
             f"No price is known for {engine['model']} on {engine['server_name']}, so a limit on money cannot hold. Enter it "
             "on the server's page."
         )
     return engine | {"most_tokens": most_tokens, "most_usd": most_usd}
+
+
+def _check_limit(what: str, name: str, limit: float, name_per_call: str, per_call: float) -> None:
+    """Raises ModelError."""
+    if limit and not per_call:
+        raise ModelError(
+            f"A limit on the {what} of an agent holds only if every call counts: enter the {what} of one call at most "
+            f"(`{name_per_call}`), which counts where the agent does not report it."
+        )
+    if per_call and not limit:
+        raise ModelError(f"The {what} per call (`{name_per_call}`) goes with a limit (`{name}`).")
 
 
 def _in_process(asked: str) -> dict[str, Any]:
@@ -211,7 +236,7 @@ def in_words(engine: dict[str, Any], version: ModelVersion) -> str:
         shape = Protocol(engine["protocol"]).label.partition(" (")[0]
         return (
             f"the agent itself at {engine['base_url']} ({shape}), {engine['at_once']} at a time, at most "
-            f"{engine['timeout_s']} s per sample"
+            f"{engine['timeout_s']} s per sample{_limits_in_words(engine)}"
         )
     if version.kind == ModelKind.AGENT:
         return f"the agent itself ({version.get_reached_by_display().lower()})"
@@ -219,11 +244,17 @@ def in_words(engine: dict[str, Any], version: ModelVersion) -> str:
         return "in this installation (transformers)"
     how = ", adapter loaded at run time" if engine.get("adapter") else ""
     how += HOW_ASKED.get(engine.get("dialect", ""), "")
-    how += f", at most {engine['most_tokens']:,} tokens" if engine.get("most_tokens") else ""
-    how += f", at most ${engine['most_usd']:g}" if engine.get("most_usd") else ""
+    how += _limits_in_words(engine)
     if engine.get("managed"):  # its address is another one after each start
         return f"managed server {engine['server_name']} (vLLM), model {engine['model']}{how}"
     return f"server {engine['server_name']} ({engine['base_url']}), model {engine['model']}{how}"
+
+
+def _limits_in_words(engine: dict[str, Any]) -> str:
+    said = f", at most {engine['most_tokens']:,} tokens" if engine.get("most_tokens") else ""
+    said += f" ({engine['tokens_per_call']:,} for a call that reports none)" if engine.get("tokens_per_call") else ""
+    said += f", at most ${engine['most_usd']:g}" if engine.get("most_usd") else ""
+    return said + (f" (${engine['usd_per_call']:g} for a call that reports none)" if engine.get("usd_per_call") else "")
 
 
 def default_engine(version: ModelVersion) -> dict[str, Any]:
@@ -271,7 +302,8 @@ def _agent_spec(version: ModelVersion, engine: dict[str, Any]) -> dict[str, Any]
         "timeout_s": engine["timeout_s"],
         "concurrency": engine["at_once"],
         "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
-    }
+        "prices": known_prices(version.project) if engine.get("most_usd") else {},
+    } | {name: engine[name] for name in LIMITS if name in engine}
 
 
 def server_of(engine: dict[str, Any]) -> Server:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from apps.core.models import Project
 from apps.registry.models import Server
 
 PRICES: dict[str, dict[str, tuple[float, float]]] = {
@@ -30,6 +31,18 @@ def price_of(server: Server, model: str) -> tuple[float, float] | None:
     if own:
         return own[0], own[1]
     return PRICES.get(urlsplit(server.base_url).hostname or "", {}).get(model)
+
+
+def known_prices(project: Project) -> dict[str, tuple[float, float]]:
+    """{model: (input, output)} for an agent, which names a model and no server: what was entered on the pages of servers, the
+    highest where they differ, else the list price."""
+    entered: dict[str, tuple[float, float]] = {}
+    for server in Server.objects.filter(project=project):
+        for model, (asked, answered) in server.prices.items():
+            other = entered.get(model, (0.0, 0.0))
+            entered[model] = max(asked, other[0]), max(answered, other[1])
+    entered.pop("*", None)
+    return {model: price for of_host in PRICES.values() for model, price in of_host.items()} | entered
 
 
 def read_prices(text: str) -> dict[str, list[float]]:

@@ -12,6 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import JobState
+from apps.evals.costs import used_in_words
 from apps.evals.jobs import child_spec
 from apps.evals.models import EvalRun, HoldoutView
 from apps.promotion.actions import make_gate_report
@@ -19,7 +20,7 @@ from apps.promotion.preparation import prepare
 from apps.registry.models import ModelVersion
 from tests.evals.test_answers import work
 from tests.evals.test_runs_api import Api
-from tests.factories import admin_of, make_environment, make_eval_set, make_project
+from tests.factories import admin_of, make_environment, make_eval_set, make_project, make_server
 from tests.registry.model_server import ModelServer, serving
 from workers.lib.specs import Evaluate
 from workers.lib.typed import convert
@@ -134,7 +135,10 @@ def test_the_reason_of_a_failed_sample_is_kept_and_an_agent_that_never_answers_e
     ("changes", "status", "says"),
     [
         ({"split": "holdout"}, 403, "hold-out"),
-        ({"split": "train", "most_tokens": 9}, 409, "nothing here sees what an agent uses"),
+        ({"split": "train", "most_tokens": 9}, 409, "enter the tokens of one call at most (`tokens_per_call`)"),
+        ({"split": "train", "most_usd": 9, "tokens_per_call": 9}, 409, "goes with a limit (`most_tokens`)"),
+        ({"split": "train", "most_usd": 9}, 409, "enter the cost of one call at most (`usd_per_call`)"),
+        ({"split": "train", "most_usd": 9, "usd_per_call": 0}, 400, "usd_per_call"),
         ({"split": "train", "engine": "transformers"}, 409, "nothing else can generate its answers"),
         ({"split": "train", "timeout_s": 0}, 400, "timeout_s"),
         ({"split": "train", "at_once": 10_000}, 400, "at_once"),
@@ -162,11 +166,44 @@ def test_only_an_address_that_is_allowed_is_registered_and_called(world: World, 
     assert other.status_code == 400 and "no service" in other.content.decode()
 
 
+def test_an_evaluation_stops_when_its_limit_is_used_up_and_says_what_was_used(world: World) -> None:
+    """The agent reports no cost for its second call, and names a model whose price was entered for the others."""
+    make_server(world.project, prices={"gpt-x": [100_000.0, 200_000.0]})
+    count = iter(range(100))
+
+    def say(body: dict) -> tuple[int, dict]:
+        return solve(body, **({"usage": {}} if next(count) == 1 else {"model": "gpt-x"}))
+
+    with serving({PATH: say}) as server:
+        run = work(world.evaluate(server, at_once=1, most_usd=3.2, usd_per_call=0.5))
+        assert len(server.asked) == 2
+    assert run.state == JobState.FAILED and "limit of $3.2 allows no further question; $2.0000 is spent" in run.error
+    assert "1 of 2 calls reported no cost: each counts as $0.5" in run.error
+    assert (run.samples.count(), run.done, run.attempt, run.max_attempts) == (2, 2, 1, 1)
+    api = world.api.get("evals_api:run", run.pk).json()
+    assert api["spent"] == {"calls": 2, "tokens": 12, "usd": pytest.approx(2.0), "without_tokens": 1, "without_cost": 1}
+    assert api["engine"].endswith(", at most $3.2 ($0.5 for a call that reports none)")
+    client = Client()
+    client.force_login(admin_of(world.project))
+    page = client.get(reverse("evals:run", args=[world.project.slug, run.pk])).content.decode()
+    assert "2 calls: $2.0000 of $3.2 (1 reported none: $0.5 each)" in page and "the samples so far" in page.lower()
+
+
+def test_an_evaluation_within_its_limit_says_what_it_used(world: World) -> None:
+    with serving({PATH: solve}) as server:
+        run = work(world.evaluate(server, most_tokens=1000, tokens_per_call=100))
+    assert run.state == JobState.SUCCEEDED and run.result["metrics"]["success"]["mean"] == 1.0
+    assert run.result["spent"] == {"calls": 3, "tokens": 36, "usd": 0.0, "without_tokens": 0, "without_cost": 3}
+    assert used_in_words(run) == "3 calls: 36 of 1,000 tokens"
+    spec = convert(child_spec(run), Evaluate, "spec").engine
+    assert (spec.most_tokens, spec.tokens_per_call, spec.most_usd, spec.prices) == (1000, 100, 0.0, {})
+
+
 def test_patience_is_for_agents_and_others_are_not_asked_for_it(world: World) -> None:
     client = Client()
     client.force_login(admin_of(world.project))
     page = reverse("evals:new_run", args=[world.project.slug, world.set.pk])
-    assert "timeout_s" not in client.get(page).content.decode()
+    assert not [name for name in ("timeout_s", "most_usd", "usd_per_call") if name in client.get(page).content.decode()]
     world.register("http://127.0.0.1:9/v1", protocol="responses")
     version = ModelVersion.objects.get()
     assert version.protocol == "responses" and "timeout_s" in client.get(page).content.decode()
@@ -174,6 +211,10 @@ def test_patience_is_for_agents_and_others_are_not_asked_for_it(world: World) ->
              "seed": 0, "timeout_s": 60, "at_once": 3}  # fmt: skip
     shown = client.post(page, given, follow=True).content.decode()
     assert "(Responses API), 3 at a time, at most 60 s per sample" in shown
+    given |= {"seed": 1, "most_usd": 2, "most_tokens": 5000, "tokens_per_call": 40}
+    assert "(`usd_per_call`)" in client.post(page, given).content.decode()
+    shown = client.post(page, given | {"usd_per_call": 0.25}, follow=True).content.decode()
+    assert "at most 5,000 tokens (40 for a call that reports none), at most $2 ($0.25 for a call" in shown
     assert world.register("", reached_by="ci", agent_version="2").status_code == 201
     assert not ModelVersion.objects.evaluated_here().filter(agent_version="2").exists()
     assert world.register("", reached_by="ci", agent_version="3", protocol="chat").status_code == 400

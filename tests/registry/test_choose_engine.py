@@ -21,7 +21,7 @@ from apps.registry import engines, servers
 from apps.registry.actions import ModelError
 from apps.registry.engines import AUTO, IN_PROCESS, adapter_name, choose
 from apps.registry.models import Health, ModelVersion, Server
-from apps.registry.prices import price_of, read_prices, write_prices
+from apps.registry.prices import known_prices, price_of, read_prices, write_prices
 from tests.factories import (
     admin_of,
     make_adapter,
@@ -230,6 +230,7 @@ def test_limits_are_kept_with_the_engine_and_given_to_the_child(world: World) ->
     run = submitted(world, ModelVersion.objects.get(pk=world.endpoint.pk), most_tokens=5000, most_usd=0.25)
     engine = convert(child_spec(EvalRun.objects.get(pk=run.pk)), Evaluate, "spec").engine
     assert (engine.price, engine.most_tokens, engine.most_usd) == ((0.5, 1.5), 5000, 0.25)
+    assert run.max_attempts == 1, "another attempt would spend the limit again"
     assert engines.in_words(run.spec["engine"], world.endpoint).endswith(
         "model served, at most 5,000 tokens, at most $0.25"
     )
@@ -240,6 +241,16 @@ def test_prices_are_shipped_for_a_provider_and_a_servers_own_come_first(world: W
     assert price_of(world.server, "gpt-4o-mini") == (0.15, 0.6) and price_of(world.server, "other") is None
     world.server.prices = {"gpt-4o-mini": [1, 2], "*": [3, 4]}
     assert price_of(world.server, "gpt-4o-mini") == (1, 2) and price_of(world.server, "other") == (3, 4)
+
+
+def test_an_agent_that_names_only_a_model_has_the_highest_price_that_was_entered_else_the_list_price(
+    world: World,
+) -> None:
+    world.change(prices={"gpt-4o-mini": [1, 2], "own": [3, 4], "*": [50, 60]})
+    make_server(world.project, "http://127.0.0.1:8124/v1", prices={"own": [5, 1]})
+    found = known_prices(world.project)
+    assert (found["gpt-4o-mini"], found["own"], found["gpt-4o"]) == ((1, 2), (5, 4), (2.5, 10.0)) and "*" not in found
+    assert known_prices(make_project())["gpt-4o-mini"] == (0.15, 0.6), "another project's prices are its own"
 
 
 @pytest.mark.parametrize("text", ["m", "m 1", "1 2", "m 1 -2", "m nan 1", "m inf 1", "m 1 x", "m 1 1e9"])

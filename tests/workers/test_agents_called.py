@@ -13,12 +13,13 @@ import pytest
 from tests.registry.model_server import HANG, Sent, chat, serving
 from workers.lib.agent_client import TRIES, AgentClient
 from workers.lib.agent_policy import DOWN_AFTER, AgentPolicy
-from workers.lib.agent_shapes import AgentFault, read_answer
+from workers.lib.agent_shapes import AgentFault, Reported, read_answer, reported_in
 from workers.lib.environments import load
 from workers.lib.environments.workplace import TOOLS
 from workers.lib.policies import PolicyError
 from workers.lib.rollouts import Finished, Limits, play
 from workers.lib.specs import AgentEndpoint
+from workers.lib.spending import Usage
 
 EXPECTED = {"tool": "tickets.close", "args": {"id": 1234}}
 TASK = {"id": "t", "messages": [{"role": "user", "content": "Close ticket 1234."}], "expected": EXPECTED}
@@ -29,7 +30,7 @@ ONE_ANSWER = {"kind": "single_turn", "harness": {"tools": TOOLS}, "verifier": {"
 PATH = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "gym": "/v1/run"}
 
 
-async def at_once(_: float) -> None:
+async def no_wait(_: float) -> None:
     """Instead of waiting before another try."""
 
 
@@ -46,7 +47,7 @@ def called(
         )  # fmt: skip
 
         async def policy() -> AgentPolicy:
-            return AgentPolicy(agent, AgentClient(agent, sleep=at_once))
+            return AgentPolicy(agent, AgentClient(agent, sleep=no_wait))
 
         play(asyncio.run(policy()), load(environment), [TASK] * tasks, Limits(), lambda at, _, end: done.update({at: end}),
              concurrency=concurrency)  # fmt: skip
@@ -199,7 +200,7 @@ def unreachable(tasks: int) -> list[Finished]:
         base = server.base
     agent = AgentEndpoint(base_url=base, name="a", version="v1", concurrency=2, allow_private=True)
     done: list[Finished] = []
-    policy = AgentPolicy(agent, AgentClient(agent, sleep=at_once))
+    policy = AgentPolicy(agent, AgentClient(agent, sleep=no_wait))
     play(policy, load(ONE_ANSWER), [TASK] * tasks, Limits(), lambda at, _, end: done.append(end), concurrency=2)
     return done
 
@@ -302,7 +303,7 @@ def test_plain_answers(answer: dict, turns: list[dict]) -> None:
 
 def test_hostile_usage_counts_as_none() -> None:
     for usage in ({"input_tokens": -1}, {"input_tokens": True}, {"input_tokens": "9"}, {"input_tokens": 2**40}, [1]):
-        assert read_answer({"output": "a", "usage": usage}, []).input_tokens is None
+        assert read_answer({"output": "a", "usage": usage}, []).tokens is None
 
 
 UNKNOWN = {"latency_ms": None, "input_tokens": None, "output_tokens": None}
@@ -321,3 +322,129 @@ def test_who_gave_no_answer_was_not_fast() -> None:
     assert one(HANG, timeout_s=0.2)[0].used == UNKNOWN
     with pytest.raises(AgentFault):
         read_answer([], [])
+
+
+# Limits
+
+
+TOKENS = {"prompt_tokens": 5, "completion_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reported"),
+    [
+        ({"usage": TOKENS, "model": "gpt-x"}, Reported(Usage(5, 1), None, "gpt-x")),
+        ({"usage": TOKENS | {"cost": 0.25}}, Reported(Usage(5, 1), 0.25)),
+        ({"usage": {"cost_usd": 1}}, Reported(None, 1.0)),
+        ({"output": "a", "cost_usd": 0.5}, Reported(None, 0.5)),
+        ({"response": {"usage": {"input_tokens": 7, "output_tokens": 2}}, "cost": 0.5}, Reported(Usage(7, 2), 0.5)),
+        ({"error": "quota", "usage": TOKENS}, Reported(Usage(5, 1))),
+        ({"usage": {"prompt_tokens": 0, "completion_tokens": 0}}, Reported()),
+        ({"usage": {"completion_tokens": 3}, "model": 4}, Reported()),
+        ({"usage": [1], "cost": "0.5"}, Reported()),
+        *[({"cost": cost}, Reported()) for cost in (-1, True, float("nan"), float("inf"), 1e12, 10**400, [1])],
+        ([], Reported()),
+        (None, Reported()),
+    ],
+)
+def test_what_an_agent_says_that_it_used(answer: Any, reported: Reported) -> None:
+    assert reported_in(answer) == reported
+
+
+def test_its_own_cost_comes_before_the_price_of_its_model() -> None:
+    prices = {"gpt-x": (1e5, 2e5)}
+    assert Reported(Usage(5, 1), None, "gpt-x").cost(prices) == pytest.approx(0.7)
+    assert Reported(Usage(5, 1), 0.1, "gpt-x").cost(prices) == 0.1
+    assert Reported(Usage(5, 1), None, "gpt-y").cost(prices) is None is Reported(None, None, "gpt-x").cost(prices)
+
+
+def limited(sent: Sent, *, at_once: int = 1, tasks: int = 12, **limits: Any) -> tuple[list[Finished], int, str, dict]:
+    """The samples that are kept, the requests that the agent got, the last sentence, and what counts as used."""
+    kept: list[Finished] = []
+    with serving({("POST", PATH["chat"]): sent}) as server:
+        agent = AgentEndpoint(
+            base_url=server.base, name="a", version="v1", concurrency=at_once, allow_private=True, **limits
+        )
+        policy, sentence = AgentPolicy(agent, AgentClient(agent, sleep=no_wait)), ""
+        try:
+            play(
+                policy,
+                load(ONE_ANSWER),
+                [TASK] * tasks,
+                Limits(),
+                lambda at, _, end: kept.append(end),
+                concurrency=at_once,
+            )
+        except PolicyError as error:
+            assert error.final
+            sentence = str(error)
+        return kept, len(server.asked), sentence, policy.client.spent
+
+
+SILENT = {"output": "a"}
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_calls_that_report_nothing_count_as_the_user_says_and_never_exceed_a_limit(at_once: int) -> None:
+    kept, asked, said, spent = limited((200, SILENT), at_once=at_once, most_usd=0.3, usd_per_call=0.1)
+    assert (len(kept), asked, spent["without_cost"]) == (3, 3, 3) and spent["usd"] == pytest.approx(0.3)
+    assert "limit of $0.3 allows no further question; $0.3000 is spent. 3 of 3 calls reported no cost" in said
+    assert "counts as $0.1. The samples so far are kept." in said
+    kept, asked, said, spent = limited((200, SILENT), at_once=at_once, most_tokens=1000, tokens_per_call=300)
+    assert (len(kept), asked, spent["tokens"]) == (
+        3,
+        3,
+        900,
+    ) and "3 of 3 calls reported no tokens: each counts as 300" in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "limits"),
+    [
+        (SILENT | {"cost": 0.3}, {"most_usd": 1, "usd_per_call": 0.01}),
+        (SILENT | {"usage": TOKENS | {"cost_usd": 0.3}}, {"most_usd": 1, "usd_per_call": 0.01}),
+        (
+            SILENT | {"usage": TOKENS, "model": "gpt-x"},
+            {"most_usd": 2, "usd_per_call": 0.01, "prices": {"gpt-x": (1e5, 1e5)}},
+        ),
+        (SILENT | {"usage": TOKENS}, {"most_tokens": 20, "tokens_per_call": 1}),
+    ],
+)
+def test_what_the_agent_reports_counts_and_a_call_is_booked_with_the_most_so_far(answer: dict, limits: dict) -> None:
+    kept, asked, said, spent = limited((200, answer), **limits)
+    assert len(kept) == asked == 3 == spent["calls"], "a fourth of the same size would exceed it"
+    assert "allows no further question" in said and "reported no" not in said
+
+
+def test_a_limit_is_exceeded_by_no_more_than_the_calls_in_flight_and_that_is_said() -> None:
+    together = threading.Barrier(4, timeout=120)
+
+    def say(body: dict) -> tuple[int, Any]:
+        together.wait()
+        return 200, SILENT | {"cost": 2.0}
+
+    kept, asked, said, spent = limited(say, at_once=4, most_usd=1, usd_per_call=0.01)
+    assert len(kept) == asked == 4 and spent["usd"] == 8.0 and "limit of $1 " in said and "$8.0000 is spent" in said
+
+
+@pytest.mark.parametrize("sent", [(500, {"error": "boom"}), CUT, (400, {"detail": "no"}), (200, b"<html>")])
+def test_calls_that_fail_count_as_well_each_try(sent: Sent) -> None:
+    _, asked, said, spent = limited(sent, most_usd=0.5, usd_per_call=0.1)
+    assert asked == 5 == spent["calls"] and "5 of 5 calls reported no cost" in said
+
+
+def test_a_call_that_takes_too_long_counts() -> None:
+    kept, asked, said, spent = limited(HANG, most_usd=0.2, usd_per_call=0.1, timeout_s=0.2)
+    assert len(kept) == asked == 2 == spent["without_cost"] and "allows no further" in said
+
+
+def test_a_call_that_an_agent_refused_to_begin_costs_nothing_and_a_failed_one_what_it_reports() -> None:
+    kept, _, said, spent = limited(first(429, 503, 425), tasks=1, most_usd=0.1, usd_per_call=0.1)
+    assert kept[0].score.success and not said and spent["calls"] == 1
+    kept, *_, spent = limited((500, {"error": "boom", "cost": 0.02}), tasks=1, most_usd=1, usd_per_call=0.1)
+    assert kept[0].stop_reason == "agent error" and spent["usd"] == pytest.approx(0.08) and not spent["without_cost"]
+
+
+def test_without_a_limit_nothing_is_stopped() -> None:
+    kept, asked, said, spent = limited((200, SILENT | {"cost": 1e5}), at_once=4)
+    assert len(kept) == asked == 12 and not said and spent["usd"] == 12e5

@@ -525,3 +525,39 @@ def test_tasks_are_taken_as_they_are_needed() -> None:
 
     asyncio.run(first())
     assert len(taken) < 5
+
+
+def test_answers_that_are_paid_for_are_scored_when_the_jobs_limit_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what comes later is not asked, though it may be cheaper: which tasks are evaluated must not depend on their price."""
+    environment, asked = load(SPEC), list[int]()
+    episode_type, score = type(environment.open(TASK)), type(environment.open(TASK)).score
+
+    class Limited(Scripted):
+        refused: asyncio.Event
+
+        async def answer(self, messages: list[dict], tools: list[dict], *, key: int = 0, **rest: Any) -> Reply:
+            asked.append(key)
+            if key == 1:
+                self.refused.set()
+                raise PolicyError("The limit is used up.", final=True, limit="spent")
+            return Reply(assistant(text="Done."))
+
+    policy = Limited(by_gold)
+
+    async def waits(self: Any) -> Score:
+        await policy.refused.wait()
+        for _ in range(50):  # meanwhile everybody hears of it
+            await asyncio.sleep(0)
+        return await score(self)
+
+    async def run() -> list[int]:
+        policy.refused, kept = asyncio.Event(), list[int]()
+        with pytest.raises(PolicyError, match="used up"):
+            async with aclosing(stream(policy, environment, [TASK] * 6, Limits(), concurrency=2)) as episodes:
+                async for index, _, done in episodes:
+                    assert not done.score.masked
+                    kept.append(index)
+        return kept
+
+    monkeypatch.setattr(episode_type, "score", waits)
+    assert asyncio.run(run()) == [0] and asked == [0, 1]

@@ -12,13 +12,15 @@ from typing import Any
 
 import httpx2
 
-from workers.lib.agent_shapes import AgentFault, Said, read_answer, request_of, url_of, version_of
+from workers.lib.agent_shapes import AgentFault, Said, read_answer, reported_in, request_of, url_of, version_of
 from workers.lib.chat_client import wait_s
 from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.errors import JobError
 from workers.lib.keys import bearer, hidden, key_in
 from workers.lib.messages import Message
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
+from workers.lib.policies import SPENT
+from workers.lib.spending import Account, Spent, Usage
 
 MAX_BYTES = 4 * 1024 * 1024  # of one answer
 TRIES, LONGEST_WAIT_S = 4, 60.0
@@ -26,6 +28,7 @@ CONNECT_S = 10.0
 MAX_SAID = 300
 AWAY = (408, 409, 425, 429, 502, 503)  # who answers so is busy, or not there behind its proxy
 WRONG = (401, 403, 404, 405)  # so would every other request end
+REFUSED_WORK = (425, 429, 503)  # who answers so has not begun, and used nothing
 
 
 class AgentError(JobError):
@@ -51,13 +54,19 @@ class _Came:
 
     status: int = 0
     text: str = ""
+    data: Any = None  # the same as JSON; None where it is none
     headers: dict[str, str] | None = None
     problem: str = ""
     reached: bool = True
 
 
 class AgentClient:
-    """To be closed with `aclose`. Raises AgentError, RefusedKey where the agent may not be asked at all."""
+    """To be closed with `aclose`. Raises AgentError, RefusedKey where the agent may not be asked at all.
+
+    Each request is booked on `account` with what the user says of a call, or with the most that one used so far where that
+    is more, and then counts as what the agent reports of it, else as what the user says. So calls that report nothing never
+    exceed a limit, and others by no more than those in flight do.
+    """
 
     def __init__(self, agent: AgentEndpoint, *, sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep) -> None:
         self.agent, self.sleep = agent, sleep
@@ -68,6 +77,9 @@ class AgentClient:
         self.key = key_in(agent.api_key_env or "")
         self.where = f"The agent at {self.url.netloc.decode()}"
         self.turn = asyncio.Semaphore(agent.concurrency)
+        self.account = Account(most_tokens=agent.most_tokens, most_usd=agent.most_usd)
+        self.most, self.most_usd = Usage(0, agent.tokens_per_call), agent.usd_per_call  # of one call
+        self.calls = self.without_tokens = self.without_cost = 0
         self.http = async_client(
             allow_private=agent.allow_private,
             headers=bearer(self.key),
@@ -78,6 +90,17 @@ class AgentClient:
     async def aclose(self) -> None:
         await self.http.aclose()
 
+    @property
+    def spent(self) -> dict[str, float]:
+        """So far. Calls without tokens or cost are those that did not report them, and count as the user says."""
+        return {
+            "calls": self.calls,
+            "tokens": self.account.used.tokens,
+            "usd": self.account.used_usd,
+            "without_tokens": self.without_tokens,
+            "without_cost": self.without_cost,
+        }
+
     async def ask(self, messages: list[Message], tools: list[dict], *, seed: int, name: str, seconds: float) -> Answer:
         """What the agent says to a conversation, within `seconds` of its own time. `name` is the same for the same question,
         so that an agent which is asked again after a lost answer can give it again. Raises AgentError."""
@@ -85,9 +108,7 @@ class AgentClient:
         headers = {"Idempotency-Key": name}
         for attempt in range(1, TRIES + 1):
             async with self.turn:
-                began = time.monotonic()
-                came = await self._post(body, headers, seconds)
-                took = time.monotonic() - began
+                came, took = await self._paid(body, headers, seconds)
             if came.status == 200:
                 return Answer(self._read(came, messages), took)
             if came.status in WRONG or 300 <= came.status < 400:
@@ -101,6 +122,45 @@ class AgentClient:
                 raise AgentError(said, limit="" if away else "agent error")
             await self.sleep(wait)
         raise AssertionError("unreachable")
+
+    async def _paid(self, body: dict[str, Any], headers: dict[str, str], seconds: float) -> tuple[_Came, float]:
+        """One request, on the account, and the seconds that it took. Raises AgentError."""
+        booked, booked_usd = self.most, self.most_usd
+        try:
+            await self.account.book(booked, booked_usd)
+        except Spent as error:
+            raise AgentError(
+                f"{error}{self._assumed()} The samples so far are kept.", final=True, limit=SPENT
+            ) from error
+        came, began = None, time.monotonic()
+        try:
+            came = await self._post(body, headers, seconds)
+            return came, time.monotonic() - began
+        finally:  # also where its time is over, or nobody waits for it any more
+            self.account.settle(booked, booked_usd, *self._used(came))
+
+    def _used(self, came: _Came | None) -> tuple[Usage, float]:
+        """What a call counts for; nothing came where it took too long, or its answer was too large."""
+        reported = reported_in(came.data if came else None)
+        tokens, usd = reported.tokens, reported.cost(self.agent.prices)
+        if came and (not came.reached or came.status in REFUSED_WORK):
+            return tokens or Usage(), usd or 0.0
+        self.calls += 1
+        self.without_tokens += tokens is None
+        self.without_cost += usd is None
+        tokens = Usage(0, self.agent.tokens_per_call) if tokens is None else tokens
+        usd = self.agent.usd_per_call if usd is None else usd
+        self.most, self.most_usd = max(self.most, tokens, key=lambda used: used.tokens), max(self.most_usd, usd)
+        return tokens, usd
+
+    def _assumed(self) -> str:
+        """What of the limits' sentence is the user's word."""
+        said = ""
+        if self.agent.most_tokens and self.without_tokens:
+            said += f" {self.without_tokens:,} of {self.calls:,} calls reported no tokens: each counts as {self.agent.tokens_per_call:,}."
+        if self.agent.most_usd and self.without_cost:
+            said += f" {self.without_cost:,} of {self.calls:,} calls reported no cost: each counts as ${self.agent.usd_per_call:g}."
+        return said
 
     async def _post(self, body: dict[str, Any], headers: dict[str, str], seconds: float) -> _Came:
         """Raises AgentError where it is not to be asked again."""
@@ -119,14 +179,10 @@ class AgentClient:
             return _Came(problem=f"its answer broke off: {self._hidden(str(error) or type(error).__name__)}")
         text = self._hidden(response.content.decode(errors="replace"))
         given = {name.lower(): value for name, value in response.headers.items()}
-        return _Came(response.status_code, text, given, f"HTTP {response.status_code}")
+        return _Came(response.status_code, text, _json(text), given, f"HTTP {response.status_code}")
 
     def _read(self, came: _Came, asked: list[Message]) -> Said:
-        try:
-            data = json.loads(came.text)
-        except (ValueError, RecursionError):
-            data = None
-        if (version := version_of(data, came.headers or {})) and version != self.agent.version:
+        if (version := version_of(came.data, came.headers or {})) and version != self.agent.version:
             raise AgentError(
                 f"{self.where} says that it is version “{self._hidden(version)[:80]}”, and this evaluation is of "
                 f"{self.agent.name} “{self.agent.version}”. An agent's version must not change during an evaluation, so it was "
@@ -134,7 +190,7 @@ class AgentClient:
                 final=True,
             )
         try:
-            return read_answer(data, asked)
+            return read_answer(came.data, asked)
         except AgentFault as fault:
             raise AgentError(f"{self.where} {fault}.", limit="agent error") from fault
 
@@ -151,3 +207,10 @@ class AgentClient:
 
     def _hidden(self, text: str) -> str:
         return hidden(text, self.key)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

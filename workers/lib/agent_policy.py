@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from workers.lib.agent_client import AgentClient, AgentError
 from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.policies import PolicyError, Reply
+from workers.lib.spending import Usage
 
 DOWN_AFTER = 10  # samples in a row to which it could not be reached, after which the job ends
 
@@ -58,12 +59,12 @@ class AgentPolicy:
         self.away = 0
         sample.seconds = max(0.0, sample.seconds - answer.seconds)
         for at, message in enumerate(answer.said.turns):
-            used = (answer.said.input_tokens, answer.said.output_tokens) if at == 0 else (0, 0)
-            took = answer.seconds * 1000 if at == 0 else 0.0
-            reply = Reply(
-                message, _text(message), prompt_tokens=used[0] or 0, output_tokens=used[1] or 0, latency_ms=took
-            )
-            sample.turns.append(replace(reply, counted=None not in used))
+            reply = Reply(message, _text(message))
+            if at == 0:
+                used = answer.said.tokens or Usage()
+                reply = replace(reply, prompt_tokens=used.input_tokens, output_tokens=used.output_tokens,
+                                counted=answer.said.tokens is not None, latency_ms=answer.seconds * 1000)  # fmt: skip
+            sample.turns.append(reply)
 
     def _failure(self, error: AgentError) -> PolicyError:
         self.away = 0 if error.limit or error.final else self.away + 1

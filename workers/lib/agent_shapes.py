@@ -6,17 +6,19 @@ Whatever it was asked in, an answer may have any of these shapes: a chat complet
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.environments.gym_rows import ASKED
 from workers.lib.messages import ItemError, Message, error_text, from_items, items_request
-from workers.lib.spending import count_of
+from workers.lib.spending import Price, Usage, count_of
 from workers.lib.transcripts import agent_turns
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "gym": "/run"}
 VERSION_HEADERS = ("x-agent-version", "agent-version")
+MOST_USD = 1e6  # of one call; more is no cost
 
 
 class AgentFault(Exception):
@@ -24,12 +26,27 @@ class AgentFault(Exception):
 
 
 @dataclass(frozen=True)
+class Reported:
+    """What an agent says that a call used: tokens, None unless it counts those of both directions (none at all are no count),
+    USD, and its model."""
+
+    tokens: Usage | None = None
+    usd: float | None = None
+    model: str = ""
+
+    def cost(self, prices: Mapping[str, tuple[float, float]]) -> float | None:
+        """In USD, by its own word first, else by the price of its model; None where neither says."""
+        if self.usd is None and self.tokens and self.model in prices:
+            return Price(*prices[self.model]).of(self.tokens)
+        return self.usd
+
+
+@dataclass(frozen=True)
 class Said:
     """The agent's messages, in their order, and the tokens that it says it used; None where it does not."""
 
     turns: list[Message]
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    tokens: Usage | None = None
 
 
 def url_of(agent: AgentEndpoint) -> str:
@@ -64,16 +81,34 @@ def read_answer(data: Any, asked: list[Message]) -> Said:
     """Raises AgentFault for an answer that says no more than that it failed, or nothing."""
     if not isinstance(data, dict):
         raise AgentFault("answered with something that is not a JSON object")
-    inner = data["response"] if isinstance(data.get("response"), dict) else data
+    inner = _inner(data)
     if error := data.get("error") or inner.get("error"):
         raise AgentFault(f"answered with an error: {error_text(error)}")
     turns = [message for message in agent_turns(_messages(inner), asked) if message.get("content") or _calls(message)]
     if not turns:
         raise AgentFault("answered without a message of its own")
-    usage = inner.get("usage") if isinstance(inner.get("usage"), dict) else {}
-    return Said(
-        turns, _count(usage, "input_tokens", "prompt_tokens"), _count(usage, "output_tokens", "completion_tokens")
+    return Said(turns, reported_in(data).tokens)
+
+
+def reported_in(data: Any) -> Reported:
+    """Of any answer, also one that says that it failed."""
+    if not isinstance(data, dict):
+        return Reported()
+    inner = _inner(data)
+    usage = inner["usage"] if isinstance(inner.get("usage"), dict) else {}
+    counts = _count(usage, "input_tokens", "prompt_tokens"), _count(usage, "output_tokens", "completion_tokens")
+    costs = (_usd(holder.get(name)) for holder in (usage, inner, data) for name in ("cost", "cost_usd"))
+    model = inner.get("model")
+    return Reported(
+        Usage(*counts) if None not in counts and any(counts) else None,  # type: ignore[arg-type]
+        next((usd for usd in costs if usd is not None), None),
+        model if isinstance(model, str) else "",
     )
+
+
+def _inner(data: dict) -> dict:
+    """A Gym run has the answer inside."""
+    return data["response"] if isinstance(data.get("response"), dict) else data
 
 
 def _messages(data: dict) -> list[Message]:
@@ -109,3 +144,8 @@ def _calls(message: Message) -> Any:
 
 def _count(usage: dict, *names: str) -> int | None:
     return count_of(next((usage[name] for name in names if name in usage), None))
+
+
+def _usd(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value <= MOST_USD else None

@@ -9,7 +9,7 @@ from workers.lib.clients import chat_server
 from workers.lib.engines import Sampling
 from workers.lib.environments.episodes import as_assistant
 from workers.lib.messages import arguments_of
-from workers.lib.policies import PolicyError, Reply, Watch
+from workers.lib.policies import SPENT, PolicyError, Reply, Watch
 from workers.lib.prompting import as_text
 from workers.lib.specs import Server
 from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, is_counted, usage_of
@@ -66,7 +66,7 @@ class ChatPolicy:
         try:
             await self.meter.book(most_cost)
         except Spent as error:
-            raise PolicyError(f"{error} The samples so far are kept.", final=True) from error
+            raise PolicyError(f"{error} The samples so far are kept.", final=True, limit=SPENT) from error
         used = most_cost
         try:
             found, latency_ms = await self.client.ask(body, partial(self.watch, key) if self.watch else None)

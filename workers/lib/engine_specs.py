@@ -49,7 +49,8 @@ class AgentEndpoint(Form, kw_only=True, tag_field="kind", tag="agent"):
     """A whole agent that is called over HTTP: it gets the task in the shape that `protocol` names and runs its own loop.
 
     `version` is the one that is evaluated; where an answer says another, the job stops. `timeout_s` is for all that it does
-    for one sample.
+    for one sample. `tokens_per_call` and `usd_per_call` are what a call counts for that reports none, `prices` are those of the
+    models that an answer may name.
     """
 
     base_url: Text
@@ -60,6 +61,11 @@ class AgentEndpoint(Form, kw_only=True, tag_field="kind", tag="agent"):
     timeout_s: Positive = 300.0
     concurrency: AtLeastOne = 8
     allow_private: bool = False
+    most_tokens: Count = 0  # of the whole job; 0: no limit
+    most_usd: NotNegative = 0.0
+    tokens_per_call: Count = 0
+    usd_per_call: NotNegative = 0.0
+    prices: dict[str, tuple[NotNegative, NotNegative]] = {}  # USD for a million tokens of questions and of answers
 
 
 Engine = InProcess | Server | AgentEndpoint

@@ -22,9 +22,12 @@ def seed_of(seed: int, index: int, sample: int) -> int:
     return (seed * 1_000_003 + index * 1_009 + sample) % 2**31
 
 
+SPENT = "spent"  # the `limit` of a final error: no further question may be asked, and what is open may come to its end
+
+
 class PolicyError(JobError):
     """The policy gave no answer; the message says why. `final`: nor would it to any other question, so the job ends.
-    `limit` names what this one answer or conversation exceeded (a stop reason of workers.lib.rollouts); else ""."""
+    `limit` names what this one answer or conversation exceeded (a stop reason of workers.lib.rollouts), or is SPENT; else ""."""
 
     def __init__(self, message: str, final: bool = False, limit: str = "") -> None:
         super().__init__(message)

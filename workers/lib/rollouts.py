@@ -22,7 +22,7 @@ import uvloop
 from workers.lib.environments import Environment, Episode
 from workers.lib.environments.episodes import SCORED_AT_ONCE
 from workers.lib.messages import last_answer, text_of
-from workers.lib.policies import Policy, PolicyError, RecordedPolicy, Reply, seed_of
+from workers.lib.policies import SPENT, Policy, PolicyError, RecordedPolicy, Reply, seed_of
 from workers.lib.verifiers import Rollout, Score, masked
 
 
@@ -271,7 +271,8 @@ async def stream(
 ) -> AsyncIterator[tuple[int, int, Finished]]:
     """(index of the task, number of its sample, episode) as they end; at most `concurrency` are open at a time.
 
-    Where the reader stops or is cancelled, those under way are cancelled and closed before this returns.
+    Where the reader stops or is cancelled, those under way are cancelled and closed before this returns. Where the job's limit
+    is used up, those that have their answers still come to their end: they are paid for.
     """
     todo = ((index, sample, task) for index, task in enumerate(tasks) for sample in range(n))
     ended: asyncio.Queue[tuple[int, int, Finished] | BaseException | None] = asyncio.Queue()
@@ -295,15 +296,20 @@ async def stream(
 
     workers = [asyncio.create_task(work()) for _ in range(max(1, concurrency))]
     try:
-        left = len(workers)
+        left, spent = len(workers), None
         while left:
             item = await ended.get()
-            if isinstance(item, BaseException):
+            if isinstance(item, PolicyError) and item.limit == SPENT:
+                spent = spent or item
+                todo.close()  # what is cheaper, and stands later, must not be chosen by its price
+            elif isinstance(item, BaseException):
                 raise item
-            if item is None:
+            elif item is None:
                 left -= 1
             else:
                 yield item
+        if spent:
+            raise spent
     finally:
         for worker in workers:
             worker.cancel()

@@ -101,7 +101,7 @@ class Account:
             return (
                 f"The limit of {self.most_tokens:,} tokens allows no further question; {self.used.tokens:,} are used."
             )
-        if self.most_usd and usd > self.most_usd:
+        if self.most_usd and usd > self.most_usd * (1 + 1e-9):  # three times $0.1 is $0.3
             return f"The limit of ${self.most_usd:g} allows no further question; ${self.used_usd:.4f} is spent."
         return ""
 

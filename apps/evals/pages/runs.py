@@ -22,6 +22,7 @@ from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.timeouts import TooLong, patience
 from apps.evals import traces
+from apps.evals.costs import used_in_words
 from apps.evals.holdout.view_log import has_opened, record_output_view, record_view, views_of
 from apps.evals.models import EvalRun, Split
 from apps.evals.samples import exporting, filters
@@ -142,6 +143,7 @@ def live(row: EvalRun) -> dict:
     return {
         "run": row,
         "engine": in_words(row.spec.get("engine") or {}, row.model_version),
+        "used": used_in_words(row),
         "metrics": metrics,
         "rates": [(title, metrics[name]) for name, title in RATES] if metrics else [],
         "figure": rate_chart(metrics) if metrics else None,
