@@ -104,12 +104,23 @@ ANSWER = {
         "output_tokens": {"type": ["integer", "null"]},
     },
 }
+PARTIAL = {
+    "type": "object",
+    "description": "What is written of an answer so far (`is_live`), or was when it was cut",
+    "required": ["side", "index", "text", "thought", "calls", "is_live"],
+    "properties": {
+        "side": INTEGER, "index": INTEGER, "text": STRING, "thought": STRING,
+        "calls": {"type": "array", "items": {"type": "object", "properties": {"name": STRING, "arguments": STRING}}},
+        "is_live": {"type": "boolean"},
+    },
+}  # fmt: skip
 CASE = {
     "type": "object",
-    "required": ["key", "set", "messages", "expected", "answers"],
+    "required": ["key", "set", "messages", "expected", "answers", "partial"],
     "properties": {
         "key": STRING, "set": STRING, "messages": {"type": "array", "items": {"type": "object"}},
         "expected": {"type": "object"}, "answers": {"type": "array", "items": ANSWER},
+        "partial": {"type": "array", "items": PARTIAL},
     },
 }  # fmt: skip
 SIDE = {
@@ -242,8 +253,8 @@ def _needs_reading(request: Request) -> None:
 
 @extend_schema(
     operation_id="v1_playgrounds_read", responses=described({200: WHOLE}, 403, 404),
-    description="State and progress; each version's prompt and sums; each request with all answers and their scores. Where a "
-    "request was held out since, this needs a key that may see hold-outs, and counts as a look.",
+    description="State and progress; each version's prompt and sums; each request with all answers and their scores, and what "
+    "is written of others. Where a request was held out since, this needs a key that may see hold-outs, and counts as a look.",
 )  # fmt: skip
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
@@ -253,12 +264,16 @@ def item(request: Request, pk: UUID) -> Response:
     of_case: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for answer in answers:
         of_case[answer.case].append({name: getattr(answer, name) for name in SHOWN})
+    partial: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for part in actions.partial_answers(run, answers):
+        partial[part["case"]].append({name: part[name] for name in PARTIAL["required"]})
     sides = [
         {"version": side["name"], "prompt": side["prompt"]} | actions.sums_of(run, number, answers)
         for number, side in enumerate(run.spec["sides"])
     ]
     cases = [
-        {name: case[name] for name in ("key", "set", "messages", "expected")} | {"answers": of_case[case["id"]]}
+        {name: case[name] for name in ("key", "set", "messages", "expected")}
+        | {"answers": of_case[case["id"]], "partial": partial[case["id"]]}
         for case in run.spec["cases"]
     ]
     return Response(as_json(request, run) | {"sides": sides, "cases": cases})

@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from apps.core import runner
 from apps.core.actions import create_api_key
 from apps.core.models import Role
 from apps.core.scopes import Scope
@@ -68,6 +69,23 @@ def test_versions_are_asked_polled_and_the_better_prompt_is_kept(live: World) ->
     assert post(key, "playground_cancel", run.pk).status_code == 409
     tasks = {"eval_set": str(make_eval_set(live.project, frozen=False)), "expected": RIGHT}
     assert post(key, "playground_save_task", run.pk, data=tasks).status_code == 409
+
+
+def test_what_is_written_of_an_answer_is_told_until_the_answer_is_there(world: World) -> None:
+    run, key = world.start(Side(world.model), Side(world.model)), key_headers(world.project)
+    assert run.claim("test")
+    case, call = run.spec["cases"][0]["id"], {"name": "tickets.close", "arguments": '{"id'}
+    place, written = {"side": 1, "task_id": case, "index": 0}, {"text": "Fir", "thought": "Hm", "calls": [call]}
+    runner.store(run, [{"type": "partial", "seq": 1} | place | written])
+    first, *others = get(key, "playground", run.pk).json()["cases"]
+    assert (
+        first["partial"] == [{"side": 1, "index": 0, "is_live": True} | written]
+        and not first["answers"]
+        and not any(other["partial"] for other in others)
+    )
+    runner.store(run, [{"type": "sample", "seq": 2, "output": "First", "reward": 1.0, "stop_reason": "stop"} | place])
+    first = get(key, "playground", run.pk).json()["cases"][0]
+    assert not first["partial"] and first["answers"][0]["output"] == "First"
 
 
 def test_a_step_of_a_run_becomes_a_task(world: World) -> None:
