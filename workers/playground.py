@@ -38,7 +38,7 @@ class Stage:
     def __init__(self, spec: Playground, events: Emitter, stop: StopFlag) -> None:
         self.spec, self.events, self.stop = spec, events, stop
         self.total, self.ended = len(spec.sides) * len(spec.tasks) * spec.samples_per_task, 0
-        self.errors: dict[str, str] = {}
+        self.errors: dict[int, str] = {}
         self.answered = False
         self.writing: dict[tuple[int, int], Callable[[], Written]] = {}
         self.due: asyncio.TimerHandle | None = None
@@ -85,8 +85,11 @@ class Stage:
         self.events.progress(self.ended, self.total, "")
 
     def failed(self, side: int, error: Exception) -> None:
-        self.errors[str(side)] = sentence(error)[:500]
-        self.events.log("error", f"Version {side + 1}: {self.errors[str(side)]}")
+        """It gives no more answers, and says so at once: others may write for long."""
+        self.show()
+        self.errors[side] = sentence(error)[:500]
+        self.events.emit("failed", side=side, error=self.errors[side])
+        self.events.log("error", f"Version {side + 1}: {self.errors[side]}")
 
 
 def main(spec: Playground, events: Emitter, stop: StopFlag) -> None:
@@ -95,7 +98,7 @@ def main(spec: Playground, events: Emitter, stop: StopFlag) -> None:
     asyncio.run(_play_all(stage))
     if not stage.answered and stage.errors:
         raise JobError(" ".join(dict.fromkeys(stage.errors.values())))
-    events.result(metrics={"answers": stage.ended}, errors=stage.errors)
+    events.result(metrics={"answers": stage.ended})
 
 
 async def _play_all(stage: Stage) -> None:

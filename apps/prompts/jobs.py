@@ -36,7 +36,7 @@ def child_spec(run: Playground) -> dict[str, Any]:
 
 
 def store_events(run: Playground, events: list[dict]) -> None:
-    """Answers become rows. What is being written stands in the job's own row, once a flush: `result["partial"]`."""
+    """Answers become rows. What is being written, and which versions failed, stands in the job's own row, once a flush."""
     PlaygroundAnswer.objects.bulk_create(
         [
             PlaygroundAnswer(
@@ -47,23 +47,24 @@ def store_events(run: Playground, events: list[dict]) -> None:
         ],
         ignore_conflicts=True,
     )
-    if not any(event["type"] in ("sample", "partial") for event in events):
+    if not any(event["type"] in ("sample", "partial", "failed") for event in events):
         return
-    partial = dict(run.result.get("partial", {}))
+    partial, failed = dict(run.result.get("partial", {})), dict(run.result.get("failed", {}))
     for event in events:
         if event["type"] == "partial":
             part = {name: event[name] for name in PARTS} | {"case": event["task_id"], "attempt": run.attempt}
             partial[place_of(part["side"], part["case"], part["index"])] = part
         elif event["type"] == "sample" and event["stop_reason"] not in CUT:
             partial.pop(place_of(event["side"], event["task_id"], event["index"]), None)
-    run.result = run.result | {"partial": partial}
+        elif event["type"] == "failed":
+            failed[str(event["side"])] = {"error": event["error"], "seq": event["seq"], "attempt": run.attempt}
+    run.result = {"partial": partial, "failed": failed}
     Playground.objects.filter(pk=run.pk).update(result=run.result)
 
 
 def complete(run: Playground, result: dict) -> dict:
     """What went wrong with single versions, and what of their answers was written by then."""
-    partial = run.result.get("partial")
-    return {"errors": result.get("errors") or {}} | ({"partial": partial} if partial else {})
+    return {name: found for name, found in run.result.items() if found}
 
 
 register(

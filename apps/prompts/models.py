@@ -13,8 +13,8 @@ from apps.trajectories.models import Trajectory
 
 class Playground(Job):
     """`spec` holds what is asked and of whom: `sides` [{version, name, prompt, engine}], `cases` [{id, key, messages, …}] as
-    they were when it was started. `step` is the message of the trajectory at which it is replayed. `result` is {errors: {side:
-    sentence}, partial: {place: what has been written of an answer that is not whole}}."""
+    they were when it was started. `step` is the message of the trajectory at which it is replayed. `result` is {failed: {side:
+    {error, seq, attempt}}, partial: {place: what has been written of an answer that is not whole}}."""
 
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="playgrounds")
     trajectory = models.ForeignKey(Trajectory, models.SET_NULL, null=True, related_name="playgrounds")

@@ -199,14 +199,20 @@ def asked_tasks(run: Playground) -> QuerySet[Task]:
 
 def partial_answers(run: Playground, answers: Sequence[PlaygroundAnswer]) -> list[dict[str, Any]]:
     """{side, case, index, text, thought, calls, seq, attempt, is_live} of what is being written (`is_live`), or was when it was cut."""
-    ends = {place_of(one.side, one.case, one.index): one for one in answers}
+    ends, failed = {place_of(one.side, one.case, one.index): one for one in answers}, failures(run)
     found = []
     for place, part in run.result.get("partial", {}).items():
         end = ends.get(place)
         if end is None or end.stop_reason in CUT:
-            is_live = end is None and run.state == JobState.RUNNING and part["attempt"] == run.attempt
-            found.append(part | {"is_live": is_live})
+            is_running = run.state == JobState.RUNNING and part["attempt"] == run.attempt
+            found.append(part | {"is_live": end is None and is_running and part["side"] not in failed})
     return found
+
+
+def failures(run: Playground) -> dict[int, dict[str, Any]]:
+    """{side: {error, seq}} of the versions that give no more answers, in the present attempt."""
+    failed = run.result.get("failed", {}).items()
+    return {int(side): failure for side, failure in failed if failure["attempt"] == run.attempt}
 
 
 def tokens_of(answers: Sequence[PlaygroundAnswer]) -> int | None:
@@ -224,7 +230,7 @@ def sums_of(run: Playground, side: int, answers: Sequence[PlaygroundAnswer]) -> 
         "passed": sum(one.success for one in scored),
         "reward": sum(one.reward or 0.0 for one in scored) / len(scored) if scored else None,
         "tokens": tokens_of(own),
-        "error": run.result.get("errors", {}).get(str(side), ""),
+        "error": failures(run).get(side, {}).get("error", ""),
     }
 
 

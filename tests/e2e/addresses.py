@@ -198,7 +198,8 @@ def tried(world: World, prompt: Any, by: Any) -> Playground:
             made.answers.create(
                 side=side, case=case["id"], index=0, latency_ms=81.0, input_tokens=9, output_tokens=3, **score
             )
-    assert made.finish(JobState.SUCCEEDED, result={"errors": {"3": "HTTP 401 from the server"}})
+    failure = {"error": "HTTP 401 from the server", "seq": 1, "attempt": made.attempt}
+    assert made.finish(JobState.SUCCEEDED, result={"failed": {"3": failure}})
     return made
 
 

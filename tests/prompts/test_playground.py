@@ -272,6 +272,50 @@ def test_a_page_is_sent_only_what_is_new_to_it(world: World) -> None:
         assert 'id="cell-' in status_of(world, run, odd)
 
 
+def test_a_version_that_fails_ends_its_cells_at_once_with_the_reason(private: None) -> None:
+    script = Held("Half")
+
+    def say(body: dict) -> Any:
+        return careless(body) if body["model"] == "broken" else script(body)
+
+    with streaming(say) as world:
+        run = world.start(Side(world.model), Side(world.broken), samples_per_task=2)
+        with working(run):
+            page = until(world, run, "HTTP 401")
+            assert run.answers.count() == 0 and not script.go_on.is_set(), "the other one still writes"
+            cells = {number: re.findall(rf'id="cell-\d+-{number}"(.*?)</td>', page, re.DOTALL) for number in (0, 1)}
+            assert len(cells[1]) == 3 and all("No answer: " in cell and "HTTP 401" in cell for cell in cells[1])
+            assert not any("Waiting" in cell or "aria-busy" in cell for cell in cells[1])
+            assert not any("HTTP 401" in cell for cell in cells[0])
+            script.go_on.set()
+        run.refresh_from_db()
+        assert run.state == JobState.SUCCEEDED and "HTTP 401" in status_of(world, run)
+
+
+def test_what_a_failed_version_was_writing_is_partial_and_only_its_cells_are_news(world: World) -> None:
+    run = world.start(Side(world.model), Side(world.model))
+    assert run.claim("test")
+    case = run.spec["cases"][0]["id"]
+    part = {"type": "partial", "task_id": case, "index": 0, "thought": "", "calls": [], "text": "Half"}
+    runner.store(run, [part | {"seq": 1, "side": 0}, part | {"seq": 2, "side": 1}])
+    page = status_of(world, run)
+    assert page.count('aria-busy="true"') == 2
+    [seen] = re.findall(r'name="seen" value="([\d.]+)"', page)
+    runner.store(run, [{"type": "failed", "seq": 3, "side": 1, "error": "Its money is used up."}])
+    news = status_of(world, run, seen)
+    swapped = sorted(re.findall(r'id="((?:cell|side)-[\d-]+)"', news))
+    assert swapped == ["cell-1-1", "cell-2-1", "cell-3-1", "side-0", "side-1"]
+    assert 'aria-busy="true"' not in news and ">partial</span>" in news and news.count("Its money is used up.") == 5
+    assert status_of(world, run).count('aria-busy="true"') == 1
+    Playground.objects.filter(pk=run.pk).update(heartbeat_at=timezone.now() - 2 * HEARTBEAT_STALE_AFTER)
+    jobs.reap()
+    run.refresh_from_db()
+    assert run.claim("test")
+    runner.store(run, [part | {"seq": 1, "side": 1}])
+    page = status_of(world, run)
+    assert "Its money" not in page and page.count('aria-busy="true"') == 1, "another attempt asks it again"
+
+
 def test_reasoning_stands_apart_from_the_answer(world: World) -> None:
     run = world.start()
     assert run.claim("test")

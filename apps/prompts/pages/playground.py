@@ -182,6 +182,12 @@ def _live(run: Playground, seen: Seen = Seen()) -> dict[str, Any]:
         cells[answer.case, answer.side].answers.append(answer)
     for part in actions.partial_answers(run, answers):
         cells[part["case"], part["side"]].partial.append(part)
+    failed, newest_failure = actions.failures(run), 0
+    for side, failure in failed.items():
+        newest_failure = max(newest_failure, failure["seq"])
+        for case in run.spec["cases"]:
+            if len((cell := cells[case["id"], side]).answers) < run.samples_per_task:
+                cell.failure = failure
     fresh = seen if seen.attempt == run.attempt else Seen()
     heads = [
         _head(run, number, side) | actions.sums_of(run, number, answers)
@@ -202,7 +208,7 @@ def _live(run: Playground, seen: Seen = Seen()) -> dict[str, Any]:
         "run": run,
         "heads": heads,
         "rows": rows,
-        "has_new_answers": fresh.attempt < 0 or newest > fresh.answer,
+        "has_news": fresh.attempt < 0 or newest > fresh.answer or newest_failure > fresh.seq,
         "logs": logs,
         "seen": Seen(run.attempt, run.last_seq, newest),
     }
@@ -214,12 +220,14 @@ class Cell:
 
     answers: list[PlaygroundAnswer] = field(default_factory=list)
     partial: list[dict[str, Any]] = field(default_factory=list)
+    failure: dict[str, Any] | None = None  # why no more answers come
 
     def is_new(self, seen: Seen) -> bool:
+        told = [*self.partial, self.failure] if self.failure else self.partial
         return (
             seen.attempt < 0
             or any(one.pk > seen.answer for one in self.answers)
-            or any(one["seq"] > seen.seq for one in self.partial)
+            or any(one["seq"] > seen.seq for one in told)
         )
 
 
