@@ -68,6 +68,10 @@ def test_a_key_that_is_not_set_ends_the_job_with_a_sentence(tmp_path: Path) -> N
     assert said["type"] == "error" and "JUDGE_KEY" in said["message"]
 
 
+def remote(key: str) -> dict:
+    return {"kind": "remote", "config": {"url": "http://x", "api_key_env": key}}
+
+
 @pytest.mark.parametrize(
     ("given", "names"),
     [
@@ -76,11 +80,24 @@ def test_a_key_that_is_not_set_ends_the_job_with_a_sentence(tmp_path: Path) -> N
         (spec("http://x/v1"), []),
         (spec("http://x/v1", api_key_env="A"), ["A"]),
         ({"engine": {"kind": "openai", "api_key_env": "C"}}, ["C"]),
-        ({"environment": {"kind": "remote", "config": {"url": "http://x", "api_key_env": "B"}}}, ["B"]),
+        ({"environment": remote("B")}, ["B"]),
         ({"environment": {"kind": "remote", "config": {"url": "http://x"}}}, []),
         ({"environment": {"kind": "replay", "config": {"api_key_env": "DATABASE_URL"}}}, []),
+        ({"versions": [{"engine": {"api_key_env": "A"}}, {"engine": {"api_key_env": "B"}}]}, ["A", "B"]),
+        ({"sides": [{"engine": {}}, {"engine": {"api_key_env": "A"}, "environment": remote("B")}]}, ["A", "B"]),
     ],
-    ids=["nothing", "no client", "no key", "key", "engine", "remote with a key", "remote without", "not remote"],
+    ids=[
+        "nothing",
+        "no client",
+        "no key",
+        "key",
+        "engine",
+        "remote with a key",
+        "remote without",
+        "not remote",
+        "latency",
+        "playground",
+    ],
 )
 def test_a_job_is_given_the_variables_its_clients_name(given: dict, names: list[str]) -> None:
     assert key_variables(given) == names

@@ -71,8 +71,9 @@ def answer(client: ChatClient, messages: list[dict], *, sample: int = 0) -> str:
 
 
 def key_variables(spec: dict[str, Any]) -> list[str]:
-    """Names of the environment variables with the keys that a job's spec says it needs, for itself or for its `versions`."""
-    return [name for part in [spec, *spec.get("versions", [])] for name in _key_variables(part)]
+    """Names of the environment variables with the keys that a job's spec says it needs, for itself or for its `versions` or `sides`."""
+    parts = [spec, *spec.get("versions", []), *spec.get("sides", [])]
+    return [name for part in parts for name in _key_variables(part)]
 
 
 def _key_variables(spec: dict[str, Any]) -> list[str]:
