@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.http import uuid_of
+from apps.core.models import Job
 from apps.core.paging import keyset
 from apps.environments.api import body_of
 from apps.environments.models import Environment
@@ -87,10 +88,21 @@ def find_version(request: Request, given: str | int) -> ModelVersion:
     return found
 
 
+def may_see(request: Request, split: str) -> bool:
+    """Whether the key may be shown tasks of this split, and what names or quotes them."""
+    return split != Split.HOLDOUT or request.auth.sees_holdout
+
+
 def needs_right(request: Request, split: str) -> None:
     """Raises PermissionDenied where the tasks are held out and the key may not see them."""
-    if split == Split.HOLDOUT and not request.auth.sees_holdout:
+    if not may_see(request, split):
         raise PermissionDenied(NO_RIGHT)
+
+
+def error_of(request: Request, job: Job, split: str) -> str:
+    """Of a job on tasks of this split: its words may quote a task."""
+    hidden = "It failed; a key that may see hold-outs is told why, since the reason may quote a held-out task."
+    return job.error if not job.error or may_see(request, split) else hidden
 
 
 def refused(request: Request, error: EvalSetError, eval_set: EvalSet | None = None) -> Response:

@@ -26,6 +26,7 @@ from apps.evals.lookups import (
     LIMIT,
     MAX_PAGE,
     PAGE,
+    error_of,
     filtered,
     find_environment,
     find_run,
@@ -196,6 +197,6 @@ def as_json(request: Request, run: EvalRun) -> dict[str, Any]:
         "engine": in_words(run.spec.get("engine") or {}, run.model_version),
         "spent": run.result.get("spent"),
         "label": run.label,
-        "error": run.error,
+        "error": error_of(request, run, run.split),
         "url": request.build_absolute_uri(reverse("evals:run", args=[run.project.slug, run.pk])),
     }

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described
-from apps.evals.lookups import find_run, form_of
+from apps.evals.lookups import error_of, find_run, form_of
 from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.promotion import preparation
 from workers.lib.typed import Text, json_schema
@@ -91,27 +91,31 @@ def pair(request: Request) -> Response:
     if request.method == "GET":
         query = request.query_params
         runs = [find_run(request, query.get(name, "")) for name in ("baseline", "candidate")]
-        return Response(as_json(*runs, problems=[]))
+        return Response(as_json(request, *runs, problems=[]))
     by, asked = member_of(request).user, form_of(request, Prepare)
     baseline, candidate = find_run(request, asked.baseline), find_run(request, asked.candidate)
     problems = preparation.prepare(
         baseline=baseline, candidate=candidate, by=by, general_tasks=asked.general_tasks, adapters=asked.adapters
     )
-    return Response(as_json(baseline, candidate, problems=problems))
+    return Response(as_json(request, baseline, candidate, problems=problems))
 
 
-def as_json(baseline: EvalRun, candidate: EvalRun, *, problems: list[str]) -> dict[str, Any]:
+def as_json(request: Request, baseline: EvalRun, candidate: EvalRun, *, problems: list[str]) -> dict[str, Any]:
     parts = preparation.parts(baseline, candidate)
     return {
         "baseline": str(baseline.pk),
         "candidate": str(candidate.pk),
         "ready": all(part.state == JobState.SUCCEEDED for part in parts),
-        "parts": [{"title": part.title, "state": part.state, "jobs": [job_json(job) for job in part.jobs]} for part in parts],
+        "parts": [
+            {"title": part.title, "state": part.state, "jobs": [job_json(request, job, candidate) for job in part.jobs]}
+            for part in parts
+        ],
         "problems": problems,
-    }  # fmt: skip
+    }
 
 
-def job_json(job: Any) -> dict[str, Any]:
-    kind = "evaluation" if isinstance(job, EvalRun) else "latency"
-    names = ("name", "state", "done", "total", "error")
-    return {"id": str(job.pk), "kind": kind} | {name: getattr(job, name) for name in names}
+def job_json(request: Request, job: Any, candidate: EvalRun) -> dict[str, Any]:
+    """Latency is measured on the candidate's own tasks."""
+    kind, split = ("evaluation", job.split) if isinstance(job, EvalRun) else ("latency", candidate.split)
+    found = {name: getattr(job, name) for name in ("name", "state", "done", "total")}
+    return {"id": str(job.pk), "kind": kind} | found | {"error": error_of(request, job, split)}

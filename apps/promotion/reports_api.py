@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from apps.core.http import uuid_of
 from apps.core.openapi import JSON, NUMBER, described, page
 from apps.evals.holdout.view_log import record_output_view
-from apps.evals.lookups import CURSOR, LIMIT, filtered, find_run, find_version, form_of, listed
+from apps.evals.lookups import CURSOR, LIMIT, filtered, find_run, find_version, form_of, listed, may_see
 from apps.evals.models import EvalRun
 from apps.promotion import actions
 from apps.promotion.announcing import outcome
@@ -66,7 +66,8 @@ REPORT = {
 SIGNED = {
     "type": "object",
     "required": [*REPORT["required"], "document", "signature"],
-    "properties": REPORT["properties"] | {"document": {"type": "object"}, "signature": {"type": "string"}},
+    "properties": REPORT["properties"]
+    | {"document": {"type": ["object", "null"]}, "signature": {"type": ["string", "null"]}},
 }
 
 
@@ -133,11 +134,14 @@ def _make(request: Request) -> Response:
 @extend_schema(
     operation_id="v1_gate_reports_read", responses=described({200: SIGNED}, 404),
     description="A gate report: verdict, checks and reason; and as it was signed, `document` and `signature`. The document "
-    "names the tasks that moved: of a hold-out that counts as a look.",
+    "names the tasks that moved: of a hold-out that needs a key that may see hold-outs (for others both are null), and counts "
+    "as a look.",
 )  # fmt: skip
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
     row = find_report(request, pk)
+    if not may_see(request, row.candidate.split):
+        return Response(as_json(request, row) | {"document": None, "signature": None})
     record_output_view(row.candidate, by=request.auth)
     return Response(as_json(request, row) | signed_document(row))
 

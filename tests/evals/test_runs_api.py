@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import JobState
-from apps.evals.models import EvalRun, HoldoutView, Split
+from apps.evals.models import EvalRun, HoldoutView, LatencyMeasurement, Split
 from apps.promotion.actions import set_initial
 from apps.promotion.models import GateReport
 from apps.promotion.policies import channel_of
@@ -187,6 +187,37 @@ def test_a_gate_report_is_asked_for_listed_and_read(scene: dict[str, Any]) -> No
         whole["verdict"] == told["verdict"] and whole["signature"] and len(whole["document"]["report"]["improved"]) == 3
     )
     assert HoldoutView.objects.count() == 1
+
+
+def test_a_key_without_the_right_gets_a_comparisons_counts_and_nothing_of_held_out_tasks(scene: dict[str, Any]) -> None:
+    before = make_eval_run(scene["set"], scene["base"], scene["environment"], success=0.25)
+    after = make_eval_run(scene["set"], scene["candidate"], scene["environment"], success=1.0)
+    plain, held = Api(scene["project"], may_see_holdout=False), list(scene["set"].tasks.holdout())
+    set_initial(channel=channel_of(scene["project"]), version=scene["base"], by=admin_of(scene["project"]))
+
+    def told(answer: Any) -> Any:
+        text = answer.content.decode()
+        secrets = [secret for task in held for secret in (task.key, str(task.pk), task.messages[0]["content"])]
+        assert not [secret for secret in secrets if secret in text]
+        return answer.json()
+
+    two = {"baseline": str(before.pk), "candidate": str(after.pk)}
+    made = told(plain.post("promotion_api:gate_reports", body=two))
+    whole = told(plain.get("promotion_api:gate_report", made["id"]))
+    assert (whole["improved"], whole["regressed"], whole["document"], whole["signature"]) == (3, 0, None, None)
+    assert [check["name"] for check in whole["checks"]] == [check["name"] for check in made["checks"]]
+    told(plain.get("promotion_api:gate_reports"))
+    assert told(plain.get("evals_api:run", after.pk, against="production"))["gate"]["improved"] == 3
+    assert plain.get("evals_api:runs_compare", run=[before.pk, after.pk]).status_code == 403
+    assert not HoldoutView.objects.exists()
+    after.samples.filter(pk=after.samples.first().pk).delete()
+    refused = plain.post("promotion_api:gate_reports", body=two)
+    assert refused.status_code == 409 and "samples of a task" in told(refused)["detail"]
+    EvalRun.objects.filter(pk=before.pk).update(error=f"HTTP 400: {held[0].messages[0]['content']}")
+    assert "may quote a held-out task" in told(plain.get("evals_api:run", before.pk))["error"]
+    assert "HTTP 400" in scene["api"].get("evals_api:run", before.pk).json()["error"]
+    LatencyMeasurement.objects.create(project=scene["project"], error=held[0].key).runs.set([before, after])
+    told(plain.get("promotion_api:preparation", **two))
 
 
 def test_the_verdict_is_against_what_is_live(scene: dict[str, Any]) -> None:

@@ -95,7 +95,7 @@ def test_samples_that_are_missing_are_not_taken_for_good_ones(side: int, keep: i
     sides = [evaluation(LOW), evaluation(HIGH)]
     rows = [row for at, row in enumerate(sides[side].rows) if row.task != "t3" or at % 8 < keep]
     sides[side] = replace(sides[side], rows=rows)
-    with pytest.raises(NotComparable, match="cover the same tasks" if keep == 0 else "5 of 8 samples of task"):
+    with pytest.raises(NotComparable, match="cover the same tasks" if keep == 0 else "5 of 8 samples of a task"):
         compare(*sides)
 
 

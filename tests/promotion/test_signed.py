@@ -302,8 +302,8 @@ def test_a_holdout_wears_with_views_alone(project: Project) -> None:
     assert found.due and found.views == WORN_OUT + 1 and found.factor == 1
 
 
-def call(project: Project, method: str, path: str, body: Any = None) -> Any:
-    headers = key_headers(project)
+def call(project: Project, method: str, path: str, body: Any = None, *, may_see_holdout: bool = False) -> Any:
+    headers = key_headers(project, may_see_holdout)
     given = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
     return getattr(Client(), method)(f"/api/v1/{path}", **given, **headers)
 
@@ -364,6 +364,6 @@ def test_the_policy_by_api_and_command(project: Project, channel: Channel, tmp_p
 
 
 def test_a_report_by_api_is_of_the_keys_project(project: Project, report: GateReport) -> None:
-    answer = call(project, "get", f"gate-reports/{report.pk}/")
+    answer = call(project, "get", f"gate-reports/{report.pk}/", may_see_holdout=True)
     assert is_signed(answer.json()["document"], answer.json()["signature"])
     assert call(make_project(), "get", f"gate-reports/{report.pk}/").status_code == 404
