@@ -261,7 +261,7 @@ FLYWHEEL_TRACES_SETTLE_S = int(os.environ.get("FLYWHEEL_TRACES_SETTLE_S", "30"))
 # Addresses that people type in (a judge's server) may be inside this network: usual on one machine, not on a shared one.
 FLYWHEEL_ALLOW_PRIVATE_URLS = env_bool("FLYWHEEL_ALLOW_PRIVATE_URLS", not os.environ.get("DATABASE_URL"))
 # Which environment variables may be sent to another server as a key (a judge's, a remote environment's), and to which
-# host: VARIABLE@host. VARIABLE alone may go to any server that an admin names.
+# host: VARIABLE@host. VARIABLE alone may go to any server that an operator names.
 FLYWHEEL_OUTGOING_KEYS = env_keys(
     "FLYWHEEL_OUTGOING_KEYS",
     "FLYWHEEL_JUDGE_API_KEY,OPENAI_API_KEY@api.openai.com,ANTHROPIC_API_KEY@api.anthropic.com,"

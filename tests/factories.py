@@ -58,10 +58,10 @@ def make_project(admin: Any = None) -> Project:
 
 
 def admin_of(project: Project) -> Any:
-    return project.memberships.filter(role=Role.ADMIN).select_related("user").first().user
+    return project.memberships.filter(role=Role.OWNER).select_related("user").first().user
 
 
-def make_member(project: Project, role: Role = Role.MEMBER) -> Any:
+def make_member(project: Project, role: Role = Role.ENGINEER) -> Any:
     user = make_user()
     Membership.objects.create(project=project, user=user, role=role)
     return user
@@ -146,8 +146,8 @@ def make_environment(project: Project) -> Environment:
 
 
 def override(environment: Environment, reason: str = "test") -> None:
-    """Opens the lock by a second admin, so that whoever wrote the verifier may start the training."""
-    override_lock(verifier=environment.verifier, reason=reason, by=make_member(environment.project, Role.ADMIN))
+    """Opens the lock by a second owner, so that whoever wrote the verifier may start the training."""
+    override_lock(verifier=environment.verifier, reason=reason, by=make_member(environment.project, Role.OWNER))
 
 
 def make_base_folder(folder: Path) -> Path:
@@ -176,7 +176,7 @@ def make_server(project: Project, base_url: str = "http://127.0.0.1:8123/v1", **
     """Needs FLYWHEEL_ALLOW_PRIVATE_URLS."""
     name = fields.pop("name", f"server-{next(_numbers)}")
     fields = {"name": name, "base_url": base_url, **fields}
-    return add_server(project=project, fields=fields, by=admin_of(project), admin=True)
+    return add_server(project=project, fields=fields, by=admin_of(project), operator=True)
 
 
 def make_managed(base: ModelVersion, base_url: str) -> Server:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 FIRST_RETRY, ASK_AGAIN = timedelta(minutes=1), timedelta(minutes=1)
 MOST_AT_ONCE = 50  # steps done in one call: a flow has fewer
 LONGEST_ERROR = 2000
-MAY = [role for role in Role if role.rank >= Role.MEMBER.rank]
+MAY = Role.ENGINEER.upward
 
 
 def begin(*, flow: Flow, cause: dict[str, Any], by: Any = None) -> FlowRun:

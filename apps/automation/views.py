@@ -96,14 +96,14 @@ def flow(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     example = example_of(request.GET.get("from", "")) or EXAMPLES[0]
     initial = {"name": example.name, "text": filled(example, project)}
     return _edit(request, project, None, initial)
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = _flow(project, pk)
     return _edit(request, project, row, {"name": row.name, "text": write_yaml(row.version.form)})
@@ -125,7 +125,7 @@ def _edit(request: HttpRequest, project: Project, row: Flow | None, initial: dic
     return render(request, "automation/edit.html", context)
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def check(request: HttpRequest, project: Project) -> HttpResponse:
     """What a text would do, for the editor: its steps in words, and the dry run."""
     try:
@@ -141,7 +141,7 @@ def try_it(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def run_now(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = _flow(project, pk)
     try:
@@ -153,14 +153,14 @@ def run_now(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def switch(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     actions.switch(flow=_flow(project, pk), on="on" in request.POST, by=request.user)
     return redirect("automation:flow", project.slug, pk)
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def secret(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = _flow(project, pk)
     return render(
@@ -169,7 +169,7 @@ def secret(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def delete(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = _flow(project, pk)
     try:
@@ -213,7 +213,7 @@ def _shown(step: FlowStep, spec: FlowSpec) -> dict[str, Any]:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if not engine.cancel(run=_run(project, pk), by=request.user):
         messages.info(request, "It has ended, or is stopping already.")
@@ -221,7 +221,7 @@ def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def answer(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     try:
         engine.answer(run=_run(project, pk), yes=request.POST.get("answer") == "yes", by=request.user)
@@ -231,7 +231,7 @@ def answer(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def retry(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     try:
         engine.retry(run=_run(project, pk), by=request.user)

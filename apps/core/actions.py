@@ -54,7 +54,7 @@ def unlock_account(*, username: str, project: Project | None, by: Any) -> bool:
 @transaction.atomic
 def create_project(*, slug: str, name: str, by: Any, description: str = "") -> Project:
     project = Project.objects.create(slug=slug, name=name, description=description)
-    Membership.objects.create(project=project, user=by, role=Role.ADMIN)
+    Membership.objects.create(project=project, user=by, role=Role.OWNER)
     audit("project.created", project=project, by=by, target=project)
     return project
 
@@ -87,14 +87,14 @@ def revoke_api_key(*, key: ApiKey, by: Any) -> bool:
 
 
 class MembershipError(Exception):
-    """A change that would leave a project without an admin."""
+    """A change that would leave a project without an owner."""
 
 
 @transaction.atomic
 def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membership:
-    """Adds a member or changes the role. Raises MembershipError for the last admin."""
-    if role != Role.ADMIN:
-        _require_other_admin(project, user)
+    """Adds a member or changes the role. Raises MembershipError for the last owner."""
+    if role != Role.OWNER:
+        _require_other_owner(project, user)
     membership, _ = Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})
     _forget_keys(project, user)
     audit("member.set", project=project, by=by, target=membership, user=user.get_username(), role=role)
@@ -103,8 +103,8 @@ def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membershi
 
 @transaction.atomic
 def remove_member(*, membership: Membership, by: Any) -> None:
-    """Raises MembershipError for the last admin."""
-    _require_other_admin(membership.project, membership.user)
+    """Raises MembershipError for the last owner."""
+    _require_other_owner(membership.project, membership.user)
     audit("member.removed", project=membership.project, by=by, target=membership, user=membership.user.get_username())
     membership.delete()
     _forget_keys(membership.project, membership.user)
@@ -116,10 +116,10 @@ def _forget_keys(project: Project, user: Any) -> None:
         forget(key)
 
 
-def _require_other_admin(project: Project, user: Any) -> None:
-    admins = project.memberships.select_for_update().filter(role=Role.ADMIN)
-    if {membership.user_id for membership in admins} == {user.pk}:
-        raise MembershipError(f"{user} is the only admin of {project}. Make someone else admin first.")
+def _require_other_owner(project: Project, user: Any) -> None:
+    owners = project.memberships.select_for_update().filter(role=Role.OWNER)
+    if {membership.user_id for membership in owners} == {user.pk}:
+        raise MembershipError(f"{user} is the only owner of {project}. Make someone else an owner first.")
 
 
 @dataclass(frozen=True)

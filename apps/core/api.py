@@ -109,7 +109,7 @@ def _note_use(key: ApiKey) -> None:
         ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
 
 
-def member_of(request: Request, role: Role = Role.MEMBER) -> Membership:
+def member_of(request: Request, role: Role = Role.ENGINEER) -> Membership:
     """Of whoever made the key, whose present role what it writes needs. Raises PermissionDenied."""
     try:
         return get_membership(request.auth.created_by, request.auth.project.slug, role)

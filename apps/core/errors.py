@@ -9,7 +9,7 @@ from django.shortcuts import render
 
 TEXTS = {
     400: ("Bad request", "The request was invalid. Go back and try again."),
-    403: ("Not allowed", "Your role in this project does not allow this. Ask an admin of the project."),
+    403: ("Not allowed", "Your role in this project does not allow this. Ask an owner of the project."),
     404: ("Not found", "This page does not exist, or belongs to a project you are not a member of."),
     500: (
         "Something went wrong",

@@ -56,7 +56,7 @@ class LogInForm(PlainLabels, AuthenticationForm):
             data = super().clean()
         except Locked as locked:
             self.locked = locked
-            raise forms.ValidationError(f"{locked} An admin of your project can unlock an account at once.") from locked
+            raise forms.ValidationError(f"{locked} An owner of your project can unlock an account at once.") from locked
         except forms.ValidationError:
             attempt.failed()
             raise
@@ -107,7 +107,7 @@ class KeyForm(PlainForm):
 
 class MemberForm(PlainForm):
     username = forms.CharField(max_length=150)
-    role = forms.ChoiceField(choices=Role.choices, initial=Role.MEMBER)
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.ENGINEER)
 
     def clean_username(self) -> str:
         name = self.cleaned_data["username"]

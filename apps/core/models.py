@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import cached_property
 
-from apps.core.scopes import Scope
+from apps.core.scopes import ROLE_FOR, Role, Scope
 
 
 class ProjectQuerySet(models.QuerySet["Project"]):
@@ -43,20 +43,10 @@ class Project(models.Model):
         return reverse("dashboard:home", args=[self.slug])
 
 
-class Role(models.TextChoices):
-    VIEWER = "viewer"
-    MEMBER = "member"
-    ADMIN = "admin"
-
-    @property
-    def rank(self) -> int:
-        return list(Role).index(self)
-
-
 class Membership(models.Model):
     project = models.ForeignKey(Project, models.CASCADE, related_name="memberships")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="memberships")
-    role = models.CharField(max_length=10, choices=Role, default=Role.MEMBER)
+    role = models.CharField(max_length=10, choices=Role, default=Role.ENGINEER)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -66,12 +56,15 @@ class Membership(models.Model):
         return f"{self.user} in {self.project} ({self.role})"
 
     def may(self, role: Role) -> bool:
-        return Role(self.role).rank >= role.rank
+        return role in self.roles
+
+    @property
+    def roles(self) -> list[Role]:
+        """Its own and those below: what templates ask (`"engineer" in membership.roles`)."""
+        return list(Role)[: Role(self.role).rank + 1]
 
 
 EXPIRES_SOON = timedelta(days=14)
-# What whoever made a key must still be in its project. Sending is the project's own: production goes on when a person leaves.
-ROLE_FOR = {Scope.READ: Role.VIEWER, Scope.EVALUATE: Role.MEMBER, Scope.MANAGE: Role.MEMBER}
 
 
 def key_digest(secret: str) -> str:
@@ -150,13 +143,14 @@ class ApiKey(models.Model):
 
     def may(self, scope: Scope) -> bool:
         """Whether the key has the scope, and the present role of whoever made it allows it (`ROLE_FOR`)."""
-        return scope in self.scopes and (scope not in ROLE_FOR or self._maker_is(ROLE_FOR[scope]))
+        return scope in self.scopes and (scope not in ROLE_FOR or self.maker_is(ROLE_FOR[scope]))
 
     @property
     def sees_holdout(self) -> bool:
-        return self.may_see_holdout and self._maker_is(Role.MEMBER)
+        return self.may_see_holdout and self.maker_is(Role.ENGINEER)
 
-    def _maker_is(self, role: Role) -> bool:
+    def maker_is(self, role: Role) -> bool:
+        """Whether the present role of whoever made the key is at least this."""
         return self.maker_role is not None and Role(self.maker_role).rank >= role.rank
 
     def revoke(self) -> bool:

@@ -17,6 +17,6 @@ def key_hosts() -> dict[str, str]:
     return {name: host.lower() for name, _, host in parts}
 
 
-def key_of(variable: str, host: str, *, admin: bool = True) -> str:
+def key_of(variable: str, host: str, *, operator: bool = True) -> str:
     """The key for a server, by the setting. Raises RefusedKey (workers.lib.keys.checked_key)."""
-    return checked_key(variable, host, key_hosts(), admin=admin)
+    return checked_key(variable, host, key_hosts(), operator=operator)

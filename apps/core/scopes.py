@@ -1,4 +1,4 @@
-"""What an API key may do: four scopes, and the one table that says which of them each route of the API needs.
+"""Who may do what: the roles of people, the scopes of API keys, and the one table of what each route of the API needs.
 
 A route or method that is not in the table is refused: a new route is opened here.
 """
@@ -6,10 +6,42 @@ A route or method that is not in the table is refused: a new route is opened her
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import models
 from rest_framework.exceptions import MethodNotAllowed, PermissionDenied
+
+
+class Role(models.TextChoices):
+    """From least to most: each may do what those before it may."""
+
+    VIEWER = "viewer", "Viewer"
+    REVIEWER = "reviewer", "Reviewer"
+    ENGINEER = "engineer", "Engineer"
+    OPERATOR = "operator", "Operator"
+    OWNER = "owner", "Owner"
+
+    @property
+    def rank(self) -> int:
+        return list(Role).index(self)
+
+    @property
+    def upward(self) -> list[Role]:
+        """The roles that include this one."""
+        return list(Role)[self.rank :]
+
+    @property
+    def about(self) -> str:
+        return ABOUT_ROLES[self]
+
+
+ABOUT_ROLES = {
+    Role.VIEWER: "Reads everything in the project but single held-out tasks",
+    Role.REVIEWER: "Triages failures, labels trajectories, judges and rules in reward reviews, confirms tasks",
+    Role.ENGINEER: "Builds eval sets, verifiers, environments and prompts; evaluates, trains, and promotes where the policy allows it",
+    Role.OPERATOR: "Manages servers, schedules, API keys, webhooks, the judge, redaction and retention",
+    Role.OWNER: "Manages people and policies; overrides locks and gates, waives probes, deletes",
+}
 
 
 class Scope(models.TextChoices):
@@ -30,34 +62,44 @@ class Scope(models.TextChoices):
 
 
 INGEST, READ, EVALUATE, MANAGE = Scope
-Needs = tuple[Scope, ...]  # any of them is enough
-SENT: Needs = (INGEST,)
-READABLE: Needs = (READ,)
-RUN: Needs = (EVALUATE,)
-RESULT: Needs = (READ, EVALUATE)  # what a CI job that may read no trajectories needs to see
-MANAGED: Needs = (MANAGE,)
+# What whoever made a key must still be in its project. Sending is the project's own: production goes on when a person leaves.
+ROLE_FOR = {Scope.READ: Role.VIEWER, Scope.EVALUATE: Role.ENGINEER, Scope.MANAGE: Role.ENGINEER}
+
+
+class Needs(NamedTuple):
+    scopes: tuple[Scope, ...]  # any of them is enough
+    role: Role | None = None  # of whoever made the key, where the scope's (`ROLE_FOR`) is too little
+
+
+SENT = Needs((INGEST,))
+READABLE = Needs((READ,))
+RUN = Needs((EVALUATE,))
+RESULT = Needs((READ, EVALUATE))  # what a CI job that may read no trajectories needs to see
+MANAGED = Needs((MANAGE,))
+OPERATED = Needs((MANAGE,), Role.OPERATOR)
+OWNED = Needs((MANAGE,), Role.OWNER)
 
 ROUTES: dict[str, dict[str, Needs]] = {
     "api:trajectories": {"GET": READABLE, "POST": SENT},
     "api:batch": {"POST": SENT},
     "api:feedback": {"POST": SENT},
-    "api:trajectory": {"GET": READABLE, "DELETE": MANAGED},
+    "api:trajectory": {"GET": READABLE, "DELETE": OWNED},
     "otlp:traces": {"POST": SENT},
     "otlp:logs": {"POST": SENT},
     "otlp:metrics": {"POST": SENT},
     "otlp:langfuse_traces": {"POST": SENT},
-    "webhooks_api:webhooks": {"GET": MANAGED, "POST": MANAGED},
-    "webhooks_api:webhook": {"GET": MANAGED, "PATCH": MANAGED, "DELETE": MANAGED},
-    "webhooks_api:secret": {"POST": MANAGED},
-    "webhooks_api:test": {"POST": MANAGED},
-    "webhooks_api:deliveries": {"GET": MANAGED},
-    "webhooks_api:delivery": {"GET": MANAGED},
-    "webhooks_api:again": {"POST": MANAGED},
-    "registry_api:servers": {"GET": READABLE, "POST": MANAGED},
-    "registry_api:server": {"GET": READABLE, "PATCH": MANAGED, "DELETE": MANAGED},
-    "registry_api:server_probe": {"POST": MANAGED},
-    "registry_api:server_start": {"POST": MANAGED},
-    "registry_api:server_stop": {"POST": MANAGED},
+    "webhooks_api:webhooks": {"GET": OPERATED, "POST": OPERATED},
+    "webhooks_api:webhook": {"GET": OPERATED, "PATCH": OPERATED, "DELETE": OPERATED},
+    "webhooks_api:secret": {"POST": OPERATED},
+    "webhooks_api:test": {"POST": OPERATED},
+    "webhooks_api:deliveries": {"GET": OPERATED},
+    "webhooks_api:delivery": {"GET": OPERATED},
+    "webhooks_api:again": {"POST": OPERATED},
+    "registry_api:servers": {"GET": READABLE, "POST": OPERATED},
+    "registry_api:server": {"GET": READABLE, "PATCH": OPERATED, "DELETE": OPERATED},
+    "registry_api:server_probe": {"POST": OPERATED},
+    "registry_api:server_start": {"POST": OPERATED},
+    "registry_api:server_stop": {"POST": OPERATED},
     "registry_api:model_versions": {"GET": READABLE, "POST": MANAGED},
     "registry_api:model_version": {"GET": READABLE},
     "environments_api:environments": {"GET": READABLE, "POST": MANAGED},
@@ -122,24 +164,24 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "reviews_api:probes": {"GET": RESULT, "POST": RUN},
     "reviews_api:probe": {"GET": RESULT},
     "reviews_api:probe_cancel": {"POST": RUN},
-    "reviews_api:probe_waive": {"POST": MANAGED},
+    "reviews_api:probe_waive": {"POST": OWNED},
     "training_api:searches": {"GET": RESULT, "POST": MANAGED},
     "training_api:search": {"GET": RESULT},
     "training_api:search_cancel": {"POST": MANAGED},
     "training_api:search_resume": {"POST": MANAGED},
     "training_api:search_save": {"POST": MANAGED},
-    "promotion_api:channels": {"GET": RESULT, "POST": MANAGED},
+    "promotion_api:channels": {"GET": RESULT, "POST": OWNED},
     "promotion_api:channel": {"GET": RESULT},
     "promotion_api:history": {"GET": RESULT},
-    "promotion_api:policy": {"GET": RESULT, "PUT": MANAGED},
+    "promotion_api:policy": {"GET": RESULT, "PUT": OWNED},
     "promotion_api:plan": {"GET": RESULT},
     "promotion_api:promote": {"POST": MANAGED},
     "promotion_api:rollback": {"POST": MANAGED},
     "promotion_api:gate_reports": {"GET": RESULT, "POST": RUN},
     "promotion_api:preparation": {"GET": RESULT, "POST": RUN},
     "promotion_api:gate_report": {"GET": RESULT},
-    "automation_api:flows": {"GET": READABLE, "POST": MANAGED},
-    "automation_api:flow": {"GET": READABLE, "PUT": MANAGED, "DELETE": MANAGED},
+    "automation_api:flows": {"GET": READABLE, "POST": OPERATED},
+    "automation_api:flow": {"GET": READABLE, "PUT": OPERATED, "DELETE": OPERATED},
     "automation_api:dry_run": {"GET": READABLE},
     "automation_api:flow_runs": {"GET": READABLE, "POST": MANAGED},
     "automation_api:run": {"GET": READABLE},
@@ -150,11 +192,11 @@ ROUTES: dict[str, dict[str, Needs]] = {
 
 
 class MissingScope(PermissionDenied):
-    """403: the key has none of the scopes that the request needs."""
+    """403: the key has none of the scopes that the request needs, or its maker not the role."""
 
 
 def needs(route: str, method: str) -> Needs:
-    """The scopes that open a route. Raises PermissionDenied for a route that declares none, MethodNotAllowed."""
+    """What opens a route. Raises PermissionDenied for a route that declares none, MethodNotAllowed."""
     methods = ROUTES.get(route)
     if methods is None:
         raise PermissionDenied(f"The route {route} declares no scope, so no API key may use it.")
@@ -168,17 +210,18 @@ def require(key: Any, request: Any, method: str = "") -> None:
     asked = method or request.method
     if asked == "OPTIONS":  # what a route takes is no secret
         return
-    wanted = needs(request.resolver_match.view_name, asked)
-    if not any(key.may(scope) for scope in wanted):
-        if held := [scope for scope in wanted if scope in key.scopes]:
-            now = f"only a {key.maker_role}" if key.maker_role else "not a member"
-            raise MissingScope(
-                f"The API key {key} has the scope {in_words(held)}, but whoever created it is {now} of this project now. A key "
-                "can do what its creator can. Make another one under Settings → API keys."
-            )
+    wanted, role = needs(request.resolver_match.view_name, asked)
+    held = [scope for scope in wanted if scope in key.scopes]
+    if not held:
         raise MissingScope(
             f"This needs the scope {in_words(wanted)}, which the API key {key} does not have (it has: {', '.join(key.scopes)}). "
             "Make a key with it under Settings → API keys."
+        )
+    if not any(key.may(scope) for scope in held) or (role and not key.maker_is(role)):
+        now = f"has only the role “{key.maker_role}” in" if key.maker_role else "is not a member of"
+        raise MissingScope(
+            f"The API key {key} has the scope {in_words(held)}, but whoever created it {now} this project now. A key can do "
+            f"what its creator can{f', and this needs the role “{role}”' if role else ''}. Make another one under Settings → API keys."
         )
 
 

@@ -13,8 +13,8 @@ from apps.core.scopes import Scope, in_words, needs
 SAMPLES = ("1", "00000000-0000-0000-0000-000000000001")  # what a parameter of a path may be
 METHODS = ("get", "post", "put", "patch", "delete")
 ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-ABOUT = """Every request carries an API key of the project: `Authorization: Bearer fw_…`. The key decides the project. An admin makes keys
-under Settings → API keys; each has one or more scopes and may have an expiry.
+ABOUT = """Every request carries an API key of the project: `Authorization: Bearer fw_…`. The key decides the project. Operators and
+owners make keys under Settings → API keys; each has one or more scopes and may have an expiry.
 
 | scope | what it may do |
 |---|---|
@@ -36,11 +36,13 @@ def add_scopes(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 
 def _describe(operation: dict[str, Any], route: str, method: str) -> None:
-    wanted = needs(route, method)
-    said = f"Needs the scope {in_words(wanted)}."
+    wanted, role = needs(route, method)
+    said = f"Needs the scope {in_words(wanted)}" + (f" of a key whose creator has the role “{role}”." if role else ".")
     operation["description"] = f"{operation.get('description', '')}\n\n{said}".strip()
     operation["security"] = [{"ApiKey": [scope.value]} for scope in wanted]
-    operation["responses"].setdefault("403", {"content": ERROR, "description": "The key has not the scope."})
+    operation["responses"].setdefault(
+        "403", {"content": ERROR, "description": "The key does not have the scope, or its creator not the role."}
+    )
 
 
 def route_of(path: str) -> str:

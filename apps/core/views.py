@@ -39,7 +39,7 @@ def projects(request: HttpRequest) -> HttpResponse:
     return render(request, "core/projects.html", {"projects": rows, "form": form})
 
 
-@project_view(Role.ADMIN)
+@project_view(Role.OWNER)
 def settings(request: HttpRequest, project: Project) -> HttpResponse:
     events = project.audit_events.select_related("actor")
     members = list(project.memberships.select_related("user").order_by("user__username"))
@@ -50,7 +50,7 @@ def settings(request: HttpRequest, project: Project) -> HttpResponse:
         request,
         "core/settings.html",
         {
-            "member_form": MemberForm(),
+            "roles": Role,
             "members": members,
             "locked": locks_of([member.user.get_username() for member in members]),
             "page": page_of(request, events, 30),
@@ -59,7 +59,7 @@ def settings(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def keys(request: HttpRequest, project: Project) -> HttpResponse:
     """The project's API keys; a POST makes one, whose secret is shown on the next page and never again."""
     form = KeyForm(request.POST or None)
@@ -79,7 +79,7 @@ def keys(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def revoke_key(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     key = get_object_or_404(ApiKey, project=project, pk=pk)
     actions.revoke_api_key(key=key, by=request.user)
@@ -88,7 +88,7 @@ def revoke_key(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OWNER)
 def set_member(request: HttpRequest, project: Project) -> HttpResponse:
     form = MemberForm(request.POST)
     if form.is_valid():
@@ -102,7 +102,7 @@ def set_member(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OWNER)
 def unlock_member(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     membership = get_object_or_404(Membership.objects.select_related("user"), project=project, pk=pk)
     if actions.unlock_account(username=membership.user.get_username(), project=project, by=request.user):
@@ -113,7 +113,7 @@ def unlock_member(request: HttpRequest, project: Project, pk: int) -> HttpRespon
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OWNER)
 def remove_member(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     membership = get_object_or_404(Membership, project=project, pk=pk)
     try:

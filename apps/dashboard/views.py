@@ -40,7 +40,7 @@ def home(request: HttpRequest, project: Project) -> HttpResponse:
                 :5
             ],
             "disabled_webhooks": project.webhooks.exclude(disabled_reason="")
-            if request.membership.may(Role.ADMIN)  # type: ignore[attr-defined]
+            if request.membership.may(Role.OPERATOR)  # type: ignore[attr-defined]
             else [],
             "failed_jobs": [
                 *TrainingRun.objects.filter(project=project, state="failed", finished_at__gte=recent)[:3],

@@ -1,4 +1,4 @@
-"""Environments over REST: listed, made, connected. The key decides the project; its maker must be a member."""
+"""Environments over REST: listed, made, connected. The key decides the project; its creator must be an engineer."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _connect(request: Request, asked: NewEnvironment, member: Membership, datase
     verifier = _verifier(request, asked, member) if is_mcp else None
     found = remote.test(
         asked.url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS, api_key_env=asked.api_key_env,
-        admin=member.may(Role.ADMIN), kind=asked.kind,
+        operator=member.may(Role.OPERATOR), kind=asked.kind,
     )  # fmt: skip
     if not found.ok:
         raise ValidationError({"path": found.field, "error": found.sentence})

@@ -146,9 +146,9 @@ def scorers(project: Project) -> QuerySet[Verifier]:
     return project.verifiers.exclude(spec__kind="remote")
 
 
-def key_choices(admin: bool) -> list[tuple[str, str]]:
-    """(variable, with where its key may go); those that may go anywhere are an admin's to send."""
-    return [(name, f"{name} · {host or 'any host'}") for name, host in key_hosts().items() if host or admin]
+def key_choices(operator: bool) -> list[tuple[str, str]]:
+    """(variable, with where its key may go); those that may go anywhere are an operator's to send."""
+    return [(name, f"{name} · {host or 'any host'}") for name, host in key_hosts().items() if host or operator]
 
 
 class ConnectionForm(HarnessForm):
@@ -167,11 +167,11 @@ class ConnectionForm(HarnessForm):
     HARNESS = ("system_prompt", "max_turns", "max_new_tokens", "temperature")
     ADDRESS = ""
 
-    def __init__(self, project: Project, *args: Any, admin: bool, **kwargs: Any) -> None:
+    def __init__(self, project: Project, *args: Any, operator: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.project = project
         self.fields["url"].help_text = self.ADDRESS
-        self.fields["api_key_env"].choices = [("", "None"), *key_choices(admin)]
+        self.fields["api_key_env"].choices = [("", "None"), *key_choices(operator)]
 
     def common(self) -> dict[str, Any]:
         """What the actions of all remote kinds take."""

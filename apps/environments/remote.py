@@ -35,15 +35,15 @@ class Found:
 
 
 def test(
-    url: str, *, allow_private: bool, api_key_env: str = "", admin: bool = True, kind: str = EnvironmentKind.REMOTE
+    url: str, *, allow_private: bool, api_key_env: str = "", operator: bool = True, kind: str = EnvironmentKind.REMOTE
 ) -> Found:
     """A resources server is asked for the metrics of no rollouts, an MCP server for its tools: both without effect.
 
-    Never raises for what is there. `admin`: whether an admin asks (outgoing_keys.key_of).
+    Never raises for what is there. `operator`: whether an operator asks (outgoing_keys.key_of).
     """
     try:
         base = check_url(url, allow_private=allow_private)
-        key = outgoing_keys.key_of(api_key_env, base.host, admin=admin)
+        key = outgoing_keys.key_of(api_key_env, base.host, operator=operator)
         if kind == EnvironmentKind.MCP:
             config = {"url": str(base), "api_key_env": api_key_env, "timeout_s": TIMEOUT_S}
             return _listed(asyncio.run(_tools(config, allow_private)))

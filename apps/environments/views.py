@@ -66,7 +66,7 @@ def _loaded(environment: Environment) -> dict[str, Any]:
         return {"tools": [], "opening": environment.opening, "problem": str(error)}
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     """`?from=<pk>` begins with what that environment has."""
     start = project.environments.filter(pk=whole(request.GET.get("from"))).first()
@@ -87,13 +87,13 @@ def made_by(form: EnvironmentForm, *, by: Any, dataset: dict | None = None) -> E
         return None
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def connect(request: HttpRequest, project: Project) -> HttpResponse:
     """`?kind=` remote or mcp; `?from=<pk>` begins with what that environment has."""
     start = project.environments.filter(kind__in=CONNECTIONS, pk=whole(request.GET.get("from"))).first()
     kind = start.kind if start else _kind(request)
     initial = connection_of(start) if start else None
-    form = CONNECTIONS[kind](project, request.POST or None, admin=_is_admin(request), initial=initial)
+    form = CONNECTIONS[kind](project, request.POST or None, operator=_is_operator(request), initial=initial)
     if request.method == "POST" and form.is_valid():
         made = connected_by(form, _found(request, kind), by=request.user)
         if made is not None:
@@ -120,24 +120,24 @@ def _kind(request: HttpRequest) -> str:
     return kind if kind in CONNECTIONS else EnvironmentKind.REMOTE
 
 
-def _is_admin(request: HttpRequest) -> bool:
-    return request.membership.may(Role.ADMIN)  # type: ignore[attr-defined]
+def _is_operator(request: HttpRequest) -> bool:
+    return request.membership.may(Role.OPERATOR)  # type: ignore[attr-defined]
 
 
 def _found(request: HttpRequest, kind: str) -> remote.Found:
     """What is at the address that was sent."""
     url, key = request.POST.get("url", "")[:500], request.POST.get("api_key_env", "")[:80]
     allow = settings.FLYWHEEL_ALLOW_PRIVATE_URLS
-    return remote.test(url, allow_private=allow, api_key_env=key, admin=_is_admin(request), kind=kind)
+    return remote.test(url, allow_private=allow, api_key_env=key, operator=_is_operator(request), kind=kind)
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def test_connection(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "environments/_connection.html", {"found": _found(request, _kind(request))})
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def import_grader(request: HttpRequest, project: Project) -> HttpResponse:
     """An OpenAI grader becomes a verifier as it is."""
     form = GraderForm(request.POST or None)

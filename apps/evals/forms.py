@@ -250,7 +250,7 @@ class VariantsForm(PlainForm):
 
 
 class ModelVariantsForm(PlainForm):
-    """Whom a model's variants are asked of: the project's judge, or another server that an admin names."""
+    """Whom a model's variants are asked of: the project's judge, or another server that an operator names."""
 
     JUDGE, OTHER = "judge", "other"
 
@@ -267,11 +267,11 @@ class ModelVariantsForm(PlainForm):
     each = forms.IntegerField(min_value=1, max_value=20, initial=2, label="Per kind and task")
     tokens = forms.IntegerField(min_value=1, max_value=MOST_TOKENS, required=False, label="Max tokens")
 
-    def __init__(self, judge: dict[str, str] | None, admin: bool, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, judge: dict[str, str] | None, operator: bool, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.judge = judge
         offered = [(self.JUDGE, f"The judge: {judge['model']} at {judge['base_url']}")] if judge else []
-        offered += [(self.OTHER, "Another OpenAI-compatible server")] if admin else []
+        offered += [(self.OTHER, "Another OpenAI-compatible server")] if operator else []
         self.fields["server"].choices = offered
         self.fields["server"].initial = offered[0][0] if offered else None
         self.fields["server"].error_messages["required"] = "Choose a model to write the variants."

@@ -27,7 +27,7 @@ from workers.lib.typed import convert
 
 Row = TypeVar("Row", bound=Model)
 Filter = Collection[str] | Callable[[Request, str], Any]
-NO_RIGHT = "This key may not see hold-outs. An admin makes one that may under Settings → API keys."
+NO_RIGHT = "This key may not see hold-outs. An operator makes one that may under Settings → API keys."
 PAGE, MAX_PAGE = 50, 500
 NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})@(\d{1,9})")
 VERSION = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")

@@ -19,7 +19,7 @@ from apps.evals.latency import latencies
 from apps.evals.models import EvalRun, LatencyMeasurement, Split
 from apps.promotion import preparation
 from apps.promotion.announcing import announce_move, announce_report
-from apps.promotion.conditions import PromotionError, needs_admin, require_deciding_set
+from apps.promotion.conditions import PromotionError, needs_owner, require_deciding_set
 from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare, prefix
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.policies import channel_of, label_of, policy_of, require_keys_allowed
@@ -247,7 +247,7 @@ def promote(
     """Moves the channel to the report's candidate. Raises PromotionError where the report does not support it.
 
     The report must be made for this channel by its present policy, on a frozen hold-out, against what runs now. Who may
-    promote is said by the policy. An admin may override another verdict, and decides what `needs_admin` says. `key`: the API key that asks, `by` is then
+    promote is said by the policy. An owner may override another verdict, and decides what `needs_owner` says. `key`: the API key that asks, `by` is then
     who created it; a key overrides nothing. Raises PermissionDenied.
     """
     channel = _locked(channel)
@@ -286,14 +286,14 @@ def promote(
     require_deciding_set(gate_report.candidate.eval_set, policy)
     if not reason.strip():
         raise PromotionError("Enter a reason: it is stored with the promotion.")
-    overridden = needs_admin(channel, gate_report, policy)
+    overridden = needs_owner(channel, gate_report, policy)
     if key and overridden:
         raise PermissionDenied(
             "An API key may promote only what the gate says is better, into a channel that runs its baseline with the same "
-            "prompt. An admin may override that on the report's page."
+            "prompt. An owner may override that on the report's page."
         )
     require_keys_allowed(channel, policy, key)
-    get_membership(by, channel.project.slug, Role.ADMIN if overridden else Role(policy.promoters))
+    get_membership(by, channel.project.slug, Role.OWNER if overridden else Role(policy.promoters))
     return _move(
         channel,
         candidate,

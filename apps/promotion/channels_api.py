@@ -118,7 +118,7 @@ MOST = 50  # versions told
     methods=["PUT"], operation_id="v1_channels_policy_save", request={JSON: CHANGE},
     responses=described({200: POLICY}, 400, 403, 404), examples=[CHANGE_EXAMPLE, POLICY_EXAMPLE],
     description="Adds a version: `policy`, or `toml` as exported; fields left out have their defaults. Needs a reason, a key "
-    "of an admin, and a present policy that allows API keys.",
+    "of an owner, and a present policy that allows API keys.",
 )  # fmt: skip
 @api_view(["GET", "PUT"])
 def policy(request: Request, name: str) -> Response | HttpResponse:

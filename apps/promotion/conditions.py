@@ -1,4 +1,4 @@
-"""What a gate report must be to promote, beside its verdict, and when an admin has to decide."""
+"""What a gate report must be to promote, beside its verdict, and when an owner has to decide."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class PromotionError(Rejected):
     """A move that may not be made; the message is a sentence for the screen."""
 
 
-def needs_admin(channel: Channel, report: GateReport, policy: Policy) -> bool:
-    """Whether an admin has to decide: the gate does not say “promote”, or what it compared could have been chosen for it.
+def needs_owner(channel: Channel, report: GateReport, policy: Policy) -> bool:
+    """Whether an owner has to decide: the gate does not say “promote”, or what it compared could have been chosen for it.
 
     That is so where nothing runs yet; where the two, or production and its evaluation, differ in the prompt; where another
     eval set decided the last time and the policy names none; and where production was rolled back from the candidate.

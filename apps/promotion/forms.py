@@ -42,7 +42,7 @@ def label_of(name: str) -> str:
 
 def _field(name: str, value: Any, label: str, help_text: str) -> forms.Field:
     if name == "promoters":
-        roles = [(role.value, role.label) for role in (Role.MEMBER, Role.ADMIN)]
+        roles = [(role.value, role.label) for role in Role.ENGINEER.upward]
         return forms.ChoiceField(choices=roles, label=label, help_text=help_text)
     if isinstance(value, str):
         return forms.CharField(required=False, max_length=80, label=label, help_text=help_text)

@@ -44,7 +44,7 @@ def require_keys_allowed(channel: Channel, policy: Policy, key: ApiKey | None) -
     """Raises PermissionDenied where an API key asks and the channel's policy does not let keys change it."""
     if key is not None and not policy.api_keys:
         raise PermissionDenied(
-            f"API keys may not change {channel}: neither promote, nor roll back, nor save its policy. An admin can allow it in "
+            f"API keys may not change {channel}: neither promote, nor roll back, nor save its policy. An owner can allow it in "
             "its policy (“api_keys”), on the page or with manage.py promotion_policy."
         )
 
@@ -58,16 +58,16 @@ def label_of(key: ApiKey | None) -> str:
 def save_policy(
     *, channel: Channel, policy: Policy, reason: str, by: Any, key: ApiKey | None = None
 ) -> PromotionPolicy | None:
-    """Adds a version; None where it would say what applies already. Needs an admin and a reason. Raises PolicyError.
+    """Adds a version; None where it would say what applies already. Needs an owner and a reason. Raises PolicyError.
 
-    `by` is None for the command line. By an API key it needs the policy's leave, and the key's creator to be an admin; else it
+    `by` is None for the command line. By an API key it needs the policy's leave, and the key's creator to be an owner; else it
     raises PermissionDenied.
     """
     channel = Channel.objects.select_for_update(of=("self",)).select_related("project").get(pk=channel.pk)
     before, version = policy_of(channel)
     require_keys_allowed(channel, before, key)
     if by is not None or key is not None:
-        get_membership(by, channel.project.slug, Role.ADMIN)
+        get_membership(by, channel.project.slug, Role.OWNER)
     if not reason.strip():
         raise PolicyError("Enter a reason: it is stored with the version.")
     if version and policy == before:

@@ -16,7 +16,7 @@ from apps.core.paging import page_of
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun
 from apps.promotion import actions
-from apps.promotion.conditions import needs_admin
+from apps.promotion.conditions import needs_owner
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
@@ -77,7 +77,7 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def make_report(request: HttpRequest, project: Project) -> HttpResponse:
     baseline, candidate = pair_of(project, request.POST.get("baseline"), request.POST.get("candidate"))
     channel = get_object_or_404(Channel, project=project, name=request.POST.get("channel") or channel_of(project).name)
@@ -141,7 +141,7 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "channel": row.channel,
             "policy_now": version,
             "signed": is_genuine(row),
-            "admin_decides": needs_admin(row.channel, row, policy),
+            "owner_decides": needs_owner(row.channel, row, policy),
             "promotions": row.promotions.select_related("by"),
             "figure": intervals(
                 [check["title"] for check in measured],
@@ -194,7 +194,7 @@ def reason_of(request: HttpRequest) -> str:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def promote(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(
         GateReport.objects.select_related("baseline", "candidate", "channel"), project=project, pk=pk
@@ -208,7 +208,7 @@ def promote(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def rollback(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     channel = get_object_or_404(Channel, project=project, name=name)
     try:

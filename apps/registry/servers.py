@@ -47,12 +47,12 @@ class ServerError(Rejected):
         self.field = field or None
 
 
-def check_address(base_url: str, key_variable: str, *, admin: bool = True) -> str:
+def check_address(base_url: str, key_variable: str, *, operator: bool = True) -> str:
     """The address as it is stored. Raises ServerError where this installation may not call it or send it the key."""
     base_url = base_url.strip().rstrip("/")
     try:
         host = check_url(base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS).host
-        key_of(key_variable, host, admin=admin)
+        key_of(key_variable, host, operator=operator)
     except RefusedAddress as error:
         raise ServerError(str(error), "base_url") from error
     except RefusedKey as error:
@@ -67,10 +67,10 @@ def address_spec(base_url: str, key_variable: str, **more: Any) -> dict[str, Any
 
 
 @transaction.atomic
-def add_server(*, project: Project, fields: Mapping[str, Any], by: Any, admin: bool = False) -> Server:
-    """`fields`: name, kind, base_url, key_variable, dialect, adapters_at, prices. `admin`: whether an admin chose the
+def add_server(*, project: Project, fields: Mapping[str, Any], by: Any, operator: bool = False) -> Server:
+    """`fields`: name, kind, base_url, key_variable, dialect, adapters_at, prices. `operator`: whether an operator chose the
     address (`outgoing_keys.key_of`). Raises ServerError."""
-    base_url = check_address(fields["base_url"], fields.get("key_variable", ""), admin=admin)
+    base_url = check_address(fields["base_url"], fields.get("key_variable", ""), operator=operator)
     server = insert(Server(project=project, created_by=by, **dict(fields) | {"base_url": base_url}))
     audit("server.added", project=project, by=by, target=server, name=server.name, base_url=base_url)
     transaction.on_commit(lambda: submit_probe(server=server, by=by))
@@ -86,7 +86,7 @@ def insert(server: Server) -> Server:
 
 
 @transaction.atomic
-def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, admin: bool = False) -> Server:
+def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, operator: bool = False) -> Server:
     """Address and kind stay where model versions use the server. A new address or key forgets what was found out.
     Raises ServerError."""
     row = Server.objects.select_for_update().get(pk=server.pk)
@@ -94,7 +94,7 @@ def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, admin: bo
     before = {name: getattr(row, name) for name in ("base_url", "key_variable")}
     if fields.keys() & before.keys():
         after = {name: fields.get(name, value) for name, value in before.items()}
-        fields["base_url"] = check_address(**after, admin=admin or after == before)
+        fields["base_url"] = check_address(**after, operator=operator or after == before)
     changed = {name: value for name, value in fields.items() if getattr(row, name) != value}
     if (fixed := [name for name in FIXED if name in changed]) and (uses := uses_of(row)):
         raise ServerError(f"{row} is used by {uses}, so its address and kind stay. Add another server.", fixed[0])
@@ -246,7 +246,7 @@ def server_at(project: Project, base_url: str, key_variable: str = "") -> Server
         name = slugify(urlsplit(base_url).netloc.replace(":", "-").replace(".", "-"))[:70]
         taken = project.servers.filter(name=name).exists()
         fields = {"name": f"{name}-{project.servers.count() + 1}" if taken else name, "base_url": base_url}
-        return add_server(project=project, fields=fields | {"key_variable": key_variable}, by=None, admin=True)
+        return add_server(project=project, fields=fields | {"key_variable": key_variable}, by=None, operator=True)
     if found.key_variable != key_variable:
         raise ServerError(f"{found} has this address with another key variable. Change it under Models → Servers.")
     return found

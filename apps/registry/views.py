@@ -34,10 +34,6 @@ CAPABILITIES = {
 }
 
 
-def _is_admin(request: HttpRequest) -> bool:
-    return request.membership.may(Role.ADMIN)  # type: ignore[attr-defined]
-
-
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     rows = Server.objects.filter(project=project).select_related("base").annotate(versions=Count("model_versions"))
@@ -101,7 +97,7 @@ def run_status(request: HttpRequest, project: Project, name: str) -> HttpRespons
     return response
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def new_managed(request: HttpRequest, project: Project) -> HttpResponse:
     form = ManagedForm(project, request.POST or None)
     if request.method == "POST" and form.is_valid():
@@ -136,7 +132,7 @@ def _edit_managed(request: HttpRequest, project: Project, server: Server) -> Htt
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def start(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     server = get_object_or_404(Server, project=project, name=name)
     try:
@@ -147,7 +143,7 @@ def start(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def stop(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     server = get_object_or_404(Server, project=project, name=name)
     if not managed.stop(server=server, by=request.user):
@@ -155,21 +151,19 @@ def stop(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     return redirect("registry:server", project.slug, name)
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     form = ServerForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
-            server = servers.add_server(
-                project=project, fields=form.cleaned_data, by=request.user, admin=_is_admin(request)
-            )
+            server = servers.add_server(project=project, fields=form.cleaned_data, by=request.user, operator=True)
             return redirect("registry:server", project.slug, server.name)
         except ServerError as error:
             form.add_error(error.field or None, str(error))
     return render(request, "registry/server_form.html", {"form": form})
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def edit(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     server = get_object_or_404(Server.objects.select_related("base"), project=project, name=name)
     if server.is_managed:
@@ -177,9 +171,7 @@ def edit(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     form = ServerForm(request.POST or None, initial=_initial(server))
     if request.method == "POST" and form.is_valid():
         try:
-            server = servers.edit_server(
-                server=server, fields=form.cleaned_data, by=request.user, admin=_is_admin(request)
-            )
+            server = servers.edit_server(server=server, fields=form.cleaned_data, by=request.user, operator=True)
             return redirect("registry:server", project.slug, server.name)
         except ServerError as error:
             form.add_error(error.field or None, str(error))
@@ -192,7 +184,7 @@ def _initial(server: Server) -> dict[str, Any]:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def remove(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     server = get_object_or_404(Server, project=project, name=name)
     try:
@@ -205,7 +197,7 @@ def remove(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.OPERATOR)
 def probe(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     """Asks with the model that was named, else with one that is registered or listed."""
     server = get_object_or_404(Server, project=project, name=name)
@@ -216,7 +208,7 @@ def probe(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     return redirect("registry:server", project.slug, name)
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def register(request: HttpRequest, project: Project) -> HttpResponse:
     """`?kind=`: what is registered; other parameters fill in the form."""
     kind = request.GET.get("kind", "")

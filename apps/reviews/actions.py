@@ -121,16 +121,16 @@ def undo(*, review: RewardReview, by: Any) -> ReviewItem | None:
 @transaction.atomic
 def rule(*, item: ReviewItem, success: bool, reason: str, by: Any) -> ReviewItem:
     """Settles an item whose reviewers differ, or one of whom had second thoughts; this counts as the people's verdict. By a
-    member who has not judged it, or an admin. Ruling again replaces it. Raises ReviewError, and PermissionDenied below
-    the role member."""
+    reviewer who has not judged it, or an owner. Ruling again replaces it. Raises ReviewError, and PermissionDenied below
+    the role reviewer."""
     item = _locked(item)
-    membership = get_membership(by, item.review.project.slug, Role.MEMBER)
+    membership = get_membership(by, item.review.project.slug, Role.REVIEWER)
     said = list(item.judgements.all())
     open_to_it = len({judgement.success for judgement in said}) > 1 or any(one.second_thoughts for one in said)
     if not open_to_it or len(said) < needed_of(item.review):
         raise ReviewError("There is nothing to rule on: the reviewers of this sample do not differ.")
-    if any(judgement.by_id == by.pk for judgement in said) and not membership.may(Role.ADMIN):
-        raise ReviewError("You judged this sample. Someone else, or an admin, must rule on it.")
+    if any(judgement.by_id == by.pk for judgement in said) and not membership.may(Role.OWNER):
+        raise ReviewError("You judged this sample. Someone else, or an owner, must rule on it.")
     if not reason.strip():
         raise ReviewError("Enter a reason for the ruling.")
     item.ruling, item.ruled_by, item.ruled_at, item.ruling_reason = success, by, timezone.now(), reason.strip()
@@ -150,9 +150,9 @@ def _off_the_screen(item: ReviewItem, by: Any) -> None:
 
 @transaction.atomic
 def override_lock(*, verifier: Verifier, reason: str, by: Any) -> LockOverride:
-    """Lets a verifier train without a passed review, in the environments that use it now. Needs the role admin and a reason;
+    """Lets a verifier train without a passed review, in the environments that use it now. Needs the role owner and a reason;
     stands in the audit log. Where the policy asks for four eyes, somebody else has to start the training."""
-    get_membership(by, verifier.project.slug, Role.ADMIN)
+    get_membership(by, verifier.project.slug, Role.OWNER)
     if not reason.strip():
         raise ReviewError("Enter a reason for training without a passed review.")
     scope = [scorer_of(environment) for environment in verifier.environments.select_related("verifier", "project")]

@@ -71,7 +71,7 @@ def require_unlocked(
     if lock.locked:
         raise TrainingLocked(
             f"Training with {environment.verifier} in {environment} is locked. {lock.why} {' '.join(lock.todo)} "
-            "Or let an admin override the lock with a reason."
+            "Or let an owner override the lock with a reason."
         )
     return lock
 

@@ -153,7 +153,7 @@ def _of_people(facts: Facts) -> list[Reason]:
     """Four eyes. Nobody to ask about where no person starts it."""
     if not facts.policy["four_eyes"] or facts.starter is None:
         return []
-    other = "Ask another member to start it, or an admin to change the policy."
+    other = "Ask another engineer to start it, or an owner to change the policy."
     if facts.override:
         if facts.override.by == facts.starter:
             return [Reason("Whoever overrides the lock cannot start the training as well.", other)]

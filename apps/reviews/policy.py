@@ -42,9 +42,9 @@ def policy_of(project: Project) -> dict[str, Any]:
 
 @transaction.atomic
 def set_policy(*, project: Project, by: Any, reason: str, **fields: Any) -> ReviewPolicy:
-    """Changes the project's policy; the audit log has it before and after, and why. Needs the role admin. Raises PolicyError,
+    """Changes the project's policy; the audit log has it before and after, and why. Needs the role owner. Raises PolicyError,
     also for a change without a reason."""
-    get_membership(by, project.slug, Role.ADMIN)
+    get_membership(by, project.slug, Role.OWNER)
     before = policy_of(project)
     after = before | fields
     _check(after)

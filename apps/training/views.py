@@ -43,7 +43,7 @@ def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
     return run, advise(found)
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     form = PickForm(project, request.POST or None, request.GET)
     if request.method == "POST" and form.is_valid():
@@ -124,7 +124,7 @@ def _runs(project: Project) -> QuerySet[TrainingRun]:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(TrainingRun, project=project, pk=pk)
     if jobs.cancel(run, by=request.user):
@@ -135,7 +135,7 @@ def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(_runs(project), pk=pk)
     try:

@@ -1,4 +1,4 @@
-"""Writes of floor 2: webhooks are made and changed by admins, events are announced by whoever makes them happen."""
+"""Writes of floor 2: webhooks are made and changed by operators, events are announced by whoever makes them happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of webhooks. For admins: an address may carry a password of its receiver."""
+"""The pages of webhooks. For operators: an address may carry a password of its receiver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _hook(project: Project, pk: UUID) -> Webhook:
     return get_object_or_404(Webhook.objects.select_related("project", "created_by"), project=project, pk=pk)
 
 
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     """All webhooks; a POST adds one, whose secret is shown on its page once."""
     form = WebhookForm(request.POST or None)
@@ -43,7 +43,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "webhooks/list.html", {"hooks": hooks, "disabled": disabled, "form": form})
 
 
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook, shown = _hook(project, pk), None
     if (made := request.session.get("new_secret")) and made[0] == str(hook.pk):
@@ -52,7 +52,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     return render(request, "webhooks/detail.html", context)
 
 
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def log(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """The fragment that asks for itself while something waits."""
     hook = _hook(project, pk)
@@ -76,7 +76,7 @@ def _log(request: HttpRequest, hook: Webhook) -> dict[str, Any]:
     }
 
 
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def edit(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook = _hook(project, pk)
     initial = {"url": hook.url, "description": hook.description, "events": hook.events}
@@ -92,7 +92,7 @@ def edit(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def delete(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook = _hook(project, pk)
     actions.delete_webhook(hook=hook, by=request.user)
@@ -101,7 +101,7 @@ def delete(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def switch(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook = _hook(project, pk)
     if hook.disabled_at:
@@ -112,7 +112,7 @@ def switch(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def rotate(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook = _hook(project, pk)
     request.session["new_secret"] = [str(hook.pk), actions.rotate_secret(hook=hook, by=request.user)]
@@ -120,14 +120,14 @@ def rotate(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def test(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook = _hook(project, pk)
     actions.send_test(hook=hook, by=request.user)
     return redirect("webhooks:detail", project.slug, hook.pk)
 
 
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def delivery(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = _delivery(project, pk)
     context = {"row": row, "hook": row.webhook, "attempts": row.attempts.all(), "headers": request_headers(row)}
@@ -135,7 +135,7 @@ def delivery(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def again(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = _delivery(project, pk)
     try:

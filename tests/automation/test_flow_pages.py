@@ -41,7 +41,7 @@ def project() -> Project:
 
 @pytest.fixture
 def member(project: Project, client: Client) -> Client:
-    client.force_login(make_member(project))
+    client.force_login(make_member(project, Role.OPERATOR))
     return client
 
 

@@ -1,4 +1,4 @@
-"""Guessing passwords and keys: slowed down for an account and an address, told, audited, and undone by an admin."""
+"""Guessing passwords and keys: slowed down for an account and an address, told, audited, and undone by an owner."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_after_fifty_wrong_passwords_the_right_one_does_not_log_in(project: Proj
     answer = log_in("secret", address="203.0.113.9")
     assert answer.status_code == 429 and 0 < int(answer["Retry-After"]) <= 30
     page = answer.content.decode()
-    assert "Too many attempts have failed. Try again in " in page and "An admin of your project can unlock" in page
+    assert "Too many attempts have failed. Try again in " in page and "An owner of your project can unlock" in page
     later(seconds=31)
     assert log_in("secret").status_code == 302
 

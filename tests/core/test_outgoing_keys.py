@@ -22,7 +22,7 @@ def _rules(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "host", "admin", "said"),
+    ("variable", "host", "operator", "said"),
     [
         ("", "gym.example.org", False, ""),
         ("BOUND", "gym.example.org", False, SECRET),
@@ -30,15 +30,15 @@ def _rules(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         ("BOUND", "gym.example.org.evil.net", True, "may go to gym.example.org only"),
         ("BOUND", "evil.net", True, "may go to gym.example.org only"),
         ("ANYWHERE", "gym.example.org", True, SECRET),
-        ("ANYWHERE", "evil.net", False, "only an admin"),
+        ("ANYWHERE", "evil.net", False, "only an operator"),
         ("DATABASE_URL", "gym.example.org", True, "may not be read"),
         ("bound", "gym.example.org", True, "may not be read"),
         ("UNSET", "gym.example.org", True, "is not set"),
     ],
 )
-def test_a_key_goes_only_where_it_may(variable: str, host: str, admin: bool, said: str) -> None:
+def test_a_key_goes_only_where_it_may(variable: str, host: str, operator: bool, said: str) -> None:
     try:
-        assert key_of(variable, host, admin=admin) == said
+        assert key_of(variable, host, operator=operator) == said
     except RefusedKey as error:
         assert said in str(error) and said != SECRET and SECRET not in str(error)
 

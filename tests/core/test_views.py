@@ -36,10 +36,10 @@ def test_with_several_projects_one_chooses_among_ones_own(project: Project, admi
     assert mine.name in shown and project.name in shown and other.get_absolute_url() not in shown
 
 
-def test_it_makes_a_project_with_its_maker_as_admin() -> None:
+def test_whoever_makes_a_project_owns_it() -> None:
     user = make_user()
     client_of(user).post("/", {"name": "Support agent", "slug": "support"})
-    assert Membership.objects.get(project__slug="support", user=user).role == Role.ADMIN
+    assert Membership.objects.get(project__slug="support", user=user).role == Role.OWNER
 
 
 def test_it_refuses_a_slug_that_is_taken(project: Project, admin: Client) -> None:
@@ -73,20 +73,20 @@ def test_the_key_of_another_project_is_not_found(project: Project, admin: Client
 
 def test_members_are_added_changed_and_removed(project: Project, admin: Client) -> None:
     user, address = make_user(), reverse("core:set_member", args=[project.slug])
-    for role in (Role.VIEWER, Role.MEMBER):
+    for role in (Role.VIEWER, Role.OPERATOR):
         admin.post(address, {"username": user.username, "role": role})
         assert project.memberships.get(user=user).role == role
     admin.post(reverse("core:remove_member", args=[project.slug, project.memberships.get(user=user).pk]))
     assert not project.memberships.filter(user=user).exists()
 
 
-@pytest.mark.parametrize("role", [Role.VIEWER, Role.MEMBER])
-def test_the_last_admin_stays(project: Project, admin: Client, role: Role) -> None:
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
+def test_the_last_owner_stays(project: Project, admin: Client, role: Role) -> None:
     last = project.memberships.get()
     address = reverse("core:set_member", args=[project.slug])
     admin.post(address, {"username": last.user.username, "role": role})
     admin.post(reverse("core:remove_member", args=[project.slug, last.pk]))
-    assert project.memberships.get().role == Role.ADMIN
+    assert project.memberships.get().role == Role.OWNER
 
 
 def test_a_user_who_is_not_there_is_named(project: Project, admin: Client) -> None:
@@ -111,7 +111,7 @@ def test_errors_say_what_to_do_and_are_json_for_the_api(project: Project) -> Non
     missing = member.get(f"/p/{project.slug}/nothing/")
     assert missing.status_code == 404 and "Back to home" in missing.content.decode()
     forbidden = member.get(reverse("core:settings", args=[project.slug]))
-    assert forbidden.status_code == 403 and "This needs the role “Admin”" in forbidden.content.decode()
+    assert forbidden.status_code == 403 and "This needs the role “Owner”" in forbidden.content.decode()
     assert "detail" in Client().get("/api/nothing/").json()
 
 

@@ -50,7 +50,7 @@ def seed(user: Any, data_dir: Path) -> Seed:
 @pytest.fixture
 def pages(browser: Any, live_server: Any, seed: Seed) -> Iterator[tuple[Any, Any, Any]]:
     """Three browsers: the admin, who is “ada”, and two members."""
-    members = [make_member(seed.project, Role.MEMBER) for _ in range(2)]
+    members = [make_member(seed.project, Role.ENGINEER) for _ in range(2)]
     for member in members:
         member.set_password(PASSWORD)
         member.save()
@@ -184,13 +184,13 @@ def judge(page: Any, success: bool, agree: bool = True) -> None:
 
 
 def adjudicate(admin: Any, reviewer: Any, review: RewardReview, differing: int) -> None:
-    """Who has judged it themselves may not; an admin may. Then the review passes."""
+    """Who has judged it themselves may not; an owner may. Then the review passes."""
     for page in (reviewer, admin):
         open_the_review(page)
         expect(page.get_by_text("1 sample waits for a ruling")).to_be_visible()
         page.keyboard.press("c")
         page.wait_for_url("**/adjudicate/")
-    expect(reviewer.get_by_text("Someone else, or an admin, must rule on it.")).to_be_visible()
+    expect(reviewer.get_by_text("Someone else, or an owner, must rule on it.")).to_be_visible()
     admin.keyboard.press("w")
     admin.keyboard.type("Nothing was closed")
     admin.keyboard.press("Escape")

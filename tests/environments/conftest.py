@@ -10,5 +10,5 @@ from tests.factories import make_member
 @pytest.fixture
 def member(project: Project) -> Client:
     client = Client()
-    client.force_login(make_member(project, Role.MEMBER))
+    client.force_login(make_member(project, Role.ENGINEER))
     return client

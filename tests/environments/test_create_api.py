@@ -97,14 +97,14 @@ def test_an_mcp_servers_tools_are_kept(project: Project, key: dict, monkeypatch:
     assert made.status_code == 201 and made.json()["config"]["tools"] == [TOOL]
 
 
-def test_a_key_that_may_go_anywhere_is_an_admins_to_send(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_may_go_anywhere_is_an_operators_to_send(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_as = []
     monkeypatch.setattr(
-        remote, "test", lambda url, **more: asked_as.append(more["admin"]) or remote.Found(False, "No.")
+        remote, "test", lambda url, **more: asked_as.append(more["operator"]) or remote.Found(False, "No.")
     )
     body, headers = {"slug": "far", "kind": "remote", "url": "https://a.example.com"}, key_headers(project)
     assert post(headers, body).status_code == 400
-    project.memberships.update(role=Role.MEMBER)
+    project.memberships.update(role=Role.ENGINEER)
     assert post(headers, body).status_code == 400 and asked_as == [True, False]
 
 

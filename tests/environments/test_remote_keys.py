@@ -92,7 +92,7 @@ def form(server: Server, variable: str) -> dict[str, Any]:
 def test_a_remote_one_is_connected_by_a_variable_s_name(
     project: Project, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    member = logged_in(project, Role.MEMBER)
+    member = logged_in(project, Role.ENGINEER)
     with caplog.at_level(logging.DEBUG):
         tested = member.post(reverse("environments:test_connection", args=[project.slug]), form(server, "GYM_KEY"))
         member.post(reverse("environments:connect", args=[project.slug]), form(server, "GYM_KEY"))
@@ -113,11 +113,11 @@ def test_the_variable_is_part_of_the_version(project: Project, server: Server) -
 @pytest.mark.parametrize(
     ("role", "variable", "said"),
     [
-        (Role.MEMBER, "", "requires a key"),
-        (Role.MEMBER, "FAR_KEY", "may go to gym.example.org only"),
-        (Role.MEMBER, "ANY_KEY", "only an admin"),
-        (Role.ADMIN, "ANY_KEY", "A resources server answers"),
-        (Role.ADMIN, "DATABASE_PASSWORD", "may not be read"),
+        (Role.ENGINEER, "", "requires a key"),
+        (Role.ENGINEER, "FAR_KEY", "may go to gym.example.org only"),
+        (Role.ENGINEER, "ANY_KEY", "only an operator"),
+        (Role.OPERATOR, "ANY_KEY", "A resources server answers"),
+        (Role.OPERATOR, "DATABASE_PASSWORD", "may not be read"),
     ],
 )
 def test_who_may_send_what_where(project: Project, server: Server, role: Role, variable: str, said: str) -> None:

@@ -52,7 +52,7 @@ def test_a_task_is_confirmed_by_a_member_and_a_held_out_one_by_nobody(client: Cl
     draft = make_eval_set(make_project(), frozen=False)
     draft.tasks.update(confirmed_by=None)
     open_, held = draft.tasks.trainable().first(), draft.tasks.holdout().first()
-    client.force_login(make_member(draft.project, Role.MEMBER))
+    client.force_login(make_member(draft.project, Role.ENGINEER))
     for task, status in ((open_, 302), (held, 404)):
         assert client.post(reverse("evals:confirm_task", args=[draft.project.slug, task.pk])).status_code == status
     open_.refresh_from_db()

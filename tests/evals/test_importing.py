@@ -252,7 +252,7 @@ BFCL = {
 CSV = b'prompt,tool,args\nClose ticket 77.,close,"{""id"": 77}"\n'
 
 
-def key_of(project: Project, role: Role = Role.MEMBER, scopes: Any = Scope.values) -> dict[str, str]:
+def key_of(project: Project, role: Role = Role.ENGINEER, scopes: Any = Scope.values) -> dict[str, str]:
     secret = create_api_key(project=project, name="ci", by=make_member(project, role), scopes=scopes)[1]
     return {"HTTP_AUTHORIZATION": f"Bearer {secret}"}
 

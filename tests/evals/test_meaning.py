@@ -192,13 +192,13 @@ def test_a_version_of_another_project_is_no_source(draft: EvalSet, data_dir: Pat
         ask(draft, Source(version=make_base(make_project(), data_dir).pk))
 
 
-def test_a_key_that_is_bound_to_no_host_is_an_admins(
+def test_a_key_that_is_bound_to_no_host_is_an_operators(
     draft: EvalSet, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.FLYWHEEL_OUTGOING_KEYS = ["FREE_KEY"]
     monkeypatch.setenv("FREE_KEY", "sk-1")
     source = Source(base_url="https://x.example/v1", model="m", key_variable="FREE_KEY")
-    with pytest.raises(EvalSetError, match="only an admin"):
+    with pytest.raises(EvalSetError, match="only an operator"):
         ask(draft, source, make_member(draft.project))
     job = ask(draft, source)
     assert check.child_spec(job)["engine"]["api_key_env"] == "FREE_KEY" and "sk-1" not in str(job.spec)

@@ -78,7 +78,7 @@ def url(run: EvalRun, name: str = "run", *args: Any) -> str:
     return reverse(f"evals:{name}", args=[run.project.slug, run.pk, *args])
 
 
-def login(client: Client, run: EvalRun, role: Role = Role.MEMBER) -> Any:
+def login(client: Client, run: EvalRun, role: Role = Role.ENGINEER) -> Any:
     user = make_member(run.project, role)
     client.force_login(user)
     return user

@@ -256,7 +256,7 @@ def test_a_queued_job_is_stopped_at_once(draft: EvalSet, plays: Callable) -> Non
 
 def test_a_model_writes_variants_by_api_and_is_stopped(draft: EvalSet, plays: Callable) -> None:
     asked = {"base_url": WANTED.base_url, "model": "writer", "kinds": [PARAPHRASE], "each": 1}
-    admin, member = key_of(draft.project, Role.ADMIN), key_of(draft.project)
+    admin, member = key_of(draft.project, Role.OWNER), key_of(draft.project)
 
     def post(name: str, body: dict, key: dict) -> Any:
         address = reverse(f"evals_api:{name}", args=[draft.pk])
@@ -376,7 +376,7 @@ def test_what_a_model_says_is_shown_as_text(client: Client, draft: EvalSet, play
     assert "&lt;script&gt;alert(1)" in page and "<script>alert(1)" not in page
 
 
-def test_only_an_admin_names_another_server(client: Client, draft: EvalSet, plays: Callable) -> None:
+def test_only_an_operator_names_another_server(client: Client, draft: EvalSet, plays: Callable) -> None:
     client.force_login(make_member(draft.project))
     assert "No model available" in client.get(url(draft)).content.decode()
     client.post(url(draft, "variant_job_start"), FORM)

@@ -226,7 +226,7 @@ def test_what_somebody_else_was_given_is_left_to_them(project: Project) -> None:
 # Pages
 
 
-def browser(project: Project, role: Role = Role.MEMBER) -> Client:
+def browser(project: Project, role: Role = Role.ENGINEER) -> Client:
     client = Client()
     client.force_login(make_member(project, role))
     return client

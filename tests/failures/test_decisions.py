@@ -63,7 +63,7 @@ def test_triage_by_hand() -> None:
         make_failed(project)
     classify_project(project=project)
     client = Client()
-    client.force_login(make_member(project, Role.MEMBER))
+    client.force_login(make_member(project, Role.ENGINEER))
     page = client.get(f"/p/{project.slug}/failures/triage/", follow=True)
     first = page.context["failure"]
     assert b"blamed step" in page.content

@@ -455,14 +455,14 @@ def test_a_try_shows_why_there_is_no_verdict(judge: JudgeServer) -> None:
     assert "does not allow another try" in page and len(judge.seen) == 2
 
 
-def test_a_member_tries_with_the_saved_server_only(judge: JudgeServer) -> None:
+def test_an_engineer_tries_with_the_saved_server_only(judge: JudgeServer) -> None:
     project = make_project()
     row = make_run(project)
-    member = logged_in(make_member(project, Role.MEMBER))
+    member = logged_in(make_member(project, Role.ENGINEER))
     evil = fields(judge, text="Mine.", base_url="http://evil.example/v1", key_variable="SOME_KEY", usd_per_day=99) | {
         "run": row.pk
     }
-    assert "An admin must save" in post(member, "rubric_try_one", project, evil).content.decode()
+    assert "An operator must save" in post(member, "rubric_try_one", project, evil).content.decode()
     make_rubric(project, judge, on=False)
     assert "It was another one." in post(member, "rubric_try_one", project, evil).content.decode()
     assert judge.keys == [None] and "Mine." in judge.seen[0]["messages"][0]["content"]

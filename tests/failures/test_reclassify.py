@@ -234,7 +234,7 @@ def test_an_error_is_shown_at_once(project: Project, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def client(project: Project) -> Client:
     client = Client()
-    client.force_login(make_member(project, Role.MEMBER))
+    client.force_login(make_member(project, Role.ENGINEER))
     return client
 
 
@@ -299,7 +299,7 @@ def test_what_the_judge_said_stays_beside_the_rules(project: Project, sent: list
     """The surer word of the rules decides, and the judge's is kept; where they find nothing now, the judge's decides."""
     sure, unsure = judged(project)
     job = finished(project)
-    assert reclassify.apply(job=job, by=make_member(project, Role.ADMIN))
+    assert reclassify.apply(job=job, by=make_member(project, Role.OWNER))
     done(job)
     for failure in (sure, unsure):
         failure.refresh_from_db()

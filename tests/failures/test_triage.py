@@ -30,7 +30,7 @@ def failures_of(count: int, project: Project | None = None) -> tuple[Project, li
     return project, list(Failure.objects.filter(project=project).order_by("-trajectory_id"))
 
 
-def browser(project: Project, role: Role = Role.MEMBER) -> tuple[Client, Any]:
+def browser(project: Project, role: Role = Role.ENGINEER) -> tuple[Client, Any]:
     user = make_member(project, role)
     client = Client()
     client.force_login(user)

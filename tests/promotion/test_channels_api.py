@@ -32,8 +32,8 @@ pytestmark = pytest.mark.django_db
 CHANNELS = "/api/v1/channels/"
 
 
-def key_of(project: Project, role: Role = Role.MEMBER, scopes: Any = Scope.values) -> str:
-    by = admin_of(project) if role == Role.ADMIN else make_member(project, role)
+def key_of(project: Project, role: Role = Role.ENGINEER, scopes: Any = Scope.values) -> str:
+    by = admin_of(project) if role == Role.OWNER else make_member(project, role)
     return create_api_key(project=project, name="release", by=by, scopes=scopes)[1]
 
 
@@ -91,7 +91,14 @@ MOVES = ["promote", "rollback"]
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize(
     ("who", "status"),
-    [("anonymous", 401), ("stranger", 404), ("viewer", 403), ("no scope", 403), ("not allowed", 403), ("member", 200)],
+    [
+        ("anonymous", 401),
+        ("stranger", 404),
+        ("viewer", 403),
+        ("no scope", 403),
+        ("not allowed", 403),
+        ("engineer", 200),
+    ],
 )
 def test_who_may_move_a_channel(
     project: Project, channel: Channel, report: GateReport, move: str, who: str, status: int
@@ -104,7 +111,7 @@ def test_who_may_move_a_channel(
         signed_again(report, "promote", policy_version=2)
     secret = {
         "anonymous": lambda: "",
-        "stranger": lambda: key_of(make_project(), Role.ADMIN),
+        "stranger": lambda: key_of(make_project(), Role.OWNER),
         "viewer": lambda: key_of(project, Role.VIEWER),
         "no scope": lambda: key_of(project, scopes=[Scope.INGEST, Scope.READ, Scope.EVALUATE]),
     }.get(who, lambda: key_of(project))()
@@ -118,10 +125,10 @@ def test_who_may_move_a_channel(
         assert "api_keys" in answer.json()["detail"]
 
 
-def test_a_key_overrides_nothing_not_even_an_admins(project: Project, report: GateReport) -> None:
+def test_a_key_overrides_nothing_not_even_an_owners(project: Project, report: GateReport) -> None:
     signed_again(report, "inconclusive")
     answer = call(
-        key_of(project, Role.ADMIN), "production/promote/", {"report": str(report.pk), "reason": "I know better"}
+        key_of(project, Role.OWNER), "production/promote/", {"report": str(report.pk), "reason": "I know better"}
     )
     assert answer.status_code == 403 and "may override that on the report's page" in answer.json()["detail"]
 
@@ -154,23 +161,23 @@ def test_a_rollback_has_the_reason_that_the_policy_asks_for(
     assert call(secret, "production/rollback/", {"reason": "refunds fail"}).status_code == 200
 
 
-def test_an_admins_key_makes_a_channel(project: Project) -> None:
+def test_an_owners_key_makes_a_channel(project: Project) -> None:
     for secret, status in (
         ("", 401),
         (key_of(project, Role.VIEWER), 403),
         (key_of(project), 403),
-        (key_of(project, Role.ADMIN, [Scope.READ]), 403),
-        (key_of(project, Role.ADMIN), 201),
+        (key_of(project, Role.OWNER, [Scope.READ]), 403),
+        (key_of(project, Role.OWNER), 201),
     ):
         assert call(secret, "", {"name": "staging"}).status_code == status
     assert [row["channel"] for row in call(key_of(project, Role.VIEWER, [Scope.READ])).json()["results"]] == ["staging"]
-    assert call(key_of(make_project(), Role.ADMIN)).json()["results"] == []
+    assert call(key_of(make_project(), Role.OWNER)).json()["results"] == []
     for name in ("", "a b", "x" * 61, None):
-        assert call(key_of(project, Role.ADMIN), "", {"name": name}).status_code == 400
+        assert call(key_of(project, Role.OWNER), "", {"name": name}).status_code == 400
 
 
 def test_who_changed_the_policy_when_and_why_is_read(project: Project, report: GateReport) -> None:
-    secret = key_of(project, Role.ADMIN)
+    secret = key_of(project, Role.OWNER)
     changed = call(secret, "production/policy/", {"policy": {"min_tasks": 60}, "reason": "more certainty"}, "PUT")
     assert changed.status_code == 200 and changed.json()["version"] == 2
     (newest, first) = changed.json()["versions"]

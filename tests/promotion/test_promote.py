@@ -61,7 +61,7 @@ def test_a_report_on_other_tasks_than_a_frozen_holdout_promotes_nothing(
         actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="it is better")
 
 
-def test_where_nothing_runs_yet_an_admin_decides(project: Project, base: ModelVersion, data_dir: Path) -> None:
+def test_where_nothing_runs_yet_an_owner_decides(project: Project, base: ModelVersion, data_dir: Path) -> None:
     report, channel = report_on(project, base, data_dir), actions.channel_of(project)
     with pytest.raises(PermissionDenied):
         actions.promote(channel=channel, gate_report=report, by=make_member(project), reason="a weak baseline")

@@ -325,7 +325,7 @@ def test_a_key_changes_no_policy_and_promotes_nothing_unless_it_may(
         HTTP_AUTHORIZATION=f"Bearer {key_of_viewer(project)}",
     )  # fmt: skip
     assert with_role_gone.status_code == 403
-    Membership.objects.filter(project=project).update(role=Role.ADMIN)
+    Membership.objects.filter(project=project).update(role=Role.OWNER)
     assert call(project, "post", "channels/production/promote/", move).status_code == 200
     assert AuditEvent.objects.get(action="channel.promote").actor_label == "API key “test”"
     assert call(project, "post", "channels/production/promote/", move).status_code == 409

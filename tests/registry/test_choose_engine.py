@@ -174,7 +174,7 @@ def test_the_same_evaluation_on_another_engine_is_another(world: World) -> None:
 
 def test_the_engine_is_chosen_on_the_form_and_shown_on_the_page(world: World) -> None:
     eval_set, environment, client = make_eval_set(world.project), make_environment(world.project), Client()
-    client.force_login(make_member(world.project, Role.MEMBER))
+    client.force_login(make_member(world.project, Role.ENGINEER))
     form = reverse("evals:new_run", args=[world.project.slug, eval_set.pk])
     assert "Server gpu" in client.get(form).content.decode()
     given = {"model_version": world.adapter.pk, "environment": environment.pk, "split": "train", "samples_per_task": 1,

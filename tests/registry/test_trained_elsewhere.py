@@ -150,7 +150,7 @@ def test_an_adapter_needs_a_base_here(models: Path, base: ModelVersion) -> None:
 
 def test_both_by_page_and_by_api(models: Path) -> None:
     project, client = make_project(), Client()
-    client.force_login(make_member(project, Role.MEMBER))
+    client.force_login(make_member(project, Role.ENGINEER))
     page = reverse("registry:register", args=[project.slug])
     assert str(models) in client.get(f"{page}?kind=base").content.decode()
     refused = client.post(f"{page}?kind=base", {"name": "base", "folder": "/etc"}).content.decode()

@@ -358,7 +358,7 @@ def test_a_second_reviewer_of_three_samples_is_no_second_pair_of_eyes(made: Made
 def test_who_overrides_does_not_start(made: Made) -> None:
     set_policy(project=made.project, by=made.admin, reason="test", four_eyes=True)
     actions.open_review(runs=[made.run], by=made.admin)
-    second = make_member(made.project, Role.ADMIN)
+    second = make_member(made.project, Role.OWNER)
     actions.override_lock(verifier=made.verifier, reason="in a hurry", by=second)
     with pytest.raises(actions.TrainingLocked, match="Whoever overrides the lock cannot start"):
         start(made, by=second)

@@ -65,7 +65,7 @@ def test_only_a_key_of_the_project_opens_it(made: Made, name: str) -> None:
     args = {"review": [RewardReview.objects.get().pk], "lock": ["workplace", 1]}.get(name, [])
     url = reverse(f"reviews_api:{name}", args=args)
     assert Client().get(url).status_code == 401
-    for role in (Role.VIEWER, Role.MEMBER):
+    for role in (Role.VIEWER, Role.ENGINEER):
         client = Client()
         client.force_login(make_member(made.project, role))
         assert client.get(url).status_code == 401

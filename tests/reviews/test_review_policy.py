@@ -56,7 +56,7 @@ def test_a_change_needs_a_reason() -> None:
     assert AuditEvent.objects.get(action="review.policy_changed").detail["reason"] == "I am alone here"
 
 
-def test_only_an_admin_changes_it() -> None:
+def test_only_an_owner_changes_it() -> None:
     project = make_project()
     with pytest.raises(PermissionDenied):
         set_policy(project=project, by=make_member(project), reason="test", min_kappa=0.1)
@@ -82,4 +82,4 @@ def test_the_page_saves_shows_and_explains() -> None:
     answer = client.post(save, given | {"max_false_positive_rate": "7"})
     assert answer.status_code == 400 and "less than or equal to 1" in answer.content.decode()
     client.force_login(make_member(project, Role.VIEWER))
-    assert "Only project admins can change this" in client.get(address).content.decode()
+    assert "Only project owners can change this" in client.get(address).content.decode()

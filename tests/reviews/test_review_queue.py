@@ -29,7 +29,7 @@ def made(data_dir: Path) -> Made:
     return Made(data_dir)
 
 
-def browser(made: Made, role: Role = Role.MEMBER) -> tuple[Client, Any]:
+def browser(made: Made, role: Role = Role.ENGINEER) -> tuple[Client, Any]:
     user, client = make_member(made.project, role), Client()
     client.force_login(user)
     return client, user

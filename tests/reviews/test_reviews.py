@@ -179,9 +179,9 @@ def test_there_is_no_door_past_the_action() -> None:
     """Training is started in one place, so nothing else has to ask for the lock: no API route makes a run. A prompt search, which
     the API does start, asks for the lock in its own action (tests/training/test_prompt_search.py); to save what it found trains
     nothing."""
-    from tests.test_access import routes
+    from tests.test_access import PATTERNS
 
-    found = {name for name in routes() if "training" in name and name.split(":")[0].endswith("api")}
+    found = {name for name in PATTERNS if "training" in name and name.split(":")[0].endswith("api")}
     assert found == {
         f"training_api:{name}" for name in ("searches", "search", "search_cancel", "search_resume", "search_save")
     }

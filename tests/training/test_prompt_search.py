@@ -335,7 +335,7 @@ def client_of(user: Any) -> Client:
 
 def test_a_search_is_started_followed_and_stopped_by_page(world: dict[str, Any]) -> None:
     project = world["project"]
-    client, slug = client_of(make_member(project, Role.MEMBER)), project.slug
+    client, slug = client_of(make_member(project, Role.ENGINEER)), project.slug
     new = reverse("training:search_new", args=[slug])
     assert "Start search" in client.get(new).content.decode()
     body = {"version": world["version"].pk, "eval_set": world["eval_set"].pk, "environment": world["environment"].pk, "engine": "auto",

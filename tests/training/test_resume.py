@@ -88,7 +88,7 @@ def test_a_reward_that_was_locked_meanwhile_trains_no_more(failed: TrainingRun) 
 
 def test_the_button(failed: TrainingRun) -> None:
     client, args = Client(), [failed.project.slug, failed.pk]
-    client.force_login(make_member(failed.project, Role.MEMBER))
+    client.force_login(make_member(failed.project, Role.ENGINEER))
     assert "Resume from step 7" in client.get(reverse("training:detail", args=args)).content.decode()
     page = client.post(reverse("training:resume", args=args), follow=True).content.decode()
     assert "goes on from step 7" in page and "Resume from" not in page and ended(failed).state == JobState.QUEUED

@@ -19,7 +19,7 @@ from tests.factories import make_member, make_project, row
 pytestmark = pytest.mark.django_db
 
 
-def member_of(project: Project, role: Role = Role.MEMBER) -> Client:
+def member_of(project: Project, role: Role = Role.ENGINEER) -> Client:
     client = Client()
     client.force_login(make_member(project, role))
     return client

@@ -172,7 +172,7 @@ def test_an_id_that_no_run_can_have_is_400(agent: Client) -> None:
 def test_people_say_the_outcome_on_the_page(agent: Client, project: Project) -> None:
     post(agent, ONE, row(name="r", outcome={"status": "failure", "reason": "timeout", "label": "slow"}))
     client = Client()
-    client.force_login(make_member(project, Role.MEMBER))
+    client.force_login(make_member(project, Role.ENGINEER))
     url = reverse("trajectories:feedback", args=[project.slug, project.trajectories.get().pk])
     client.post(url, {"outcome": "failure", "comment": "So it was"})
     assert get(agent, "r")["outcome"]["reason"] == "timeout"

@@ -285,7 +285,7 @@ def test_a_trace_that_cannot_be_assembled_waits_for_a_person(
     assembly.forget_old(long_after)
     assert SpanBatch.objects.get().trace_id == trace_id(1), "the spans of the good one go, those set aside stay"
 
-    viewer, member, stranger = (client_of(project, role) for role in (Role.VIEWER, Role.MEMBER, None))
+    viewer, member, stranger = (client_of(project, role) for role in (Role.VIEWER, Role.ENGINEER, None))
     page = viewer.get(reverse("trajectories:arrivals", args=[project.slug])).content.decode()
     assert "ValueError: no such \ufffd thing" in page and trace_id(1) in page and "<button>Retry" not in page
     assert b"1 batch or trace" in viewer.get(reverse("trajectories:list", args=[project.slug])).content
@@ -306,7 +306,7 @@ def test_a_trace_set_aside_is_discarded_with_its_spans(
     broken_for(monkeypatch, 1)
     assembled()
     url = reverse("trajectories:trace_discard", args=[project.slug, trace_id(1)])
-    assert client_of(project, Role.MEMBER).post(url).status_code == 302
+    assert client_of(project, Role.ENGINEER).post(url).status_code == 302
     assert not SpanBatch.objects.exists() and not Trace.objects.set_aside().exists()
     assert AuditEvent.objects.filter(action="trace.discarded").exists()
 

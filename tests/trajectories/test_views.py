@@ -36,7 +36,7 @@ def viewer(project: Project) -> Client:
 
 @pytest.fixture
 def member(project: Project) -> Client:
-    return as_role(project, Role.MEMBER)
+    return as_role(project, Role.ENGINEER)
 
 
 @pytest.fixture
@@ -322,7 +322,7 @@ def test_changes_of_long_ago_are_forgotten(project: Project, member: Client) -> 
     assert bulk.forget_changes() == 1
 
 
-def test_only_an_admin_deletes_and_confirms_the_number(project: Project, member: Client, admin: Client) -> None:
+def test_only_an_owner_deletes_and_confirms_the_number(project: Project, member: Client, admin: Client) -> None:
     a, b = send(project, row(name="a"), row(name="b"))
     given = {"do": "delete", "ids": ids(a, b)}
     assert member.post(url(project, "bulk"), given | {"confirm": "2"}).status_code == 403
@@ -382,7 +382,7 @@ def test_views_are_saved_shared_and_deleted(project: Project, member: Client, ad
     member.post(url(project, "save_view"), given | {"shared": "on"})
     assert SavedView.objects.count() == 1
     assert "Slow ones" in viewer.get(url(project)).content.decode()
-    other = as_role(project, Role.MEMBER)
+    other = as_role(project, Role.ENGINEER)
     assert other.post(url(project, "delete_view", view.pk)).status_code == 302 and SavedView.objects.exists()
     admin.post(url(project, "delete_view", view.pk))
     assert not SavedView.objects.exists()

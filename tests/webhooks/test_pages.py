@@ -1,4 +1,4 @@
-"""The pages of webhooks: added, looked at, tried, switched off and on, by admins only."""
+"""The pages of webhooks: added, looked at, tried, switched off and on, by operators only."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_it_is_edited_switched_and_deleted(project: Project, admin: Client, hook
     assert [event.action for event in found] == [f"webhook.{what}" for what in done]
 
 
-def test_a_webhook_that_was_disabled_by_itself_is_announced_to_admins(
+def test_a_webhook_that_was_disabled_by_itself_is_announced_to_operators(
     project: Project, admin: Client, hook: Webhook
 ) -> None:
     actions.disable(hook=hook, by=None, reason="It failed.")

@@ -23,11 +23,11 @@ def key_in(variable: str) -> str:
     return key
 
 
-def checked_key(variable: str, host: str, hosts: dict[str, str] | None, *, admin: bool = True) -> str:
+def checked_key(variable: str, host: str, hosts: dict[str, str] | None, *, operator: bool = True) -> str:
     """The key for a server; "" where no variable is named. Raises RefusedKey.
 
     `hosts` maps the variables that may be read to the hosts their key may go to ("" is any); None where this process has
-    only variables that may be read. `admin`: whether an admin chose the server; a key that may go anywhere would be
+    only variables that may be read. `operator`: whether an operator chose the server; a key that may go anywhere would be
     anybody's who may choose.
     """
     if not variable or hosts is None:
@@ -40,9 +40,9 @@ def checked_key(variable: str, host: str, hosts: dict[str, str] | None, *, admin
     only = hosts[variable]
     if only not in ("", host.lower()):
         raise RefusedKey(f"The key in {variable} may go to {only} only, not to {host}.")
-    if not only and not admin:
+    if not only and not operator:
         raise RefusedKey(
-            f"The key in {variable} is bound to no host, so only an admin may name a server for it. "
+            f"The key in {variable} is bound to no host, so only an operator may name a server for it. "
             f"FLYWHEEL_OUTGOING_KEYS binds it: {variable}@{host}."
         )
     return key_in(variable)

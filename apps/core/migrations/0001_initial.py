@@ -99,8 +99,14 @@ class Migration(migrations.Migration):
                 (
                     "role",
                     models.CharField(
-                        choices=[("viewer", "Viewer"), ("member", "Member"), ("admin", "Admin")],
-                        default="member",
+                        choices=[
+                            ("viewer", "Viewer"),
+                            ("reviewer", "Reviewer"),
+                            ("engineer", "Engineer"),
+                            ("operator", "Operator"),
+                            ("owner", "Owner"),
+                        ],
+                        default="engineer",
                         max_length=10,
                     ),
                 ),

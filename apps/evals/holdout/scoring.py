@@ -22,7 +22,7 @@ from apps.evals.models import HoldoutView, Task
 DAY = timedelta(days=1)
 MOST_TEXTS = 200
 NEEDS_THE_RIGHT = (
-    "This is a held-out task, or nearly one. Use an API key that may see hold-outs: an admin makes one under Settings → "
+    "This is a held-out task, or nearly one. Use an API key that may see hold-outs: an operator makes one under Settings → "
     "API keys. Or use tasks of the validation split."
 )
 

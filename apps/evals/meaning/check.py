@@ -59,9 +59,11 @@ def submit(*, eval_set: EvalSet, source: Source, by: Any, most: int = PAIRS, ask
     if eval_set.meaning_checks.active().exists():
         raise EvalSetError("A check of meaning is already running for this set. Wait for it, or stop it.")
     _check_size(eval_set)
-    is_admin = asked_by is None and eval_set.project.memberships.filter(user=by, role=Role.ADMIN).exists()
+    is_operator = (
+        asked_by is None and eval_set.project.memberships.filter(user=by, role__in=Role.OPERATOR.upward).exists()
+    )
     version = _version(eval_set.project, source)
-    engine, _ = _engine_and_model(source, version, is_admin)
+    engine, _ = _engine_and_model(source, version, is_operator)
     name = str(version) if version else source.name
     if server := engine.get("base_url", ""):
         record_view(eval_set=eval_set, by=asked_by or by, detail=f"sent to {server} for a check of meaning")
@@ -69,7 +71,7 @@ def submit(*, eval_set: EvalSet, source: Source, by: Any, most: int = PAIRS, ask
           source=name, server=server)  # fmt: skip
     job = MeaningCheck(
         project=eval_set.project, eval_set=eval_set, name=f"Check of meaning of {eval_set} by {name}"[:200],
-        spec={"source": asdict(source), "by": name, "admin": is_admin, "most": most},
+        spec={"source": asdict(source), "by": name, "operator": is_operator, "most": most},
     )  # fmt: skip
     return jobs.submit(job, by=by)
 
@@ -93,12 +95,12 @@ def _version(project: Project, source: Source) -> ModelVersion | None:
     return found
 
 
-def _engine_and_model(source: Source, version: ModelVersion | None, is_admin: bool) -> tuple[dict, dict]:
+def _engine_and_model(source: Source, version: ModelVersion | None, is_operator: bool) -> tuple[dict, dict]:
     """The parts of the job's spec. Raises EvalSetError where the server may not be asked or the model is gone."""
     try:
         if version is not None:
             return engine_spec(version, BATCH), model_spec(version)
-        base_url = check_address(source.base_url, source.key_variable, admin=is_admin)
+        base_url = check_address(source.base_url, source.key_variable, operator=is_operator)
     except (ModelError, ArtifactError, ServerError) as error:
         raise EvalSetError(str(error)) from error
     if not source.model:
@@ -121,7 +123,7 @@ def child_spec(job: MeaningCheck) -> dict:
     """Also stores what was compared. Raises EvalSetError, as what is allowed may have changed since it was asked for."""
     eval_set, source = job.eval_set, Source(**job.spec["source"])
     _check_size(eval_set)
-    engine, model = _engine_and_model(source, _version(eval_set.project, source), job.spec["admin"])
+    engine, model = _engine_and_model(source, _version(eval_set.project, source), job.spec["operator"])
     job.cursor = {"content": content_of(eval_set)}
     MeaningCheck.objects.filter(pk=job.pk).update(cursor=job.cursor)
     held = {task: held_text(task) for task in eval_set.tasks.holdout()}

@@ -136,7 +136,7 @@ def place_of(cursor: str) -> tuple[float, str] | None:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
     """Opens the hold-out of each of these evaluations to this person: a look at each, counted once."""
     runs = chosen_of(project, request.POST.getlist("run"))

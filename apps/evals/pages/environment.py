@@ -13,7 +13,7 @@ from apps.environments.views import made_by
 from apps.evals.models import EvalSet
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def for_set(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     if not eval_set.is_frozen:

@@ -31,7 +31,7 @@ SEEN = 12
 LAST = "evals.last_task"
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """One task from one failure. What is suggested says where it is from; a person confirms or changes it."""
     failure = get_object_or_404(Failure.objects.select_related("trajectory", "mode"), project=project, pk=pk)
@@ -124,7 +124,7 @@ def exact_leak(failure: Failure, cut: int, given: dict) -> Leak:
     return Leak(task.key, request_of(task), "", "", 1.0)  # gone meanwhile
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Successes that match a filter become tasks that guard what works already."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)

@@ -27,7 +27,7 @@ SALT = "evals.import"
 TOKEN_S = 24 * 3600
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def import_file(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The form; after a POST the preview of the file. Nothing is stored yet."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
@@ -66,7 +66,7 @@ def _preview(
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def import_start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Stores the tasks at once, or leaves many to a worker."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
@@ -107,7 +107,7 @@ def _token(request: HttpRequest, eval_set: EvalSet) -> dict[str, Any]:
     return token if (token["set"], token["by"]) == (str(eval_set.pk), request.user.pk) else {}
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def import_status(request: HttpRequest, project: Project, pk: str, identity: str) -> HttpResponse:
     """The import by a worker, or the fragment of it that the page asks for."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
@@ -117,7 +117,7 @@ def import_status(request: HttpRequest, project: Project, pk: str, identity: str
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def import_cancel(request: HttpRequest, project: Project, pk: str, identity: str) -> HttpResponse:
     job = get_object_or_404(TaskImport, eval_set__project=project, eval_set=pk, pk=identity)
     if jobs.cancel(job, by=request.user):
@@ -151,7 +151,7 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def export_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
     """The hold-out's file, once it is confirmed that this is a look."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)

@@ -25,7 +25,7 @@ PAGE = 20
 FILTERS = {"open": "Undecided", "same": "Same task", "different": "Different", "all": "All"}
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def page(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The pairs, most alike first. They show held-out requests: that is a look."""
     eval_set = get_object_or_404(EvalSet.objects.select_related("project"), project=project, pk=pk)
@@ -59,7 +59,7 @@ def _job(eval_set: EvalSet) -> dict[str, Any]:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet.objects.select_related("project"), project=project, pk=pk)
     form = MeaningForm(project, request.POST)
@@ -72,7 +72,7 @@ def start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return _page(request, eval_set, form)
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that asks for itself; once the job has ended, the whole page is loaded again."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
@@ -86,14 +86,14 @@ def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def stop(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     return attempt(request, eval_set, lambda: check.stop(eval_set=eval_set, by=request.user), "meaning")
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     pair = _find(project, pk)
     return _decided(
@@ -102,7 +102,7 @@ def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def undo(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     pair = _find(project, pk)
     return _decided(request, pair, lambda: verdicts.undo(pair=pair, by=request.user))

@@ -90,8 +90,8 @@ def chosen_filters(request: HttpRequest, row: EvalRun, given: QueryDict | None =
 
 
 def may_see(request: HttpRequest, row: EvalRun) -> bool:
-    """Whether a person may see single tasks and outputs of an evaluation: of a hold-out members who have opened it."""
-    return row.split != Split.HOLDOUT or (request.membership.may(Role.MEMBER) and has_opened(row, by=request.user))
+    """Whether a person may see single tasks and outputs of an evaluation: of a hold-out engineers who have opened it."""
+    return row.split != Split.HOLDOUT or (request.membership.may(Role.ENGINEER) and has_opened(row, by=request.user))
 
 
 def others_of(row: EvalRun) -> QuerySet[EvalRun]:
@@ -117,7 +117,7 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def open_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Opens the samples of an evaluation on a hold-out to this person: a look, counted once."""
     row = get_object_or_404(runs_of(project), pk=pk)
@@ -172,7 +172,7 @@ def runs_of(project: Project) -> QuerySet[EvalRun]:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(EvalRun, project=project, pk=pk)
     if not jobs.cancel(row, by=request.user):

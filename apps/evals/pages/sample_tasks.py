@@ -38,7 +38,7 @@ class SampleTasksForm(PlainForm):
         self.fields["eval_set"].queryset = drafts_of(project).order_by("-created_at")
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def to_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(runs_of(project), pk=pk)
     if why := why_not(run):

@@ -36,7 +36,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def create(request: HttpRequest, project: Project) -> HttpResponse:
     form = EvalSetForm(request.POST)
     if not form.is_valid():
@@ -66,7 +66,8 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
         "evals/detail.html",
         {
             "eval_set": eval_set,
-            "edits": not eval_set.is_frozen and request.membership.may(Role.MEMBER),
+            "edits": not eval_set.is_frozen and request.membership.may(Role.ENGINEER),
+            "confirms": not eval_set.is_frozen and request.membership.may(Role.REVIEWER),
             "page": page_of(request, tasks),
             "split": split,
             "looked": looked,
@@ -87,7 +88,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def show_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Shows the hold-out's tasks, and counts that someone looked."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
@@ -99,7 +100,7 @@ def show_holdout(request: HttpRequest, project: Project, pk: str) -> HttpRespons
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def add_trajectories(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     rows = chain.from_iterable(in_chunks(candidates(project).order_by("pk")))
@@ -111,7 +112,7 @@ def add_trajectories(request: HttpRequest, project: Project, pk: str) -> HttpRes
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def add_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     form = TaskForm(request.POST)
@@ -124,7 +125,7 @@ def add_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def split(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     form = SplitForm(request.POST)
@@ -141,14 +142,14 @@ def split(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def freeze(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     return attempt(request, eval_set, lambda: actions.freeze(eval_set=eval_set, by=request.user))
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def new_version(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     try:
@@ -160,13 +161,13 @@ def new_version(request: HttpRequest, project: Project, pk: str) -> HttpResponse
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def remove_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     task = get_object_or_404(Task.objects.select_related("eval_set"), project=project, pk=pk)
     return attempt(request, task.eval_set, lambda: actions.remove_task(task=task, by=request.user))
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     form = EvalRunForm(eval_set, request.POST or None)

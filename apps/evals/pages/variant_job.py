@@ -26,7 +26,7 @@ ASKED: dict[str, Any] = {"base_url": "", "model": "", "key_variable": "", "kinds
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     form = form_for(request, project, request.POST)
@@ -51,7 +51,7 @@ def _again(request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def stop(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     return attempt(request, eval_set, lambda: model_job.stop(eval_set=eval_set, by=request.user), "variants")
@@ -74,7 +74,9 @@ def form_for(request: HttpRequest, project: Project, data: Any = None) -> ModelV
     """Empty, or filled in from what was posted or from the page's own address."""
     if data is None and f"{PREFIX}-each" in request.GET:
         data = request.GET
-    return ModelVariantsForm(model_job.judge_server(project), request.membership.may(Role.ADMIN), data, prefix=PREFIX)
+    return ModelVariantsForm(
+        model_job.judge_server(project), request.membership.may(Role.OPERATOR), data, prefix=PREFIX
+    )
 
 
 def estimate(eval_set: EvalSet, form: ModelVariantsForm) -> dict[str, Any]:

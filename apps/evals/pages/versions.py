@@ -29,7 +29,7 @@ def versions(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def with_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The same with the hold-out's tasks; that is a look."""
     return _diff(request, project, pk, looked=True)
@@ -57,14 +57,14 @@ def _diff(request: HttpRequest, project: Project, pk: str, looked: bool) -> Http
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def general(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     return attempt(request, eval_set, lambda: tell(request, add_general(eval_set=eval_set, by=request.user)))
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def confirm_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     task = get_object_or_404(
         Task.objects.exclude(split=Split.HOLDOUT).select_related("eval_set"), project=project, pk=pk
@@ -90,7 +90,7 @@ def variants_page(request: HttpRequest, project: Project, pk: str) -> HttpRespon
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     form = VariantsForm(request.POST)
@@ -110,7 +110,7 @@ def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpRespon
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def judge_variant(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     task = get_object_or_404(Task.objects.select_related("eval_set"), project=project, pk=pk)
     verdict = request.POST.get("verdict", "")
@@ -120,7 +120,7 @@ def judge_variant(request: HttpRequest, project: Project, pk: str) -> HttpRespon
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def end_batch(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Uses the batch that waits, or discards it."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)

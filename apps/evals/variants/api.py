@@ -40,7 +40,7 @@ class Make(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Write(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whom to ask: the project's judge, or with `base_url` and `model` another server, which only an admin may name. `tokens`: at
+    """Whom to ask: the project's judge, or with `base_url` and `model` another server, which only an operator may name. `tokens`: at
     most; 0: what was estimated allows."""
 
     kinds: WrittenKinds = field(default_factory=lambda: list(WRITTEN))

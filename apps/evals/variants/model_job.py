@@ -90,12 +90,12 @@ def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
 
 
 def _check_server(project: Project, wanted: WriteOrder, by: Any) -> None:
-    """Whether the address may be called and the key go there. Raises EvalSetError. The judge's server is an admin's choice."""
+    """Whether the address may be called and the key go there. Raises EvalSetError. The judge's server is an operator's choice."""
     judge = judge_server(project) or {}
     is_judges = (wanted.base_url, wanted.key_variable) == (judge.get("base_url"), judge.get("key_variable"))
-    is_admins = is_judges or project.memberships.filter(user=by, role=Role.ADMIN).exists()
+    trusted = is_judges or project.memberships.filter(user=by, role__in=Role.OPERATOR.upward).exists()
     try:
-        check_address(wanted.base_url, wanted.key_variable, admin=is_admins)
+        check_address(wanted.base_url, wanted.key_variable, operator=trusted)
     except ServerError as error:
         raise actions.EvalSetError(str(error)) from error
 

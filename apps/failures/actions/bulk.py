@@ -94,7 +94,7 @@ def decide_alike(
 
 
 def assign_many(*, project: Project, ids: Iterable[int], by: Any, to: Any) -> Change:
-    """Gives them to a member, or to nobody. Raises Refused."""
+    """Gives them to a reviewer, or to nobody. Raises Refused."""
     require_triager(project, to)
 
     def edit(failure: Failure) -> bool:

@@ -86,7 +86,7 @@ def split(*, failure: Failure, by: Any, mode: FailureMode) -> Failure:
 
 @transaction.atomic
 def assign(*, failure: Failure, by: Any, to: Any) -> Failure:
-    """Gives the case to a member, or to nobody (`to` is None). Raises Refused."""
+    """Gives the case to a reviewer, or to nobody (`to` is None). Raises Refused."""
     failure = locked(failure, by)
     before = snapshot(failure)
     require_triager(failure.project, to)
@@ -219,8 +219,8 @@ def require_triager(project: Project, to: Any) -> None:
     if to is None:
         return
     membership = Membership.objects.filter(project=project, user=to).first()
-    if membership is None or not membership.may(Role.MEMBER):
-        raise Refused(f"{to} cannot decide on failures of {project}: that needs the role “member”.")
+    if membership is None or not membership.may(Role.REVIEWER):
+        raise Refused(f"{to} cannot decide on failures of {project}: that needs the role “reviewer”.")
 
 
 def snapshot(failure: Failure) -> dict[str, Any]:

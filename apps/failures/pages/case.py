@@ -87,7 +87,7 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 def similar(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The failures most like a case. The browser asks for them when the case is on the screen, so it never waits for them."""
     failure = _of(project, Failure.objects.select_related("mode", "trajectory"), pk)
-    may = request.membership.may(Role.MEMBER)
+    may = request.membership.may(Role.REVIEWER)
     found = [(other, alike, may and is_free(other, request.user)) for other, alike in similar_to(failure)]
     runs_shown(project, [other.trajectory_id for other, _, _ in found], to=request.user, where="similar failures")
     context = {"failure": failure, "similar": found, "queue": queue_of(request, project)}
@@ -102,7 +102,7 @@ def is_free(failure: Failure, user: Any) -> bool:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     failure, given = find_row(project, pk), request.POST
     mode = get_object_or_404(project.failure_modes, slug=given["mode"]) if given.get("mode") else None
@@ -119,7 +119,7 @@ def also(given: QueryDict) -> list[int]:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     failure = find_row(project, pk)
     mode = get_object_or_404(project.failure_modes, slug=request.POST.get("mode", ""))
@@ -128,9 +128,9 @@ def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """To a member, or to nobody. A case given to somebody else leaves the screen."""
+    """To a reviewer, or to nobody. A case given to somebody else leaves the screen."""
     failure, given = find_row(project, pk), request.POST.get("to", "")
     to = get_object_or_404(get_user_model(), username=given, memberships__project=project) if given else None
     act = lambda: decisions.assign(failure=failure, by=request.user, to=to)  # noqa: E731
@@ -138,7 +138,7 @@ def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def undo(request: HttpRequest, project: Project) -> HttpResponse:
     """Takes back the person's last change. From the list (`back`) one stays there."""
     queue = queue_of(request, project)
@@ -219,7 +219,7 @@ def show(
     request: HttpRequest, queue: TriageQueue, failure: Failure, *, note: str = "", error: str = "", beside: int | None = None,
     is_there: bool = False,
 ) -> HttpResponse:  # fmt: skip
-    """A case, put on this member's screen: the page, its fragment for htmx, or (`is_there`: the browser shows it
+    """A case, put on this reviewer's screen: the page, its fragment for htmx, or (`is_there`: the browser shows it
     already) the counts alone. `beside` is a case that stays on the screen too."""
     holder = _take(request, failure, beside)
     is_there = is_there and holder is None
@@ -249,8 +249,8 @@ def show(
 
 
 def _take(request: HttpRequest, failure: Failure, beside: int | None) -> Any:
-    """Who else has it; nobody where a member has it now."""
-    if not request.membership.may(Role.MEMBER):
+    """Who else has it; nobody where this person has it now."""
+    if not request.membership.may(Role.REVIEWER):
         return None
     decisions.release(project=failure.project, by=request.user, keep=(failure.pk, *([beside] if beside else ())))
     if decisions.reserve(failure=failure, by=request.user):
@@ -264,7 +264,7 @@ def _case(request: HttpRequest, queue: TriageQueue, failure: Failure) -> dict[st
     turns = reader.turns(position, blamed) if reader.firsts else []
     shown_from = opening_of(reader.head["messages"], blamed) if position == 0 else 0
     places = {place.first: place for place in reader.placeholders()}
-    may = request.membership.may(Role.MEMBER)
+    may = request.membership.may(Role.REVIEWER)
     also = list(failure.also.all())
     return {
         "row": failure.trajectory,
@@ -300,7 +300,7 @@ def _judge(failure: Failure) -> str:
 
 def triagers(request: HttpRequest, project: Project) -> list[tuple[int | str, Any]]:
     """Who a case can be given to, oneself first, with a digit each."""
-    rows = project.memberships.filter(role__in=[Role.MEMBER, Role.ADMIN]).select_related("user").order_by("pk")
+    rows = project.memberships.filter(role__in=Role.REVIEWER.upward).select_related("user").order_by("pk")
     users = sorted((row.user for row in rows), key=lambda user: user != request.user)
     return [(number if number < 10 else "", user) for number, user in enumerate(users, 1)]
 

@@ -161,7 +161,7 @@ def _spark(bins: dict[int, int]) -> list[dict[str, float]]:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def recluster(request: HttpRequest, project: Project) -> HttpResponse:
     if not store.request(project.pk):
         messages.error(
@@ -197,7 +197,9 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
             "known_versions": list(reversed(began))[:50],
             "fix_is_out": cluster.fixed_version in began,
             "modes": project.failure_modes.all(),
-            "people": [row.user for row in project.memberships.exclude(role=Role.VIEWER).select_related("user")],
+            "people": [
+                row.user for row in project.memberships.filter(role__in=Role.REVIEWER.upward).select_related("user")
+            ],
             "figure": figure(cluster),
             "dismissed": members.filter(state=FailureState.DISMISSED).count(),
         },
@@ -267,10 +269,10 @@ def _plain(text: str) -> str:
 
 
 def _write(action: Callable[[HttpRequest, Project, FailureCluster], str]) -> Callable[..., HttpResponse]:
-    """A POST of a member on a cluster; its answer, or why it was refused, is said on the cluster's page."""
+    """A POST of a reviewer on a cluster; its answer, or why it was refused, is said on the cluster's page."""
 
     @require_POST
-    @project_view(Role.MEMBER)
+    @project_view(Role.REVIEWER)
     def view(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
         cluster = get_object_or_404(FailureCluster.objects.select_related("project"), project=project, pk=pk)
         try:

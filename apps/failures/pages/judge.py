@@ -37,7 +37,7 @@ TRY_S = 30.0  # a person waits for it
 
 
 class RubricForm(PlainForm):
-    """Everything of a version. A member may change the text only, to try it."""
+    """Everything of a version. An engineer may change the text only, to try it."""
 
     text = forms.CharField(max_length=MAX_TEXT, label="Rubric")
     base_url = forms.CharField(max_length=200, label="Address of the server, ending in /v1")
@@ -88,8 +88,8 @@ def _values(rubric: Rubric | None) -> dict[str, Any]:
 
 def _page(request: HttpRequest, project: Project, form: RubricForm, shown: Rubric | None = None) -> HttpResponse:
     ensure_modes(project)
-    admin, rows = request.membership.may(Role.ADMIN), list(project.rubrics.select_related("created_by")[:50])
-    for name in rubrics.SERVER + rubrics.PRICES if not admin else ():
+    operator, rows = request.membership.may(Role.OPERATOR), list(project.rubrics.select_related("created_by")[:50])
+    for name in rubrics.SERVER + rubrics.PRICES if not operator else ():
         form.fields[name].disabled = True
     samples = _samples(project)
     runs_shown(project, [row.trajectory_id for row in samples], to=request.user, where="the judge's rubric")
@@ -97,8 +97,8 @@ def _page(request: HttpRequest, project: Project, form: RubricForm, shown: Rubri
     spent = rubrics.spent_by_day(project)
     context = {
         "form": form,
-        "admin": admin,
-        "writes": request.membership.may(Role.MEMBER),
+        "operator": operator,
+        "writes": request.membership.may(Role.ENGINEER),
         "on": on,
         "newest": rows[0] if rows else None,
         "shown": shown,
@@ -141,7 +141,7 @@ def _samples(project: Project) -> list[Failure]:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def save(request: HttpRequest, project: Project) -> HttpResponse:
     form = RubricForm(request.POST)
     if not form.is_valid():
@@ -155,7 +155,7 @@ def save(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def switch(request: HttpRequest, project: Project) -> HttpResponse:
     """Switches a version on, or the judge off where none is named."""
     version = whole(request.POST.get("version"), 1)
@@ -170,11 +170,11 @@ def switch(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def run(request: HttpRequest, project: Project) -> HttpResponse:
     """Judges a batch now instead of within minutes."""
     if rubrics.current(project) is None:
-        messages.info(request, "The judge is off. An admin can switch it on.")
+        messages.info(request, "The judge is off. An operator can switch it on.")
     else:
         judge_project.delay(project.pk)
         messages.success(request, f"The judge looks at the next {judging.CHUNK} runs.")
@@ -210,7 +210,7 @@ def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def try_it(request: HttpRequest, project: Project) -> HttpResponse:
     """A place for each chosen run, which then asks for its own verdict: no page waits on a model."""
     form, problem = _tried_form(request, project)
@@ -222,7 +222,7 @@ def try_it(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def try_one(request: HttpRequest, project: Project) -> HttpResponse:
     """One run before the rubric in the form: prompt, raw answer, verdict, cost. Nothing is stored but the cost."""
     form, problem = _tried_form(request, project)
@@ -254,15 +254,15 @@ def _try(
 
 
 def _tried_form(request: HttpRequest, project: Project) -> tuple[RubricForm, str]:
-    """The form as it may be tried, and what is wrong with it. The server is the saved one, unless an admin tries.
+    """The form as it may be tried, and what is wrong with it. The server is the saved one, unless an operator tries.
 
-    Else a member could send conversations, and the key, to a server of their choice.
+    Else an engineer could send conversations, and the key, to a server of their choice.
     """
     data = request.POST.copy()
-    if not request.membership.may(Role.ADMIN):
+    if not request.membership.may(Role.OPERATOR):
         last = project.rubrics.first()
         if last is None:
-            return RubricForm(), "An admin must save a rubric with a server first."
+            return RubricForm(), "An operator must save a rubric with a server first."
         for name in (*rubrics.SERVER, *rubrics.PRICES):
             data[name] = str(getattr(last, name))
     form = RubricForm(data)

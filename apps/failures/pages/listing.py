@@ -42,7 +42,7 @@ def shown(request_user: object, project: Project, given: QueryDict) -> FailureQu
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    given, may = request.GET, request.membership.may(Role.MEMBER)
+    given, may = request.GET, request.membership.may(Role.REVIEWER)
     page = page_of(request, shown(request.user, project, given).select_related("mode", "trajectory", "assigned_to"))
     runs_shown(project, [row.trajectory_id for row in page], to=request.user, where="failures")
     filters = {name: given[name] for name in (*FILTERS, "state") if given.get(name)}
@@ -108,7 +108,7 @@ def _charts(project: Project, since: datetime | None) -> dict[str, Any]:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def classify(request: HttpRequest, project: Project) -> HttpResponse:
     job = classify_job.start(project=project, by=request.user)
     messages.success(request, f"Classifying {job.total:,} new or changed trajectories; this page shows the progress.")
@@ -126,7 +126,7 @@ def classification_status(request: HttpRequest, project: Project) -> HttpRespons
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def bulk(request: HttpRequest, project: Project) -> HttpResponse:
     """Confirm, dismiss, change the mode or assign: of the rows chosen, or of all that match, which the server finds."""
     given = request.POST

@@ -33,7 +33,7 @@ class MarkForm(PlainForm):
         self.fields["mode"].queryset = project.failure_modes.all()
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def mark(request: HttpRequest, project: Project, trajectory: UUID) -> HttpResponse:
     row = get_object_or_404(Trajectory, project=project, pk=trajectory)
     runs_shown(project, [trajectory], to=request.user, where="run")

@@ -55,7 +55,7 @@ class ModeForm(PlainLabels, forms.ModelForm):
 @project_view()
 def modes(request: HttpRequest, project: Project) -> HttpResponse:
     ensure_modes(project)
-    may = request.membership.may(Role.MEMBER)
+    may = request.membership.may(Role.ENGINEER)
     return page(request, project, ModeForm(project=project, initial={"position": project.failure_modes.count()}), may)
 
 
@@ -72,7 +72,7 @@ def page(request: HttpRequest, project: Project, form: ModeForm, may: bool, stat
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def save(request: HttpRequest, project: Project, pk: int | None = None) -> HttpResponse:
     mode = get_object_or_404(project.failure_modes, pk=pk) if pk else None
     form = ModeForm(request.POST, instance=mode, project=project, prefix=f"m{pk}" if pk else None)
@@ -84,7 +84,7 @@ def save(request: HttpRequest, project: Project, pk: int | None = None) -> HttpR
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     mode = get_object_or_404(project.failure_modes, pk=pk)
     try:

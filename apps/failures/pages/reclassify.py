@@ -122,7 +122,7 @@ def status(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def start(request: HttpRequest, project: Project) -> HttpResponse:
     try:
         job = reclassify.start(project=project, by=request.user)
@@ -133,7 +133,7 @@ def start(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def apply(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
     if not reclassify.apply(job=_get(project, pk), by=request.user):
         messages.error(request, "It cannot be applied: it is still running, or was already applied or discarded.")
@@ -141,7 +141,7 @@ def apply(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def discard(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
     if reclassify.discard(job=_get(project, pk), by=request.user):
         messages.success(request, "Discarded. Nothing was changed.")

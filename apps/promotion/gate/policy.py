@@ -19,7 +19,7 @@ Ratio = Annotated[float, Meta(ge=1, le=10)]
 class Policy(Struct, forbid_unknown_fields=True, frozen=True):
     """Rates and shares are in [0, 1]; errors are probabilities over all comparisons. See FIELDS for what each one means."""
 
-    promoters: Literal["member", "admin"] = "member"
+    promoters: Literal["engineer", "operator", "owner"] = "engineer"
     api_keys: bool = False
     rollback_needs_reason: bool = False
     eval_set: Annotated[str, Meta(max_length=80, pattern=r"^[-a-zA-Z0-9_]*$")] = ""
@@ -44,7 +44,7 @@ class Field:
 
 FIELDS = {
     "promoters": Field(
-        "Who may promote", "role", "An admin may always promote. Only an admin may override the gate or fill an empty channel."
+        "Who may promote", "role", "This role and those above it. Only an owner may override the gate or fill an empty channel."
     ),
     "api_keys": Field(
         "API keys may promote, roll back and change this policy", "yes or no",
@@ -54,7 +54,7 @@ FIELDS = {
     "eval_set": Field(
         "Eval set that decides", "name",
         "Only reports on the newest hold-out of this set promote. Empty: the set of the channel's last promotion; another one "
-        "needs an admin.",
+        "needs an owner.",
     ),
     "min_tasks": Field("Minimum tasks", "tasks", "With fewer held-out tasks the gate decides nothing."),
     "alpha": Field(

@@ -65,7 +65,7 @@ def live(before: EvalRun, after: EvalRun) -> dict:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def prepare(request: HttpRequest, project: Project, baseline: str, candidate: str) -> HttpResponse:
     before, after = pair_of(project, baseline, candidate)
     form = PrepareForm(request.POST)

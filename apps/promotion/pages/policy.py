@@ -21,7 +21,7 @@ MOST = 50  # versions on the page
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OWNER)
 def create_channel(request: HttpRequest, project: Project) -> HttpResponse:
     form = ChannelForm(request.POST)
     if not form.is_valid():
@@ -38,7 +38,7 @@ def policy(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OWNER)
 def policy_save(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     channel = get_object_or_404(Channel, project=project, name=name)
     form = PolicyForm(policy_of(channel)[0], request.POST)
@@ -48,7 +48,7 @@ def policy_save(request: HttpRequest, project: Project, name: str) -> HttpRespon
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OWNER)
 def policy_import(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     channel = get_object_or_404(Channel, project=project, name=name)
     form = PolicyFileForm(request.POST, request.FILES)
@@ -92,7 +92,7 @@ def _page(
         "form": form,
         "upload": upload,
         "version": version,
-        "may_write": request.membership.may(Role.ADMIN),
+        "may_write": request.membership.may(Role.OWNER),
         "values": [(FIELDS[name], ("yes" if value else "no") if isinstance(value, bool) else value) for name, value in plain(now).items()],
         "versions": [
             (row, list(changed_lines(before, after, around=0)))

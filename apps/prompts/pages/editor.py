@@ -23,7 +23,7 @@ from workers.lib.prompts import as_parts, from_harness
 from workers.lib.typed import FormError
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     """`?on=`: what the prompt is for, `?environment=`: whose prompt it starts from where that is no prompt version."""
     on = _chosen(project, request.GET.get("on"))
@@ -85,7 +85,7 @@ def _save(request: HttpRequest, on: ModelVersion, start: Environment | None, for
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
     """The difference of what is typed to what it started from, or what is wrong with it."""
     on = _chosen(project, request.GET.get("on"))
@@ -104,7 +104,7 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def try_it(request: HttpRequest, project: Project) -> HttpResponse:
     """The playground with what is typed, unsaved, beside what it started from; the editor again where it is not valid."""
     on = _chosen(project, request.GET.get("on"))

@@ -37,7 +37,7 @@ from workers.lib.typed import FormError
 LISTED = 200  # tasks to choose from
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     """`?trajectory=&step=`: a step of a run; else `?set=`: tasks of a set. `?on=` is the first version."""
     try:
@@ -252,7 +252,7 @@ def _keep_form(request: HttpRequest, project: Project, run: Playground) -> KeepT
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def cancel(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     run = get_object_or_404(Playground, project=project, pk=pk)
     if not jobs.cancel(run, by=request.user):
@@ -261,7 +261,7 @@ def cancel(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def save_prompt(request: HttpRequest, project: Project, pk: UUID, side: int) -> HttpResponse:
     run = get_object_or_404(Playground.objects.select_related("trajectory"), project=project, pk=pk)
     if side >= len(run.spec["sides"]):
@@ -277,7 +277,7 @@ def save_prompt(request: HttpRequest, project: Project, pk: UUID, side: int) -> 
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def save_task(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     run = _run(request, project, pk)
     form = KeepTaskForm(project, request.POST)

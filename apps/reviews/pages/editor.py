@@ -64,7 +64,7 @@ def _form(
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def save(request: HttpRequest, project: Project, pk: int | None = None) -> HttpResponse:
     before = get_object_or_404(Verifier, project=project, pk=pk) if pk else None
     name = before.name if before else slugify(request.POST.get("name", ""))[:80]
@@ -93,7 +93,7 @@ def save(request: HttpRequest, project: Project, pk: int | None = None) -> HttpR
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def check(request: HttpRequest, project: Project) -> HttpResponse:
     """What is wrong with the spec as typed, in one line."""
     try:
@@ -104,7 +104,7 @@ def check(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def try_it(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Starts to score stored samples by the spec as typed: ten to look at, or two hundred to see what changes."""
     verifier = get_object_or_404(Verifier, project=project, pk=pk)

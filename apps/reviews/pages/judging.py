@@ -34,7 +34,7 @@ def find(project: Project, pk: int) -> ReviewItem:
     return get_object_or_404(rows, review__project=project, pk=pk)
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def queue(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The first sample that needs this person; where none is free, why."""
     review = get_object_or_404(RewardReview.objects.select_related("verifier", "project"), project=project, pk=pk)
@@ -43,12 +43,12 @@ def queue(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return finished(request, review)
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def item(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return show(request, find(project, pk))
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The sample after this one; `?back=1` the one judged before. With `?ahead=1` it is only held ready."""
     here = find(project, pk)
@@ -63,7 +63,7 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def judge(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The blind word; the answer is the same sample with its score."""
     here, given = find(project, pk), request.POST
@@ -76,7 +76,7 @@ def judge(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def answer(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Whether the score is right; the answer is the next sample."""
     here, given = find(project, pk), request.POST
@@ -87,7 +87,7 @@ def answer(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def undo(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Takes back the person's last answer on a score and shows its sample."""
     review = get_object_or_404(RewardReview.objects.select_related("verifier", "project"), project=project, pk=pk)

@@ -35,7 +35,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "reviews/list.html", context)
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def open_review(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Which evaluations of a verifier version to review, and how many of their samples."""
     verifier = get_object_or_404(Verifier.objects.select_related("project"), project=project, pk=pk)
@@ -80,7 +80,7 @@ def drawn(request: HttpRequest, verifier: Verifier) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def score_run(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Has the samples of an evaluation by another version scored by this one, so that they can be reviewed."""
     verifier = get_object_or_404(Verifier.objects.select_related("project"), project=project, pk=pk)
@@ -102,7 +102,7 @@ def score_run(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OWNER)
 def override(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     verifier = get_object_or_404(Verifier.objects.select_related("project"), project=project, pk=pk)
     try:

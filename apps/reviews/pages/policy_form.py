@@ -23,7 +23,7 @@ def policy(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OWNER)
 def policy_save(request: HttpRequest, project: Project) -> HttpResponse:
     form = PolicyForm(request.POST)
     if form.is_valid():
@@ -42,7 +42,7 @@ def _page(request: HttpRequest, project: Project, form: PolicyForm, status: int 
     changes = list(project.audit_events.filter(action="review.policy_changed").select_related("actor")[:10])
     for event in changes:
         event.rows = list(changed(event.detail))
-    may_write = request.membership.may(Role.ADMIN)
+    may_write = request.membership.may(Role.OWNER)
     context = {"form": form, "row": row, "may_write": may_write, "policy": policy_of(project), "changes": changes}
     return render(request, "reviews/policy.html", context, status=status)
 

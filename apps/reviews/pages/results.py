@@ -45,7 +45,7 @@ def find_review(project: Project, pk: int) -> RewardReview:
 
 def open_items(request: HttpRequest, review: RewardReview, labels: list[Label]) -> set[int]:
     """The items whose scores and judgements this person may see: nobody is told of what they have yet to judge."""
-    needed, judges = needed_of(review), request.membership.may(Role.MEMBER)
+    needed, judges = needed_of(review), request.membership.may(Role.REVIEWER)
     return {label.item for label in labels if results.open_to(label, request.user, needed, judges)}
 
 
@@ -77,7 +77,7 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "complete": sum(label.is_complete(needed) for label in labels),
         "waiting": sum(label.differs(needed) for label in labels),
         "to_rule": any(label.may_be_ruled(needed) for label in labels),
-        "left": Queue(review, request.user).left() if request.membership.may(Role.MEMBER) else 0,
+        "left": Queue(review, request.user).left() if request.membership.may(Role.REVIEWER) else 0,
         "disagreements": disagreements(shown, page=request),
         "hidden": len(wrong) - len(seen),
         "held_out": len(seen) - len(shown),
@@ -101,7 +101,7 @@ def with_words(items: QuerySet[ReviewItem]) -> QuerySet[ReviewItem]:
     return rows.prefetch_related("judgements__by")
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def adjudicate(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """What the reviewers saw otherwise, side by side: what waits for a ruling first, then second thoughts, then what was
     ruled. What is held out is here too: without a ruling it would have no label."""
@@ -132,12 +132,12 @@ def _ruled(request: HttpRequest, item: ReviewItem) -> dict[str, Any]:
         "shown": shown_of(item),
         "judgements": said,
         "differs": len({judgement.success for judgement in said}) > 1,
-        "may_rule": not theirs or request.membership.may(Role.ADMIN),
+        "may_rule": not theirs or request.membership.may(Role.OWNER),
     }
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def rule(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     item, given = find(project, pk), request.POST
     try:

@@ -55,7 +55,7 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def run_probe(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     verifier = get_object_or_404(Verifier, project=project, pk=pk)
     form = ProbeForm(verifier, request.POST)
@@ -118,7 +118,7 @@ def probe_status(request: HttpRequest, project: Project, pk: str) -> HttpRespons
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def cancel_probe(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(ProbeRun, project=project, pk=pk)
     if not cancel(run, by=request.user):
@@ -127,7 +127,7 @@ def cancel_probe(request: HttpRequest, project: Project, pk: str) -> HttpRespons
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OWNER)
 def waive_probe(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(ProbeRun.objects.select_related("project"), project=project, pk=pk)
     try:

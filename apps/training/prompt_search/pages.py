@@ -51,7 +51,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "training/prompt_search/list.html", {"page": page_of(request, _searches(project))})
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     form = SearchForm(project, request.POST or None, initial=_initial(request))
     if request.method == "POST" and form.is_valid():
@@ -130,7 +130,7 @@ def _curve(points: list[tuple[int, float, int]]) -> dict:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     search = get_object_or_404(PromptSearch, project=project, pk=pk)
     if jobs.cancel(search, by=request.user):
@@ -141,7 +141,7 @@ def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     search = get_object_or_404(_searches(project), pk=pk)
     try:
@@ -153,7 +153,7 @@ def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def save(request: HttpRequest, project: Project, pk: str, number: int) -> HttpResponse:
     """One candidate as a prompt version, also of a search that was stopped."""
     search = get_object_or_404(_searches(project), pk=pk)

@@ -26,16 +26,16 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         "arrivals": arrivals[:SHOWN],
         "traces": traces[:SHOWN],
         "total": arrivals.count() + traces.count(),
-        "may_write": request.membership.may(Role.MEMBER),
+        "may_write": request.membership.may(Role.ENGINEER),
     }
     return render(request, "trajectories/arrivals.html", context)
 
 
 def _decision(model: type[Arrival | Trace], action: Callable[..., bool], told: str) -> Callable[..., HttpResponse]:
-    """The view that lets a member decide about one row; `told` is what it says then."""
+    """The view that lets an engineer decide about one row; `told` is what it says then."""
 
     @require_POST
-    @project_view(Role.MEMBER)
+    @project_view(Role.ENGINEER)
     def decide(request: HttpRequest, project: Project, **key: Any) -> HttpResponse:
         row = get_object_or_404(model._default_manager.set_aside(), project=project, **key)  # type: ignore[attr-defined]
         action(row, by=request.user)

@@ -20,7 +20,7 @@ from apps.trajectories.shown import runs_shown
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def change_many(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.POST
     back = redirect(f"{reverse('trajectories:list', args=[project.slug])}?{without(QueryDict(given.get('query', '')))}")
@@ -52,8 +52,8 @@ def _do(project: Project, given: QueryDict, ids: list, by: object) -> BulkChange
 
 def _delete(request: HttpRequest, project: Project, ids: list, back: HttpResponse) -> HttpResponse:
     """Asks first: the person confirms the number."""
-    if not request.membership.may(Role.ADMIN):
-        raise PermissionDenied("Only project admins can delete trajectories.")
+    if not request.membership.may(Role.OWNER):
+        raise PermissionDenied("Only project owners can delete trajectories.")
     if request.POST.get("confirm") != str(len(ids)):
         runs_shown(project, ids[:5], to=request.user, where="deletion")
         context = {
@@ -69,7 +69,7 @@ def _delete(request: HttpRequest, project: Project, ids: list, back: HttpRespons
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def undo(request: HttpRequest, project: Project) -> HttpResponse:
     change = undo_of(request, project)
     if change is None:
@@ -83,7 +83,7 @@ def undo(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def keep(request: HttpRequest, project: Project) -> HttpResponse:
     """The last change stays: its offer to undo goes away."""
     request.session.pop(UNDO, None)

@@ -81,7 +81,7 @@ def _page(request: HttpRequest, project: Project, form: RuleForm, status: int = 
         "switches": _switches(project),
         "rules": own,
         "form": form,
-        "admin": request.membership.may(Role.ADMIN),
+        "operator": request.membership.may(Role.OPERATOR),
         "text": request.POST.get("text", ""),
         "retention": Retention.objects.filter(project=project).first(),
     }
@@ -103,7 +103,7 @@ class RetentionForm(PlainForm):
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def retention(request: HttpRequest, project: Project) -> HttpResponse:
     form = RetentionForm(request.POST)
     if not form.is_valid():
@@ -121,7 +121,7 @@ def retention(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def switch(request: HttpRequest, project: Project) -> HttpResponse:
     chosen = {kind: kind in request.POST.getlist("token") for kind in request.POST.getlist("on")}
     try:
@@ -134,7 +134,7 @@ def switch(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def add(request: HttpRequest, project: Project) -> HttpResponse:
     form = RuleForm(request.POST)
     if form.is_valid():
@@ -149,7 +149,7 @@ def add(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Changes a rule's text, or what `do` says: on, off, up, down."""
     rule = get_object_or_404(redaction.own_rules(project), pk=pk)
@@ -174,7 +174,7 @@ def _edit(request: HttpRequest, rule: RedactionRule) -> None:
 
 
 @require_POST
-@project_view(Role.ADMIN)
+@project_view(Role.OPERATOR)
 def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     rule = get_object_or_404(redaction.own_rules(project), pk=pk)
     redaction.delete(rule=rule, by=request.user)

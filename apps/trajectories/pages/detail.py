@@ -78,8 +78,8 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "revisions": row.revisions.defer("content")[:20],
             "tasks": row.tasks.select_related("eval_set")[:20],
             "outcomes": Outcome.choices,
-            "may_write": request.membership.may(Role.MEMBER),
-            "replay": pk if request.membership.may(Role.MEMBER) else None,
+            "may_write": request.membership.may(Role.REVIEWER),
+            "replay": pk if request.membership.may(Role.ENGINEER) else None,
         },
     )
 
@@ -103,7 +103,7 @@ def part(request: HttpRequest, project: Project, pk: UUID, first: int) -> HttpRe
         raise Http404
     runs_shown(project, [pk], to=request.user, where="run")
     turns = reader.turns(reader.firsts.index(first), blamed)
-    replay = pk if request.membership.may(Role.MEMBER) else None
+    replay = pk if request.membership.may(Role.ENGINEER) else None
     return render(
         request, "trajectories/_part.html", {"turns": turns, "blamed": blamed, "first": first, "replay": replay}
     )
@@ -135,7 +135,7 @@ def revision(request: HttpRequest, project: Project, pk: UUID, number: int) -> H
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def feedback(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = get_object_or_404(Trajectory, project=project, pk=pk)
     back = redirect(f"{reverse('trajectories:detail', args=[project.slug, pk])}?{request.GET.urlencode()}")

@@ -27,7 +27,7 @@ SALT = "trajectories.import"
 TOKEN_S = 24 * 3600
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def upload(request: HttpRequest, project: Project) -> HttpResponse:
     """The form; after a POST the preview of the file."""
     if request.method != "POST":
@@ -48,7 +48,7 @@ def upload(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def start(request: HttpRequest, project: Project) -> HttpResponse:
     try:
         token = signing.loads(request.POST.get("token", ""), salt=SALT, max_age=TOKEN_S)
@@ -65,19 +65,19 @@ def start(request: HttpRequest, project: Project) -> HttpResponse:
     return redirect("trajectories:import_detail", project.slug, made.pk)
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return _page(request, project, upload=get_object_or_404(Upload, project=project, pk=pk))
 
 
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     found = get_object_or_404(Upload, project=project, pk=pk)
     return render(request, "trajectories/_import_status.html", _state(found))
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def retry(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     found = get_object_or_404(Upload, project=project, pk=pk)
     if not Path(found.path).is_file():
@@ -88,7 +88,7 @@ def retry(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.ENGINEER)
 def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if jobs.cancel(get_object_or_404(Upload, project=project, pk=pk), by=request.user):
         messages.success(request, "The import stops after the batch it is storing. Rows stored so far are kept.")

@@ -56,7 +56,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "facets": facets(project, given),
             "modes": project.failure_modes.values_list("slug", "name"),
             "views": saved_views(project, request.user, given),
-            "may": {"write": request.membership.may(Role.MEMBER), "delete": request.membership.may(Role.ADMIN)},
+            "may": {"write": request.membership.may(Role.REVIEWER), "delete": request.membership.may(Role.OWNER)},
             "undo": undo_of(request, project),
             "not_indexed": sum(kind.objects.set_aside().filter(project=project).count() for kind in (Arrival, Trace)),
             "limit": LIMIT,

@@ -17,7 +17,7 @@ from apps.trajectories.models import SavedView
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def save(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.POST
     try:
@@ -37,14 +37,14 @@ def save(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.MEMBER)
+@project_view(Role.REVIEWER)
 def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """One's own; an admin also deletes what others share."""
+    """One's own; an owner also deletes what others share."""
     seen = SavedView.objects.filter(Q(by=request.user) | Q(shared=True), project=project)
     view = get_object_or_404(seen, pk=pk)
-    if view.by_id == request.user.pk or request.membership.may(Role.ADMIN):
+    if view.by_id == request.user.pk or request.membership.may(Role.OWNER):
         people.delete_view(view=view, by=request.user)
         messages.success(request, f"The view “{view.name}” is deleted.")
     else:
-        messages.error(request, f"The view “{view.name}” is {view.by}'s; they or an admin can delete it.")
+        messages.error(request, f"The view “{view.name}” is {view.by}'s; they or an owner can delete it.")
     return redirect("trajectories:list", project.slug)

@@ -32,7 +32,7 @@ class Api:
                 f"“{url}” is not the address of a Flywheel server. Set FLYWHEEL_URL, for instance to https://flywheel.example."
             )
         if not api_key or not api_key.isascii() or not api_key.isprintable():
-            raise FlywheelError("No API key. Set FLYWHEEL_API_KEY; an admin makes one under Settings → API keys.")
+            raise FlywheelError("No API key. Set FLYWHEEL_API_KEY; an operator makes one under Settings → API keys.")
         self._client = httpx.AsyncClient(
             base_url=f"{url.rstrip('/')}/api/v1/",
             headers={"Authorization": f"Bearer {api_key}", "User-Agent": "flywheel-eval"},
