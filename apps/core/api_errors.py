@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
@@ -12,9 +14,14 @@ from apps.core.errors import Rejected
 from workers.lib.errors import SpecError
 from workers.lib.typed import FormError
 
+TOLD: list[Callable[[Request, Rejected], None]] = []  # what floors above record of a sentence that an API key is told
+
 
 def answer_of(error: Exception, context: dict[str, Any]) -> Response | None:
     """What was sent wrongly is 400 with its place, what is in the way 409; all else as REST framework answers it."""
+    if isinstance(error, Rejected):
+        for record in TOLD:
+            record(context["request"], error)
     if isinstance(error, FormError):
         error = ValidationError({"path": error.path, "error": error.problem})
     elif isinstance(error, SpecError):

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from apps.core import locks
 from apps.core.actions import audit
+from apps.core.errors import Rejected
 from apps.core.locks import ProjectLock
 from apps.core.models import ApiKey, Project
 from apps.evals.canonical import canonical_hash, group_key, set_digest
@@ -30,7 +31,7 @@ DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
 FROZEN = "{} is frozen. Create a new version to change its tasks."
 
 
-class EvalSetError(Exception):
+class EvalSetError(Rejected):
     """Something that may not be done to a set; the message is a sentence for the screen.
 
     `held`: canonical hashes of the held-out tasks that the sentence says something about.
@@ -45,7 +46,7 @@ class HoldoutLeak(EvalSetError):
     def __init__(self, sentence: str, pair: leaks.Leak | None = None, held: Collection[str] = ()) -> None:
         super().__init__(sentence)
         self.pair = pair
-        self.held = held or ([pair.theirs_hash] if pair else [])
+        self.held = held or ([pair.held_hash] if pair else [])
 
 
 @transaction.atomic

@@ -216,8 +216,6 @@ def _read(rows: Iterable[memoryview], done: Received) -> Iterable[tuple[int, Sen
             yield at, row, len(part)
         except FormError as error:
             _reject(done, at, error.path, error.problem)
-        except RowError as error:
-            _reject(done, at, error.path, error.error)
         except ValueError:
             _reject(done, at, "task", "is not the id of a task")
 
@@ -238,7 +236,7 @@ def _made(
                 raise RowError("index", f"must be below {run.samples_per_task}, the samples per task")
             turns = turns_of(row, prompts[row.task])
         except RowError as error:
-            _reject(done, at, error.path, error.error)
+            _reject(done, at, error.path, error.problem)
             continue
         yield at, Answer(
             run=run, task_id=UUID(row.task), index=row.index, turns=turns, error=(row.error or "")[:2000], size=size,

@@ -19,7 +19,7 @@ from apps.core.openapi import JSON, LINE, LINES, described, page
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
 from apps.evals.holdout.view_log import record_membership, record_view, views_of
-from apps.evals.lookups import CURSOR, LIMIT, filtered, find_set, form_of, listed, needs_right, one_of, refused
+from apps.evals.lookups import CURSOR, LIMIT, filtered, find_set, form_of, listed, needs_right, one_of
 from apps.evals.models import EvalSet, EvalSetState, Split, Task
 from apps.trajectories.api import number_of, parts_of
 from workers.lib.typed import json_schema
@@ -109,12 +109,7 @@ def collection(request: Request) -> Response:
             rows = rows.filter(slug=name)
         return listed(request, filtered(request, rows, {"state": EvalSetState.values}), lambda _, row: as_json(row))
     by, asked = member_of(request).user, form_of(request, NewSet)
-    try:
-        made = actions.create_eval_set(
-            project=request.auth.project, slug=asked.name, description=asked.description, by=by
-        )
-    except actions.EvalSetError as error:
-        return refused(request, error)
+    made = actions.create_eval_set(project=request.auth.project, slug=asked.name, description=asked.description, by=by)
     return Response(as_json(made), status=201)
 
 
@@ -176,12 +171,9 @@ def tasks(request: Request, pk: UUID) -> Response:
     rejected: list[dict] = []
     rows = list(_good(_lines(request), rejected))
     name = f"API key “{request.auth.name}”"
-    try:
-        done = importing.store_rows(
-            eval_set=eval_set, rows=rows, name=name, choice=importing.Choice("flywheel"), by=None, viewer=request.auth
-        )
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    done = importing.store_rows(
+        eval_set=eval_set, rows=rows, name=name, choice=importing.Choice("flywheel"), by=None, viewer=request.auth
+    )
     rejected += [{"line": None, "field": "split", "error": problem} for problem in done.problems]
     left_out = done.guarded + done.leaking
     found = {"made": done.made, "duplicates": done.duplicates, "left_out": left_out, "rejected": rejected}
@@ -199,10 +191,7 @@ def _remove(request: Request, eval_set: EvalSet) -> Response:
         detail = f"a task of {eval_set}, by its key"
         record_membership(eval_set.project, [task.canonical_hash], by=request.auth, detail=detail)
     needs_right(request, task.split)
-    try:
-        actions.remove_task(task=task, by=request.auth.created_by)
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    actions.remove_task(task=task, by=request.auth.created_by)
     return Response(status=204)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from drf_spectacular.utils import OpenApiExample, extend_schema
@@ -17,8 +16,7 @@ from apps.core.openapi import JSON, described
 from apps.environments import create_api
 from apps.evals import actions
 from apps.evals.api import SET, as_json
-from apps.evals.lookups import find_set, form_of, refused
-from apps.evals.models import EvalSet
+from apps.evals.lookups import find_set, form_of
 from workers.lib.typed import json_schema
 
 MOST_TASKS = 10_000_000
@@ -45,9 +43,8 @@ def split(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     by, asked = member_of(request).user, form_of(request, Divide)
     sizes = {"holdout_size": asked.holdout_size, "validation_size": asked.validation_size}
-    return _changed(
-        request, eval_set, lambda: actions.split_by_group(eval_set=eval_set, seed=asked.seed, by=by, **sizes)
-    )
+    actions.split_by_group(eval_set=eval_set, seed=asked.seed, by=by, **sizes)
+    return Response(as_json(find_set(request, pk)))
 
 
 @extend_schema(
@@ -57,7 +54,8 @@ def split(request: Request, pk: UUID) -> Response:
 @api_view(["POST"])
 def freeze(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
-    return _changed(request, eval_set, lambda: actions.freeze(eval_set=eval_set, by=by))
+    actions.freeze(eval_set=eval_set, by=by)
+    return Response(as_json(find_set(request, pk)))
 
 
 @extend_schema(
@@ -67,10 +65,7 @@ def freeze(request: Request, pk: UUID) -> Response:
 @api_view(["POST"])
 def new_version(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
-    try:
-        made = actions.new_version(eval_set=eval_set, by=by)
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    made = actions.new_version(eval_set=eval_set, by=by)
     return Response(as_json(made), status=201)
 
 
@@ -85,11 +80,3 @@ def environment(request: Request, pk: UUID) -> Response:
     if not eval_set.is_frozen:
         return Response({"detail": "Freeze the set first: an environment needs tasks that cannot change."}, status=409)
     return create_api.create(request, eval_set.as_dataset)
-
-
-def _changed(request: Request, eval_set: EvalSet, change: Callable[[], Any]) -> Response:
-    try:
-        change()
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
-    return Response(as_json(find_set(request, eval_set.pk)))

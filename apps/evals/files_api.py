@@ -15,11 +15,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import LINES, described
-from apps.evals import actions, exporting
+from apps.evals import exporting
 from apps.evals.diffing import ADDED, CHANGED, REMOVED, Change, diff
 from apps.evals.formats import own
 from apps.evals.holdout.view_log import record_seen
-from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, find_set, needs_right, one_of, refused
+from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, find_set, needs_right, one_of
 from apps.evals.models import EvalSet, Split, Task
 from apps.trajectories.api import number_of
 
@@ -67,12 +67,7 @@ def export(request: Request, pk: UUID) -> HttpResponseBase:
     if not split:
         raise ValidationError({"path": "split", "error": "is missing: a file has one split"})
     needs_right(request, split)
-    try:
-        made = exporting.export(
-            eval_set=eval_set, format=format or exporting.FLYWHEEL, split=Split(split), by=request.auth
-        )
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    made = exporting.export(eval_set=eval_set, format=format or exporting.FLYWHEEL, split=Split(split), by=request.auth)
     if made.kind == ZIP:
         return FileResponse(made.chunks, as_attachment=True, filename=made.name, content_type=made.kind)
     headers = {"Content-Disposition": f'attachment; filename="{made.name}"'}

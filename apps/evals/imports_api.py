@@ -21,7 +21,7 @@ from apps.evals import actions, importing
 from apps.evals.formats import FORMATS
 from apps.evals.forms import ImportChoiceForm, ImportForm
 from apps.evals.importing import Choice, Imported, ImportProblem, Preview
-from apps.evals.lookups import find_set, refused
+from apps.evals.lookups import find_set
 from apps.evals.models import EvalSet, Split, TaskImport
 from apps.trajectories.api import TooLarge
 
@@ -123,8 +123,6 @@ def imports(request: Request, pk: UUID) -> Response:
         return answer
     except ImportProblem as problem:
         raise ValidationError({"path": "file", "error": str(problem)}) from problem
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
     finally:
         if not waits:
             importing.forget(identity)

@@ -18,8 +18,6 @@ from apps.core.models import Job
 from apps.core.paging import keyset
 from apps.environments.api import body_of
 from apps.environments.models import Environment
-from apps.evals.actions import EvalSetError, HoldoutLeak
-from apps.evals.holdout.view_log import record_membership, record_refusal
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.registry.models import ModelKind, ModelVersion
 from apps.trajectories.api import number_of
@@ -103,16 +101,6 @@ def error_of(request: Request, job: Job, split: str) -> str:
     """Of a job on tasks of this split: its words may quote a task."""
     hidden = "It failed; a key that may see hold-outs is told why, since the reason may quote a held-out task."
     return job.error if not job.error or may_see(request, split) else hidden
-
-
-def refused(request: Request, error: EvalSetError, eval_set: EvalSet | None = None) -> Response:
-    """409 with the sentence. What it says of held-out tasks is counted: of others', and of the set's own."""
-    project = request.auth.project
-    record_refusal(project, error, by=request.auth)
-    if eval_set and isinstance(error, HoldoutLeak) and error.pair and not error.pair.theirs_is_held:
-        held = eval_set.tasks.holdout().filter(key=error.pair.key).values_list("canonical_hash", flat=True)
-        record_membership(project, held, by=request.auth, detail="a refusal")
-    return Response({"detail": str(error)}, status=409)
 
 
 def form_of(request: Request, form: Any) -> Any:

@@ -20,7 +20,7 @@ from apps.core.openapi import JSON, described, page
 from apps.evals import actions, answers, answers_api, samples_api
 from apps.evals import runs_schema as schema
 from apps.evals.announcing import facts_of
-from apps.evals.holdout.view_log import record_output_view, record_refusal
+from apps.evals.holdout.view_log import record_output_view
 from apps.evals.lookups import (
     CURSOR,
     LIMIT,
@@ -100,9 +100,6 @@ def _start(request: Request) -> Response:
             run, new = _submitted(request, asked, given)
     except ModelError as error:
         raise ValidationError({"path": "agent", "error": str(error)}) from error
-    except actions.EvalSetError as error:
-        record_refusal(request.auth.project, error, by=request.auth)
-        return Response({"detail": str(error)}, status=409)
     return Response(as_json(request, run), status=201 if new else 200)
 
 

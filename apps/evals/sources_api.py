@@ -23,12 +23,12 @@ from apps.evals.capability.add import add_general
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.from_production import MOST, candidates, newest
 from apps.evals.holdout import groups
-from apps.evals.lookups import find_run, find_set, form_of, refused
+from apps.evals.lookups import find_run, find_set, form_of
 from apps.evals.models import EvalSet, Split
 from apps.evals.samples.comparison import CHANGES
 from apps.evals.samples.filters import OUTCOMES, Filters
 from apps.evals.samples.to_tasks import make_tasks
-from apps.failures.actions.decisions import Refused, decide
+from apps.failures.actions.decisions import decide
 from apps.failures.models import Failure, FailureState
 from apps.trajectories.actions import store
 from apps.trajectories.api import number_of
@@ -165,13 +165,10 @@ MADE = described({200: SOURCED, 201: SOURCED}, *REFUSALS)
 @api_view(["POST"])
 def from_production(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, FromProduction)
-    try:
-        made = actions.tasks_from_trajectories(
-            eval_set=eval_set, trajectories=newest(_runs(request, asked)), split=Split(asked.split), by=by,
-            viewer=request.auth,
-        )  # fmt: skip
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    made = actions.tasks_from_trajectories(
+        eval_set=eval_set, trajectories=newest(_runs(request, asked)), split=Split(asked.split), by=by,
+        viewer=request.auth,
+    )  # fmt: skip
     return stored(made)
 
 
@@ -233,20 +230,15 @@ def _task_of(request: Request, eval_set: EvalSet) -> Response:
         raise ValidationError({"path": "group", "error": f"must be one of {', '.join(offered)}"})
     if assertions_in({"state": asked.state}) != asked.state:
         raise ValidationError({"path": "state", "error": "must be a list of {“path”, “equals”}"})
-    try:
-        with transaction.atomic():
-            made = from_failures.make_task(
-                failure=failure, eval_set=eval_set, cut=_cut(failure, asked.cut),
-                expected=expected_of(asked.expected), split=Split(asked.split),
-                group=offered[asked.group] if asked.group else next(iter(offered.values())), by=by,
-                demonstration=asked.demonstration, replayable=asked.replayable, state=asked.state, viewer=request.auth,
-            )  # fmt: skip
-            if made.made and failure.state == FailureState.OPEN:
-                decide(failure=failure, by=by)
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
-    except Refused as error:
-        return Response({"detail": str(error)}, status=409)
+    with transaction.atomic():
+        made = from_failures.make_task(
+            failure=failure, eval_set=eval_set, cut=_cut(failure, asked.cut),
+            expected=expected_of(asked.expected), split=Split(asked.split),
+            group=offered[asked.group] if asked.group else next(iter(offered.values())), by=by,
+            demonstration=asked.demonstration, replayable=asked.replayable, state=asked.state, viewer=request.auth,
+        )  # fmt: skip
+        if made.made and failure.state == FailureState.OPEN:
+            decide(failure=failure, by=by)
     return stored(made)
 
 
@@ -300,10 +292,7 @@ def from_evaluation(request: Request, pk: UUID) -> Response:
         if not rows.exists():
             raise NotFound("This evaluation has no failed sample with this number (`sample`).")
     whole_task = asked.begin == "whole"
-    try:
-        made = make_tasks(run=run, samples=rows, eval_set=eval_set, by=by, whole=whole_task, viewer=request.auth)
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    made = make_tasks(run=run, samples=rows, eval_set=eval_set, by=by, whole=whole_task, viewer=request.auth)
     return stored(made)
 
 
@@ -314,10 +303,7 @@ def from_evaluation(request: Request, pk: UUID) -> Response:
 @api_view(["POST"])
 def general(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
-    try:
-        return stored(add_general(eval_set=eval_set, by=by, viewer=request.auth))
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    return stored(add_general(eval_set=eval_set, by=by, viewer=request.auth))
 
 
 def stored(made: TasksMade) -> Response:

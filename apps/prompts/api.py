@@ -19,7 +19,6 @@ from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
 from apps.core.scopes import Scope
-from apps.evals.actions import EvalSetError
 from apps.evals.holdout.view_log import record_membership, record_seen
 from apps.evals.lookups import (
     CURSOR,
@@ -31,7 +30,6 @@ from apps.evals.lookups import (
     find_version,
     form_of,
     listed,
-    refused,
 )  # fmt: skip
 from apps.evals.models import Split, Task
 from apps.evals.sources_api import SOURCED, expected_of, stored
@@ -197,21 +195,18 @@ def collection(request: Request) -> Response:
         raise ValidationError(
             {"path": "eval_set", "error": "send either this, with “tasks”, or “trajectory” with “step”"}
         )
-    try:
-        run = actions.start(
-            project=request.auth.project,
-            environment=find_environment(request, asked.environment),
-            sides=[_side(request, number, side) for number, side in enumerate(asked.sides)],
-            tasks=_tasks(request, asked) if asked.eval_set is not None else (),
-            step=_step(request, asked) if asked.trajectory is not None else None,
-            samples_per_task=asked.samples_per_task,
-            seed=asked.seed,
-            most_tokens=asked.most_tokens,
-            most_usd=asked.most_usd or 0.0,
-            by=by,
-        )
-    except EvalSetError as error:
-        return refused(request, error)
+    run = actions.start(
+        project=request.auth.project,
+        environment=find_environment(request, asked.environment),
+        sides=[_side(request, number, side) for number, side in enumerate(asked.sides)],
+        tasks=_tasks(request, asked) if asked.eval_set is not None else (),
+        step=_step(request, asked) if asked.trajectory is not None else None,
+        samples_per_task=asked.samples_per_task,
+        seed=asked.seed,
+        most_tokens=asked.most_tokens,
+        most_usd=asked.most_usd or 0.0,
+        by=by,
+    )
     return Response(as_json(request, run), status=201)
 
 
@@ -327,13 +322,10 @@ def save_prompt(request: Request, pk: UUID) -> Response:
 def save_task(request: Request, pk: UUID) -> Response:
     run, by, asked = _find(request, pk), member_of(request).user, form_of(request, KeepTask)
     eval_set = find_set(request, asked.eval_set)
-    try:
-        made = actions.save_task(
-            playground=run, eval_set=eval_set, split=Split(asked.split), expected=expected_of(asked.expected), by=by,
-            viewer=request.auth,
-        )  # fmt: skip
-    except EvalSetError as error:
-        return refused(request, error, eval_set)
+    made = actions.save_task(
+        playground=run, eval_set=eval_set, split=Split(asked.split), expected=expected_of(asked.expected), by=by,
+        viewer=request.auth,
+    )  # fmt: skip
     return stored(made)
 
 

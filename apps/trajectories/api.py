@@ -25,7 +25,6 @@ from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions import store
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.actions.store import Ingested
-from apps.trajectories.decoding import RowError
 from apps.trajectories.filters import apply_filters
 from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.redaction import RuleError
@@ -174,10 +173,7 @@ def collection(request: Request) -> Response:
 
 
 def post_one(request: Request) -> Response:
-    try:
-        row = decoding.decode(body_of(request))
-    except RowError as error:
-        raise ValidationError({"path": error.path, "error": error.error}) from error
+    row = decoding.decode(body_of(request))
     if isinstance(row.value if isinstance(row, decoding.Decoded) else row, list):
         raise ValidationError(
             {"path": "", "error": "expected one trajectory, got a list: send it to /api/v1/trajectories/batch/"}
@@ -202,12 +198,9 @@ def batch(request: Request) -> Response:
 
 
 def parts_of(request: Request, most: int, what: str) -> list[memoryview]:
-    """The undecoded items of a JSON array or of NDJSON. Raises ValidationError, TooLarge."""
+    """The undecoded items of a JSON array or of NDJSON. Raises RowError, TooLarge."""
     ndjson = "ndjson" in (request.content_type or "") or "jsonl" in (request.content_type or "")
-    try:
-        parts = decoding.split(body_of(request), ndjson)
-    except RowError as error:
-        raise ValidationError({"path": error.path, "error": error.error}) from error
+    parts = decoding.split(body_of(request), ndjson)
     if len(parts) > most:
         raise TooLarge(f"{len(parts)} {what}; {most} is the most. Send them in parts.")
     return parts
@@ -305,14 +298,11 @@ def item(request: Request, external_id: str) -> Response:
 @api_view(["POST"])
 def feedback(request: Request, external_id: str) -> Response:
     project = request.auth.project
-    try:
-        said = decoding.loads(body_of(request))
-        with redaction_works():
-            news = schema.parse(redactor_of(project).redact(said)[0], Feedback)
-        name = schema.parse({"id": external_id}, Named).id
-        row = feedback_actions.receive(project=project, external_id=name, news=news)
-    except RowError as error:
-        raise ValidationError({"path": error.path, "error": error.error}) from error
+    said = decoding.loads(body_of(request))
+    with redaction_works():
+        news = schema.parse(redactor_of(project).redact(said)[0], Feedback)
+    name = schema.parse({"id": external_id}, Named).id
+    row = feedback_actions.receive(project=project, external_id=name, news=news)
     if row is None:
         return Response({"id": name, "waiting": True}, status=202)
     if not request.auth.may(Scope.READ):

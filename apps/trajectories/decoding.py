@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import re2
 
+from workers.lib.typed import FormError
+
 MAX_DEPTH = 60
 
 
@@ -25,12 +27,11 @@ def _pattern(text: str) -> Any:
 SUSPICIOUS = _pattern(r"\\u(?:0000|[dD][89a-fA-F])|[0-9]{18}|\x00")
 
 
-class RowError(Exception):
-    """A row that is not of the form. `path` is where, `error` is what."""
+class RowError(FormError):
+    """A row that is not of the form."""
 
-    def __init__(self, path: str, error: str) -> None:
-        super().__init__(f"{path}: {error}" if path else error)
-        self.path, self.error = path, error
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}" if self.path else self.problem
 
 
 @dataclass(slots=True)

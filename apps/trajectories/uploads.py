@@ -72,7 +72,7 @@ def preview(path: Path, name: str, format: str) -> dict[str, Any]:
             except RowError as error:
                 bad += 1
                 last = max(last, position)
-                errors.append({"position": position, "path": error.path, "error": error.error})
+                errors.append({"position": position, "path": error.path, "error": error.problem})
         if reading.source.stopped and errors and errors[-1]["position"] == last and "not JSON" in errors[-1]["error"]:
             errors.pop()  # cut off by us
             bad -= 1

@@ -13,12 +13,14 @@ from apps.core.models import Job, JobState
 
 
 @contextmanager
-def worker(*kinds: type[Job]) -> Iterator[None]:
-    """Runs what is queued, each in its child process, as a Celery worker would."""
+def worker(*kinds: type[Job], once: Job | None = None) -> Iterator[None]:
+    """Runs what is queued, each in its child process, as a Celery worker would; or one attempt of `once`."""
     stop = threading.Event()
 
     def work() -> None:
-        while not stop.wait(0.2):
+        if once:
+            runner.run(once)
+        while not (once or stop.wait(0.2)):
             for kind in kinds:
                 for job in kind.objects.filter(state=JobState.QUEUED, sends__gt=0):
                     runner.run(job)

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.db import connections
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -30,6 +29,7 @@ from apps.prompts.playground import Side, Step, tokens_of
 from apps.registry.actions import register_agent, register_prompt
 from apps.registry.models import ModelKind, ModelVersion
 from apps.trajectories.models import Trajectory
+from tests.e2e.workers import worker
 from tests.factories import (
     admin_of,
     make_endpoint,
@@ -210,22 +210,6 @@ def private(transactional_db: None, settings: Any, data_dir: Any) -> None:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
 
 
-@contextmanager
-def working(run: Playground) -> Iterator[None]:
-    """A worker has the job meanwhile."""
-
-    def work() -> None:
-        runner.run(run)
-        connections.close_all()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-
-
 def status_of(world: World, run: Playground, seen: str = "") -> str:
     return world.client.get(world.url("playground_status", run.pk), {"seen": seen}).content.decode()
 
@@ -241,7 +225,7 @@ def test_what_is_written_is_on_the_page_before_the_answer_and_then_its_score(pri
     with streaming(script) as world:
         one = list(world.set.tasks.filter(split=Split.TRAIN))[:1]
         run = world.start(tasks=one)
-        with working(run):
+        with worker(once=run):
             page = until(world, run, "&lt;b&gt;Thin")
             assert 'aria-busy="true"' in page and "writing" in page and "reward" not in page and "<b>Thin" not in page
             assert not run.answers.exists()
@@ -280,7 +264,7 @@ def test_a_version_that_fails_ends_its_cells_at_once_with_the_reason(private: No
 
     with streaming(say) as world:
         run = world.start(Side(world.model), Side(world.broken), samples_per_task=2)
-        with working(run):
+        with worker(once=run):
             page = until(world, run, "HTTP 401")
             assert run.answers.count() == 0 and not script.go_on.is_set(), "the other one still writes"
             cells = {number: re.findall(rf'id="cell-\d+-{number}"(.*?)</td>', page, re.DOTALL) for number in (0, 1)}
@@ -358,7 +342,7 @@ def test_a_killed_process_leaves_its_partial_text_and_is_followed_by_another(
     monkeypatch.setattr(children, "start", lambda *given: started.append(start(*given)) or started[-1])
     with streaming(script) as world:
         run = world.start(tasks=list(world.set.tasks.filter(split=Split.TRAIN))[:1])
-        with working(run):
+        with worker(once=run):
             until(world, run, "Half")
             started[0].signal(signal.SIGKILL)
         run.refresh_from_db()
@@ -391,7 +375,7 @@ def test_a_playground_is_cancelled_while_a_model_writes(private: None) -> None:
     script = Held("Half")
     with streaming(script) as world:
         run = world.start()
-        with working(run):
+        with worker(once=run):
             until(world, run, "Half")
             world.client.post(world.url("playground_cancel", run.pk))
         run.refresh_from_db()

@@ -205,7 +205,7 @@ def test_the_parser_answers_anything_with_a_row_or_a_reason(value: Any) -> None:
     try:
         assert isinstance(parse(value), Row)
     except RowError as error:
-        assert error.error
+        assert error.problem
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -320,7 +320,7 @@ def test_tau_bench_reward_is_the_outcome(reward: float, status: str) -> None:
 
 def test_a_tau_bench_run_that_crashed_is_refused_with_its_reason() -> None:
     error = error_of(tau(traj=[], info={"error": "rate limit"}), "tau-bench")
-    assert (error.path, "rate limit" in error.error) == ("traj", True)
+    assert (error.path, "rate limit" in error.problem) == ("traj", True)
 
 
 def test_the_same_task_of_two_files_is_two_runs() -> None:
@@ -362,7 +362,7 @@ def test_nemo_gym_outcomes(changes: dict, status: str, reason: str) -> None:
 
 def test_a_nemo_gym_task_is_refused_with_a_sentence() -> None:
     error = error_of({name: value for name, value in gym().items() if name != "response"}, "nemo-gym")
-    assert error.path == "response" and "Import it as tasks" in error.error
+    assert error.path == "response" and "Import it as tasks" in error.problem
 
 
 def test_calls_that_share_history_become_one_run() -> None:

@@ -52,6 +52,7 @@ class Leak:
     similarity: float
     theirs_hash: str = ""  # the other's canonical hash: looks are counted by it
     why: str = Why.ALIKE
+    ours_hash: str = ""  # where ours may be the one that is held out
 
     def __str__(self) -> str:
         """Without the request that is held out: sentences are stored and shown where nobody counts a look."""
@@ -76,6 +77,10 @@ class Leak:
     def theirs_is_held(self) -> bool:
         return self.theirs_set.endswith(Split.HOLDOUT.label)
 
+    @property
+    def held_hash(self) -> str:
+        return self.theirs_hash if self.theirs_is_held else self.ours_hash
+
 
 def request_of(task: Task) -> str:
     """What a task asks, as a person reads it."""
@@ -84,7 +89,8 @@ def request_of(task: Task) -> str:
 
 def same(task: Task, other: Task) -> Leak:
     """The two of one request (similarity 1), of one group (0), or of which a person says that they are the same task."""
-    found = Leak(task.key, request_of(task), request_of(other), _place(other), 1.0, other.canonical_hash)
+    found = Leak(task.key, request_of(task), request_of(other), _place(other), 1.0, other.canonical_hash,
+                 ours_hash=task.canonical_hash)  # fmt: skip
     if other.canonical_hash == task.canonical_hash:
         return found
     if _groups(task) & _groups(other):
@@ -227,7 +233,8 @@ def _between(held: Sequence[Task], rest: Iterable[Task]) -> Iterator[Leak]:
         if match.held not in told:
             told.add(match.held)
             yield Leak(
-                task.key, request_of(task), request_of(other), _place(other), match.similarity, other.canonical_hash, match.why
+                task.key, request_of(task), request_of(other), _place(other), match.similarity, other.canonical_hash, match.why,
+                task.canonical_hash,
             )  # fmt: skip
 
 

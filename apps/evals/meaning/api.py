@@ -15,7 +15,6 @@ from rest_framework.response import Response
 from apps.core import jobs
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described, results
-from apps.evals.actions import EvalSetError
 from apps.evals.holdout import leaks
 from apps.evals.lookups import find_set, find_version, form_of, needs_right
 from apps.evals.meaning import check, verdicts
@@ -88,12 +87,7 @@ def checks(request: Request, pk: UUID) -> Response:
         return Response({"results": [as_json(job) for job in eval_set.meaning_checks.all()[:100]]})
     needs_right(request, Split.HOLDOUT)
     source, most = _asked(request)
-    try:
-        job = check.submit(
-            eval_set=eval_set, source=source, by=request.auth.created_by, most=most, asked_by=request.auth
-        )
-    except EvalSetError as error:
-        return Response({"detail": str(error)}, status=409)
+    job = check.submit(eval_set=eval_set, source=source, by=request.auth.created_by, most=most, asked_by=request.auth)
     return Response(as_json(job), status=202)
 
 

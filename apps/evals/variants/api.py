@@ -17,9 +17,8 @@ from apps.core.api import member_of
 from apps.core.http import uuid_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, LINE, described, sent, told
-from apps.evals import actions
 from apps.evals.forms import MOST_TOKENS
-from apps.evals.lookups import find_set, form_of, refused
+from apps.evals.lookups import find_set, form_of
 from apps.evals.models import EvalSet, Split, Task, VariantJob
 from apps.evals.variants import batches, model_job, templates
 from apps.evals.variants.from_model import WRITTEN
@@ -159,10 +158,7 @@ def variants(request: Request, pk: UUID) -> Response:
         return Response(as_json(eval_set))
     by, asked = member_of(request).user, form_of(request, Make)
     given = {"kinds": asked.kinds, "each": asked.each, "seed": asked.seed}
-    try:
-        made = batches.make_batch(eval_set=eval_set, by=by, viewer=request.auth, **given)
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    made = batches.make_batch(eval_set=eval_set, by=by, viewer=request.auth, **given)
     return Response(asdict(made), status=201)
 
 
@@ -176,10 +172,7 @@ def variants(request: Request, pk: UUID) -> Response:
 def judge(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Judge)
     task = _task(eval_set, {"pk": uuid_of(asked.task)})
-    try:
-        batches.judge(task=task, verdict=asked.verdict, by=by)
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    batches.judge(task=task, verdict=asked.verdict, by=by)
     return Response(as_json(eval_set))
 
 
@@ -192,12 +185,9 @@ def judge(request: Request, pk: UUID) -> Response:
 @api_view(["POST"])
 def end(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, End)
-    try:
-        if asked.do == "use":
-            return Response({"used": batches.use_batch(eval_set=eval_set, by=by)})
-        return Response({"discarded": batches.discard_batch(eval_set=eval_set, by=by)})
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    if asked.do == "use":
+        return Response({"used": batches.use_batch(eval_set=eval_set, by=by)})
+    return Response({"discarded": batches.discard_batch(eval_set=eval_set, by=by)})
 
 
 @extend_schema(
@@ -217,10 +207,7 @@ def write(request: Request, pk: UUID) -> Response:
             {"path": "model", "error": "the project has no judge: name a server, “base_url” and “model”"}
         )
     wanted = model_job.WriteOrder(kinds=asked.kinds, each=asked.each, tokens=asked.tokens, **server)
-    try:
-        job = model_job.submit(eval_set=eval_set, wanted=wanted, by=by)
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    job = model_job.submit(eval_set=eval_set, wanted=wanted, by=by)
     return Response(job_json(job), status=202)
 
 
@@ -232,10 +219,7 @@ def write(request: Request, pk: UUID) -> Response:
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
-    try:
-        model_job.stop(eval_set=eval_set, by=by)
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    model_job.stop(eval_set=eval_set, by=by)
     return Response(as_json(eval_set))
 
 
@@ -248,10 +232,7 @@ def cancel(request: Request, pk: UUID) -> Response:
 @api_view(["POST"])
 def confirm(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Confirm)
-    try:
-        batches.confirm(task=_task(eval_set, {"key": asked.key}), by=by)
-    except actions.EvalSetError as error:
-        return refused(request, error, eval_set)
+    batches.confirm(task=_task(eval_set, {"key": asked.key}), by=by)
     return Response({"confirmed": asked.key})
 
 

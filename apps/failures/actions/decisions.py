@@ -11,6 +11,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from apps.core.actions import audit
+from apps.core.errors import Rejected
 from apps.core.models import Membership, Project, Role
 from apps.failures.models import RESERVED_FOR, Failure, FailureDecision, FailureMode, FailureState, Source
 from apps.trajectories.models import Trajectory
@@ -18,7 +19,7 @@ from apps.trajectories.models import Trajectory
 GONE = "This case no longer exists: the run is no longer classified as a failure."
 
 
-class Refused(Exception):
+class Refused(Rejected):
     """A change that cannot be made, or not now. The message is for the person; nothing was changed."""
 
 

@@ -94,7 +94,7 @@ def _prepare(project: Project, rows: Iterable[Any | RowError], done: Ingested) -
                 raise given
             parsed = schema.parse_row(_redacted(redactor, given) if redactor else given)
         except RowError as error:
-            done.rejected.append({"index": index, "path": error.path, "error": error.error})
+            done.rejected.append({"index": index, "path": error.path, "error": error.problem})
             continue
         done.warnings += [{"index": index} | warning for warning in parsed.warnings]
         yield prepare(parsed)

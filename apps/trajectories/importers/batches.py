@@ -63,7 +63,7 @@ def check(rows: Iterable[dict]) -> Checked:
             parse(row)
             answer.accepted += 1
         except RowError as error:
-            answer.rejected.append({"index": index, "path": error.path, "error": error.error})
+            answer.rejected.append({"index": index, "path": error.path, "error": error.problem})
     return answer
 
 
@@ -113,7 +113,7 @@ def batches(
             where = f"{reading.unit} {position}"
             summary.done += 1
             if isinstance(row, RowError):
-                summary.reject(reading.name, where, row.path, row.error)
+                summary.reject(reading.name, where, row.path, row.problem)
                 continue
             batch.append((where, row))
             if len(batch) >= ROWS or reading.source.read_bytes - flushed > BYTES:
