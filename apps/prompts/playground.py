@@ -73,7 +73,7 @@ def task_at(step: Step) -> Task:
     """The unsaved task of a step, of no set. Raises PlaygroundError where there is no such step."""
     trajectory = step.trajectory
     if step.cut not in from_failures.steps_of(trajectory.messages):
-        raise PlaygroundError(f"Message {step.cut} is no step of the agent. Choose one of its turns.")
+        raise PlaygroundError(f"Message {step.cut} is not a step of the agent. Choose one of its turns.")
     messages = from_failures.prompt_at(trajectory.messages, step.cut)
     digest = canonical_hash(messages)
     return Task(

@@ -55,7 +55,7 @@ STATIONS = {
     "training:new": "Required before a run can start", "promotion:models": "No models yet",
     "training:searches": "No prompt searches yet", "training:search_new": "Required before a search can start",
     "promotion:compare": "Two evaluations needed", "registry:servers": "No servers yet", "automation:list": "No flows yet", "core:keys": "No API keys yet", "webhooks:list": "No webhooks yet",
-    "prompts:playground_new": "Nothing tried yet",
+    "prompts:playground_new": "No runs yet",
 }  # fmt: skip
 """What each says in a new project."""
 FORMS = (
