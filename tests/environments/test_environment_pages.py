@@ -143,7 +143,7 @@ def test_a_new_version_begins_with_the_old_one_and_shows_what_changed(project: P
     page = member.get(reverse("environments:detail", args=[project.slug, second.pk])).content.decode()
     assert "What changed since" in page and "&lt;b&gt;Be brief&lt;/b&gt;" in page and "<b>Be brief" not in page
     listed = member.get(reverse("environments:list", args=[project.slug])).content.decode()
-    assert listed.count("data-row") == 1 and "2 versions" in listed
+    assert listed.count("data-row") == 2 and "2 versions" in listed  # the environment, and its verifier
 
 
 def test_an_environment_of_a_set_keeps_the_sets_facts(project: Project, member: Client) -> None:

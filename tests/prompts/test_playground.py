@@ -513,7 +513,7 @@ def test_a_runs_page_leads_here_from_each_step(world: World) -> None:
     page = world.client.get(f"{world.url('playground_new')}?trajectory={other.pk}&step=1").content.decode()
     assert "&quot;tickets.close&quot;" in page, "a person has said what would have been right here"
     refused = world.client.get(link.replace("&amp;step=2", "&step=1")).content.decode()
-    assert "no step of the agent" in refused and "hold-out" not in refused
+    assert "not a step of the agent" in refused and "hold-out" not in refused
     for wrong in ("?trajectory=x&step=2", "?set=x", f"?trajectory={world.set.pk}&step=2"):
         assert world.client.get(world.url("playground_new") + wrong).status_code == 404
 
