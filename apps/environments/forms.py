@@ -70,7 +70,9 @@ class EnvironmentForm(HarnessForm):
     slug = forms.SlugField(max_length=80, label="Name", help_text="Reusing a name creates the next version")
     kind = forms.ChoiceField(choices=MADE_HERE, initial=EnvironmentKind.SINGLE_TURN)
     builtin = forms.ChoiceField(required=False, label="Built-in environment", help_text="Only for the kind “Built in”")
-    verifier = forms.ModelChoiceField(None, required=False, empty_label="Choose one (built-in environments have their own)")
+    verifier = forms.ModelChoiceField(
+        None, required=False, empty_label="Choose one (built-in environments have their own)"
+    )
     system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 5}))
     examples = ListOfObjects(label="Few-shot messages", help_text='[{"role": "user", "content": "…"}, …]')
     tools = ListOfObjects(
