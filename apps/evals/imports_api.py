@@ -78,6 +78,7 @@ SEEN = {
         "problems": {"type": "array", "items": {"type": "string"}},
     },
 }
+YES_OR_NO = {"true": True, "1": True, "false": False, "0": False, "": False}
 DONE = {"id": None, "name": "refunds.csv", "state": "succeeded", "done": 120, "total": 120, "error": "",
         "result": {"made": 117, "duplicates": 1, "left_out": 1, "bad": 1, "problems": ["Line 7, expected: …"]}}  # fmt: skip
 WAITING = DONE | {
@@ -114,11 +115,12 @@ def imports(request: Request, pk: UUID) -> Response:
     by = member_of(request).user
     if int(request.META.get("CONTENT_LENGTH") or 0) > 2 * importing.MAX_BYTES + 2**20:
         raise TooLarge(f"The files are larger than {importing.MAX_BYTES // 2**20} MiB. Send them in parts.")
-    form = _checked(ImportForm({"format": "auto"} | request.data.dict(), request.FILES))
+    asked = _asked(request)
+    form = _checked(ImportForm({"format": "auto"} | asked, request.FILES))
     given, answers = form.cleaned_data["file"], form.cleaned_data["answers"]
     identity, waits = importing.keep(given.chunks(), answers.chunks() if answers else None), False
     try:
-        answer = _stored(request, eval_set, identity, given.name[-200:], form.cleaned_data["format"], by)
+        answer = _stored(request, asked, eval_set, identity, given.name[-200:], form.cleaned_data["format"], by)
         waits = answer.status_code == 202
         return answer
     except ImportProblem as problem:
@@ -128,15 +130,32 @@ def imports(request: Request, pk: UUID) -> Response:
             importing.forget(identity)
 
 
-def _stored(request: Request, eval_set: EvalSet, identity: str, name: str, format: str, by: Any) -> Response:
+def _asked(request: Request) -> dict[str, Any]:
+    """The fields, each given once. Raises ValidationError also for one that is not known: a misspelt “preview” would store."""
+    for name, given in request.data.lists():
+        if name not in GIVEN["properties"]:
+            raise ValidationError({"path": name, "error": f"is not known. Known: {', '.join(GIVEN['properties'])}"})
+        if len(given) > 1:
+            raise ValidationError({"path": name, "error": "is given more than once. Send one file a request."})
+    found = request.data.dict()
+    for name in ("always", "preview"):
+        if (value := str(found.get(name, "")).casefold()) not in YES_OR_NO:
+            raise ValidationError({"path": name, "error": "must be true or false"})
+        found[name] = YES_OR_NO[value]
+    return found
+
+
+def _stored(
+    request: Request, asked: dict[str, Any], eval_set: EvalSet, identity: str, name: str, format: str, by: Any
+) -> Response:
     """Raises ImportProblem, EvalSetError, ValidationError."""
     path, answers = importing.paths_of(identity)
     seen = importing.preview(path, name, format, answers)
     columns = sorted(column for column in seen.columns if column != importing.FLYWHEEL)[:40]
-    if request.data.get("preview") in ("1", "true"):
+    if asked["preview"]:
         return Response(_preview(seen, columns))
     usual = {"split": Split.TRAIN, "group": importing.BY_FILE}
-    form = _checked(ImportChoiceForm(columns, usual | request.data.dict()))
+    form = _checked(ImportChoiceForm(columns, usual | asked))
     choice, rows = importing.chosen(Choice(seen.format, **form.cleaned_data), columns), seen.good + seen.bad
     if eval_set.is_frozen:
         raise actions.EvalSetError(actions.FROZEN.format(eval_set))

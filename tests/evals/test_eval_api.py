@@ -80,6 +80,13 @@ def test_good_rows_are_stored_though_others_are_bad(draft: EvalSet, key: dict) -
     assert post(draft, key, [row(1)]).json()["duplicates"] == 1
 
 
+def test_a_character_that_cannot_be_stored_costs_its_row_only(draft: EvalSet, key: dict) -> None:
+    said = post(draft, key, [row(1), row(2, demonstration="a\0"), row(3, metadata={"x": "\ud800"})]).json()
+    assert said["made"] == 1 and [(item["line"], item["field"]) for item in said["rejected"]] == [
+        (2, "demonstration"), (3, "metadata"),
+    ]  # fmt: skip
+
+
 def test_json_lines(draft: EvalSet, key: dict) -> None:
     lines = b"\n".join(json.dumps(row(number)).encode() for number in (5, 6))
     assert post(draft, key, lines, "application/x-ndjson").json()["made"] == 2

@@ -85,6 +85,10 @@ def test_own_rows_are_read_whole() -> None:
         ({"group": 5.5}, "group", "a number"),
         ({"demonstration": {}}, "demonstration", "an object"),
         ({"colour": "red"}, "colour", "no such field"),
+        ({"messages": [{"role": "user", "content": "a\0b"}]}, "messages", "NUL"),
+        ({"metadata": {"a\0": 1}}, "metadata", "NUL"),
+        ({"key": "a\ud800"}, "key", "cannot be stored"),
+        ({"expected": {"answer": ["\udc00"]}}, "expected", "cannot be stored"),
     ],
 )
 def test_a_bad_row_says_where_and_what_to_do(change: dict, field: str, says: str) -> None:
@@ -92,6 +96,11 @@ def test_a_bad_row_says_where_and_what_to_do(change: dict, field: str, says: str
     assert (found.line, found.field) == (1, field)
     assert says in found.message
     assert field in str(found)
+
+
+def test_an_escape_that_is_only_written_about_is_no_such_character() -> None:
+    asked = [{"role": "user", "content": "What is \\u0000, and what \\\\u0000?"}]
+    assert one("flywheel", {"messages": asked, "expected": CALL}).messages == asked
 
 
 @pytest.mark.parametrize(
@@ -119,51 +128,55 @@ def test_a_key_that_comes_again_and_an_empty_file_are_problems() -> None:
     assert "no rows" in problem("flywheel", "").message
 
 
+def storable(**size: int) -> st.SearchStrategy[str]:
+    return st.text(st.characters(codec="utf-8", exclude_characters="\0"), **size)
+
+
 json_values = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**53), 2**53)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    | storable(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(storable(), inner, max_size=3),
     max_leaves=6,
 )
-objects = st.dictionaries(st.text(), json_values, max_size=3)
-names = st.text(min_size=1).filter(str.strip)
+objects = st.dictionaries(storable(), json_values, max_size=3)
+names = storable(min_size=1).filter(str.strip)
 calls = st.fixed_dictionaries({"tool": names, "args": objects})
 expectations = (
     calls
     | st.fixed_dictionaries({"calls": st.lists(calls, max_size=3)}, optional={"ordered": st.booleans()})
-    | st.fixed_dictionaries({"answer": st.text() | st.integers() | st.lists(st.text(), min_size=1)})
+    | st.fixed_dictionaries({"answer": storable() | st.integers() | st.lists(storable(), min_size=1)})
     | st.just({"constraint": {"words": 1}})
 )
 made_calls = st.fixed_dictionaries(
     {
-        "id": st.text(),
+        "id": storable(),
         "type": st.just("function"),
-        "function": st.fixed_dictionaries({"name": names, "arguments": st.text()}),
+        "function": st.fixed_dictionaries({"name": names, "arguments": storable()}),
     }
 )
-parts = st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": st.text()}), max_size=2)
+parts = st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": storable()}), max_size=2)
 turns = st.one_of(
-    st.fixed_dictionaries({"role": st.sampled_from(["system", "developer", "user"]), "content": st.text() | parts}),
-    st.fixed_dictionaries({"role": st.just("assistant"), "content": st.text()}, optional={"name": st.text()}),
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "developer", "user"]), "content": storable() | parts}),
+    st.fixed_dictionaries({"role": st.just("assistant"), "content": storable()}, optional={"name": storable()}),
     st.fixed_dictionaries(
         {"role": st.just("assistant"), "content": st.none(), "tool_calls": st.lists(made_calls, min_size=1)}
     ),
-    st.fixed_dictionaries({"role": st.just("tool"), "tool_call_id": st.text(), "content": st.text()}),
+    st.fixed_dictionaries({"role": st.just("tool"), "tool_call_id": storable(), "content": storable()}),
 )
 tools = st.fixed_dictionaries(
     {"type": st.just("function"), "function": st.fixed_dictionaries({"name": names}, optional={"parameters": objects})}
 )
 tasks = st.builds(
     TaskRow,
-    key=st.text(min_size=1, max_size=120),
+    key=storable(min_size=1, max_size=120),
     messages=st.lists(turns, max_size=4).map(lambda made: [*made, *ASKED]),
     expected=expectations,
     tools=st.lists(tools, max_size=2),
-    demonstration=st.text(),
-    group=st.text(max_size=200),
+    demonstration=storable(),
+    group=storable(max_size=200),
     split=st.sampled_from(["", "train", "validation", "holdout", "regression", "general"]),
     metadata=objects,
 )
@@ -352,6 +365,7 @@ def test_csv_expected_is_json_or_an_answer() -> None:
         ("prompt,answer,answer\nA,b,c\n", "answer", "twice"),
         ("prompt,answer\nA,b,c\n", "", "3 cells"),
         ("prompt,answer\n ,b\n", "prompt", "empty"),
+        ("prompt,answer\na\0,b\n", "prompt", "NUL"),
         ("prompt,answer,tool\nA,b,c\n", "expected", "exactly one"),
         ("prompt,tool,args\nA,b,[1]\n", "args", "a list"),
         ("prompt,tool,args,args.x\nA,b,\"{\"\"x\"\": 1}\",2\n", "args.x", "once"),

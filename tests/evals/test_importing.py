@@ -288,7 +288,9 @@ def test_a_preview_by_api_stores_nothing(draft: EvalSet) -> None:
     ("data", "more", "path"),
     [
         (b"nonsense", {}, "file"), (b"", {}, "file"), (b"x", {"format": "xls"}, "format"), (rows(1), {"split": "x"}, "split"),
-        (rows(1), {"group": "metadata.nothing"}, "group"),
+        (rows(1), {"group": "metadata.nothing"}, "group"), (rows(1), {"perview": "1"}, "perview"),
+        (rows(1), {"preview": "maybe"}, "preview"), (rows(1), {"always": "x"}, "always"),
+        (rows(1), {"answers": [SimpleUploadedFile(name, b"{}") for name in "ab"]}, "answers"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_imported_says_why(draft: EvalSet, data: bytes, more: dict, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -119,7 +120,7 @@ def task(
         names or {}
     )
     messages = checked_messages(messages, called["messages"])
-    return TaskRow(
+    row = TaskRow(
         key=_short(key, called["key"], KEY_LENGTH) or f"task-{canonical_hash(messages)[:16]}",
         messages=messages,
         expected=checked_expected(expected, called["expected"]),
@@ -134,6 +135,20 @@ def task(
         split=checked_split(split, called["split"]),
         metadata=want({} if metadata is None else metadata, dict, "metadata", "Give an object."),
     )
+    for name, value in vars(row).items():
+        check_storable(value, called.get(name, name))
+    return row
+
+
+def check_storable(value: Any, name: str) -> None:
+    """PostgreSQL's JSON has neither NUL nor half of a surrogate pair nor NaN. Raises Bad."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (ValueError, RecursionError) as error:
+        raise Bad(name, "has characters or numbers that cannot be stored. Remove them.") from error
+    if "\\u0000" in text.replace("\\\\", ""):
+        raise Bad(name, "has a NUL character, which cannot be stored. Remove it.")
 
 
 def _short(value: Any, name: str, most: int) -> str:

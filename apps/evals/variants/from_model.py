@@ -6,11 +6,10 @@ seed's; where it was to change arguments, the tools, their order and the form of
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
-from apps.evals.formats.rows import Bad, want
+from apps.evals.formats.rows import Bad, check_storable, want
 from apps.evals.variants.seeds import ARGUMENTS, EDGE, PARAPHRASE, Seed
 
 WRITTEN = {PARAPHRASE: "Other words", ARGUMENTS: "Other arguments", EDGE: "Awkward requests"}
@@ -34,7 +33,7 @@ def variant(seed: Seed, row: dict) -> Seed:
     if kind not in WRITTEN:
         raise Bad("kind", "is none that was asked for.")
     request, calls = _request(row), want(row.get("ground_truth"), list, "ground_truth", "Give a list of calls.")
-    _storable([request, calls])
+    check_storable([request, calls], "row")
     before = calls_of(seed)
     if kind != ARGUMENTS and calls != before:
         raise Bad("ground_truth", "differs from the seed's calls.")
@@ -61,14 +60,3 @@ def _request(row: dict) -> str:
     if not text or len(text) > MAX_REQUEST:
         raise Bad("request", f"is empty or longer than {MAX_REQUEST:,} characters.")
     return text
-
-
-def _storable(value: Any) -> None:
-    """PostgreSQL's JSON has neither NUL nor half of a surrogate pair nor NaN."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except (ValueError, RecursionError) as error:
-        raise Bad("row", "has characters or numbers that cannot be stored.") from error
-    if "\\u0000" in text:
-        raise Bad("row", "has a NUL character.")
