@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from typing import Any
 
@@ -27,13 +28,20 @@ class NotHealth(logging.Filter):
         return "/healthz" not in record.getMessage()
 
 
+RESET = re.compile(r"(?<=/password/reset/)\w+-[^/]+")
+
+
 class Escaped(logging.Filter):
-    """What a client put into a path stays on its line."""
+    """What a client put into a path stays on its line, and the key of a password's reset out of it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, dict):
-            record.args = {name: _printable(value) for name, value in record.args.items()}
+            record.args = {name: _printable(_without_key(value)) for name, value in record.args.items()}
         return True
+
+
+def _without_key(value: Any) -> Any:
+    return RESET.sub("…", value) if isinstance(value, str) else value
 
 
 def _printable(value: Any) -> Any:

@@ -45,6 +45,21 @@ def env_ports(name: str) -> list[int]:
     return [int(found[1]), int(found[2])] if found else []
 
 
+def oidc_apps() -> list[dict[str, Any]]:
+    """allauth's settings of the one OpenID Connect provider that the environment names; [] without one."""
+    issuer, client, secret = (
+        os.environ.get(f"FLYWHEEL_OIDC_{name}", "") for name in ("ISSUER", "CLIENT_ID", "CLIENT_SECRET")
+    )
+    if not (issuer or client or secret):
+        return []
+    if not (issuer and client):
+        raise ImproperlyConfigured("FLYWHEEL_OIDC_ISSUER and FLYWHEEL_OIDC_CLIENT_ID are needed together.")
+    name = os.environ.get("FLYWHEEL_OIDC_NAME") or "Single sign-on"
+    return [
+        {"provider_id": "sso", "name": name, "client_id": client, "secret": secret, "settings": {"server_url": issuer}}
+    ]
+
+
 def secret_key() -> str:
     """From SECRET_KEY, or made once and kept in the data folder, readable by this user only."""
     if key := os.environ.get("SECRET_KEY"):
@@ -100,6 +115,12 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "django_celery_beat",
     "django_htmx",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
+    "allauth.usersessions",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -112,6 +133,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "apps.core.middleware.content_security_policy",
 ]
 ROOT_URLCONF = "flywheel.urls"
@@ -145,9 +167,46 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
-LOGIN_URL = "core:login"
+LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
-LOGOUT_REDIRECT_URL = "core:login"
+LOGOUT_REDIRECT_URL = "account_login"
+
+# Signing in (docs/people.md). Failed attempts are counted by apps.core.attempts, so allauth's own limits on them are off.
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+ACCOUNT_ADAPTER = "apps.core.accounts.adapters.AccountAdapter"
+ACCOUNT_LOGIN_METHODS = {"username", "email"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*"]
+ACCOUNT_EMAIL_VERIFICATION = SOCIALACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
+ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Flywheel] "
+ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if HTTPS else "http"
+ACCOUNT_SESSION_REMEMBER = True
+ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": None, "reauthenticate": None}
+MFA_ADAPTER = "apps.core.accounts.adapters.MFAAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes", "webauthn"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_ALLOW_UNVERIFIED_EMAIL = True  # accounts are made by invitation only
+MFA_TOTP_ISSUER = "Flywheel"
+MFA_TOTP_TOLERANCE = 1
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not HTTPS  # browsers allow passkeys without HTTPS on localhost only
+MFA_FORMS = {
+    "authenticate": "apps.core.accounts.forms.SecondFactorForm",
+    "reauthenticate": "apps.core.accounts.forms.ConfirmForm",
+}
+SOCIALACCOUNT_ADAPTER = "apps.core.accounts.adapters.SocialAccountAdapter"
+SOCIALACCOUNT_PROVIDERS = {"openid_connect": {"OAUTH_PKCE_ENABLED": True, "APPS": oidc_apps()}}
+
+# Without a mail server invitations are links that people send themselves, and nobody can reset a password.
+EMAIL_HOST = os.environ.get("EMAIL_HOST", "")
+FLYWHEEL_MAIL = bool(EMAIL_HOST)
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if FLYWHEEL_MAIL else 'dummy'}.EmailBackend"
+EMAIL_PORT = int(os.environ.get("EMAIL_PORT", "587"))
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = os.environ.get("EMAIL_HOST_USER", ""), os.environ.get("EMAIL_HOST_PASSWORD", "")
+EMAIL_USE_SSL = env_bool("EMAIL_USE_SSL", EMAIL_PORT == 465)
+EMAIL_USE_TLS = env_bool("EMAIL_USE_TLS", not EMAIL_USE_SSL)
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = os.environ.get("DEFAULT_FROM_EMAIL") or EMAIL_HOST_USER or "flywheel@localhost"
+ACCOUNT_EMAIL_NOTIFICATIONS = FLYWHEEL_MAIL
 
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"

@@ -7,6 +7,7 @@ project = "p/<slug:slug>/"
 urlpatterns = [
     path("healthz", healthz, name="healthz"),
     path("", include("apps.core.urls")),
+    path("", include("apps.core.accounts.urls")),
     path("", include("apps.trajectories.otlp_urls")),
     path("api/", include("apps.trajectories.api_urls")),
     path("api/v1/", include("apps.webhooks.api_urls")),

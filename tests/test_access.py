@@ -62,16 +62,19 @@ from workers.lib.typed import plain
 pytestmark = pytest.mark.django_db
 ONLY = "whoever created it has only the role"
 
+# To anybody, signed in or not; and to everybody who is signed in.
 OPEN = {
-    "core:login",
-    "core:logout",
-    "core:projects",
-    "healthz",
-    "api:schema",
-    "api:docs",
-    "protocol:nothing",
-    "automation_api:call",
-}
+    "healthz", "api:schema", "api:docs", "protocol:nothing", "account_login", "account_logout", "account_inactive", "mfa_authenticate",
+    "mfa_login_webauthn", "account_reset_password", "account_reset_password_done", "account_reset_password_from_key",
+    "account_reset_password_from_key_done", "socialaccount_signup", "socialaccount_login_cancelled", "socialaccount_login_error",
+    "openid_connect_login", "openid_connect_callback", "automation_api:call",
+}  # fmt: skip
+OWN = {
+    "core:projects", "account", "account_reauthenticate", "mfa_reauthenticate", "mfa_reauthenticate_webauthn",
+    "account_change_password", "account_set_password", "mfa_index", "mfa_activate_totp", "mfa_deactivate_totp",
+    "mfa_view_recovery_codes", "mfa_generate_recovery_codes", "mfa_download_recovery_codes", "mfa_list_webauthn",
+    "mfa_add_webauthn", "mfa_edit_webauthn", "mfa_remove_webauthn", "usersessions_list", "socialaccount_connections",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -274,7 +277,7 @@ def only_posts(pattern: URLPattern) -> bool:
 
 PATTERNS = patterns()
 API = list(ROUTES)
-PAGES = [name for name in PATTERNS if name not in OPEN and name not in ROUTES]
+PAGES = [name for name in PATTERNS if name not in OPEN | OWN and name not in ROUTES]
 ROLES = {name: getattr(PATTERNS[name].callback, "role", None) for name in PAGES}
 WRITES = {name for name in PAGES if only_posts(PATTERNS[name])}
 
@@ -321,13 +324,23 @@ def test_every_page_opens_to_its_role_and_those_above(world: dict[str, Any]) -> 
     wrong = []
     for name in PAGES:
         login = (Client().post if name in WRITES else Client().get)(url_of(name, world))
-        assert login.status_code == 302 and login["Location"].startswith(reverse("core:login")), name
+        assert login.status_code == 302 and login["Location"].startswith(reverse("account_login")), name
         assert ask(stranger, name, world) == 404, name
         for role, person in people.items():
             status = undone(person, name, world)
             if status not in ((200, 302) if role in ROLES[name].upward else (403,)):
                 wrong.append((name, role.value, status))
     assert not wrong
+
+
+def test_ones_own_pages_need_an_account_and_nothing_else(world: dict[str, Any]) -> None:
+    stranger = logged_in(make_user())
+    for name in OWN:
+        url = reverse(name, args=[1] if "pk" in str(PATTERNS[name].pattern) else [])
+        answer = Client().get(url)
+        assert answer.status_code == 302 and answer["Location"].startswith(("/login/", "/account/confirm/")), name
+        assert Client().get("/account/confirm/")["Location"].startswith("/login/")
+        assert stranger.get(url).status_code in (200, 302, 404), name
 
 
 def pages_of(role: Role) -> set[str]:

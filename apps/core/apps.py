@@ -7,4 +7,7 @@ class CoreConfig(AppConfig):
     label = "core"
 
     def ready(self) -> None:
+        from apps.core.accounts import signals
+
+        signals.connect()
         autodiscover_modules("jobs")  # where apps register what their kinds of jobs do

@@ -6,6 +6,7 @@ taken back when it was right: of many at the same moment no more get through tha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -101,7 +102,7 @@ def forget_old() -> int:
 
 
 class LogIn:
-    """One attempt to log in: `begin`, then `failed` or `succeeded`."""
+    """One attempt to log in: `begin`, then `failed` or `succeeded`. Where nothing names an account, `username` is empty."""
 
     def __init__(self, username: str, address: str) -> None:
         self.username, self.address = username, address
@@ -109,23 +110,37 @@ class LogIn:
 
     def begin(self) -> None:
         """Raises Locked."""
-        self.rows = [begin(Attempts.Kind.ADDRESS, self.address), begin(Attempts.Kind.ACCOUNT, self.username)]
+        self.rows = [begin(Attempts.Kind.ADDRESS, self.address)]
+        self.rows += [begin(Attempts.Kind.ACCOUNT, self.username)] if self.username else []
 
-    def succeeded(self) -> None:
-        unlock(Attempts.Kind.ACCOUNT, self.username)
-        Attempts.objects.filter(pk=self.rows[0].pk, failures__gt=0).update(
-            failures=F("failures") - 1, locked_until=None
-        )
+    def succeeded(self, *, whole: bool = True) -> None:
+        """`whole` is False for a right password that a second factor has to follow: only this attempt is taken back, or the
+        password would wipe out the wrong codes that came before it."""
+        if whole:
+            unlock(Attempts.Kind.ACCOUNT, self.username)
+        rows = Attempts.objects.filter(pk__in=[row.pk for row in self.rows], failures__gt=0)
+        rows.update(failures=F("failures") - 1, locked_until=None)
+
+    def refused(self) -> None:
+        """What is known to have failed already; once the address is locked, nothing more is written."""
+        with contextlib.suppress(Locked):
+            self.begin()
+            self.failed()
 
     def failed(self) -> None:
         """Into the audit log of the account's projects. What is locked is refused unseen, so the lines are few."""
-        user = get_user_model().objects.filter(username=self.username).first()
+        user = get_user_model().objects.filter(username=self.username).first() if self.username else None
         locked = max((row.locked_until for row in self.rows if row.locked_until), default=None)
         _note("login.locked" if locked else "login.failed", user, self.address, **_until(locked))
 
 
 def _until(locked: datetime | None) -> dict[str, str]:
     return {"until": locked.isoformat(timespec="seconds")} if locked else {}
+
+
+def note(action: str, user: Any, request: HttpRequest, **detail: Any) -> None:
+    """Into the audit log of all projects of the user."""
+    _note(action, user, address_of(request), **detail)
 
 
 def _note(action: str, user: Any, address: str, **detail: Any) -> None:

@@ -5,12 +5,10 @@ from typing import Any
 
 from django import forms
 from django.contrib.auth import get_user_model
-from django.contrib.auth.forms import AuthenticationForm
 from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from apps.core.attempts import Locked, LogIn, address_of
 from apps.core.models import Project, Role
 from apps.core.scopes import Scope
 
@@ -40,28 +38,6 @@ class PlainLabels:
 
 class PlainForm(PlainLabels, forms.Form):
     pass
-
-
-class LogInForm(PlainLabels, AuthenticationForm):
-    """Slows down who guesses. `locked` is set where the password was not even looked at."""
-
-    locked: Locked | None = None
-
-    def clean(self) -> dict[str, Any]:
-        if not {"username", "password"} <= self.cleaned_data.keys():
-            return self.cleaned_data
-        attempt = LogIn(self.cleaned_data["username"], address_of(self.request))
-        try:
-            attempt.begin()
-            data = super().clean()
-        except Locked as locked:
-            self.locked = locked
-            raise forms.ValidationError(f"{locked} An owner of your project can unlock an account at once.") from locked
-        except forms.ValidationError:
-            attempt.failed()
-            raise
-        attempt.succeeded()
-        return data
 
 
 class ProjectForm(PlainLabels, forms.ModelForm):

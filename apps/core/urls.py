@@ -1,4 +1,3 @@
-from django.contrib.auth import views as auth
 from django.urls import path
 
 from apps.core import views
@@ -6,8 +5,6 @@ from apps.core import views
 app_name = "core"
 urlpatterns = [
     path("", views.projects, name="projects"),
-    path("login/", views.LogIn.as_view(), name="login"),
-    path("logout/", auth.LogoutView.as_view(), name="logout"),
     path("p/<slug:slug>/settings/", views.settings, name="settings"),
     path("p/<slug:slug>/settings/keys/", views.keys, name="keys"),
     path("p/<slug:slug>/settings/keys/<int:pk>/revoke/", views.revoke_key, name="revoke_key"),

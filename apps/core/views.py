@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.views import LoginView
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -11,20 +10,9 @@ from django.views.decorators.http import require_POST
 from apps.core import actions
 from apps.core.access import project_view
 from apps.core.attempts import locks_of
-from apps.core.forms import KeyForm, LogInForm, MemberForm, ProjectForm
+from apps.core.forms import KeyForm, MemberForm, ProjectForm
 from apps.core.models import ApiKey, Membership, Project, Role
 from apps.core.paging import page_of
-
-
-class LogIn(LoginView):
-    template_name = "core/login.html"
-    authentication_form = LogInForm
-
-    def form_invalid(self, form: LogInForm) -> HttpResponse:
-        response = super().form_invalid(form)
-        if form.locked is not None:
-            response.status_code, response["Retry-After"] = 429, str(form.locked.seconds)
-        return response
 
 
 @login_required

@@ -30,7 +30,7 @@ def project() -> Project:
 
 
 def log_in(password: str, name: str = "ada", address: str = "192.0.2.1") -> Any:
-    return Client(REMOTE_ADDR=address).post(reverse("core:login"), {"username": name, "password": password})
+    return Client(REMOTE_ADDR=address).post(reverse("account_login"), {"login": name, "password": password})
 
 
 def later(**time: float) -> None:

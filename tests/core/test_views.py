@@ -127,13 +127,13 @@ def test_a_broken_view_gives_the_error_page(project: Project, admin: Client, mon
 
 
 def test_logging_out_needs_a_post_and_ends_the_session(project: Project, admin: Client) -> None:
-    assert admin.get(reverse("core:logout")).status_code == 405
-    admin.post(reverse("core:logout"))
+    assert admin.get(reverse("account_logout")).status_code == 405
+    admin.post(reverse("account_logout"))
     assert "/login/" in admin.get(project.get_absolute_url()).headers["Location"]
 
 
 def test_the_login_leads_only_to_this_site(project: Project) -> None:
-    data = {"username": admin_of(project).username, "password": "secret"}
+    data = {"login": admin_of(project).username, "password": "secret"}
     assert Client().post("/login/", data | {"next": "https://evil.example/"}).headers["Location"] == "/"
     inside = reverse("evals:list", args=[project.slug])
     assert Client().post("/login/", data | {"next": inside}).headers["Location"] == inside

@@ -15,9 +15,9 @@ from apps.registry.actions import register_prompt
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
 from tests.e2e.addresses import FORMS, NO_PAGES, STATIONS, WHOLE_PROMPT, pages_of, told, tried
-from tests.e2e.conftest import log_in
+from tests.e2e.conftest import PASSWORD, log_in
 from tests.e2e.seed import World, say
-from tests.test_access import OPEN, PAGES, WRITES
+from tests.test_access import OWN, PAGES, WRITES
 
 STICKS_OUT = """() => {  // Names what is wider than the page and lies in nothing that scrolls.
   const page = document.documentElement.clientWidth;
@@ -46,7 +46,7 @@ def test_full_pages_fit_in_both_themes(world: World, user: Any, logged_in: Any) 
     """All pages that there are: a new route is visited here, or is named as none."""
     visited, none = pages_of(world, user), {name for names in NO_PAGES.values() for name in names}
     known = {name for name in PAGES if name not in WRITES} | {"core:projects"}
-    assert "core:projects" in OPEN and visited.keys() | none == known and not visited.keys() & none
+    assert "core:projects" in OWN and visited.keys() | none == known and not visited.keys() & none
     for address in visited.values():
         check(logged_in, address)
 
@@ -176,3 +176,21 @@ def test_a_running_job_is_followed_without_reloading(world: World, user: Any, lo
 def test_an_unknown_page_says_so(world: World, logged_in: Any) -> None:
     answer = logged_in.request.get(f"/p/{world.project.slug}/nothing/")
     assert answer.status == 404 and "Not found" in answer.text() and "Back to home" in answer.text()
+
+
+OWN_PAGES = (
+    "account", "account_change_password", "account_reauthenticate", "mfa_index", "mfa_activate_totp", "mfa_list_webauthn",
+    "mfa_add_webauthn", "usersessions_list", "socialaccount_connections",
+)  # fmt: skip
+
+
+def test_ones_own_pages_fit_in_both_themes(user: Any, page: Any) -> None:
+    create_project(slug="empty", name="Empty", by=user)
+    log_in(page)
+    page.goto(reverse("mfa_add_webauthn"))
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Confirm").click()
+    for name in OWN_PAGES:
+        page.goto(reverse(name))
+        expect(page.locator("h1")).to_be_visible()
+        check(page, page.url)

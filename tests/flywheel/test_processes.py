@@ -69,4 +69,6 @@ def test_a_line_has_time_and_level() -> None:
 def test_a_path_stays_on_its_line() -> None:
     made = record("%(method)s %(path)s", {"method": "GET", "path": "/a\n2026 INFO forged"})
     assert Escaped().filter(made) and made.getMessage() == r"GET /a\n2026 INFO forged"
+    reset = record("%(path)s", {"path": "/password/reset/1-d4x7k-0f3c/"})
+    assert Escaped().filter(reset) and reset.getMessage() == "/password/reset/…/"
     assert not NotHealth().filter(record("GET /healthz")) and NotHealth().filter(record("GET /health"))

@@ -1,0 +1,69 @@
+"""How allauth behaves here: nobody signs up by themselves, every way in is counted and audited (`attempts`), and secrets of second
+factors are encrypted in the database."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.internal.userkit import filter_users_by_email, get_user_by_username
+from allauth.mfa.adapter import DefaultMFAAdapter
+from allauth.mfa.utils import is_mfa_enabled
+from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from cryptography.fernet import Fernet, MultiFernet
+from django.conf import settings
+from django.http import HttpRequest
+from django.utils.crypto import salted_hmac
+
+from apps.core.accounts.forms import begun
+from apps.core.attempts import LogIn, address_of
+
+
+class AccountAdapter(DefaultAccountAdapter):
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        return False
+
+    def get_client_ip(self, request: HttpRequest) -> str:
+        return address_of(request)
+
+    def authenticate(self, request: HttpRequest, **credentials: Any) -> Any:
+        """The user, if the password is right and the account active. Raises ValidationError where attempts are locked."""
+        attempt = begun(request, name_of(credentials))
+        user = super().authenticate(request, **credentials)
+        if user is None or not user.is_active:
+            attempt.failed()
+            return None
+        attempt.succeeded(whole=not is_mfa_enabled(user))
+        return user
+
+
+def name_of(credentials: dict[str, Any]) -> str:
+    """The user name of the account that a name or e-mail means: failures count for the account, however it was named."""
+    typed = credentials.get("username") or credentials.get("email") or ""
+    found = get_user_by_username(typed) or next(iter(filter_users_by_email(typed)), None)
+    return found.get_username() if found else typed
+
+
+class SocialAccountAdapter(DefaultSocialAccountAdapter):
+    def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
+        LogIn("", address_of(request)).refused()
+        return False
+
+    def on_authentication_error(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        LogIn("", address_of(request)).refused()
+
+
+class MFAAdapter(DefaultMFAAdapter):
+    def encrypt(self, text: str) -> str:
+        return _fernet().encrypt(text.encode()).decode()
+
+    def decrypt(self, encrypted_text: str) -> str:
+        return _fernet().decrypt(encrypted_text.encode()).decode()
+
+
+def _fernet() -> MultiFernet:
+    """By SECRET_KEY; what earlier ones encrypted is still read."""
+    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    digests = (salted_hmac("second factors", "", secret=key, algorithm="sha256").digest() for key in keys)
+    return MultiFernet([Fernet(base64.urlsafe_b64encode(digest)) for digest in digests])

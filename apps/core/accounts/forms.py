@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.account.internal.userkit import filter_users_by_email
+from allauth.account.models import EmailAddress
+from allauth.core import context
+from allauth.mfa.base.forms import AuthenticateForm, ReauthenticateForm
+from django import forms
+from django.contrib.auth import get_user_model
+from django.db import transaction
+from django.http import HttpRequest
+
+from apps.core.attempts import Locked, LogIn, address_of
+from apps.core.forms import PlainLabels
+
+LOCKED = "locked"
+
+
+def begun(request: HttpRequest, username: str) -> LogIn:
+    """An attempt that may be made now. Raises ValidationError (code LOCKED) where none may."""
+    attempt = LogIn(username, address_of(request))
+    try:
+        attempt.begin()
+    except Locked as locked:
+        said = f"{locked} An owner of your project can unlock an account at once."
+        raise forms.ValidationError(said, code=LOCKED, params={"seconds": locked.seconds}) from locked
+    return attempt
+
+
+class CountedCode:
+    """A wrong code of the second factor counts as a wrong password does."""
+
+    def clean_code(self) -> str:
+        attempt = begun(context.request, self.user.get_username())
+        try:
+            code = super().clean_code()
+        except forms.ValidationError:
+            attempt.failed()
+            raise
+        attempt.succeeded()
+        return code
+
+
+class SecondFactorForm(CountedCode, AuthenticateForm):
+    pass
+
+
+class ConfirmForm(CountedCode, ReauthenticateForm):
+    pass
+
+
+class AccountForm(PlainLabels, forms.ModelForm):
+    class Meta:
+        model = get_user_model()
+        fields = ("first_name", "email")
+        labels = {"first_name": "Name", "email": "E-mail"}
+        help_texts = {"email": "You can log in with it; password resets and notifications go there."}
+
+    def clean_email(self) -> str:
+        email = self.cleaned_data["email"].lower()
+        if email and any(user.pk != self.instance.pk for user in filter_users_by_email(email)):
+            raise forms.ValidationError("Another account uses this address.")
+        return email
+
+    @transaction.atomic
+    def save(self, commit: bool = True) -> Any:
+        user = super().save(commit)
+        EmailAddress.objects.filter(user=user).exclude(email=user.email).delete()
+        if user.email:
+            EmailAddress.objects.get_or_create(user=user, email=user.email, defaults={"primary": True})
+        return user

@@ -1,0 +1,80 @@
+"""Signing in and the account page. The flows are allauth's; too many failures are answered with 429."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.account import views as account_views
+from allauth.account.decorators import reauthentication_required
+from allauth.mfa.base import views as mfa_views
+from allauth.socialaccount.providers.openid_connect import views as oidc_views
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+
+from apps.core.accounts.forms import LOCKED, AccountForm
+from apps.core.attempts import note
+
+
+class SlowedDown:
+    """A form that was refused unseen (`attempts`) says for how long in the header, too."""
+
+    def form_invalid(self, form: Any) -> HttpResponse:
+        response = super().form_invalid(form)
+        for error in (error for errors in form.errors.as_data().values() for error in errors):
+            if error.code == LOCKED:
+                response.status_code, response["Retry-After"] = 429, str(error.params["seconds"])
+        return response
+
+
+class LogIn(SlowedDown, account_views.LoginView):
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(**kwargs) | {"mail": settings.FLYWHEEL_MAIL}
+
+
+class SecondFactor(SlowedDown, mfa_views.AuthenticateView):
+    pass
+
+
+class ConfirmByPassword(SlowedDown, account_views.ReauthenticateView):
+    pass
+
+
+class ConfirmByCode(SlowedDown, mfa_views.ReauthenticateView):
+    pass
+
+
+def password_reset(request: HttpRequest) -> HttpResponse:
+    """By e-mail; without a mail server, what to do instead."""
+    if not settings.FLYWHEEL_MAIL:
+        return render(request, "account/no_mail.html")
+    return account_views.password_reset(request)
+
+
+def oidc_login(request: HttpRequest, provider_id: str) -> HttpResponse:
+    """To the provider by a page of its own: our content security policy lets no form lead to another site."""
+    response = oidc_views.login(request, provider_id)
+    if response.status_code == 302 and "://" in response["Location"]:
+        return render(request, "account/leaving.html", {"url": response["Location"]})
+    return response
+
+
+def changes_email(request: HttpRequest) -> bool:
+    return request.POST.get("email", "").lower() != request.user.email.lower()
+
+
+@login_required
+@reauthentication_required(allow_get=True, enabled=changes_email)
+def account(request: HttpRequest) -> HttpResponse:
+    """Name and e-mail. Whoever changes the address, which can reset the password, has just proved who they are."""
+    before = request.user.email
+    form = AccountForm(request.POST or None, instance=request.user)
+    if request.method == "POST" and form.is_valid():
+        user = form.save()
+        if user.email != before:
+            note("account.email_changed", user, request)
+        messages.success(request, "Saved.")
+        return redirect("account")
+    return render(request, "account/profile.html", {"form": form})
