@@ -164,6 +164,8 @@ def test_a_refused_key_and_a_server_that_is_away_are_told_in_words(
         refused = ask(draft, address)
     away = ask(draft, address)
     host = address.removeprefix("http://").removesuffix("/v1")
-    assert refused["error"] == f"The model's server at {host} refused the key."
-    assert away["error"] == f"The model's server at {host} cannot be reached."
-    assert draft.tasks.count() == 3 and "sk-wrong" not in json.dumps([refused, away])
+    assert refused.error == f"The model's server at {host} refused the key."
+    assert away.error == f"The model's server at {host} cannot be reached."
+    assert draft.tasks.count() == 3 and "sk-wrong" not in json.dumps(
+        [refused.error, refused.result, away.error, away.result]
+    )

@@ -15,13 +15,12 @@ from apps.automation import specs
 from apps.automation.models import Flow
 from apps.automation.specs import FlowSpec, Step
 from apps.automation.starts import Cause, Known, cause_of, name_of
+from apps.automation.steps import runs_of
 from apps.core.models import JobState, Project
-from apps.evals.from_production import candidates
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, LatencyMeasurement, Split
 from apps.failures import classify_job, rates
 from apps.failures.models import Classification
 from apps.training.models import TrainingRun
-from apps.trajectories.ids import floor_of
 
 DAYS, LOOKS = 30, timedelta(hours=6)  # what is not a clock is looked at so often in the simulation
 RECENT = 20  # jobs that a duration is the median of
@@ -183,10 +182,7 @@ def _classify(now: _Now, step: specs.Classify) -> Forecast:
 
 
 def _collect(now: _Now, step: specs.CollectTasks) -> Forecast:
-    rows = candidates(now.project).filter(pk__gte=floor_of(timezone.now() - timedelta(days=step.days)))
-    rows = rows if step.successes else rows.exclude(failure=None)
-    rows = rows.filter(failure__mode__slug=step.mode) if step.mode else rows
-    count = min(step.at_most, rows.count())
+    count = min(step.at_most, runs_of(now.project, step).count())
     now.tasks[f"collect:{step.into}"] = {"new": count}
     return _of(
         step,
@@ -199,7 +195,7 @@ def _freeze(now: _Now, step: specs.FreezeSet) -> Forecast:
     newest = rows.first()
     new = now.tasks.get(f"collect:{step.set}", {}).get("new", 0)
     now.tasks[step.key] = _sizes(rows.filter(state=EvalSetState.FROZEN).first())
-    if newest is None and not new:
+    if newest is None and f"collect:{step.set}" not in now.tasks:
         return _of(step, f"There is no eval set “{step.set}” yet, and no earlier step makes one", problem=True)
     count = newest.tasks.count() if newest else 0
     return _of(

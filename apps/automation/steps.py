@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from django.apps import apps
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import Http404
 from django.utils import timezone
 
@@ -41,6 +42,7 @@ from apps.reviews.evidence import lock_of
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import TrainingRun
 from apps.trajectories.ids import floor_of
+from apps.trajectories.models import Outcome, Trajectory
 from workers.lib.errors import SpecError
 
 J = TypeVar("J", bound=Job)
@@ -151,6 +153,14 @@ def cluster(turn: Turn, asked: specs.Cluster) -> Outputs:
     return {name: (found or {}).get(name, 0) for name in ("clusters", "failures")}
 
 
+def runs_of(project: Project, asked: specs.CollectTasks) -> QuerySet[Trajectory]:
+    """What a step collect_tasks would look at now."""
+    rows = candidates(project).filter(pk__gte=floor_of(timezone.now() - timedelta(days=asked.days)))
+    if not asked.successes:
+        rows = rows.filter(outcome_status=Outcome.FAILURE)
+    return rows.filter(failure__mode__slug=asked.mode) if asked.mode else rows
+
+
 def collect_tasks(turn: Turn, asked: specs.CollectTasks) -> Outputs:
     sets = EvalSet.objects.filter(project=turn.project, slug=asked.into).order_by("-version")
     newest_set = sets.first()
@@ -163,12 +173,8 @@ def collect_tasks(turn: Turn, asked: specs.CollectTasks) -> Outputs:
         )
     elif newest_set.is_frozen:
         newest_set = evals.new_version(eval_set=newest_set, by=turn.by)
-    rows = candidates(turn.project).filter(pk__gte=floor_of(timezone.now() - timedelta(days=asked.days)))
-    if not asked.successes:
-        rows = rows.exclude(failure=None)
-    if asked.mode:
-        rows = rows.filter(failure__mode__slug=asked.mode)
-    chosen = rows.model.objects.filter(pk__in=rows.order_by("-pk").values("pk")[: asked.at_most])
+    rows = runs_of(turn.project, asked)
+    chosen = Trajectory.objects.filter(pk__in=rows.order_by("-pk").values("pk")[: asked.at_most])
     made = evals.tasks_from_trajectories(eval_set=newest_set, trajectories=newest(chosen), by=turn.by)
     return {
         "made": made.made, "duplicates": made.duplicates, "without_expected": made.without_expected,
