@@ -16,7 +16,7 @@ from apps.automation.dry_run import dry_run
 from apps.automation.examples import EXAMPLES
 from apps.automation.models import Flow, FlowRun
 from apps.automation.specs import read_yaml
-from apps.core.models import Project, Role
+from apps.core.models import Membership, Project, Role
 from apps.failures.actions.diagnose import classify_project
 from apps.trajectories import digest
 from tests.automation.test_flows import TWO, begun, flow_of, go
@@ -234,3 +234,13 @@ def test_wrong_secrets_are_slowed_down_as_wrong_keys_are(project: Project) -> No
     url = reverse("automation_api:call", args=[flow.pk])
     found = [Client().post(url, headers={"X-Flow-Secret": f"flow_{number}"}).status_code for number in range(102)]
     assert found[0] == 401 and found[-1] == 429
+
+
+def test_a_key_saves_no_flow_for_one_who_may_not_on_the_page(project: Project) -> None:
+    headers = key_headers(project)
+    Membership.objects.filter(project=project, user=project.api_keys.get().created_by).update(role=Role.ENGINEER)
+    answer = send("post", "flows", headers, name="weekly", yaml=TWO)
+    assert answer.status_code == 403 and "operator" in answer.json()["detail"]
+    flow = flow_of(project)
+    assert send("delete", "flow", headers, flow.pk).status_code == 403
+    assert send("post", "flow_runs", headers, flow.pk).status_code == 201
