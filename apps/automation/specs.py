@@ -34,7 +34,7 @@ ModelRef = Annotated[str, Meta(pattern=r"^(channel|step|version):\S.*$", max_len
 SetRef = Annotated[str, Meta(pattern=r"^(step|set):\S.*$", max_length=200)]
 Method = Literal["sft", "grpo"]
 SplitName = Literal["train", "validation", "holdout", "regression"]
-Outputs = frozenset[str]
+Outputs = tuple[str, ...]
 
 
 class FlowError(Rejected):
@@ -89,7 +89,7 @@ Trigger = Cron | NewFailures | FailureRate | NewVersion | Call
 class Step(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, tag_field="do"):
     """`name`: what later steps call it; its kind, where there is one of it."""
 
-    outputs: ClassVar[Outputs] = frozenset()
+    outputs: ClassVar[Outputs] = ()
     label: ClassVar[str] = ""
 
     name: str = ""
@@ -122,14 +122,14 @@ class Classify(Step, tag="classify"):
     """Finds out what of the new and changed trajectories failed, and how."""
 
     label: ClassVar[str] = "Classify new trajectories"
-    outputs: ClassVar[Outputs] = frozenset({"looked", "found"})
+    outputs: ClassVar[Outputs] = ("looked", "found")
 
 
 class Cluster(Step, tag="cluster"):
     """Groups similar failures anew."""
 
     label: ClassVar[str] = "Cluster failures"
-    outputs: ClassVar[Outputs] = frozenset({"clusters", "failures"})
+    outputs: ClassVar[Outputs] = ("clusters", "failures")
 
 
 class CollectTasks(Step, tag="collect_tasks"):
@@ -137,7 +137,7 @@ class CollectTasks(Step, tag="collect_tasks"):
     people corrected and, with `successes`, runs that succeeded. What is held out, or nearly, is left out."""
 
     label: ClassVar[str] = "Collect tasks"
-    outputs: ClassVar[Outputs] = frozenset({"made", "duplicates", "without_expected", "left_out", "tasks"})
+    outputs: ClassVar[Outputs] = ("made", "duplicates", "without_expected", "left_out", "tasks")
 
     into: Slug
     days: Annotated[int, Meta(ge=1, le=366)] = 30
@@ -150,7 +150,7 @@ class FreezeSet(Step, tag="freeze_set"):
     """Divides the draft of a set by groups and freezes it. Where there is no draft, its newest frozen version stands."""
 
     label: ClassVar[str] = "Freeze the eval set"
-    outputs: ClassVar[Outputs] = frozenset({"eval_set", "tasks", "train", "validation", "holdout"})
+    outputs: ClassVar[Outputs] = ("eval_set", "tasks", "train", "validation", "holdout")
 
     set: Slug
     holdout: AtLeastOne = 60
@@ -162,7 +162,7 @@ class Evaluate(Step, tag="evaluate"):
     """Runs a model version on a split of a frozen set."""
 
     label: ClassVar[str] = "Evaluate"
-    outputs: ClassVar[Outputs] = frozenset({"run", "success", "reward", "tasks", "masked", "usd"})
+    outputs: ClassVar[Outputs] = ("run", "success", "reward", "tasks", "masked", "usd")
 
     set: SetRef
     environment: Slug
@@ -177,7 +177,7 @@ class Learnability(Evaluate, tag="learnability"):
     """Evaluates the training tasks and counts those that can teach: some samples right, some wrong."""
 
     label: ClassVar[str] = "Measure learnability"
-    outputs: ClassVar[Outputs] = Evaluate.outputs | {"learnable", "share"}
+    outputs: ClassVar[Outputs] = (*Evaluate.outputs, "learnable", "share")
 
     split: Literal["train"] = "train"
     samples: Annotated[int, Meta(ge=2, le=64)] = 4
@@ -187,7 +187,7 @@ class Review(Step, tag="review"):
     """Waits until people have reviewed the reward: until training with this environment on this set is unlocked."""
 
     label: ClassVar[str] = "Reward review"
-    outputs: ClassVar[Outputs] = frozenset({"verifier"})
+    outputs: ClassVar[Outputs] = ("verifier",)
 
     set: SetRef
     environment: Slug
@@ -198,7 +198,7 @@ class Train(Step, tag="train"):
     step found able to teach."""
 
     label: ClassVar[str] = "Train"
-    outputs: ClassVar[Outputs] = frozenset({"run", "model", "seconds"})
+    outputs: ClassVar[Outputs] = ("run", "model", "seconds")
 
     method: Method
     set: SetRef
@@ -216,7 +216,7 @@ class Gate(Step, tag="gate"):
     """Measures what a comparison needs (latency in turns, regression and general tasks) and asks the gate of a channel."""
 
     label: ClassVar[str] = "Gate"
-    outputs: ClassVar[Outputs] = frozenset({"report", "verdict", "model"})
+    outputs: ClassVar[Outputs] = ("report", "verdict", "model")
 
     baseline: Text
     candidate: Text
@@ -230,7 +230,7 @@ class Promote(Step, tag="promote"):
     """Moves the gate's channel to its candidate, where the gate says “promote”. Never production: people do that."""
 
     label: ClassVar[str] = "Promote"
-    outputs: ClassVar[Outputs] = frozenset({"model", "channel"})
+    outputs: ClassVar[Outputs] = ("model", "channel")
 
     report: Text = "gate"
 
@@ -242,7 +242,7 @@ class Ask(Step, tag="ask"):
     """Stops until a person says yes or no. `answer` is then “yes” or “no”; without a later `if`, no ends the flow."""
 
     label: ClassVar[str] = "Ask a person"
-    outputs: ClassVar[Outputs] = frozenset({"answer", "by"})
+    outputs: ClassVar[Outputs] = ("answer", "by")
 
     question: Annotated[str, Meta(min_length=1, max_length=500)]
 
@@ -336,7 +336,8 @@ def read_yaml(text: str) -> FlowSpec:
 
 
 def write_yaml(spec: FlowSpec) -> str:
-    return yaml.safe_dump(plain(spec), sort_keys=False, allow_unicode=True, width=120)
+    value = {name: part for name, part in plain(spec).items() if part != {}}
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
 
 
 def read(value: Any) -> FlowSpec:
@@ -415,7 +416,7 @@ def _require(earlier: dict[str, Step], name: str, output: str, path: str) -> Non
     if name not in earlier:
         raise FlowError(f"“{path}”: the step “{name}” {unknown(name, list(earlier))}. Only earlier steps.", path)
     if output not in earlier[name].outputs:
-        known = sorted(earlier[name].outputs)
+        known = earlier[name].outputs
         raise FlowError(f"“{path}”: the step “{name}” has no output “{output}”. It has {', '.join(known)}.", path)
 
 

@@ -206,7 +206,7 @@ def _shown(step: FlowStep, spec: FlowSpec) -> dict[str, Any]:
     going = step.state in (StepState.RUNNING, StepState.WAITING)
     seconds, usd = used(step) if going else (0.0, 0.0)
     return {
-        "step": step, "asked": step.asked(spec), "given": words.given(step.asked(spec)),
+        "step": step, "going": step.state == StepState.RUNNING and bool(step.jobs), "asked": step.asked(spec), "given": words.given(step.asked(spec)),
         "links": [words.link_of(job) for job in jobs_of(step)], "made": words.made(step), "rows": words.rows_of(step),
         "seconds": step.seconds + seconds, "usd": step.usd + usd,
     }  # fmt: skip

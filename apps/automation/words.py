@@ -20,7 +20,7 @@ PAGES: dict[type[Job], str] = {EvalRun: "evals:run", TrainingRun: "training:deta
 # (kind, what it does, its fields) for the page that edits.
 KINDS = [
     (kind, " ".join((one.__doc__ or "").replace("`", "").split()),
-     [each.encode_name for each in structs.fields(one) if each.name not in ("name", "condition")], sorted(one.outputs))
+     [each.encode_name for each in structs.fields(one) if each.name not in ("name", "condition")], list(one.outputs))
     for kind, one in specs.STEPS.items()
 ]  # fmt: skip
 
@@ -52,10 +52,15 @@ def steps_of(spec: FlowSpec) -> list[dict[str, Any]]:
 
 
 def given(step: Step) -> list[tuple[str, Any]]:
-    """What the author said of a step, defaults left out."""
-    left_out = ("name", "condition")
-    fields = [each for each in structs.fields(step) if each.name not in left_out]
-    return [(each.encode_name, getattr(step, each.name)) for each in fields if getattr(step, each.name) != each.default]
+    """What the author said of a step, defaults left out; what is an object by its own names."""
+    left_out, found = ("name", "condition"), []
+    for each in structs.fields(step):
+        value = getattr(step, each.name)
+        if each.name in left_out or value == each.default:
+            continue
+        inner = value.items() if isinstance(value, dict) else [(each.encode_name, value)]
+        found += [(_spoken(name), part) for name, part in inner]
+    return found
 
 
 def limits_of(spec: FlowSpec) -> list[str]:
@@ -74,17 +79,21 @@ def limits_of(spec: FlowSpec) -> list[str]:
 
 
 def made(step: FlowStep) -> list[tuple[str, str]]:
-    """A step's outputs; what names a row is a link (`link_of`, `rows_of`) and left out here."""
-    return [
-        (name, _shown(value))
-        for name, value in step.outputs.items()
-        if name not in ("run", "report", "eval_set", "model")
+    """A step's outputs in the order of its kind; what has a page of its own is left out (`rows_of`), and so is what is not known."""
+    order = specs.STEPS[step.kind].outputs if step.kind in specs.STEPS else step.outputs
+    names = [
+        name
+        for name in order
+        if name not in ("run", "report", "eval_set", "model") and step.outputs.get(name) is not None
     ]
+    return [(_spoken(name), _shown(step.outputs[name])) for name in names]
+
+
+def _spoken(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "unknown"
     if isinstance(value, float):
         return f"{value:,.3f}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

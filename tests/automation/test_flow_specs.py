@@ -63,7 +63,7 @@ def test_the_examples_are_flows(example) -> None:
         (steps("{do: classify, name: A b}"), "not a step's name"),
         (steps("{do: classify}", "{do: cluster, if: classify.found > 0}", "{do: ask, question: a, if: ask.answer == yes}"), "“ask”"),
         (steps("{do: cluster, if: classify.found > 0}", "{do: classify}"), "Only earlier steps"),
-        (steps("{do: classify}", "{do: cluster, if: classify.fond > 0}"), "has no output “fond”. It has found, looked"),
+        (steps("{do: classify}", "{do: cluster, if: classify.fond > 0}"), "has no output “fond”. It has looked, found"),
         (steps("{do: classify}", "{do: cluster, if: found > 0}"), "not a condition"),
         (steps("{do: evaluate, set: 'step:freeze', environment: e}"), "the step “freeze” is not known"),
         (steps("{do: classify}", "{do: evaluate, set: 'step:classify', environment: e}"), "has no output “eval_set”"),

@@ -27,6 +27,7 @@ GOOD = {
     "healthy",
     "enabled",
     "delivered",
+    "done",
 }
 BAD = {"failure", "failed", "reject", "worse", "high", "locked", "down", "disabled"}
 WARN = {"inconclusive", "open", "draft", "cancelled", "medium", "override", "unlisted", "failing"}
