@@ -208,7 +208,7 @@ class HoldoutView(models.Model):
         EVALUATION = "evaluation"
         VIEW = "view"
         SCORE = "score", "Score by API"
-        MEMBERSHIP = "membership", "Membership told"
+        MEMBERSHIP = "membership", "Membership revealed"
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="holdout_views")
     eval_set = models.ForeignKey(EvalSet, models.SET_NULL, null=True, related_name="holdout_views")

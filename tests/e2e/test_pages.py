@@ -93,6 +93,15 @@ def test_forms_show_what_the_choices_need(world: World, logged_in: Any) -> None:
     expect(logged_in.get_by_label("System prompt of version 2")).to_be_hidden()
     logged_in.get_by_label("Version 2", exact=True).select_option(index=1)
     expect(logged_in.get_by_label("System prompt of version 2")).to_be_visible()
+    logged_in.goto(reverse("environments:new", args=[slug]))
+    expect(logged_in.get_by_label("Built-in environment")).to_be_hidden()
+    logged_in.get_by_label("Kind").select_option("builtin")
+    expect(logged_in.get_by_label("Built-in environment")).to_be_visible()
+    logged_in.goto(reverse("evals:meaning", args=[slug, world.eval_set.pk]))
+    logged_in.get_by_label("Model version").select_option("")
+    expect(logged_in.get_by_label("Embedding model")).to_be_visible()
+    logged_in.get_by_label("Model version").select_option(index=1)
+    expect(logged_in.get_by_label("Embedding model")).to_be_hidden()
     logged_in.goto(reverse("evals:new_run", args=[slug, world.eval_set.pk]))
     sentence = logged_in.locator("p", has_text="is called over HTTP (")
     assert sentence.evaluate("(p) => getComputedStyle(p).display") == "block"
@@ -112,6 +121,20 @@ def test_a_phone_shows_values_beside_what_they_are_of(world: World, user: Any, l
         logged_in.goto(address)
         found = logged_in.locator(cells).evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().right)")
         assert found and max(found) <= 390, address
+
+
+def test_a_phone_shows_lists_as_cards(world: World, user: Any, logged_in: Any) -> None:
+    """Nothing of a row is beside the screen, and a number says what it is of."""
+    logged_in.set_viewport_size({"width": 390, "height": 844})
+    told(world.project, user)
+    for name in ("evals:list", "promotion:models", "environments:list", "webhooks:list"):
+        logged_in.goto(reverse(name, args=[world.project.slug]))
+        cells = logged_in.locator("table.stacked td")
+        found = cells.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().right)")
+        assert found and max(found) <= 390, name
+    logged_in.goto(reverse("promotion:models", args=[world.project.slug]))
+    number = logged_in.locator("td[data-of=Success]").first
+    assert number.evaluate("(at) => getComputedStyle(at, '::before').content").startswith('"Success')
 
 
 INSIDE = "(at) => { const box = at.getBoundingClientRect(); return box.width > 0 && box.left >= 0 && box.right <= innerWidth; }"

@@ -59,6 +59,21 @@ def test_a_task_is_confirmed_by_a_member_and_a_held_out_one_by_nobody(client: Cl
     assert open_.confirmed_by is not None
 
 
+def test_a_hold_out_lists_no_task_until_it_is_opened(client: Client) -> None:
+    frozen = make_eval_set(make_project())
+    client.force_login(admin_of(frozen.project))
+    page = client.get(url(frozen), {"split": "holdout"}).content.decode()
+    assert "3 held-out tasks" in page and "data-row" not in page
+    assert client.post(url(frozen, "show_holdout")).content.decode().count("data-row") == 3
+
+
+def test_a_draft_without_tasks_says_how_to_add_some_and_cannot_be_frozen(client: Client) -> None:
+    draft = make_eval_set(make_project(), train=0, holdout=0, frozen=False)
+    client.force_login(admin_of(draft.project))
+    page = client.get(url(draft)).content.decode()
+    assert "Send or import some" in page and 'disabled title="Add tasks first"' in page
+
+
 def test_hostile_text_stays_text(client: Client) -> None:
     draft = make_eval_set(make_project(), frozen=False)
     draft.tasks.update(expected={"answer": "<script>alert(1)</script>"})

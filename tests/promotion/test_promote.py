@@ -10,6 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
 from django.test import Client
+from django.urls import reverse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -281,6 +282,21 @@ def test_a_report_by_an_older_policy_leads_to_another_comparison(
     save_policy(channel=channel, policy=Policy(min_tasks=41), reason="More tasks", by=admin_of(project))
     page = client.get(address).content.decode()
     assert ">Promote</button>" not in page and f"/models/compare/{report.baseline_id}/{report.candidate_id}/" in page
+
+
+def test_the_pages_lead_from_a_report_to_its_samples_and_name_the_split_of_a_number(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    report = report_on(project, base, data_dir)
+    client = Client()
+    client.force_login(make_member(project))
+    page = client.get(f"/p/{project.slug}/models/reports/{report.pk}/").content.decode()
+    sample = report.candidate.samples.filter(index=0, task__key__in=report.report["improved"]).first()
+    assert reverse("evals:sample", args=[project.slug, report.candidate_id, sample.pk]) in page
+    assert (
+        f'{report.candidate.eval_set}</a> <span class="muted small">Hold-out</span>'
+        in client.get(f"/p/{project.slug}/models/").content.decode()
+    )
 
 
 def test_the_choice_of_evaluations_begins_with_a_candidate_beside_what_is_live() -> None:

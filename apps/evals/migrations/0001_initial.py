@@ -398,7 +398,7 @@ class Migration(migrations.Migration):
                             ("evaluation", "Evaluation"),
                             ("view", "View"),
                             ("score", "Score by API"),
-                            ("membership", "Membership told"),
+                            ("membership", "Membership revealed"),
                         ],
                         max_length=10,
                     ),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from django import template
@@ -41,3 +42,9 @@ def near(leak: Leak) -> str:
     if leak.similarity >= 1:
         return "the same request"
     return f"{leak.similarity:.0%} alike" if leak.similarity else "of one group"
+
+
+@register.filter
+def without_id(detail: str) -> str:
+    """What was looked at, for people: without the id that tells two evaluations of one name apart."""
+    return re.sub(r" \([0-9a-f]{8}-[0-9a-f-]{27}\)$", "", detail)
