@@ -95,6 +95,18 @@ function onKey(event, wasEarly) {
   key.click();
 }
 
+// Without a clipboard (a page without HTTPS) the text is selected, for Ctrl-C.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const source = document.querySelector(button.dataset.copy);
+  getSelection().selectAllChildren(source);
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(source.textContent);
+    button.textContent = "Copied";
+  }
+});
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-confirm]");
   if (button && !window.confirm(button.dataset.confirm)) { event.preventDefault(); event.stopPropagation(); }

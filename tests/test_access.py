@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from apps.automation.actions import run_now, save_flow
 from apps.automation.specs import read_yaml
-from apps.core.actions import create_api_key
+from apps.core.actions import create_api_key, invite
 from apps.core.models import Attempts, Role
 from apps.core.scopes import ROLE_FOR, ROUTES
 from apps.evals import importing
@@ -67,7 +67,7 @@ OPEN = {
     "healthz", "api:schema", "api:docs", "protocol:nothing", "account_login", "account_logout", "account_inactive", "mfa_authenticate",
     "mfa_login_webauthn", "account_reset_password", "account_reset_password_done", "account_reset_password_from_key",
     "account_reset_password_from_key_done", "socialaccount_signup", "socialaccount_login_cancelled", "socialaccount_login_error",
-    "openid_connect_login", "openid_connect_callback", "automation_api:call",
+    "openid_connect_login", "openid_connect_callback", "automation_api:call", "join",
 }  # fmt: skip
 OWN = {
     "core:projects", "account", "account_reauthenticate", "mfa_reauthenticate", "mfa_reauthenticate_webauthn",
@@ -143,6 +143,7 @@ def world(data_dir: Path) -> dict[str, Any]:
             ),
             **dict.fromkeys(("webhooks:delivery", "webhooks:again"), send_test(hook=hook, by=by).pk),
             "core:revoke_key": project.api_keys.first().pk,
+            "core:revoke_invitation": invite(project=project, email="a@example.org", role=Role.VIEWER, by=by)[0].pk,
             **dict.fromkeys(("core:remove_member", "core:unlock_member"), project.memberships.first().pk),
             **dict.fromkeys(("trajectories:detail", "trajectories:raw", "trajectories:feedback"), trajectory.pk),
             "trajectories:part": (trajectory.pk, 0),
@@ -366,7 +367,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
     }  # fmt: skip
     assert all(ROLES[name] == Role.OPERATOR for name in PAGES if name.startswith("webhooks:"))
     assert pages_of(Role.OWNER) == {
-        "core:settings", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save",
+        "core:settings", "core:invite", "core:revoke_invitation", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save",
         "reviews:probe_waive", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import",
     }  # fmt: skip
 

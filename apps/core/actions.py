@@ -7,14 +7,29 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Any
 
+from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.db import models, transaction
+from django.db.models import Q
+from django.utils import timezone
 
 from apps.core import attempts
 from apps.core.api import forget
-from apps.core.models import ApiKey, Attempts, AuditEvent, Membership, Project, Role, key_digest
+from apps.core.models import (
+    INVITATION_LASTS,
+    ApiKey,
+    Attempts,
+    AuditEvent,
+    Invitation,
+    Membership,
+    Project,
+    Role,
+    key_digest,
+)
 from apps.core.scopes import Scope
 
 POLICY_ACTOR = "policy"
@@ -86,6 +101,61 @@ def revoke_api_key(*, key: ApiKey, by: Any) -> bool:
     return revoked
 
 
+class InvitationError(Exception):
+    """The invitation was accepted or revoked meanwhile, or has expired."""
+
+
+@transaction.atomic
+def invite(*, project: Project, email: str, role: Role, by: Any) -> tuple[Invitation, str]:
+    """The row and the token of its link, which cannot be read again. An open invitation of the same address is replaced."""
+    project.invitations.open().filter(email=email).update(revoked_at=timezone.now())
+    token = secrets.token_urlsafe(32)
+    invitation = Invitation.objects.create(
+        project=project, email=email, role=role, digest=key_digest(token), created_by=by,
+        expires_at=timezone.now() + INVITATION_LASTS,
+    )  # fmt: skip
+    audit("invitation.created", project=project, by=by, target=invitation, email=email, role=role)
+    return invitation, token
+
+
+@transaction.atomic
+def revoke_invitation(*, invitation: Invitation, by: Any) -> bool:
+    """False where it was not open any more."""
+    revoked = Invitation.objects.open().filter(pk=invitation.pk).update(revoked_at=timezone.now())
+    if revoked:
+        audit("invitation.revoked", project=invitation.project, by=by, target=invitation, email=invitation.email)
+    return bool(revoked)
+
+
+@transaction.atomic
+def accept_invitation(*, invitation: Invitation, by: Any) -> Membership:
+    """Makes `by` a member; who is one already keeps the higher role. Raises InvitationError."""
+    if not Invitation.objects.open().filter(pk=invitation.pk).update(accepted_at=timezone.now(), accepted_by=by):
+        raise InvitationError("This invitation was used or revoked, or has expired.")
+    found, _ = Membership.objects.get_or_create(project=invitation.project, user=by, defaults={"role": invitation.role})
+    if not found.may(Role(invitation.role)):
+        found.role = invitation.role
+        found.save(update_fields=["role"])
+    _forget_keys(invitation.project, by)
+    audit(
+        "invitation.accepted",
+        project=invitation.project,
+        by=by,
+        target=invitation,
+        email=invitation.email,
+        role=found.role,
+    )
+    return found
+
+
+@transaction.atomic
+def join(*, invitation: Invitation, username: str, name: str, password: str) -> Any:
+    """A new account that is a member of the invitation's project. Raises InvitationError."""
+    user = get_user_model().objects.create_user(username, invitation.email, password, first_name=name)
+    accept_invitation(invitation=invitation, by=user)
+    return user
+
+
 class MembershipError(Exception):
     """A change that would leave a project without an owner."""
 
@@ -95,6 +165,7 @@ def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membershi
     """Adds a member or changes the role. Raises MembershipError for the last owner."""
     if role != Role.OWNER:
         _require_other_owner(project, user)
+        _revoke_invitations(project, user)
     membership, _ = Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})
     _forget_keys(project, user)
     audit("member.set", project=project, by=by, target=membership, user=user.get_username(), role=role)
@@ -107,7 +178,26 @@ def remove_member(*, membership: Membership, by: Any) -> None:
     _require_other_owner(membership.project, membership.user)
     audit("member.removed", project=membership.project, by=by, target=membership, user=membership.user.get_username())
     membership.delete()
+    _revoke_invitations(membership.project, membership.user)
     _forget_keys(membership.project, membership.user)
+
+
+def work_of(project: Project, user: Any) -> list[tuple[str, int]]:
+    """What somebody leaves in a project: (kind, how many), of every table that names people."""
+    found = []
+    for model in apps.get_models():
+        names = [field.name for field in model._meta.fields if field.related_model is get_user_model()]
+        if model is Membership or not names or not any(field.name == "project" for field in model._meta.fields):
+            continue
+        rows = model._default_manager.filter(project=project)
+        if n := rows.filter(reduce(or_, (Q(**{name: user}) for name in names))).count():
+            found.append((str(model._meta.verbose_name if n == 1 else model._meta.verbose_name_plural), n))
+    return sorted(found, key=lambda row: -row[1])
+
+
+def _revoke_invitations(project: Project, by: Any) -> None:
+    """Those of somebody who may no longer invite."""
+    project.invitations.open().filter(created_by=by).update(revoked_at=timezone.now())
 
 
 def _forget_keys(project: Project, user: Any) -> None:

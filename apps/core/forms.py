@@ -4,7 +4,8 @@ from datetime import UTC, date, datetime, time
 from typing import Any
 
 from django import forms
-from django.contrib.auth import get_user_model
+from django.contrib.auth import get_user_model, password_validation
+from django.contrib.auth.validators import UnicodeUsernameValidator
 from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.safestring import SafeString
@@ -79,6 +80,40 @@ class KeyForm(PlainForm):
         last = given.pop("expires_on")
         given["expires_at"] = datetime.combine(last, time.max, UTC) if last else None
         return given
+
+
+def no_address(username: str) -> None:
+    """People log in by name or by e-mail: a name that looks like an address could be somebody else's."""
+    if "@" in username:
+        raise forms.ValidationError("A user name has no @.")
+
+
+class InviteForm(PlainForm):
+    email = forms.EmailField(label="E-mail")
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.ENGINEER)
+
+    def clean_email(self) -> str:
+        return str(self.cleaned_data["email"]).lower()
+
+
+class JoinForm(PlainForm):
+    username = forms.CharField(
+        max_length=150, label="User name", validators=[UnicodeUsernameValidator(), no_address],
+        widget=forms.TextInput({"autocomplete": "username"}),
+    )  # fmt: skip
+    name = forms.CharField(max_length=150, required=False, label="Name")
+    password = forms.CharField(widget=forms.PasswordInput({"autocomplete": "new-password"}), strip=False)
+
+    def clean_username(self) -> str:
+        name = self.cleaned_data["username"]
+        if get_user_model().objects.filter(username__iexact=name).exists():
+            raise forms.ValidationError("This user name is taken. If it is yours, log in instead.")
+        return name
+
+    def clean_password(self) -> str:
+        password = self.cleaned_data["password"]
+        password_validation.validate_password(password)
+        return password
 
 
 class MemberForm(PlainForm):

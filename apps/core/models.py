@@ -158,6 +158,42 @@ class ApiKey(models.Model):
         return bool(ApiKey.objects.live().filter(pk=self.pk).update(revoked_at=timezone.now()))
 
 
+INVITATION_LASTS = timedelta(days=7)
+
+
+class InvitationQuerySet(models.QuerySet["Invitation"]):
+    def open(self) -> Self:
+        return self.filter(accepted_at=None, revoked_at=None, expires_at__gt=timezone.now())
+
+
+class Invitation(models.Model):
+    """A link with which one person joins a project, once. The token is in the link only; its digest is kept."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="invitations")
+    email = models.EmailField()
+    role = models.CharField(max_length=10, choices=Role)
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    accepted_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    accepted_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
+
+    objects = InvitationQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-created_at",)
+        constraints = [
+            models.CheckConstraint(
+                name="invitation_accepted_or_revoked", condition=Q(accepted_at=None) | Q(revoked_at=None)
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.email} as {self.role}"
+
+
 class AuditEvent(models.Model):
     """One change by a person or a policy. Rows are only ever added."""
 

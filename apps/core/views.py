@@ -1,18 +1,26 @@
 from __future__ import annotations
 
+import logging
+
+from django.conf import settings as django_settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.core.mail import send_mail
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.template.loader import render_to_string
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core import actions
 from apps.core.access import project_view
 from apps.core.attempts import locks_of
-from apps.core.forms import KeyForm, MemberForm, ProjectForm
-from apps.core.models import ApiKey, Membership, Project, Role
+from apps.core.forms import InviteForm, KeyForm, MemberForm, ProjectForm
+from apps.core.models import ApiKey, Invitation, Membership, Project, Role
 from apps.core.paging import page_of
+
+log = logging.getLogger(__name__)
 
 
 @login_required
@@ -39,6 +47,9 @@ def settings(request: HttpRequest, project: Project) -> HttpResponse:
         "core/settings.html",
         {
             "roles": Role,
+            "invitations": project.invitations.open().select_related("created_by"),
+            "invited": request.session.pop("invited", None),
+            "mail": django_settings.FLYWHEEL_MAIL,
             "members": members,
             "locked": locks_of([member.user.get_username() for member in members]),
             "page": page_of(request, events, 30),
@@ -77,6 +88,42 @@ def revoke_key(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 @require_POST
 @project_view(Role.OWNER)
+def invite(request: HttpRequest, project: Project) -> HttpResponse:
+    """The link is sent where there is a mail server, and shown on the next page once: people may send it themselves."""
+    form = InviteForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, " ".join(error for errors in form.errors.values() for error in errors))
+        return redirect("core:settings", project.slug)
+    email, role = form.cleaned_data["email"], Role(form.cleaned_data["role"])
+    invitation, token = actions.invite(project=project, email=email, role=role, by=request.user)
+    link = request.build_absolute_uri(f"{reverse('join')}?token={token}")
+    sent = django_settings.FLYWHEEL_MAIL and send_invitation(invitation, link)
+    request.session["invited"] = {"email": email, "link": link, "sent": sent}
+    return redirect("core:settings", project.slug)
+
+
+def send_invitation(invitation: Invitation, link: str) -> bool:
+    """False where the mail server does not take it."""
+    text = render_to_string("core/invitation.txt", {"invitation": invitation, "link": link})
+    try:
+        send_mail(f"[Flywheel] Join {invitation.project}", text, None, [invitation.email])
+    except OSError:
+        log.warning("The invitation %s could not be sent", invitation.pk, exc_info=True)
+        return False
+    return True
+
+
+@require_POST
+@project_view(Role.OWNER)
+def revoke_invitation(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    invitation = get_object_or_404(Invitation, project=project, pk=pk)
+    if actions.revoke_invitation(invitation=invitation, by=request.user):
+        messages.success(request, f"The link for {invitation.email} no longer works.")
+    return redirect("core:settings", project.slug)
+
+
+@require_POST
+@project_view(Role.OWNER)
 def set_member(request: HttpRequest, project: Project) -> HttpResponse:
     form = MemberForm(request.POST)
     if form.is_valid():
@@ -100,12 +147,18 @@ def unlock_member(request: HttpRequest, project: Project, pk: int) -> HttpRespon
     return redirect("core:settings", project.slug)
 
 
-@require_POST
 @project_view(Role.OWNER)
 def remove_member(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    membership = get_object_or_404(Membership, project=project, pk=pk)
+    """Asks first, with what of the person's work stays. Access is in the lookup, so it ends with the membership."""
+    membership = get_object_or_404(Membership.objects.select_related("user"), project=project, pk=pk)
+    if request.method != "POST":
+        keys = project.api_keys.live().filter(created_by=membership.user)
+        context = {"member": membership, "work": actions.work_of(project, membership.user), "keys": keys}
+        return render(request, "core/remove_member.html", context)
     try:
         actions.remove_member(membership=membership, by=request.user)
     except actions.MembershipError as error:
         messages.error(request, str(error))
+    else:
+        messages.success(request, f"{membership.user} is removed and can no longer open {project}. Their work stays.")
     return redirect("core:settings", project.slug)

@@ -73,6 +73,15 @@ def test_failures_by_name_and_by_e_mail_are_failures_of_one_account(ada: Any) ->
     assert Attempts.objects.filter(kind=Attempts.Kind.ACCOUNT).count() == 1
 
 
+def test_a_log_in_of_another_account_does_not_forget_the_failures_of_a_name(ada: Any) -> None:
+    """Somebody whose user name is Ada's address guesses her password by it, and logs in with their own in between."""
+    get_user_model().objects.filter(pk=ada.pk).update(email="ada@example.org")
+    get_user_model().objects.create_user("ada@example.org", password="mallory's own")
+    typed = ("wrong", "secret") * 7
+    statuses = [log_in(Client(), password, "ada@example.org").status_code for password in typed]
+    assert statuses[1] == 302 and statuses[-2:] == [429, 429]
+
+
 def test_an_inactive_account_is_told_what_a_wrong_password_is_told(ada: Any) -> None:
     wrong = log_in(Client(), "wrong").context["form"].errors
     get_user_model().objects.filter(pk=ada.pk).update(is_active=False)

@@ -117,7 +117,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         started_from={"name": str(world.environment), "prompt": from_harness(world.environment.harness)},
     )  # fmt: skip
     args: dict[str, tuple] = {
-        "prompts:playground": (tried(world, prompt, by).pk,),
+        "prompts:playground": (tried(world, prompt, by).pk,), "core:remove_member": (project.memberships.get(user=by).pk,),
         **told(project, by), "trajectories:detail": (failure.trajectory_id,), "trajectories:import_detail": (upload.pk,),
         "failures:case": (failure.pk,), "failures:mark": (runs[0].pk,), "failures:cluster": (make_cluster(failure).pk,),
         "failures:reclassification": (reclassification.pk,),

@@ -1,4 +1,4 @@
-"""How allauth behaves here: nobody signs up by themselves, every way in is counted and audited (`attempts`), and secrets of second
+"""How allauth behaves here: nobody signs up without an invitation, every way in is counted and audited (`attempts`), and secrets of second
 factors are encrypted in the database."""
 
 from __future__ import annotations
@@ -8,16 +8,24 @@ from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.internal.userkit import filter_users_by_email, get_user_by_username
+from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.utils import is_mfa_enabled
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from cryptography.fernet import Fernet, MultiFernet
 from django.conf import settings
+from django.db import transaction
 from django.http import HttpRequest
+from django.shortcuts import redirect
 from django.utils.crypto import salted_hmac
 
 from apps.core.accounts.forms import begun
+from apps.core.actions import InvitationError, accept_invitation
 from apps.core.attempts import LogIn, address_of
+from apps.core.forms import no_address
+from apps.core.models import Invitation
+
+INVITATION = "invitation"  # in a session: the digest of the token of the link that was followed
 
 
 class AccountAdapter(DefaultAccountAdapter):
@@ -34,8 +42,12 @@ class AccountAdapter(DefaultAccountAdapter):
         if user is None or not user.is_active:
             attempt.failed()
             return None
-        attempt.succeeded(whole=not is_mfa_enabled(user))
+        attempt.succeeded(whole=user.get_username() == attempt.username and not is_mfa_enabled(user))
         return user
+
+    def clean_username(self, username: str, shallow: bool = False) -> str:
+        no_address(username)
+        return super().clean_username(username, shallow)
 
 
 def name_of(credentials: dict[str, Any]) -> str:
@@ -45,10 +57,31 @@ def name_of(credentials: dict[str, Any]) -> str:
     return found.get_username() if found else typed
 
 
+def invitation_of(request: HttpRequest) -> Invitation | None:
+    """The open invitation whose link this browser followed."""
+    digest = request.session.get(INVITATION, "")
+    return Invitation.objects.open().filter(digest=digest).select_related("project", "created_by").first()
+
+
 class SocialAccountAdapter(DefaultSocialAccountAdapter):
     def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
+        if invitation_of(request) is not None:
+            return True
         LogIn("", address_of(request)).refused()
         return False
+
+    @transaction.atomic
+    def save_user(self, request: HttpRequest, sociallogin: Any, form: Any = None) -> Any:
+        """The account and the membership that it was made for are one."""
+        user = super().save_user(request, sociallogin, form)
+        invitation = invitation_of(request)
+        try:
+            if invitation is None:
+                raise InvitationError
+            accept_invitation(invitation=invitation, by=user)
+        except InvitationError as error:
+            raise ImmediateHttpResponse(redirect("join")) from error
+        return user
 
     def on_authentication_error(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         LogIn("", address_of(request)).refused()

@@ -59,7 +59,10 @@ class AccountForm(PlainLabels, forms.ModelForm):
 
     def clean_email(self) -> str:
         email = self.cleaned_data["email"].lower()
-        if email and any(user.pk != self.instance.pk for user in filter_users_by_email(email)):
+        others = get_user_model().objects.exclude(pk=self.instance.pk)
+        if email and (
+            others.filter(username__iexact=email).exists() or set(filter_users_by_email(email)) - {self.instance}
+        ):
             raise forms.ValidationError("Another account uses this address.")
         return email
 

@@ -1,4 +1,4 @@
-"""allauth's pages that Flywheel has, under allauth's names. There is no sign-up: people are invited."""
+"""allauth's pages that Flywheel has, under allauth's names. There is no sign-up: people are invited (`join`)."""
 
 from allauth.account import views as accounts
 from allauth.mfa.base import views as mfa
@@ -27,6 +27,7 @@ urlpatterns = [
         name="account_reset_password_from_key",
     ),
     path("password/reset/done/", accounts.password_reset_from_key_done, name="account_reset_password_from_key_done"),
+    path("join/", views.join, name="join"),
     path("account/", views.account, name="account"),
     path("account/confirm/", views.ConfirmByPassword.as_view(), name="account_reauthenticate"),
     path("account/confirm/code/", views.ConfirmByCode.as_view(), name="mfa_reauthenticate"),

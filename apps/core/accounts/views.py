@@ -6,6 +6,7 @@ from typing import Any
 
 from allauth.account import views as account_views
 from allauth.account.decorators import reauthentication_required
+from allauth.account.utils import perform_login
 from allauth.mfa.base import views as mfa_views
 from allauth.socialaccount.providers.openid_connect import views as oidc_views
 from django.conf import settings
@@ -14,8 +15,12 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
+from apps.core import actions
+from apps.core.accounts.adapters import INVITATION, invitation_of
 from apps.core.accounts.forms import LOCKED, AccountForm
 from apps.core.attempts import note
+from apps.core.forms import JoinForm
+from apps.core.models import Invitation, key_digest
 
 
 class SlowedDown:
@@ -59,6 +64,28 @@ def oidc_login(request: HttpRequest, provider_id: str) -> HttpResponse:
     if response.status_code == 302 and "://" in response["Location"]:
         return render(request, "account/leaving.html", {"url": response["Location"]})
     return response
+
+
+def join(request: HttpRequest) -> HttpResponse:
+    """An invitation's page, for somebody with an account or without. Its token leaves the address at once, for the session."""
+    if token := request.GET.get("token"):
+        request.session[INVITATION] = key_digest(token)
+        return redirect("join")
+    invitation, user = invitation_of(request), request.user
+    if invitation is None:
+        mine = Invitation.objects.filter(digest=request.session.pop(INVITATION, ""), accepted_by=user.pk or 0).first()
+        return redirect(mine.project) if mine else render(request, "account/join_closed.html", status=410)
+    form = JoinForm(request.POST or None) if not user.is_authenticated else None
+    if request.method == "POST" and (form is None or form.is_valid()):
+        try:
+            if form is None:
+                actions.accept_invitation(invitation=invitation, by=user)
+                return redirect(invitation.project)
+            joined = actions.join(invitation=invitation, **form.cleaned_data)
+        except actions.InvitationError:
+            return redirect("join")
+        return perform_login(request, joined, redirect_url=invitation.project.get_absolute_url())
+    return render(request, "account/join.html", {"invitation": invitation, "form": form})
 
 
 def changes_email(request: HttpRequest) -> bool:

@@ -131,6 +131,64 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Invitation",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("email", models.EmailField(max_length=254)),
+                (
+                    "role",
+                    models.CharField(
+                        choices=[
+                            ("viewer", "Viewer"),
+                            ("reviewer", "Reviewer"),
+                            ("engineer", "Engineer"),
+                            ("operator", "Operator"),
+                            ("owner", "Owner"),
+                        ],
+                        max_length=10,
+                    ),
+                ),
+                ("digest", models.CharField(editable=False, max_length=64, unique=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("expires_at", models.DateTimeField()),
+                ("accepted_at", models.DateTimeField(null=True)),
+                ("revoked_at", models.DateTimeField(null=True)),
+                (
+                    "accepted_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="invitations", to="core.project"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-created_at",),
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("accepted_at", None), ("revoked_at", None), _connector="OR"),
+                        name="invitation_accepted_or_revoked",
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="AuditEvent",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),

@@ -96,13 +96,13 @@ MASKED: dict[str, str] = dict.fromkeys(
 )
 # Shows nothing of a hold-out: forms, settings, production in sums, jobs on other splits, and what answers with a redirect.
 NOTHING: dict[str, str] = {
-    "": "healthz account account_login account_logout account_inactive account_reset_password account_reset_password_done "
+    "": "healthz join account account_login account_logout account_inactive account_reset_password account_reset_password_done "
     "account_reset_password_from_key account_reset_password_from_key_done account_reauthenticate account_change_password "
     "account_set_password mfa_authenticate mfa_login_webauthn mfa_reauthenticate mfa_reauthenticate_webauthn mfa_index "
     "mfa_activate_totp mfa_deactivate_totp mfa_view_recovery_codes mfa_generate_recovery_codes mfa_download_recovery_codes "
     "mfa_list_webauthn mfa_add_webauthn mfa_edit_webauthn mfa_remove_webauthn usersessions_list socialaccount_connections "
     "socialaccount_signup socialaccount_login_cancelled socialaccount_login_error openid_connect_login openid_connect_callback",
-    "core": "projects settings keys revoke_key set_member unlock_member remove_member",
+    "core": "projects settings keys revoke_key invite revoke_invitation set_member unlock_member remove_member",
     "otlp": "traces logs metrics langfuse_traces",
     "api": "schema docs batch",
     "environments_api": "environments environment verifiers grader_validate",

@@ -1,0 +1,194 @@
+"""People are invited by a link, join by password or OpenID Connect, and are removed; what a link is worth, and to whom."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core import mail
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.actions import create_api_key, remove_member, set_member
+from apps.core.models import AuditEvent, Invitation, Project, Role
+from tests.core.test_accounts import Provider, provider, through
+from tests.factories import admin_of, make_eval_set, make_member, make_user
+
+__all__ = ["provider"]
+pytestmark = pytest.mark.django_db
+NEW = {"username": "grace", "name": "Grace Hopper", "password": "correct horse battery"}
+
+
+@pytest.fixture
+def owner(project: Project) -> Client:
+    client = Client()
+    client.force_login(admin_of(project))
+    return client
+
+
+def settings_of(project: Project) -> str:
+    return reverse("core:settings", args=[project.slug])
+
+
+def invited(owner: Client, project: Project, email: str = "grace@example.org", role: Role = Role.REVIEWER) -> str:
+    """The link, as the page shows it."""
+    address = reverse("core:invite", args=[project.slug])
+    page = owner.post(address, {"email": email, "role": role}, follow=True).content.decode()
+    return re.search(r"http://testserver(/join/\?token=[^<]+)", page)[1]
+
+
+def test_the_invited_person_chooses_a_password_and_lands_in_the_project(project: Project, owner: Client) -> None:
+    link, client = invited(owner, project), Client()
+    assert client.get(link)["Location"] == reverse("join")  # the token leaves the address
+    page = client.get(reverse("join")).content.decode()
+    assert f"Join {project}" in page and "as <b>reviewer</b>" in page
+    assert client.post(reverse("join"), NEW)["Location"] == project.get_absolute_url()
+    assert client.get(project.get_absolute_url()).status_code == 200
+    user = get_user_model().objects.get(username="grace")
+    assert (user.email, user.first_name) == ("grace@example.org", "Grace Hopper") and user.check_password(
+        NEW["password"]
+    )
+    assert project.memberships.get(user=user).role == Role.REVIEWER
+    done = (
+        AuditEvent.objects.filter(action__startswith="invitation.").order_by("pk").values_list("action", "actor_label")
+    )
+    assert list(done) == [("invitation.created", str(admin_of(project))), ("invitation.accepted", "grace")]
+
+
+def test_a_link_works_once_and_its_token_is_not_stored(project: Project, owner: Client) -> None:
+    link = invited(owner, project)
+    assert link.partition("token=")[2] not in str(Invitation.objects.values().get())
+    assert "token=" not in owner.get(settings_of(project)).content.decode()
+    for client, status in ((Client(), 302), (Client(), 410)):
+        client.get(link)
+        assert client.post(reverse("join"), NEW | {"username": f"user-{status}"}).status_code == status
+    assert get_user_model().objects.filter(username__startswith="user-").get().username == "user-302"
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired", "replaced", "inviter left", "inviter lowered"])
+def test_a_link_that_is_over_opens_nothing(project: Project, owner: Client, end: str) -> None:
+    inviter = make_member(project, Role.OWNER)
+    theirs = Client()
+    theirs.force_login(inviter)
+    link, client = invited(theirs, project), Client()
+    client.get(link)
+    assert client.get(reverse("join")).status_code == 200
+    if end == "revoked":
+        shown = owner.get(settings_of(project)).content.decode()
+        assert "grace@example.org" in shown and str(inviter) in shown
+        owner.post(reverse("core:revoke_invitation", args=[project.slug, project.invitations.get().pk]))
+    elif end == "expired":
+        project.invitations.update(expires_at=timezone.now() - timedelta(seconds=1))
+    elif end == "replaced":
+        invited(owner, project)
+    elif end == "inviter left":
+        remove_member(membership=project.memberships.get(user=inviter), by=admin_of(project))
+    else:
+        set_member(project=project, user=inviter, role=Role.OPERATOR, by=admin_of(project))
+    assert client.get(reverse("join")).status_code == 410
+    client.get(link)
+    assert client.post(reverse("join"), NEW).status_code == 410
+    assert not get_user_model().objects.filter(username="grace").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"username": "ADA"}, "taken"),
+        ({"password": "password"}, "too common"),
+        ({"username": "a b"}, "valid username"),
+        ({"username": "ada@example.org"}, "no @"),
+    ],
+)
+def test_the_form_says_what_is_wrong(project: Project, owner: Client, given: dict, said: str) -> None:
+    make_user("ada")
+    client = Client()
+    client.get(invited(owner, project))
+    page = client.post(reverse("join"), NEW | given)
+    assert page.status_code == 200 and said in page.content.decode() and Invitation.objects.open().exists()
+
+
+@pytest.mark.parametrize(
+    "before,after", [(None, Role.ENGINEER), (Role.VIEWER, Role.ENGINEER), (Role.OPERATOR, Role.OPERATOR)]
+)
+def test_somebody_with_an_account_joins_by_a_button_and_keeps_a_higher_role(
+    project: Project, owner: Client, before: Role | None, after: Role
+) -> None:
+    user = make_member(project, before) if before else make_user()
+    client = Client()
+    client.force_login(user)
+    client.get(invited(owner, project, role=Role.ENGINEER))
+    assert f"Join as {user}" in client.get(reverse("join")).content.decode()
+    assert not project.memberships.filter(user=user).exclude(role=before or "").exists()  # a look accepts nothing
+    assert client.post(reverse("join"))["Location"] == project.get_absolute_url()
+    assert project.memberships.get(user=user).role == after
+
+
+def test_an_invitation_makes_an_account_by_openid_connect(project: Project, owner: Client, provider: Provider) -> None:
+    provider.user = {
+        "sub": "7",
+        "email": "grace@corp.example",
+        "preferred_username": "grace@corp.example",
+        "name": "Grace Hopper",
+    }
+    client = Client()
+    client.get(invited(owner, project))
+    assert "Continue with Example SSO" in client.get(reverse("join")).content.decode()
+    assert through(client, next=reverse("join"))["Location"] == reverse("join")
+    assert client.get(reverse("join"))["Location"] == project.get_absolute_url()
+    user = project.memberships.get(role=Role.REVIEWER).user
+    assert (user.username, user.first_name, user.has_usable_password()) == ("grace", "Grace", False)
+    again = Client()
+    assert through(again)["Location"] == "/" and again.get(project.get_absolute_url()).status_code == 200
+    provider.user |= {"sub": "8", "email": "second@corp.example"}
+    second = through(client, next=reverse("join"))  # the same browser, another person, a used link
+    assert "by invitation" in second.content.decode() and project.memberships.count() == 2
+
+
+def test_with_a_mail_server_the_link_is_sent(project: Project, owner: Client, settings: Any) -> None:
+    settings.FLYWHEEL_MAIL = True
+    link = invited(owner, project)
+    (sent,) = mail.outbox
+    assert sent.to == ["grace@example.org"] and link in sent.body and str(project) in sent.subject
+
+
+def test_a_mail_server_that_refuses_leaves_the_link(
+    project: Project, owner: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise ConnectionRefusedError
+
+    settings.FLYWHEEL_MAIL = True
+    monkeypatch.setattr("apps.core.views.send_mail", refuse)
+    address = reverse("core:invite", args=[project.slug])
+    page = owner.post(address, {"email": "grace@example.org", "role": "viewer"}, follow=True).content.decode()
+    assert "did not take the" in page and "/join/?token=" in page
+
+
+def test_without_a_mail_server_the_page_says_to_send_it_by_hand(project: Project, owner: Client) -> None:
+    address = reverse("core:invite", args=[project.slug])
+    page = owner.post(address, {"email": "grace@example.org", "role": "viewer"}, follow=True).content.decode()
+    assert "This Flywheel sends no e-mail." in page and "yourself" in page and "Copy link" in page and not mail.outbox
+
+
+def test_a_removed_person_is_out_at_once_and_their_work_stays(project: Project, owner: Client) -> None:
+    member = make_member(project, Role.OPERATOR)
+    client = Client()
+    client.force_login(member)
+    create_api_key(project=project, name="their agent", by=member)
+    eval_set = make_eval_set(project)
+    type(eval_set).objects.filter(pk=eval_set.pk).update(created_by=member)
+    assert client.get(project.get_absolute_url()).status_code == 200
+    address = reverse("core:remove_member", args=[project.slug, project.memberships.get(user=member).pk])
+    page = owner.get(address).content.decode()
+    assert "1 eval set" in page and "their agent" in page and "1 audit event" in page
+    assert project.memberships.filter(user=member).exists()  # it asks first
+    assert "Their work stays" in owner.post(address, follow=True).content.decode()
+    for url in (project.get_absolute_url(), reverse("evals:list", args=[project.slug])):
+        assert client.get(url).status_code == 404
+    eval_set.refresh_from_db()
+    assert eval_set.created_by == member and project.api_keys.get().revoked_at is None
