@@ -307,13 +307,20 @@ def promote(
 
 
 @transaction.atomic
-def rollback(*, channel: Channel, by: Any, reason: str = "", key: ApiKey | None = None) -> Promotion:
-    """Moves the channel back to what ran before. Repeated, it goes back further. `key`: the API key that asks.
+def rollback(
+    *, channel: Channel, by: Any, reason: str = "", key: ApiKey | None = None, from_version: str = ""
+) -> Promotion:
+    """Moves the channel back to what ran before. Repeated, it goes back further, unless `from_version` names what is to be
+    taken back: what ran when somebody looked. `key`: the API key that asks.
 
     Raises PromotionError; PermissionDenied for a key that the policy does not allow.
     """
     channel = _locked(channel)
     require_keys_allowed(channel, policy_of(channel)[0], key)
+    if from_version and from_version != str(channel.current):
+        raise PromotionError(
+            f"{channel.name} runs {channel.current} now, not {from_version}. Look again before you roll back."
+        )
     target = previous_of(channel)
     if target is None:
         raise PromotionError(f"{channel.name} has run nothing before; there is nothing to go back to.")

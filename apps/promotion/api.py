@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from django.shortcuts import get_object_or_404
+from django.utils.cache import get_conditional_response
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
 from rest_framework.decorators import api_view
@@ -128,14 +128,12 @@ def channel_json(row: Channel) -> dict[str, Any]:
 )  # fmt: skip
 @api_view(["GET"])
 def channel(request: Request, name: str) -> Response:
-    row = get_object_or_404(Channel.objects.select_related("current"), project=request.auth.project, name=name)
+    row = find_channel(request, name)
     if row.current is None:
         raise NotFound("This channel has no model yet.")
     version = row.current
     etag = f'"{version.digest}"'
-    if request.headers.get("If-None-Match") == etag:
-        return Response(status=304, headers={"ETag": etag})
-    return Response(
+    live = Response(
         {
             "channel": row.name,
             "model": str(version),
@@ -149,6 +147,7 @@ def channel(request: Request, name: str) -> Response:
         },
         headers={"ETag": etag},
     )
+    return get_conditional_response(request, etag=etag, response=live)
 
 
 @extend_schema(
@@ -167,7 +166,7 @@ def history(request: Request, name: str) -> Response:
 
 def find_channel(request: Request, name: str) -> Channel:
     """Raises NotFound."""
-    found = Channel.objects.filter(project=request.auth.project, name=name).select_related("project").first()
+    found = Channel.objects.filter(project=request.auth.project, name=name).select_related("project", "current").first()
     if found is None:
         raise NotFound(f"This project has no channel “{name}”.")
     return found

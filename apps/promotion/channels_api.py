@@ -46,9 +46,11 @@ class Promote(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RollBack(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A reason is needed where the channel's policy asks for one."""
+    """A reason is needed where the channel's policy asks for one. `from_version`: only if this version is live, so that the same
+    request sent twice goes back once."""
 
     reason: Sentence = ""
+    from_version: Sentence = ""
 
 
 POLICY = {
@@ -87,7 +89,9 @@ POLICY_EXAMPLE = OpenApiExample(
 PROMOTE_EXAMPLE = OpenApiExample(
     "By a report", value={"report": REPORT_ID, "reason": "12 points better on refunds"}, request_only=True
 )
-BACK_EXAMPLE = OpenApiExample("At once", value={"reason": "Refunds fail since 08:10"}, request_only=True)
+BACK_EXAMPLE = OpenApiExample(
+    "At once", value={"reason": "Refunds fail since 08:10", "from_version": "support-v4"}, request_only=True
+)
 BACK_TO_EXAMPLE = OpenApiExample(
     "Rolled back", response_only=True, status_codes=["200"],
     value=MOVE_EXAMPLE.value | {"id": 8, "kind": "rollback", "from_version": "support-v4", "to_version": "support-v3",
@@ -159,13 +163,13 @@ def promote(request: Request, name: str) -> Response:
 @extend_schema(
     operation_id="v1_channels_rollback", request={JSON: json_schema(RollBack)},
     responses=described({200: MOVE}, 400, 403, 404, 409), examples=[BACK_EXAMPLE, BACK_TO_EXAMPLE],
-    description="Moves a channel back to what ran before, at once; repeated, it goes back further. An API key may do so only "
-    "where the channel's policy allows it. 409 where nothing ran before.",
+    description="Moves a channel back to what ran before, at once; repeated, it goes back further, unless `from_version` names "
+    "what is live. An API key may do so only where the channel's policy allows it. 409 where nothing ran before.",
 )  # fmt: skip
 @api_view(["POST"])
 def rollback(request: Request, name: str) -> Response:
     channel, asked = find_channel(request, name), form_of(request, RollBack)
-    given = {"by": request.auth.created_by, "reason": asked.reason, "key": request.auth}
+    given = {"by": request.auth.created_by, "key": request.auth} | plain(asked)
     return Response(move_json(actions.rollback(channel=channel, **given)))
 
 

@@ -212,7 +212,8 @@ def promote(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def rollback(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     channel = get_object_or_404(Channel, project=project, name=name)
     try:
-        move = actions.rollback(channel=channel, by=request.user, reason=reason_of(request))
+        seen = request.POST.get("from_version", "")
+        move = actions.rollback(channel=channel, by=request.user, reason=reason_of(request), from_version=seen)
         messages.success(request, f"{channel} is back on {move.to_version}.")
     except actions.PromotionError as error:
         messages.error(request, str(error))

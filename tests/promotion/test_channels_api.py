@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 from drf_spectacular.generators import SchemaGenerator
 from msgspec import structs
 
@@ -70,6 +71,23 @@ def test_a_version_is_promoted_and_rolled_back(project: Project, base: ModelVers
     assert call(secret, "production/").json()["model"] == str(base)
     assert AuditEvent.objects.get(action="channel.rollback").actor_label == "API key “release”"
     assert call(secret, "production/rollback/", {}).status_code == 409  # nothing ran before
+
+
+def test_a_rollback_that_names_what_is_live_is_done_once(
+    project: Project, base: ModelVersion, report: GateReport
+) -> None:
+    """Also from two pages: the second would go back further than its button says."""
+    secret, candidate, owner = key_of(project), str(report.candidate.model_version), Client()
+    owner.force_login(admin_of(project))
+    call(secret, "production/promote/", {"report": str(report.pk), "reason": "better"})
+    shown = owner.get(reverse("promotion:models", args=[project.slug])).content.decode()
+    assert f'name="from_version" value="{candidate}"' in shown
+    assert call(secret, "production/rollback/", {"from_version": candidate}).json()["to_version"] == str(base)
+    again = call(secret, "production/rollback/", {"from_version": candidate})
+    assert again.status_code == 409 and str(base) in again.json()["detail"]
+    address = reverse("promotion:rollback", args=[project.slug, "production"])
+    assert "Look again" in owner.post(address, {"from_version": candidate}, follow=True).content.decode()
+    assert call(secret, "production/history/").json()["results"][0]["kind"] == "rollback"
 
 
 def test_the_history_is_read_in_pages(project: Project, base: ModelVersion, report: GateReport) -> None:

@@ -187,6 +187,12 @@ def test_a_report_promotes_only_where_and_by_what_it_was_made(
     assert better(project, data_dir, running).verdict == "inconclusive"
 
 
+def test_a_wrong_value_in_a_file_is_named_by_its_field() -> None:
+    with pytest.raises(FormError) as caught:
+        from_toml("alpha = nan")
+    assert caught.value.path == "alpha" and "TOML" not in str(caught.value)
+
+
 def test_a_rollback_needs_a_reason_where_the_policy_asks(project: Project, running: Channel, data_dir: Path) -> None:
     by = admin_of(project)
     actions.promote(channel=running, gate_report=better(project, data_dir, running), by=by, reason="better")

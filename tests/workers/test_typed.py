@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
+from apps.core.openapi import LINE
 from workers.lib.typed import AtLeastOne, Count, FormError, Number, Share, Text, convert, json_schema, plain
 from workers.lib.verifiers import KINDS, builder_of
 from workers.lib.verifiers.base import Options
@@ -33,6 +34,10 @@ class Drawing(Struct, forbid_unknown_fields=True):
     copies: AtLeastOne = 1
     seed: Count = 0
     author: str | None = None
+    slug: Annotated[str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,60}\Z")] = "a"
+    title: Annotated[str, Meta(pattern=LINE)] = ""
+    reason: Annotated[str, Meta(pattern=r"\S")] = "a"
+    step: Annotated[str, Meta(pattern=r"^step:\d$")] = "step:1"
 
 
 CASES: list[tuple[Any, str, str]] = [
@@ -40,6 +45,10 @@ CASES: list[tuple[Any, str, str]] = [
     ({}, "name", "is missing"),
     ({"name": ""}, "name", "is empty"),
     ({"name": 3}, "name", "must be a text"),
+    ({"name": "a", "slug": "a b"}, "slug", "must consist of letters, digits, - and _, 60 at most"),
+    ({"name": "a", "title": "a\nb"}, "title", "must be text that can be stored and shown in one line"),
+    ({"name": "a", "reason": " "}, "reason", "must not be blank"),
+    ({"name": "a", "step": "1"}, "step", r"must match ^step:\d$"),
     ({"name": "a", "copies": 0}, "copies", "must be at least 1"),
     ({"name": "a", "copies": True}, "copies", "must be a whole number"),
     ({"name": "a", "copies": 1.5}, "copies", "must be a whole number"),
@@ -55,7 +64,7 @@ CASES: list[tuple[Any, str, str]] = [
      "must be one of red, blue"),
     ({"name": "a", "shapes": [{"kind": "square", "side": 1, "color": "red"}]}, "shapes[0].color",
      "is not known; did you mean “colour”? Known: side, colour"),
-    ({"name": "a", "zzz": 1}, "zzz", "is not known. Known: name, shapes, weights, named, share, copies, seed, author"),
+    ({"name": "a", "zzz": 1}, "zzz", "is not known. Known: name, shapes, weights, named, share, copies, seed, author, slug, title, reason, step"),
 ]  # fmt: skip
 
 

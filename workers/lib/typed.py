@@ -5,6 +5,7 @@ Who writes a spec and who reads it share one Struct. Light: no torch, no Django.
 
 from __future__ import annotations
 
+import ast
 import re
 import types
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ NAMES = {
 BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 _EXPECTED = re.compile(r"Expected `([^`]+)`(?: of length)?(?: (>=|<=|>|<) ([^ ,`]+))?")
 _LENGTH = re.compile(r"Expected `(\w+)` of length (>=|<=|==|>|<)? ?(\d+)")
+_PATTERN = re.compile(r"Expected `str` matching regex (.*)\Z", re.DOTALL)
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`\Z", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
@@ -105,6 +107,8 @@ def unknown(name: str, known: list[str]) -> str:
 
 
 def _problem(sentence: str) -> str:
+    if found := _PATTERN.match(sentence):
+        return _unlike(ast.literal_eval(found[1]))
     if found := _LENGTH.match(sentence):
         kind, bound, count = found.groups()
         things = "characters" if kind == "str" else "entries"
@@ -118,6 +122,18 @@ def _problem(sentence: str) -> str:
             return "must be a finite number"
         return f"must be {BOUNDS[bound]} {limit.removesuffix('.0')}" if bound else f"must be {named}"
     return sentence[:1].lower() + sentence[1:]
+
+
+def _unlike(pattern: str) -> str:
+    """What a text must be that does not match: blank, a name, or with characters that no line has."""
+    if pattern == r"\S":
+        return "must not be blank"
+    if "[-a-zA-Z0-9_]" in pattern:
+        most = re.search(r"\{1,(\d+)\}", pattern)
+        return "must consist of letters, digits, - and _" + (f", {most[1]} at most" if most else "")
+    if pattern.startswith(r"\A[^"):
+        return "must be text that can be stored" + (" and shown in one line" if r"\x1f" in pattern else "")
+    return f"must match {pattern}"
 
 
 def _joined(path: str, names: list[str | int]) -> str:

@@ -111,11 +111,12 @@ def from_toml(text: str) -> Policy:
     if len(text.encode()) > LARGEST_FILE:
         raise FormError("", f"is larger than {LARGEST_FILE // 1024} KB; a policy file has 2 KB")
     try:
-        return from_values(tomllib.loads(text))
+        values = tomllib.loads(text)
     except ValueError as error:  # TOMLDecodeError, and a number of more digits than Python reads
         raise FormError("", f"is not TOML: {error}") from error
     except RecursionError as error:
         raise FormError("", "is nested too deeply; a policy is a flat list of names and values") from error
+    return from_values(values)
 
 
 def from_values(values: Any) -> Policy:
