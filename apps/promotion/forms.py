@@ -6,8 +6,10 @@ from django import forms
 
 from apps.core.forms import PlainForm
 from apps.core.models import Role
-from apps.promotion.gate.policy import FIELDS, Policy, from_toml, from_values
+from apps.promotion.gate.policy import FIELDS, Field, Policy, from_toml, from_values
 from workers.lib.typed import FormError, plain
+
+SAID_BY_VALUE = ("role", "yes or no", "name")  # units that add nothing to a value
 
 
 class ChannelForm(PlainForm):
@@ -37,7 +39,17 @@ class PolicyForm(PlainForm):
 def label_of(name: str) -> str:
     """With the unit, where the field has one that its label does not say."""
     field = FIELDS[name]
-    return f"{field.label} ({field.unit})" if field.unit not in ("role", "yes or no", "tasks") else field.label
+    return f"{field.label} ({field.unit})" if field.unit not in (*SAID_BY_VALUE, "tasks") else field.label
+
+
+def in_words(policy: Policy) -> list[tuple[Field, str]]:
+    """(field, its value with its unit), for who only reads the policy."""
+    shown = []
+    for name, value in plain(policy).items():
+        field = FIELDS[name]
+        text = ("yes" if value else "no") if isinstance(value, bool) else "–" if value == "" else str(value)
+        shown.append((field, text if field.unit in SAID_BY_VALUE else f"{text} {field.unit}"))
+    return shown
 
 
 def _field(name: str, value: Any, label: str, help_text: str) -> forms.Field:

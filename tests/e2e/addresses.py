@@ -8,6 +8,8 @@ from typing import Any
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.automation.actions import run_now, save_flow
+from apps.automation.specs import read_yaml
 from apps.core.models import JobState, Project
 from apps.core.runner import complete, run
 from apps.core.runner import store as store_events
@@ -61,7 +63,7 @@ STATIONS = {
 FORMS = (
     "core:settings", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
     "environments:new", "environments:connect", "environments:import_grader", "reviews:policy", "reviews:verifier_new",
-    "registry:register", "registry:server_new", "registry:managed_new", "prompts:new",
+    "registry:register", "registry:server_new", "registry:managed_new", "prompts:new", "automation:new",
 )  # fmt: skip
 NO_PAGES = {
     "a fragment that a page asks for": (
@@ -70,6 +72,7 @@ NO_PAGES = {
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:variant_job_status", "evals:meaning_status",
         "reviews:probe_status",
         "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear",
+        "automation:check", "automation:dry_run", "automation:run_status",
     ),
     "a file": ("evals:export_samples", "trajectories:export", "trajectories:raw", "reviews:export", "promotion:report_file", "promotion:policy_file"),
     "leads to another page, or is its fragment": ("evals:task_samples", "failures:step", "reviews:queue", "reviews:step"),
@@ -110,6 +113,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         project=project, name="runs.jsonl", format="chat", path="gone", size=1, state="failed", finished_at=timezone.now()
     )  # fmt: skip
     verifier, item = world.environment.verifier_id, review.items.first()
+    flow = save_flow(project=project, name="hourly", spec=read_yaml("steps: [{do: classify}]"), by=by)
     server = make_server(project, "https://gpu.example.com/v1")
     make_endpoint(project, server)
     prompt = register_prompt(
@@ -135,6 +139,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "training:detail": (world.training.pk,), "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
         "promotion:report": (world.report.pk,), "promotion:pair": (world.baseline.pk, world.grpo.pk),
         "promotion:policy": ("production",), "registry:server": (server.name,), "registry:server_edit": (server.name,),
+        "automation:flow": (flow.pk,), "automation:edit": (flow.pk,), "automation:run": (run_now(flow=flow, by=by).pk,),
     }  # fmt: skip
     queries = {
         "trajectories:session": "?id=session+1", "trajectories:compare": f"?a={runs[0].pk}&b={runs[1].pk}",

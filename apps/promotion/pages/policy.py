@@ -11,11 +11,10 @@ from apps.core.access import project_view
 from apps.core.diffing import changed_lines
 from apps.core.forms import whole
 from apps.core.models import Project, Role
-from apps.promotion.forms import ChannelForm, PolicyFileForm, PolicyForm
-from apps.promotion.gate.policy import FIELDS, Policy, as_toml
+from apps.promotion.forms import ChannelForm, PolicyFileForm, PolicyForm, in_words
+from apps.promotion.gate.policy import Policy, as_toml
 from apps.promotion.models import Channel, PromotionPolicy
 from apps.promotion.policies import PolicyError, channel_of, policy_of, save_policy, values_of
-from workers.lib.typed import plain
 
 MOST = 50  # versions on the page
 
@@ -93,7 +92,7 @@ def _page(
         "upload": upload,
         "version": version,
         "may_write": request.membership.may(Role.OWNER),
-        "values": [(FIELDS[name], ("yes" if value else "no") if isinstance(value, bool) else value) for name, value in plain(now).items()],
+        "values": in_words(now),
         "versions": [
             (row, list(changed_lines(before, after, around=0)))
             for row, before, after in list(zip(rows, earlier, texts, strict=False))[:MOST]
