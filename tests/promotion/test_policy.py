@@ -104,6 +104,13 @@ def page(project: Project, role: Role, path: str, **given: object) -> tuple[int,
     return response.status_code, response.content.decode()
 
 
+def test_who_only_reads_a_policy_sees_values_with_their_units(project: Project, channel: Channel) -> None:
+    client = Client()
+    client.force_login(make_member(project, Role.VIEWER))
+    page = client.get(reverse("promotion:policy", args=[project.slug, channel.name])).content.decode()
+    assert all(f"<dd>{shown}</dd>" in page for shown in ("engineer", "no", "–", "30 tasks", "0.1 share of samples"))
+
+
 def test_the_page_saves_a_version_and_shows_what_changed(project: Project, channel: Channel) -> None:
     given = plain(Policy(min_tasks=44)) | {"reason": "<b>why</b>"}
     given = {name: value for name, value in given.items() if value is not False}
