@@ -26,7 +26,7 @@ from apps.promotion.policies import channel_of, label_of, policy_of, require_key
 from apps.promotion.signing import code_hash, document_of, is_genuine, sign
 from apps.promotion.wear import comparison_number
 from apps.registry import engines
-from apps.registry.models import ModelVersion
+from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.typed import convert, plain
 
 
@@ -108,11 +108,13 @@ class Comparison:
 def compare_runs(*, baseline: EvalRun, candidate: EvalRun, channel: Channel) -> Comparison:
     """Compares two evaluations by a channel's policy and stores nothing.
 
-    They must be finished, unless the policy is sequential: then at any time. Raises PromotionError.
+    They must be finished, unless the policy is sequential: then at any time, but for what an agent may have ended itself: it sees
+    the tasks, and could stop before the hard ones. Raises PromotionError.
     """
     (rules, version), comparison = policy_of(channel), comparison_number(baseline, candidate)
     for run in (baseline, candidate):
-        if run.state != JobState.SUCCEEDED and run.is_answered_elsewhere:
+        ended_by_agent = run.model_version.kind == ModelKind.AGENT and run.state == JobState.FAILED
+        if run.state != JobState.SUCCEEDED and (run.is_answered_elsewhere or ended_by_agent):
             raise PromotionError(
                 f"The evaluation “{run.name}” is not complete; it cannot be compared. Have the agent answer all tasks."
             )

@@ -13,6 +13,7 @@ import pytest
 from django.core.exceptions import PermissionDenied
 from django.utils import timezone
 
+from apps.core import runner
 from apps.core.models import JobState
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import EnvironmentKind
@@ -20,6 +21,7 @@ from apps.evals import actions as evals
 from apps.evals.capability.environment import SLUG
 from apps.evals.holdout.view_log import record_view
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Sample, Split
+from apps.evals.submission import submit_eval
 from apps.promotion import actions, preparation
 from apps.promotion.gate import NotComparable, compare
 from apps.promotion.gate.error_control import level_of
@@ -27,6 +29,9 @@ from apps.promotion.gate.policy import Policy
 from apps.promotion.models import GateReport
 from apps.promotion.policies import channel_of, save_policy
 from apps.promotion.wear import comparison_number, evaluations_on
+from apps.registry.actions import register_agent
+from apps.registry.models import ModelVersion, Reach
+from tests.evals.test_called_agents import solve
 from tests.factories import (
     admin_of,
     make_adapter,
@@ -38,6 +43,7 @@ from tests.factories import (
     make_project,
 )
 from tests.promotion.test_gate import HIGH, LOW, evaluation
+from tests.registry.model_server import serving
 
 database = pytest.mark.django_db
 
@@ -383,3 +389,71 @@ def test_what_was_rolled_back_comes_again_only_by_an_admin(world: World) -> None
     with pytest.raises(PermissionDenied):
         world.promote(world.report())
     world.promote(report, by=world.admin)
+
+
+# What an agent masks, or leaves out
+
+
+def masked_check(report: GateReport) -> dict:
+    return next(check for check in report.report["checks"] if check["name"] == "masked")
+
+
+def agent_of(world: World, reached_by: Reach, base_url: str = "http://127.0.0.1:9/v1") -> ModelVersion:
+    address = {"base_url": base_url} if reached_by == Reach.HTTP else {}
+    return register_agent(
+        project=world.project, name="desk", agent_version="2", by=world.admin, reached_by=reached_by, **address
+    )
+
+
+@pytest.mark.parametrize("reached_by", Reach.values)
+def test_who_masks_the_hard_tasks_is_not_promoted_and_the_report_says_who_masked_how_many(
+    world: World, reached_by: str, settings: object
+) -> None:
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    run = make_eval_run(world.eval_set, agent_of(world, Reach(reached_by)), world.environment, success=1.0, samples=2)
+    assert world.report(world.before, run).verdict == "promote"
+    hard = world.eval_set.tasks.holdout().order_by("pk")[:2]
+    run.samples.filter(task__in=list(hard)).update(masked=True, success=False, reward=None, mask_reason="HTTP 503")
+    report = world.report(world.before, run)
+    check = masked_check(report)
+    assert (report.verdict, check["state"], check["required"]) == ("inconclusive", "inconclusive", True)
+    said = f"0 of 64 samples (0.0%) of the baseline {world.base} and 4 of 64 samples (6.2%) of the candidate desk@2 could not"
+    assert said in check["sentence"] and (check["baseline"], check["candidate"]) == (0.0, 4 / 64)
+    assert "masked samples" in report.report["summary"]
+
+
+def test_an_agent_that_says_it_is_busy_when_a_task_is_hard_decides_nothing(world: World, settings: object) -> None:
+    """It passes all the others, which alone would promote it."""
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    hard = {task.messages[0]["content"] for task in world.eval_set.tasks.holdout().order_by("pk")[:3]}
+    busy = b"HTTP/1.1 503 X\r\nRetry-After: 0\r\nContent-Length: 2\r\n\r\n{}"
+
+    def say(body: dict) -> object:
+        return busy if body["messages"][-1]["content"] in hard else solve(body)
+
+    with serving({("POST", "/v1/chat/completions"): say}) as server:
+        agent = agent_of(world, Reach.HTTP, server.base)
+        run = submit_eval(
+            project=world.project, eval_set=world.eval_set, split=Split.HOLDOUT, environment=world.environment,
+            model_version=agent, samples_per_task=2, by=world.admin,
+        )  # fmt: skip
+        runner.run(run)
+    run.refresh_from_db()
+    assert (run.state, run.result["metrics"]["counts"]["masked"]) == (JobState.SUCCEEDED, 6)
+    report = world.report(world.before, run)
+    assert report.verdict == "inconclusive" and masked_check(report)["state"] == "inconclusive"
+    assert "6 of 64 samples (9.4%) of the candidate desk@2" in masked_check(report)["sentence"]
+    with pytest.raises(PermissionDenied):
+        world.promote(report)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_an_evaluation_that_its_agent_ended_is_not_compared(world: World, settings: object, sequential: bool) -> None:
+    """By naming another version, say, at the first hard task: what it had done by then would be its best."""
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    save_policy(channel=world.channel, policy=Policy(sequential=sequential), reason="test", by=world.admin)
+    run = make_eval_run(world.eval_set, agent_of(world, Reach.HTTP), world.environment, success=1.0, samples=2)
+    EvalRun.objects.filter(pk=run.pk).update(state=JobState.FAILED)
+    run.refresh_from_db()
+    with pytest.raises(actions.PromotionError, match="not complete"):
+        world.report(world.before, run)

@@ -225,15 +225,15 @@ def masked(pairs: Pairs, policy: Policy) -> Check:
     limit = policy.max_masked_share
     state: State = "inconclusive" if max(before, after) > limit else "same"
     sentence = (
-        f"{before:.1%} of the baseline's and {after:.1%} of the candidate's samples could not be scored; "
-        f"up to {limit:.0%} is allowed. Success and safety are judged at the worst that they could have been."
+        f"{pairs.masked_in_words()} could not be scored; up to {limit:.0%} is allowed. Success and safety are judged at the "
+        "worst that they could have been."
     )
     if any(late := pairs.timed_out_shares()):
         sentence += (
             f" {late[0]:.1%} and {late[1]:.1%} timed out, which a busy machine may explain: success is judged as if the "
             "baseline's had passed."
         )
-    decides = "Fix the verifier or the environment and evaluate again." if state == "inconclusive" else ""
+    decides = "See why samples were masked, fix that and evaluate again." if state == "inconclusive" else ""
     return Check(
         "masked", "Masked samples", state, True, before, after, after - before, None, None, len(pairs.tasks),
         sentence, decides,

@@ -21,6 +21,7 @@ class Pairs:
         both = {row.task for row in baseline.rows} & {row.task for row in candidate.rows}
         self.before, self.after = TaskSamples(baseline.rows, both), TaskSamples(candidate.rows, both)
         self.tasks = self.before.tasks
+        self.models = baseline.model, candidate.model
         self.keys = baseline.keys | candidate.keys
         self.groups = baseline.groups
 
@@ -49,6 +50,14 @@ class Pairs:
 
     def masked_shares(self) -> tuple[float, float]:
         return self.before.masked_share, self.after.masked_share
+
+    def masked_in_words(self) -> str:
+        """Which version masked how many."""
+        sides = zip(("baseline", "candidate"), self.models, (self.before, self.after), strict=True)
+        return " and ".join(
+            f"{side.masked.sum():,} of {len(side.masked):,} samples ({side.masked_share:.1%}) of the {which} {model}"
+            for which, model, side in sides
+        )
 
     def timed_out_shares(self) -> tuple[float, float]:
         return self.before.timed_out_share, self.after.timed_out_share
