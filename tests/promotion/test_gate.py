@@ -215,8 +215,11 @@ def test_no_input_however_odd_gives_a_nan_or_an_infinity(
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
 @pytest.mark.parametrize("field", ["reward", "latency_ms", "input_tokens"])
-def test_a_number_that_is_none_is_refused_with_its_task(field: str, value: float) -> None:
+def test_a_number_that_is_none_is_refused_by_the_name_of_the_model_and_not_of_a_held_out_task(
+    field: str, value: float
+) -> None:
     bad = evaluation(LOW)
     bad = replace(bad, rows=[*bad.rows[:9], replace(bad.rows[9], **{field: value}), *bad.rows[10:]])
-    with pytest.raises(NotComparable, match="task t1 has the"):
+    with pytest.raises(NotComparable, match=f"A sample of {bad.model} has the {field}") as refused:
         compare(bad, evaluation(HIGH))
+    assert "t1" not in str(refused.value)
