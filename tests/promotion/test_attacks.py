@@ -426,7 +426,7 @@ def test_an_agent_that_says_it_is_busy_when_a_task_is_hard_decides_nothing(world
     """It passes all the others, which alone would promote it."""
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     hard = {task.messages[0]["content"] for task in world.eval_set.tasks.holdout().order_by("pk")[:3]}
-    busy = b"HTTP/1.1 503 X\r\nRetry-After: 0\r\nContent-Length: 2\r\n\r\n{}"
+    busy = b"HTTP/1.1 503 X\r\nRetry-After: 0\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
 
     def say(body: dict) -> object:
         return busy if body["messages"][-1]["content"] in hard else solve(body)
