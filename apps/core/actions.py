@@ -150,8 +150,13 @@ def accept_invitation(*, invitation: Invitation, by: Any) -> Membership:
 
 @transaction.atomic
 def join(*, invitation: Invitation, username: str, name: str, password: str) -> Any:
-    """A new account that is a member of the invitation's project. Raises InvitationError."""
-    user = get_user_model().objects.create_user(username, invitation.email, password, first_name=name)
+    """A new account that is a member of the invitation's project. Raises InvitationError.
+
+    An address that another account uses is not taken over: one logs in with it, too.
+    """
+    users = get_user_model().objects
+    email = "" if users.filter(email__iexact=invitation.email).exists() else invitation.email
+    user = users.create_user(username, email, password, first_name=name)
     accept_invitation(invitation=invitation, by=user)
     return user
 

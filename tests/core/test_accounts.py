@@ -82,6 +82,14 @@ def test_a_log_in_of_another_account_does_not_forget_the_failures_of_a_name(ada:
     assert statuses[1] == 302 and statuses[-2:] == [429, 429]
 
 
+def test_failures_by_an_address_of_two_accounts_are_forgotten_by_neither(ada: Any) -> None:
+    """Ada guesses the password of somebody who has the same address, and logs in with her own in between."""
+    get_user_model().objects.filter(pk=ada.pk).update(email="both@example.org")
+    get_user_model().objects.create_user("victim", "both@example.org", "correct horse battery")
+    statuses = [log_in(Client(), word, "both@example.org").status_code for word in ("wrong", "secret") * 7]
+    assert statuses[1] == 302 and statuses[-2:] == [429, 429]
+
+
 def test_an_inactive_account_is_told_what_a_wrong_password_is_told(ada: Any) -> None:
     wrong = log_in(Client(), "wrong").context["form"].errors
     get_user_model().objects.filter(pk=ada.pk).update(is_active=False)

@@ -95,6 +95,14 @@ def test_a_link_that_is_over_opens_nothing(project: Project, owner: Client, end:
     assert not get_user_model().objects.filter(username="grace").exists()
 
 
+def test_an_address_that_somebody_uses_is_not_given_to_another_account(project: Project, owner: Client) -> None:
+    get_user_model().objects.create_user("first", "Grace@Example.org", "secret")
+    client = Client()
+    client.get(invited(owner, project))
+    client.post(reverse("join"), NEW)
+    assert get_user_model().objects.get(username="grace").email == ""
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -53,7 +53,8 @@ class AccountAdapter(DefaultAccountAdapter):
 def name_of(credentials: dict[str, Any]) -> str:
     """The user name of the account that a name or e-mail means: failures count for the account, however it was named."""
     typed = credentials.get("username") or credentials.get("email") or ""
-    found = get_user_by_username(typed) or next(iter(filter_users_by_email(typed)), None)
+    by_email = filter_users_by_email(typed)
+    found = get_user_by_username(typed) or (by_email[0] if len(by_email) == 1 else None)
     return found.get_username() if found else typed
 
 
