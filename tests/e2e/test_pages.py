@@ -102,6 +102,8 @@ def test_forms_show_what_the_choices_need(world: World, logged_in: Any) -> None:
     expect(logged_in.get_by_label("Embedding model")).to_be_visible()
     logged_in.get_by_label("Model version").select_option(index=1)
     expect(logged_in.get_by_label("Embedding model")).to_be_hidden()
+    logged_in.goto(reverse("training:search_new", args=[slug]))
+    expect(logged_in.get_by_label("Model on that server")).to_be_visible()
     logged_in.goto(reverse("evals:new_run", args=[slug, world.eval_set.pk]))
     sentence = logged_in.locator("p", has_text="is called over HTTP (")
     assert sentence.evaluate("(p) => getComputedStyle(p).display") == "block"
