@@ -348,6 +348,19 @@ def test_an_answer_with_another_state_counts_as_a_failure(project: Project, prov
     assert Attempts.objects.get().kind == Attempts.Kind.ADDRESS
 
 
+def test_a_provider_that_is_down_or_speaks_nonsense_leads_back_to_the_log_in(
+    project: Project, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, start = Client(), reverse("openid_connect_login", args=["sso"])
+    state = re.search(r"state=(\w+)", client.post(start).content.decode())[1]
+    for answer in (lambda path: {}, lambda path: ["no", "object"], lambda path: 1 / 0):
+        monkeypatch.setattr(provider, "answer", answer)
+        back = client.post(start, follow=True)
+        assert back.redirect_chain and "cannot be reached, or does not answer as it should" in back.content.decode()
+    callback = reverse("openid_connect_callback", args=["sso"])
+    assert client.get(callback, {"code": "c", "state": state}).status_code < 500 and not signed_in(client)
+
+
 def test_the_provider_starts_by_a_post_only(provider: Provider, project: Project) -> None:
     """A link on another site cannot connect somebody's account to a stranger's."""
     client = Client()

@@ -6,7 +6,6 @@ from allauth.mfa.recovery_codes import views as codes
 from allauth.mfa.totp import views as totp
 from allauth.mfa.webauthn import views as keys
 from allauth.socialaccount import views as social
-from allauth.socialaccount.providers.openid_connect import views as oidc
 from allauth.usersessions import views as sessions
 from django.contrib.auth.views import LogoutView
 from django.urls import path, re_path
@@ -50,5 +49,5 @@ urlpatterns = [
     path("oidc/cancelled/", social.login_cancelled, name="socialaccount_login_cancelled"),
     path("oidc/error/", social.login_error, name="socialaccount_login_error"),
     path("oidc/<str:provider_id>/login/", views.oidc_login, name="openid_connect_login"),
-    path("oidc/<str:provider_id>/login/callback/", oidc.callback, name="openid_connect_callback"),
+    path("oidc/<str:provider_id>/login/callback/", views.oidc_callback, name="openid_connect_callback"),
 ]

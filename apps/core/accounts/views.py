@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from allauth.account import views as account_views
 from allauth.account.decorators import reauthentication_required
 from allauth.account.utils import perform_login
 from allauth.mfa.base import views as mfa_views
+from allauth.socialaccount.providers.oauth2.client import OAuth2Error
 from allauth.socialaccount.providers.openid_connect import views as oidc_views
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from requests import RequestException
 
 from apps.core import actions
 from apps.core.accounts.adapters import INVITATION, invitation_of
@@ -21,6 +26,11 @@ from apps.core.accounts.forms import LOCKED, AccountForm
 from apps.core.attempts import note
 from apps.core.forms import JoinForm
 from apps.core.models import Invitation, key_digest
+
+log = logging.getLogger(__name__)
+PROVIDER_FAILS = (
+    "The sign-in provider cannot be reached, or does not answer as it should. Try again, or log in with your password."
+)
 
 
 class SlowedDown:
@@ -58,6 +68,23 @@ def password_reset(request: HttpRequest) -> HttpResponse:
     return account_views.password_reset(request)
 
 
+def provider_may_fail(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    @wraps(view)
+    def wrapper(request: HttpRequest, provider_id: str) -> HttpResponse:
+        try:
+            return view(request, provider_id)
+        except (RequestException, OAuth2Error, KeyError, TypeError, ValueError, AttributeError) as error:
+            log.warning("The OpenID Connect provider cannot be used: %r", error)
+            messages.error(request, PROVIDER_FAILS)
+            return redirect("account_login")
+
+    return wrapper
+
+
+oidc_callback = provider_may_fail(oidc_views.callback)
+
+
+@provider_may_fail
 def oidc_login(request: HttpRequest, provider_id: str) -> HttpResponse:
     """To the provider by a page of its own: our content security policy lets no form lead to another site."""
     response = oidc_views.login(request, provider_id)
