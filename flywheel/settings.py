@@ -161,6 +161,8 @@ DATABASES = {
 }
 if "postgresql" not in DATABASES["default"]["ENGINE"]:
     raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database; no other is supported.")
+# Used codes of second factors and how often resets were asked for: shared by all web processes.
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "cache"}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_PASSWORD_VALIDATORS = [

@@ -133,6 +133,16 @@ def test_wrong_codes_are_limited_as_wrong_passwords_are(guarded: Any) -> None:
     assert actions().count("login.failed") == 4 and "login.locked" in actions()
 
 
+def test_a_code_works_once_for_as_long_as_it_is_right(guarded: Any) -> None:
+    value = code()
+    for status in (302, 200):
+        client = Client()
+        log_in(client)
+        assert client.post(reverse("mfa_authenticate"), {"code": value}).status_code == status
+        assert signed_in(client) == (status == 302)
+        cache.delete(f"allauth.mfa.totp.used?user={guarded.pk}&code={value}")  # as after 30 seconds
+
+
 def test_the_secret_is_encrypted_and_survives_a_new_secret_key(guarded: Any, settings: Any) -> None:
     assert SECRET not in json.dumps(Authenticator.objects.get().data)
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another", [settings.SECRET_KEY]

@@ -8,6 +8,7 @@ from allauth.core import context
 from allauth.mfa.base.forms import AuthenticateForm, ReauthenticateForm
 from django import forms
 from django.contrib.auth import get_user_model
+from django.core.cache import cache
 from django.db import transaction
 from django.http import HttpRequest
 
@@ -15,6 +16,7 @@ from apps.core.attempts import Locked, LogIn, address_of
 from apps.core.forms import PlainLabels
 
 LOCKED = "locked"
+CODE_KEPT_S = 120  # longer than a code is right (allauth remembers it for one period of three)
 
 
 def begun(request: HttpRequest, username: str) -> LogIn:
@@ -29,12 +31,14 @@ def begun(request: HttpRequest, username: str) -> LogIn:
 
 
 class CountedCode:
-    """A wrong code of the second factor counts as a wrong password does."""
+    """A wrong code of the second factor counts as a wrong password does, and so does one that was used before."""
 
     def clean_code(self) -> str:
         attempt = begun(context.request, self.user.get_username())
         try:
             code = super().clean_code()
+            if not cache.add(f"used code {self.user.pk} {code}", True, CODE_KEPT_S):
+                raise forms.ValidationError("This code was used already. Wait for the next one.")
         except forms.ValidationError:
             attempt.failed()
             raise

@@ -18,6 +18,7 @@ class Command(BaseCommand):
 
 def prepare_installation(command: BaseCommand) -> None:
     call_command("migrate", verbosity=0)
+    call_command("createcachetable", verbosity=0)
     call_command("collectstatic", interactive=False, verbosity=0)
     made = bootstrap()
     if made is None:
