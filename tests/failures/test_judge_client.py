@@ -209,6 +209,7 @@ def test_other_variables_are_not_read(judge: JudgeServer, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "url",
     ["file:///etc/passwd", "ftp://x/v1", "x/v1", "//x/v1", "http://", "http://user:pw@x/v1", "http://x/v1#a", "http://[::1", "",
+     "http://x:99999/v1", "http://x:0/v1",
      "http://169.254.169.254/latest", "http://[fe80::1]/v1", "http://0.0.0.0/v1", "http://224.0.0.1/v1",
      "http://[::ffff:169.254.169.254]/v1", "http://[64:ff9b::a9fe:a9fe]/v1"],
 )  # fmt: skip

@@ -20,6 +20,8 @@ from tests.workers.test_responses_api import call as item_call
 from tests.workers.test_responses_api import failure, response, text, thought
 from workers.lib.chat_client import AsyncChatClient, ChatError, ChatServer
 from workers.lib.messages import text_of
+from workers.lib.outgoing import TooMuch
+from workers.lib.posts import Posts
 from workers.lib.streamed import StreamReader, Written
 
 CHAT, RESPONSES = ("POST", "/v1/chat/completions"), ("POST", "/v1/responses")
@@ -142,14 +144,20 @@ def test_the_openai_package_reads_the_same_stream(stream: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
-def test_it_is_the_same_wherever_it_is_cut_into_packets(stream: list[bytes], end: bytes) -> None:
-    data = b"".join(stream).replace(b"\n", end)
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(b"", b"\n"), (b"", b"\r\n"), (b"", b"\r"), (b"\xef\xbb\xbf", b"\n")],
+    ids=["lf", "crlf", "cr", "mark"],
+)
+def test_it_is_the_same_wherever_it_is_cut_into_packets(stream: list[bytes], start: bytes, end: bytes) -> None:
+    data = start + b"".join(stream).replace(b"\n", end)
     whole, single = (StreamReader("chat", 10**6, lambda read: None) for _ in range(2))
     whole.feed(data)
     for position in range(len(data)):
         single.feed(data[position : position + 1])
-    assert whole.whole() == single.whole() and whole.ended and single.ended
+    plain = StreamReader("chat", 10**6, lambda read: None)
+    plain.feed(b"".join(stream))
+    assert whole.whole() == single.whole() == plain.whole() and whole.ended and single.ended
 
 
 def test_calls_that_a_server_does_not_number_are_told_apart() -> None:
@@ -218,6 +226,30 @@ def test_a_stream_may_end_without_the_word() -> None:
     """As those of some servers do; a finish reason says that it is all."""
     [answer], *_ = ask(lambda _: iter([*begun("4"), chunk({}, "stop")]))
     assert text_of(answer["choices"][0]["message"]) == "4" and answer["usage"] is None
+
+
+def test_an_answer_whose_connection_breaks_behind_its_end_is_not_asked_again() -> None:
+    def stream(_: dict) -> Iterator[bytes]:
+        yield from [*begun("4"), chunk({}, "stop")]
+        raise Cut
+
+    [answer], _, bodies = ask(stream)
+    assert text_of(answer["choices"][0]["message"]) == "4" and len(bodies) == 1
+
+
+def test_an_answer_whose_stream_never_ends_counts_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def post(self: Posts, data: bytes, reader: StreamReader) -> None:
+        reader.feed(b"".join([*begun("4"), chunk({}, "stop")]))
+        raise TooMuch("no end within 120 s", "time")
+
+    monkeypatch.setattr(Posts, "post", post)
+    [answer], *_ = ask(lambda _: iter([]))
+    assert text_of(answer["choices"][0]["message"]) == "4"
+
+
+def test_a_byte_order_mark_costs_no_event() -> None:
+    [answer], *_ = ask(lambda _: iter([b"\xef\xbb\xbf" + chunk({"content": "4"}), chunk({}, "stop")]))
+    assert text_of(answer["choices"][0]["message"]) == "4"
 
 
 def test_nothing_is_awaited_behind_the_end() -> None:

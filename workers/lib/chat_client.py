@@ -168,12 +168,14 @@ class _Chats:
         except RefusedAddress as error:
             raise ChatError(str(error), final=True) from error
         except TooMuch as error:
+            if error.limit == "time" and (found := _complete(reader)):
+                return found
             raise ChatError(f"{self.where} sent {error}.", paid=True, limit=error.limit) from error
         except TooLate as error:
             said = f"{self.where} gave no answer within {self.server.timeout_s:g} s."
             raise ChatError(said, paid=True, limit="time") from error
         except NoAnswer as error:
-            return _Answered(problem=self.hidden(str(error)))
+            return _complete(reader) or _Answered(problem=self.hidden(str(error)))
         if reader and reader.begun:
             whole = reader.whole()
             return (
@@ -238,6 +240,12 @@ class _Chats:
             )
         said = self.hidden(came.data.decode(errors="replace"))[:MAX_SAID]
         return f"{self.where} refused the request (HTTP {status}): {said}"
+
+
+def _complete(reader: StreamReader | None) -> _Answered | None:
+    """An answer that has come whole, where only what its stream says behind its end is missing."""
+    whole = reader.whole() if reader and reader.begun else None
+    return _Answered(200, encoded(whole)) if whole else None
 
 
 class ChatClient(_Chats):

@@ -37,6 +37,8 @@ def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
         raise RefusedAddress("The address must begin with http:// or https:// and name a server.")
     if parts.userinfo or parts.fragment:
         raise RefusedAddress("The address must not hold a user, a password or a #. Keys go into environment variables.")
+    if parts.port is not None and not 1 <= parts.port <= 65535:
+        raise RefusedAddress("The address must have a port from 1 to 65535, or none.")
     if parts.host == "localhost" or parts.host.endswith(".localhost"):
         check_address(ipaddress.IPv4Address("127.0.0.1"), parts.host, allow_private)
     if literal := address_in(parts.host):

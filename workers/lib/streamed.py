@@ -6,6 +6,7 @@ The pieces are those of OpenAI's “Chat completion chunk” and of the Response
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -45,10 +46,12 @@ Show = Callable[[Callable[[], Written]], None]
 
 
 class Events:
-    """The data of server-sent events, from bytes that are cut anywhere. Their names, ids and comments are left out."""
+    """The data of server-sent events, from bytes that are cut anywhere. Their names, ids and comments are left out. As the HTML
+    standard has it, lines end with CRLF, LF or CR, and a byte order mark may come before the first."""
 
     def __init__(self) -> None:
         self.rest, self.lines, self.waiting = b"", list[bytes](), 0
+        self.begun = self.after_cr = False
 
     @property
     def size(self) -> int:
@@ -56,9 +59,14 @@ class Events:
         return len(self.rest) + self.waiting
 
     def feed(self, part: bytes) -> Iterator[str]:
-        *lines, self.rest = (self.rest + part).split(b"\n")
+        if not part:
+            return
+        whole = part.removeprefix(b"\n") if self.after_cr else part  # the second half of a line's end
+        self.after_cr = part.endswith(b"\r")
+        *lines, self.rest = (self.rest + whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).split(b"\n")
         for line in lines:
-            line = line.removesuffix(b"\r")
+            if not self.begun:
+                self.begun, line = True, line.removeprefix(codecs.BOM_UTF8)
             if line.startswith(b"data:"):
                 self.lines.append(line[5:].removeprefix(b" "))
                 self.waiting += len(line)
