@@ -356,3 +356,13 @@ def test_a_refusal_that_speaks_of_a_hold_out_is_not_kept(project: Project, monke
     slug = project.eval_sets.get().slug
     run = go(begun(project, f"retries: 0\nsteps: [{{do: freeze_set, set: {slug}}}]"))
     assert run.state == RunState.FAILED and "held-1" not in run.error and "on the set's page" in run.error
+
+
+def test_a_jobs_error_stays_on_its_own_page(project: Project) -> None:
+    run = begun(project, "retries: 0\nsteps: [{do: classify}]")
+    engine.advance(run)
+    job = Classification.objects.get()
+    job.claim("worker")
+    job.finish("failed", error="Task held-1: close ticket 7")
+    run = go(run)
+    assert run.error == "classify: Classify trajectories failed; its page says why."

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from workers.lib.errors import JobError
 from workers.ml.attention import NAME, Pass, Segment
+from workers.ml.gated import keep_less
 
 
 def decoder_of(model: Any) -> tuple[Any, Any]:
@@ -98,6 +99,7 @@ def _largest_difference(causal: Any) -> float:
             logits = causal(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
             expected.append(logits.float().log_softmax(-1))
     causal.set_attn_implementation(NAME)
+    keep_less(causal)
     hidden, _, real = completion_hidden(decoder, forward_prompts(decoder, prompts, 0), groups)
     found = head(hidden[real]).float().log_softmax(-1)
     return float((found - torch.cat(expected)).abs().max())
