@@ -30,8 +30,11 @@ class EvalSetForm(PlainForm):
 
 class TaskForm(PlainForm):
     key = forms.SlugField(max_length=120)
-    request = forms.CharField(widget=forms.Textarea, max_length=20_000)
-    expected = forms.CharField(widget=forms.Textarea, help_text='{"tool": "…", "args": {…}}')
+    request = forms.CharField(widget=forms.Textarea(attrs={"rows": 3}), max_length=20_000)
+    expected = forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false"}),
+        help_text='{"tool": "…", "args": {…}}',
+    )
     split = forms.ChoiceField(choices=Split.choices)
     group = forms.CharField(
         required=False, max_length=200, help_text="Tasks in the same group stay on the same side of a split"
