@@ -104,7 +104,7 @@ def evaluate(page: Any, seed: Seed, model: ModelVersion, skill: float) -> EvalRu
 def compare(page: Any, seed: Seed, baseline: EvalRun, candidate: EvalRun) -> None:
     """What production runs is the baseline without being chosen."""
     models(page)
-    page.get_by_role("link", name="Compare").click()
+    page.get_by_role("link", name="Compare").first.click()
     expect(page.get_by_label("Baseline")).to_have_value(str(baseline.pk))
     page.get_by_label("Candidate").select_option(str(candidate.pk))
     page.get_by_role("button", name="Next").click()
