@@ -276,7 +276,7 @@ def item(request: Request, pk: UUID) -> Response:
 
 def _look(request: Request, run: Playground) -> None:
     """What it asked may have been held out since. Raises PermissionDenied for a key that may not see that, or not read runs."""
-    if run.trajectory_id is not None:
+    if run.step is not None:  # also where the run was deleted since: what it said is in the playground
         _needs_reading(request)
     asked, project = actions.asked_tasks(run), request.auth.project
     held = asked.holdout().filter(project=project)

@@ -255,6 +255,8 @@ def save_task(
     *, playground: Playground, eval_set: EvalSet, split: Split, expected: dict, by: Any, viewer: Any = None
 ) -> TasksMade:  # fmt: skip
     """The step that was replayed as a task of a draft, unless it is near a hold-out. Raises EvalSetError."""
+    if playground.step is not None and playground.trajectory is None:
+        raise PlaygroundError("The run was deleted since, so no task can be made from it.")
     if playground.trajectory is None or playground.step is None:
         raise PlaygroundError("Only a step of a run in production becomes a task; this one is of tasks already.")
     task = from_failures.task_of(playground.trajectory, eval_set, playground.step, expected)

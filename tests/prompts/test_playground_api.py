@@ -194,6 +194,11 @@ def test_a_key_that_may_only_evaluate_reads_no_run(world: World) -> None:
     assert post(key, "playgrounds", data=data).status_code == 403 == get(key, "playground", run.pk).status_code
     tasks = post(key, "playgrounds", data=asked(world))
     assert tasks.status_code == 201 and get(key, "playground", tasks.json()["id"]).status_code == 200
+    run.trajectory.delete()
+    assert get(key, "playground", run.pk).status_code == 403
+    kept = post(key_headers(world.project), "playground_save_task", run.pk,
+                data={"eval_set": str(make_eval_set(world.project, frozen=False)), "expected": RIGHT})  # fmt: skip
+    assert kept.status_code == 409 and "was deleted" in kept.json()["detail"]
 
 
 def test_who_may_start_and_see_one(world: World) -> None:
