@@ -368,6 +368,7 @@ def test_csv_expected_is_json_or_an_answer() -> None:
         ("prompt,answer\na\0,b\n", "prompt", "NUL"),
         ("prompt,answer,tool\nA,b,c\n", "expected", "exactly one"),
         ("prompt,tool,args\nA,b,[1]\n", "args", "a list"),
+        (f"prompt,tool,args.x\nA,b,{'[' * 90 + ']' * 90}\n", "args.x", "deeper than"),
         ("prompt,tool,args,args.x\nA,b,\"{\"\"x\"\": 1}\",2\n", "args.x", "once"),
         ('prompt,answer\n"A,b\n', "", "not CSV"),
         ("", "", "no rows"),

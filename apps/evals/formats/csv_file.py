@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from apps.evals.formats.rows import Bad, Line, Read, RowProblem, TaskRow, decoded, parsed_arguments, task
+from workers.lib.messages import TooDeep, read_json
 
 COLUMNS = ("key", "prompt", "system", "expected", "tool", "args", "answer", "demonstration", "group", "split")
 PREFIXES = ("args.", "metadata.")
@@ -109,18 +110,22 @@ def _expected(cells: dict[str, str]) -> dict:
 def _args(cells: dict[str, str]) -> dict:
     args = parsed_arguments(cells.get("args", "").strip() or "{}", "args")
     named = {
-        name.removeprefix("args."): _value(cell) for name, cell in cells.items() if name.startswith("args.") and cell
+        name.removeprefix("args."): _value(name, cell)
+        for name, cell in cells.items()
+        if name.startswith("args.") and cell
     }
     if both := sorted(args.keys() & named.keys()):
         raise Bad(f"args.{both[0]}", "given in the column args too. Give it once.")
     return args | named
 
 
-def _value(cell: str) -> Any:
-    """Numbers, true, false, lists and objects as in JSON; everything else is text."""
+def _value(name: str, cell: str) -> Any:
+    """Numbers, true, false, lists and objects as in JSON; everything else is text. Raises Bad."""
     try:
-        value = json.loads(cell, parse_constant=lambda _: cell)
-    except (ValueError, RecursionError):
+        value = read_json(cell)
+    except TooDeep as error:
+        raise Bad(name, f"{error}. Give a flatter value.") from error
+    except ValueError:
         return cell
     plain_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if not plain_number or json.dumps(value) == cell.strip() else cell
