@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
-from apps.core.models import JobState, Role
+from apps.core.models import JobLog, JobState, Role
 from apps.evals import actions
 from apps.evals.jobs import rows_of, store_events
 from apps.evals.models import EvalRun, HoldoutView, Split
@@ -186,6 +187,21 @@ def test_pages_go_through_all_samples_and_back(client: Client, tmp_path: Path, m
     back = client.get(url(run), {"before": page.before}).context["page"]
     assert [(s.task_key, s.index) for s in back.samples] == pages[-2]
     assert client.get(url(run), {"after": "\x7f", "before": "9"}).status_code == 200
+
+
+def test_why_an_evaluation_failed_may_quote_a_held_out_task(client: Client, tmp_path: Path) -> None:
+    project = make_project()
+    run = make_eval_run(make_eval_set(project), make_base(project, tmp_path), make_environment(project))
+    why = f"The server refused: cannot answer {run.samples.first().task.messages[0]['content']}"
+    EvalRun.objects.filter(pk=run.pk).update(state=JobState.FAILED, error=why, finished_at=timezone.now())
+    JobLog.objects.create(job=run.pk, attempt=1, seq=1, level="error", message=why)
+    login(client, run)
+    overview = reverse("dashboard:home", args=[project.slug])
+    for address in (url(run), url(run, "run_status"), overview):
+        said = client.get(address).content.decode()
+        assert "cannot answer" not in said and "opened" in said
+    client.post(url(run, "open_holdout"))
+    assert client.get(url(run)).content.decode().count("cannot answer") == 2
 
 
 def test_a_hold_out_is_opened_by_a_member_who_is_told_what_it_costs(client: Client, tmp_path: Path) -> None:

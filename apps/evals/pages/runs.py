@@ -42,13 +42,14 @@ RATES = (
 )
 SIZE, SHOWN, OTHERS = 40, 260, 50
 LIST_MS = 4_000
+MAY_QUOTE = "It failed. The reason may quote a held-out task, so it is shown with the samples once they are opened."
 
 
 @project_view()
 def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(runs_of(project), pk=pk)
     unused = traces.refused(row) if row.is_answered_elsewhere else []
-    return render(request, "evals/run.html", live(row) | listed(request, row) | {"unused_traces": unused})
+    return render(request, "evals/run.html", live(request, row) | listed(request, row) | {"unused_traces": unused})
 
 
 @project_view()
@@ -135,19 +136,21 @@ def row_url(row: EvalRun) -> str:
 def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that a running evaluation's page asks for; when the run has ended the whole page is loaded again."""
     row = get_object_or_404(runs_of(project), pk=pk)
-    return progress(request, "evals/_status.html", live(row), runs=row.is_active)
+    return progress(request, "evals/_status.html", live(request, row), runs=row.is_active)
 
 
-def live(row: EvalRun) -> dict:
-    metrics = row.result.get("metrics")
+def live(request: HttpRequest, row: EvalRun) -> dict:
+    """Its error and its log only with its samples: they may quote a held-out task."""
+    metrics, opened = row.result.get("metrics"), may_see(request, row)
     return {
+        "shown_error": row.error if opened or not row.error else MAY_QUOTE,
         "run": row,
         "engine": in_words(row.spec.get("engine") or {}, row.model_version),
         "used": used_in_words(row),
         "metrics": metrics,
         "rates": [(title, metrics[name]) for name, title in RATES] if metrics else [],
         "figure": rate_chart(metrics) if metrics else None,
-        "logs": JobLog.objects.filter(job=row.pk).order_by("-pk")[:20],
+        "logs": JobLog.objects.filter(job=row.pk).order_by("-pk")[:20] if opened else [],
     }
 
 
