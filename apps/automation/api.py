@@ -22,7 +22,7 @@ from apps.automation.specs import FlowError, FlowSpec, read, read_yaml, write_ya
 from apps.core.api import member_of
 from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.forms import whole
-from apps.core.openapi import JSON, described, page, results, sent, told
+from apps.core.openapi import JSON, LINE, described, page, results, sent, told
 from apps.core.paging import keyset
 from workers.lib.typed import convert, json_schema, plain
 
@@ -33,7 +33,7 @@ SECRET_HEADER = "X-Flow-Secret"
 class Write(Struct, forbid_unknown_fields=True, kw_only=True):
     """`spec`, or `yaml` as a page shows it."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=80)]
+    name: Annotated[str, Meta(min_length=1, max_length=80, pattern=LINE)]
     spec: dict[str, Any] | UnsetType = UNSET
     yaml: str | UnsetType = UNSET
     enabled: bool = True

@@ -7,8 +7,9 @@ every step that names it.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from datetime import UTC, datetime, time
 from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -24,12 +25,14 @@ from workers.lib.typed import AtLeastOne, Count, Share, Text, convert, plain, un
 
 LARGEST = 64_000  # characters of YAML
 MOST_STEPS = 40
+DEEPEST = 20  # levels of lists and objects: PyYAML takes quadratic time for deep ones, and what it cannot write is shown nowhere
 PRODUCTION = "production"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 CONDITION = re.compile(r"(\w+)\.(\w+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*\Z")
+UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")
 
-Slug = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[-a-zA-Z0-9_]+$")]
+Slug = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[-a-zA-Z0-9_]+\Z")]
 ModelRef = Annotated[str, Meta(pattern=r"^(channel|step|version):\S.*$", max_length=200)]
 SetRef = Annotated[str, Meta(pattern=r"^(step|set):\S.*$", max_length=200)]
 Method = Literal["sft", "grpo"]
@@ -303,9 +306,12 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
             ahead = [next(clock, None) if at == first else at for at, clock in zip(ahead, clocks, strict=True)]
 
     def quiet_at(self, at: datetime) -> Quiet | None:
-        now = at.astimezone(self.zone).strftime("%H:%M")
+        return self.quiet_by(at.astimezone(self.zone).strftime("%H:%M"))
+
+    def quiet_by(self, clock: str) -> Quiet | None:
+        """At a time of day in the flow's time zone."""
         for one in self.quiet:
-            inside = one.start <= now < one.end if one.start < one.end else now >= one.start or now < one.end
+            inside = one.start <= clock < one.end if one.start < one.end else clock >= one.start or clock < one.end
             if inside:
                 return one
         return None
@@ -315,15 +321,31 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
         return datetime.combine(at.astimezone(self.zone).date(), time.min, self.zone).astimezone(UTC)
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is written twice, of which YAML would keep the last one silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        written: set[str] = set()
+        for key, _ in node.value:
+            if key.value in written if isinstance(key, yaml.ScalarNode) else False:
+                raise yaml.constructor.ConstructorError(None, None, f"“{key.value}” is written twice", key.start_mark)
+            written.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(text: str) -> FlowSpec:
     """Raises FlowError with the line, or the path of the field, and what to write instead."""
     if len(text) > LARGEST:
         raise FlowError(f"A flow has at most {LARGEST:,} characters.", "")
     try:
-        events = list(yaml.parse(text, Loader=yaml.SafeLoader))
-        if any(isinstance(event, yaml.AliasEvent) for event in events):
-            raise FlowError("Aliases (*name) are not read. Write the value where it is used.", "")
-        value = yaml.safe_load(text)
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise FlowError(f"Line {event.start_mark.line + 1}: more than {DEEPEST} levels deep.", "")
+            if isinstance(event, yaml.AliasEvent):
+                raise FlowError("Aliases (*name) are not read. Write the value where it is used.", "")
+        value = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"Line {mark.line + 1}: " if mark else ""
@@ -342,6 +364,7 @@ def write_yaml(spec: FlowSpec) -> str:
 
 def read(value: Any) -> FlowSpec:
     """Raises FlowError."""
+    _check_storable(value)
     try:
         spec = convert(value, FlowSpec)
     except SpecError as error:
@@ -349,6 +372,28 @@ def read(value: Any) -> FlowSpec:
     _check_times(spec)
     _check_steps(spec)
     return spec
+
+
+def _check_storable(value: Any, path: str = "", depth: int = 0) -> None:
+    """That it is JSON as the database and a YAML text can hold it."""
+    if isinstance(value, dict | list):
+        if depth == DEEPEST:
+            raise FlowError(f"“{path[:100]}” is more than {DEEPEST} levels deep.", path)
+        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(value, dict):
+                _check_storable(name, f"{path}[…]")
+                if not isinstance(name, str):
+                    raise FlowError(f"“{path}”: the name {name} must be a text. Write it in quotes.", path)
+            inner = f"[{name}]" if isinstance(value, list) else f".{name}" if path else name
+            _check_storable(part, f"{path}{inner}", depth + 1)
+    elif isinstance(value, str):
+        if UNSTORABLE.search(value):
+            raise FlowError(f"“{path}” has a character that cannot be stored (NUL, or half of a surrogate pair).", path)
+    elif isinstance(value, int | float):
+        if not math.isfinite(value) if isinstance(value, float) else abs(value) >= 2**63:
+            raise FlowError(f"“{path}” must be a finite number of at most 18 digits.", path)
+    elif value is not None:
+        raise FlowError(f"“{path}” must be a text, a number, true or false, a list, or an object.", path)
 
 
 @cache
@@ -377,6 +422,8 @@ def _check_times(spec: FlowSpec) -> None:
                 )
         if quiet.start == quiet.end:
             raise FlowError("Quiet hours that end when they begin are none, or all.", f"quiet[{at}]")
+    if spec.quiet and all(spec.quiet_by(one.end) for one in spec.quiet):
+        raise FlowError("The quiet hours cover the whole day: no step could ever begin.", "quiet")
 
 
 def _check_steps(spec: FlowSpec) -> None:

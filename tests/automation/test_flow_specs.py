@@ -85,13 +85,35 @@ def test_the_examples_are_flows(example) -> None:
         ("x" * 70_000, "at most 64,000"),
         ("steps:\n\t- do: classify", "Line 2"),
         ("!!python/object/apply:os.system ['id']", "python/object"),
-        ("{" * 5000, ""),
+        ("{" * 5000, "more than 20 levels"),
+        ("steps: " + "[" * 60_000, "more than 20 levels"),
+        (TURN.replace("Is it good?", r"a\0b"), "“steps[7].question” has a character"),
+        (TURN.replace("Is it good?", r"a\ud800b"), "cannot be stored"),
+        (TURN.replace("at_least: 50", r'at_least: 50, mode: "\0"'), "“starts[1].mode” has a character"),
+        (TURN.replace("{steps: 3}", "{steps: .nan}"), "“steps[3].config.steps” must be a finite number"),
+        (TURN.replace("{steps: 3}", "{steps: 1.0e+999}"), "finite number"),
+        (TURN.replace("{steps: 3}", "{steps: 0x" + "f" * 9000 + "}"), "finite number"),
+        (TURN.replace("{steps: 3}", "{1: 3}"), "must be a text"),
+        (TURN.replace("{steps: 3}", "{steps: 2026-01-01}"), "must be a text, a number"),
+        (TURN.replace("{steps: 3}", "{steps: 3, steps: 4}"), "Line 12: “steps” is written twice"),
+        ("retries: 0\n" + TURN + "retries: 5\n", "“retries” is written twice"),
+        (TURN.replace("set: support", r'set: "support\n"'), "must consist of letters"),
+        (TURN.replace('[{from: "08:00", until: "18:00"}]', '[{from: "00:00", until: "12:00"}, {from: "11:00", until: "00:00"}]'), "cover the whole day"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(text: str, said: str) -> None:
     with pytest.raises(FlowError) as refused:
         read_yaml(text)
     assert said in str(refused.value)
+
+
+def test_a_value_that_is_too_deep_to_be_written_as_yaml_is_refused() -> None:
+    deep: dict = {}
+    for _ in range(700):
+        deep = {"a": deep}
+    step = {"do": "train", "method": "sft", "set": "set:a", "environment": "e", "config": deep}
+    with pytest.raises(FlowError, match="more than 20 levels deep"):
+        read({"steps": [step]})
 
 
 @given(st.text(max_size=200))
