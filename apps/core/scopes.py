@@ -39,7 +39,7 @@ ABOUT_ROLES = {
     Role.VIEWER: "Reads everything in the project but single held-out tasks",
     Role.REVIEWER: "Triages failures, labels trajectories, judges and rules in reward reviews, confirms tasks",
     Role.ENGINEER: "Builds eval sets, verifiers, environments and prompts; evaluates, trains, and promotes where the policy allows it",
-    Role.OPERATOR: "Manages servers, schedules, API keys, webhooks, the judge, redaction and retention",
+    Role.OPERATOR: "Manages servers, flows, API keys, webhooks, the judge, redaction and retention",
     Role.OWNER: "Manages people and policies; overrides locks and gates, waives probes, deletes",
 }
 
