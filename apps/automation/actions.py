@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from django.db import IntegrityError, models, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, models, transaction
 from django.db.models import OuterRef, Prefetch, Subquery
 from django.utils import timezone
 
@@ -34,7 +36,9 @@ def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flo
             if flow is None:
                 flow = Flow.objects.create(project=project, name=name, seen=starts.names_now(project))
             else:
-                flow = Flow.objects.select_for_update().get(pk=flow.pk)
+                flow = engine.locked(flow)
+                if flow.name != name:
+                    audit("flow.renamed", project=project, by=by, target=flow, name=name, before=flow.name)
                 flow.name = name
                 flow.save(update_fields=["name"])
     except IntegrityError as error:
@@ -61,7 +65,7 @@ def _set_clock(flow: Flow, spec: FlowSpec) -> None:
 
 @transaction.atomic
 def switch(*, flow: Flow, on: bool, by: Any) -> None:
-    flow = Flow.objects.select_for_update().get(pk=flow.pk)
+    flow = engine.locked(flow)
     if flow.enabled != on:
         flow.enabled = on
         flow.save(update_fields=["enabled"])
@@ -74,6 +78,7 @@ def switch(*, flow: Flow, on: bool, by: Any) -> None:
 @transaction.atomic
 def delete(*, flow: Flow, by: Any) -> None:
     """With its runs; the jobs and what they made stay. Raises FlowError while a run is under way."""
+    flow = engine.locked(flow)
     if FlowRun.objects.open().filter(version__flow=flow).exists():
         raise FlowError(f"A run of “{flow}” is under way. Cancel it first.")
     audit(
@@ -124,32 +129,55 @@ def _start_by_clock(now: datetime) -> int:
     due = with_newest(Flow.objects.watched().filter(next_run_at__lte=now))
     started = 0
     for flow in due.select_related("project").order_by("next_run_at")[:MOST_LOOKED_AT]:
-        at, spec = flow.next_run_at, flow.version.form
-        claimed = Flow.objects.filter(pk=flow.pk, next_run_at=at, enabled=True)
-        if claimed.update(next_run_at=starts.next_time(spec, now)):
-            started += _begin(flow, starts.Cause("cron", f"Its time has come: {at:%F %H:%M} UTC"))
+        with _alone(flow):
+            started += _start_at_its_time(flow, now)
     return started
+
+
+@contextmanager
+def _alone(flow: Flow) -> Iterator[None]:
+    """What is wrong with one flow is logged, and stops no other."""
+    try:
+        yield
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception:
+        log.exception("Flow %s cannot be started", flow.pk)
+
+
+@transaction.atomic
+def _start_at_its_time(flow: Flow, now: datetime) -> bool:
+    at, spec = flow.next_run_at, flow.version.form
+    claimed = Flow.objects.filter(pk=flow.pk, next_run_at=at, enabled=True)
+    if not claimed.update(next_run_at=starts.next_time(spec, now)):
+        return False
+    return _begin(flow, starts.Cause("cron", f"Its time has come: {at:%F %H:%M} UTC"))
 
 
 def _start_by_what_is_seen(now: datetime) -> int:
     flows = with_newest(Flow.objects.watched().filter(looked_at__lte=now - starts.EVERY))
     found = list(flows.select_related("project").order_by("looked_at")[:MOST_LOOKED_AT])
     known: dict[int, Known] = {}
-    started, quiet = 0, []
+    started = 0
     for flow in found:
-        spec = flow.version.form
-        if all(isinstance(start, specs.Cron | specs.Call) for start in spec.starts):
-            quiet.append(flow.pk)
-            continue
-        here = known.setdefault(flow.project_id, Known(flow.project, now))
-        cause = starts.cause_of(flow, spec, since_of(flow), here)
-        if cause and _begin(flow, cause):
-            started += 1
-            if "name" in cause.seen:
-                Flow.objects.filter(pk=flow.pk).update(seen=[*flow.seen, cause.seen["name"]][-starts.MOST_SEEN :])
-        quiet.append(flow.pk)
-    Flow.objects.filter(pk__in=quiet).update(looked_at=now)
+        with _alone(flow):
+            started += _start_by_cause(flow, known.setdefault(flow.project_id, Known(flow.project, now)))
+    Flow.objects.filter(pk__in=[flow.pk for flow in found]).update(looked_at=now)
     return started
+
+
+def _start_by_cause(flow: Flow, known: Known) -> bool:
+    spec = flow.version.form
+    if all(isinstance(start, specs.Cron | specs.Call) for start in spec.starts):
+        return False
+    cause = starts.cause_of(flow, spec, since_of(flow), known)
+    if cause is None:
+        return False
+    with transaction.atomic():
+        begun = _begin(flow, cause)
+        if begun and "name" in cause.seen:
+            Flow.objects.filter(pk=flow.pk).update(seen=[*flow.seen, cause.seen["name"]])
+    return begun
 
 
 def since_of(flow: Flow) -> datetime:

@@ -15,12 +15,14 @@ from apps.automation import specs
 from apps.automation.models import Flow
 from apps.automation.specs import FlowSpec, Step
 from apps.automation.starts import Cause, Known, cause_of, name_of
-from apps.automation.steps import runs_of
+from apps.automation.steps import StepFailed, frozen_set, model_version, runs_of
 from apps.core.models import JobState, Project
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, LatencyMeasurement, Split
 from apps.failures import classify_job, rates
 from apps.failures.models import Classification
 from apps.training.models import TrainingRun
+from workers.lib.specs import CONFIGS
+from workers.lib.typed import FormError, convert
 
 DAYS, LOOKS = 30, timedelta(hours=6)  # what is not a clock is looked at so often in the simulation
 RECENT = 20  # jobs that a duration is the median of
@@ -156,6 +158,18 @@ class _Now:
         rows = EvalSet.objects.filter(project=self.project, slug=named.removeprefix("set:"), state=EvalSetState.FROZEN)
         return _sizes(rows.order_by("-version").first())
 
+    def problem_of(self, eval_set: str, model: str) -> str:
+        """Why the step could not use what is there now; nothing where it could, or an earlier step makes it."""
+        try:
+            made_here = {f"set:{step.set}" for step in self.spec.steps if isinstance(step, specs.FreezeSet)}
+            if not eval_set.startswith("step:") and eval_set not in made_here:
+                frozen_set(self.project, eval_set, {})
+            if not model.startswith("step:"):
+                model_version(self.project, model, {})
+        except StepFailed as error:
+            return str(error)
+        return ""
+
 
 def forecast(project: Project, spec: FlowSpec) -> list[Forecast]:
     now = _Now(project, spec)
@@ -207,6 +221,8 @@ def _freeze(now: _Now, step: specs.FreezeSet) -> Forecast:
 def _evaluate(now: _Now, step: specs.Evaluate) -> Forecast:
     if not now.project.environments.filter(slug=step.environment).exists():
         return _of(step, f"There is no environment “{step.environment}” in this project", problem=True)
+    if problem := now.problem_of(step.set, step.model):
+        return _of(step, problem, problem=True)
     count = now.counts(step.set).get(step.split, 0)
     samples = count * step.samples
     each = _seconds(EvalRun, now.project, per_unit=True)
@@ -221,6 +237,12 @@ def _evaluate(now: _Now, step: specs.Evaluate) -> Forecast:
 def _train(now: _Now, step: specs.Train) -> Forecast:
     if not now.project.environments.filter(slug=step.environment).exists():
         return _of(step, f"There is no environment “{step.environment}” in this project", problem=True)
+    if problem := now.problem_of(step.set, step.model):
+        return _of(step, problem, problem=True)
+    try:
+        convert(step.config, CONFIGS[step.method], "config")
+    except FormError as error:
+        return _of(step, str(error), problem=True)
     count = now.counts(step.set).get(Split.TRAIN, 0)
     each = _seconds(TrainingRun, now.project, per_unit=True, method=step.method)
     wanted = step.config.get("steps")

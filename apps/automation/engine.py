@@ -31,10 +31,18 @@ LONGEST_ERROR = 2000
 MAY = Role.ENGINEER.upward
 
 
+def locked(flow: Flow) -> Flow:
+    """The flow, for who begins, continues, changes or deletes: one at a time. Raises FlowError where it is deleted."""
+    found = Flow.objects.select_for_update().filter(pk=flow.pk).first()
+    if found is None:
+        raise FlowError(f"“{flow}” was deleted meanwhile.")
+    return found
+
+
 def begin(*, flow: Flow, cause: dict[str, Any], by: Any = None) -> FlowRun:
     """Queues a run of the flow's newest version. Raises FlowError where one is open already."""
     with transaction.atomic():
-        flow = Flow.objects.select_for_update().get(pk=flow.pk)
+        flow = locked(flow)
         if open_run := FlowRun.objects.open().filter(version__flow=flow).first():
             raise FlowError(
                 f"“{flow}” is {open_run.get_state_display().lower()} already, since {open_run.created_at:%F %H:%M} UTC."
@@ -75,7 +83,10 @@ def _once(given: FlowRun) -> bool:
     run = rows.filter(pk=given.pk, state__in=OPEN_STATES).first()
     if run is None:
         return False
-    spec, steps = run.version.form, list(run.steps.all())
+    try:
+        spec, steps = run.version.form, list(run.steps.all())
+    except FlowError as error:
+        return _end(run, RunState.FAILED, f"This version of the flow can no longer be read: {error}")
     step = next((one for one in steps if one.state not in (StepState.DONE, StepState.SKIPPED)), None)
     if run.cancel_requested_at:
         return _cancel(run, step)
@@ -177,7 +188,10 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
     except Exception as error:
         transaction.savepoint_rollback(before)
         log.exception("Flow run %s, step %s", run.pk, step.key)
-        return _fail(run, spec, step, f"An error in Flywheel, see the worker's log: {type(error).__name__}: {error}")
+        why = (
+            f"An error in Flywheel ({type(error).__name__}); the worker's log says more."  # its text might quote a task
+        )
+        return _fail(run, spec, step, why)
     transaction.savepoint_commit(before)
     step.outputs = outputs
     return _close(step, StepState.DONE, "")
@@ -332,6 +346,7 @@ def cancel(*, run: FlowRun, by: Any) -> bool:
 def retry(*, run: FlowRun, by: Any) -> None:
     """A failed run goes on at the step that failed. Raises FlowError."""
     with transaction.atomic():
+        locked(run.version.flow)
         run = FlowRun.objects.select_for_update(of=("self",)).select_related("version__flow", "project").get(pk=run.pk)
         if run.state not in (RunState.FAILED, RunState.CANCELLED):
             raise FlowError("Only a run that failed or was cancelled can go on from there.")

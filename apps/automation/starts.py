@@ -25,7 +25,6 @@ from apps.failures.rates import Rate
 from apps.trajectories.ids import floor_of
 
 EVERY = timedelta(minutes=5)  # between two looks at what is not a clock
-MOST_SEEN = 1000
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def names_now(project: Project) -> list[str]:
     """All versions and models of a project so far: those are not new."""
     kinds = rates.kinds(project, None)
     both = [specs.NewVersion(of="model"), specs.NewVersion(of="version")]
-    return sorted({name for start in both for kind in kinds if (name := name_of(start, kind))})[-MOST_SEEN:]
+    return sorted({name for start in both for kind in kinds if (name := name_of(start, kind))})
 
 
 def next_time(spec: FlowSpec, after: datetime) -> datetime | None:

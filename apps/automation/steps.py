@@ -24,6 +24,7 @@ from apps.core.errors import Rejected
 from apps.core.models import Job, JobState, Project
 from apps.environments.models import Environment
 from apps.evals import actions as evals
+from apps.evals.canonical import set_digest
 from apps.evals.costs import total_cost
 from apps.evals.from_production import candidates, newest
 from apps.evals.latency import LatencyError
@@ -98,43 +99,48 @@ class Turn:
             raise StepFailed("Its job was deleted meanwhile.")
         return found
 
-    def step_of(self, named: str) -> Outputs:
-        return self.made[named.removeprefix("step:")]
-
     def environment(self, slug: str) -> Environment:
         found = self.project.environments.select_related("verifier", "project").filter(slug=slug)
         return _there(found.order_by("-version").first(), f"There is no environment “{slug}” in this project.")
 
     def eval_set(self, named: str) -> EvalSet:
-        """The set that a step froze, or the newest frozen version of that name."""
-        rows = EvalSet.objects.filter(project=self.project, state=EvalSetState.FROZEN)
-        if named.startswith("step:"):
-            return _there(
-                rows.filter(pk=self.step_of(named)["eval_set"]).first(), "The eval set was deleted meanwhile."
-            )
-        slug = named.removeprefix("set:")
-        newest_version = rows.filter(slug=slug).order_by("-version").first()
-        return _there(newest_version, f"There is no frozen eval set “{slug}”.")
+        return frozen_set(self.project, named, self.made)
 
     def model(self, named: str) -> ModelVersion:
-        """What a channel runs (production, where it is empty), what a step made, or a version by its name and number (“support-v3”)."""
-        kind, _, name = named.partition(":")
-        versions = ModelVersion.objects.filter(project=self.project)
-        if kind == "step":
-            return _there(versions.filter(pk=self.step_of(named)["model"]).first(), "The model was deleted meanwhile.")
-        if kind == "channel":
-            channels = [find_channel(self.project, one) for one in (name, specs.PRODUCTION)]
-            live = next((channel.current for channel in channels if channel and channel.current), None)
-            return _there(live, f"Nothing is live in the channel “{name}” yet, nor in production.")
-        base, _, number = name.rpartition("-v")
-        found = versions.filter(name=base, version=int(number)).first() if number.isdecimal() else None
-        return _there(found, f"There is no model version “{name}”. Write its name and number, as “support-v3”.")
+        return model_version(self.project, named, self.made)
 
     def evaluation(self, named: str) -> EvalRun:
         rows = EvalRun.objects.select_related("model_version", "environment__verifier", "eval_set")
         return _there(
             rows.filter(project=self.project, pk=self.made[named]["run"]).first(), "Its evaluation was deleted."
         )
+
+
+def frozen_set(project: Project, named: str, made: dict[str, Outputs]) -> EvalSet:
+    """The set that a step froze, or the newest frozen version of that name. Raises StepFailed."""
+    rows = EvalSet.objects.filter(project=project, state=EvalSetState.FROZEN)
+    if named.startswith("step:"):
+        pk = made[named.removeprefix("step:")]["eval_set"]
+        return _there(rows.filter(pk=pk).first(), "The eval set was deleted meanwhile.")
+    slug = named.removeprefix("set:")
+    newest_version = rows.filter(slug=slug).order_by("-version").first()
+    return _there(newest_version, f"There is no frozen eval set “{slug}”.")
+
+
+def model_version(project: Project, named: str, made: dict[str, Outputs]) -> ModelVersion:
+    """What a channel runs (production, where it is empty), what a step made, or a version by its name and number (“support-v3”).
+    Raises StepFailed."""
+    kind, _, name = named.partition(":")
+    versions = ModelVersion.objects.filter(project=project)
+    if kind == "step":
+        return _there(versions.filter(pk=made[name]["model"]).first(), "The model was deleted meanwhile.")
+    if kind == "channel":
+        channels = [find_channel(project, one) for one in (name, specs.PRODUCTION)]
+        live = next((channel.current for channel in channels if channel and channel.current), None)
+        return _there(live, f"Nothing is live in the channel “{name}” yet, nor in production.")
+    base, _, number = name.rpartition("-v")
+    found = versions.filter(name=base, version=int(number)).first() if number.isdecimal() else None
+    return _there(found, f"There is no model version “{name}”. Write its name and number, as “support-v3”.")
 
 
 def _there(found: Any, otherwise: str) -> Any:
@@ -188,7 +194,7 @@ def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
     """A draft without anything new is left as it is: its frozen version stands."""
     sets = EvalSet.objects.filter(project=turn.project, slug=asked.set).order_by("-version")
     draft, frozen = sets.filter(state=EvalSetState.DRAFT).first(), sets.filter(state=EvalSetState.FROZEN).first()
-    if draft and frozen and draft.tasks.count() == frozen.tasks.count():
+    if draft and frozen and _contents(draft) == _contents(frozen):
         draft = None
     if draft:
         evals.split_by_group(
@@ -201,6 +207,12 @@ def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
         "eval_set": str(eval_set.pk), "tasks": eval_set.tasks.count(),
         **{str(split): count(split=split).count() for split in (Split.TRAIN, Split.VALIDATION, Split.HOLDOUT)},
     }  # fmt: skip
+
+
+def _contents(eval_set: EvalSet) -> str:
+    """A digest of its tasks, without their splits."""
+    names = ("key", "group", "messages", "expected", "demonstration", "tools", "metadata")
+    return set_digest({name: getattr(task, name) for name in names} for task in eval_set.tasks.all())
 
 
 def evaluate(turn: Turn, asked: specs.Evaluate) -> Outputs:

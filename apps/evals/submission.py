@@ -15,7 +15,7 @@ from apps.evals.actions import EvalSetError, HoldoutLeak
 from apps.evals.capability.environment import prompt_in
 from apps.evals.holdout import leaks
 from apps.evals.holdout.view_log import record_seen, record_view
-from apps.evals.models import EvalRun, EvalSet, HoldoutView, Split
+from apps.evals.models import EvalRun, EvalSet, HoldoutView, Split, Task
 from apps.registry import engines
 from apps.registry.actions import ModelError
 from apps.registry.models import Engine, ModelVersion, Reach
@@ -27,9 +27,9 @@ from workers.lib.verifiers.expectations import problem_of
 
 def check_expected(eval_set: EvalSet, split: Split, environment: Environment) -> None:
     """Raises EvalSetError for a task whose right answer the verifier cannot read: all its samples would be masked."""
-    for key, expected in eval_set.tasks.filter(split=split).values_list("key", "expected").iterator():
-        if problem := problem_of(environment.verifier.spec, expected):
-            raise EvalSetError(f"Task {key}: {problem}.")
+    for task in eval_set.tasks.filter(split=split).only("key", "expected", "canonical_hash", "guarded").iterator():
+        if problem := problem_of(environment.verifier.spec, task.expected):
+            raise _about(task, f"{problem}.")
 
 
 def check_prompt(eval_set: EvalSet, split: Split, environment: Environment, prompt: dict[str, Any]) -> None:
@@ -39,7 +39,13 @@ def check_prompt(eval_set: EvalSet, split: Split, environment: Environment, prom
     loaded = load(environment.as_spec(prompt))
     for task in eval_set.tasks.filter(split=split).order_by("tools", "pk").distinct("tools"):
         if problem := tool_problem(prompt["tools"], loaded.open(task.as_spec()).visible()):
-            raise EvalSetError(f"Task {task.key}: {problem}")
+            raise _about(task, problem)
+
+
+def _about(task: Task, problem: str) -> EvalSetError:
+    error = EvalSetError(f"Task {task.key}: {problem}")
+    error.held = [task.canonical_hash] if task.guarded else []
+    return error
 
 
 def same_active(

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from apps.automation import actions, engine, steps
-from apps.automation.models import Flow, FlowRun, FlowStep, RunState, StepState
+from apps.automation import actions, engine, starts, steps
+from apps.automation.dry_run import forecast
+from apps.automation.models import Flow, FlowRun, FlowStep, FlowVersion, RunState, StepState
 from apps.automation.specs import FlowError, FlowSpec, read_yaml
 from apps.core import runner
 from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.evals import actions as evals
+from apps.evals import submission
+from apps.evals.models import Split
 from apps.failures.models import Classification
+from apps.failures.rates import Kind
+from apps.promotion import actions as promotion
 from apps.webhooks.models import Delivery, Event
-from tests.factories import admin_of, make_eval_set, make_failed, make_member, make_project
+from tests.factories import admin_of, make_base, make_environment, make_eval_set, make_failed, make_member, make_project
 
 pytestmark = pytest.mark.django_db
 TWO = """
@@ -365,3 +372,143 @@ def test_a_jobs_error_stays_on_its_own_page(project: Project) -> None:
     job.finish("failed", error="Task held-1: close ticket 7")
     run = go(run)
     assert run.error == "classify: Classify trajectories failed; its page says why."
+
+
+def test_a_held_out_task_that_cannot_be_scored_is_not_named(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment, eval_set = make_environment(project), make_eval_set(project)
+    base = make_base(project, tmp_path)
+    promotion.set_initial(channel=promotion.channel_of(project), version=base, by=admin_of(project))
+    monkeypatch.setattr(submission, "problem_of", lambda *_: "not mathematics")
+    text = f"retries: 0\nsteps: [{{do: evaluate, set: 'set:{eval_set.slug}', environment: {environment.slug}}}]"
+    run = go(begun(project, text))
+    assert run.state == RunState.FAILED
+    assert not any(task.key in run.error for task in eval_set.tasks.holdout())
+
+
+def test_the_text_of_an_unknown_error_is_not_shown(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recluster(project: Project) -> None:
+        raise ValueError("Task held-1: close ticket 7")
+
+    run = begun(project, "retries: 0\nsteps: [{do: cluster}]")
+    monkeypatch.setattr(steps, "recluster", recluster)
+    run = go(run)
+    assert "held-1" not in run.error and "ValueError" in run.error
+
+
+def test_a_draft_with_as_many_but_other_tasks_is_frozen(project: Project) -> None:
+    frozen, by = make_eval_set(project, train=6, holdout=3), admin_of(project)
+    draft = evals.new_version(eval_set=frozen, by=by)
+    draft.tasks.filter(split=Split.TRAIN)[0].delete()
+    task = evals.written_task(
+        draft, key="new", request="Close ticket 4444.", split=Split.TRAIN, by=by,
+        expected={"tool": "tickets.close", "args": {"id": 4444}},
+    )  # fmt: skip
+    evals.store_tasks(eval_set=draft, tasks=[task], by=by, what="made")
+    assert draft.tasks.count() == frozen.tasks.count()
+    run = go(begun(project, f"retries: 0\nsteps: [{{do: freeze_set, set: {frozen.slug}, holdout: 3}}]"))
+    assert run.steps.get().outputs["eval_set"] == str(draft.pk)
+
+
+HOURLY = "starts: [{by: cron, when: '0 * * * *'}]\nsteps: [{do: classify}]"
+
+
+def test_a_flow_that_can_no_longer_be_read_stops_no_other(project: Project) -> None:
+    odd = flow_of(project, HOURLY, name="a")
+    flow_of(project, HOURLY, name="b")
+    FlowVersion.objects.filter(flow=odd).update(spec={"steps": [{"do": "gone"}]})
+    long_ago = timezone.now() - timedelta(days=3)
+    Flow.objects.update(next_run_at=long_ago, looked_at=long_ago)
+    assert actions.tick() == {"clock": 1, "seen": 0}
+
+
+def test_a_run_that_can_no_longer_be_read_fails(project: Project) -> None:
+    run = begun(project)
+    FlowVersion.objects.update(spec={"steps": [{"do": "gone"}]})
+    run = go(run)
+    assert run.state == RunState.FAILED and "can no longer be read" in run.error
+
+
+def test_a_death_on_the_way_from_the_clock_to_the_run_loses_no_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(**_: Any) -> None:
+        raise OperationalError("the connection is gone")
+
+    flow_of(project, HOURLY)
+    Flow.objects.update(next_run_at=timezone.now() - timedelta(days=3))
+    with monkeypatch.context() as patched, pytest.raises(OperationalError):
+        patched.setattr(engine, "begin", die)
+        actions.tick()
+    assert actions.tick()["clock"] == 1
+
+
+def test_none_of_very_many_known_versions_is_new(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = [Kind("agent", f"{number:04}", "", timezone.now(), 100, 0) for number in range(1001)]
+    monkeypatch.setattr(starts.rates, "kinds", lambda *_: kinds)
+    flow_of(project, "starts: [{by: new_version}]\nsteps: [{do: classify}]")
+    Flow.objects.update(looked_at=timezone.now() - timedelta(hours=1))
+    assert actions.tick()["seen"] == 0
+    kinds.append(Kind("agent", "new", "", timezone.now(), 100, 0))
+    Flow.objects.update(looked_at=timezone.now() - timedelta(hours=1))
+    assert actions.tick()["seen"] == 1
+
+
+@pytest.mark.parametrize("act", ["delete", "continue"])
+def test_who_deletes_or_continues_waits_for_who_begins(project: Project, act: str) -> None:
+    run = go(begun(project, "retries: 0\nsteps: [{do: evaluate, set: 'set:none', environment: e}]"))
+    with CaptureQueriesContext(connection) as queries:
+        if act == "delete":
+            actions.delete(flow=run.version.flow, by=admin_of(project))
+        else:
+            engine.retry(run=run, by=admin_of(project))
+    locks = [query["sql"] for query in queries if "FOR UPDATE" in query["sql"]]
+    assert 'FROM "automation_flow" ' in locks[0]
+
+
+def test_a_flow_that_was_deleted_meanwhile_is_refused_with_a_sentence(project: Project) -> None:
+    flow = flow_of(project)
+    same, by = Flow.objects.get(), admin_of(project)
+    actions.delete(flow=flow, by=by)
+    acts = (
+        lambda: actions.run_now(flow=same, by=by),
+        lambda: actions.delete(flow=same, by=by),
+        lambda: actions.switch(flow=same, on=False, by=by),
+        lambda: actions.save_flow(project=project, name="a", spec=read_yaml(TWO), by=by, flow=same),
+    )
+    for act in acts:
+        with pytest.raises(FlowError, match="was deleted meanwhile"):
+            act()
+
+
+def test_a_new_name_is_in_the_audit_log(project: Project) -> None:
+    flow = flow_of(project)
+    actions.save_flow(project=project, name="other", spec=flow.version.form, by=admin_of(project), flow=flow)
+    assert AuditEvent.objects.get(action="flow.renamed").detail["before"] == "weekly"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{do: evaluate, set: 'set:none', environment: workplace}", "no frozen eval set “none”"),
+        ("{do: evaluate, set: 'set:SET', environment: workplace}", "Nothing is live in the channel"),
+        ("{do: evaluate, set: 'set:SET', environment: workplace, model: 'version:x-v1'}", "no model version “x-v1”"),
+        ("{do: train, method: sft, set: 'set:none', environment: workplace, config: {}}", "no frozen eval set “none”"),
+    ],
+)
+def test_a_dry_run_says_what_the_run_would_fail_at(project: Project, text: str, said: str) -> None:
+    make_environment(project)
+    text = f"retries: 0\nsteps: [{text.replace('SET', make_eval_set(project).slug)}]"
+    (step,) = forecast(project, read_yaml(text))
+    assert step.problem and said in step.sentence
+    assert said in go(begun(project, text)).error
+
+
+def test_a_dry_run_reads_the_config_of_a_training(project: Project, tmp_path: Path) -> None:
+    make_environment(project)
+    base = make_base(project, tmp_path)
+    promotion.set_initial(channel=promotion.channel_of(project), version=base, by=admin_of(project))
+    named = f"set: 'set:{make_eval_set(project).slug}', environment: workplace"
+    (step,) = forecast(project, read_yaml(f"steps: [{{do: train, method: sft, {named}, config: {{stepz: 3}}}}]"))
+    assert step.problem and "did you mean “steps”" in step.sentence
