@@ -58,8 +58,17 @@ class Known:
             self._failures[since, mode] = (rows.filter(mode__slug=mode) if mode else rows).count()
         return self._failures[since, mode]
 
+    @cached_property
+    def _rates(self) -> dict[tuple[date, int, str], Rate]:
+        return {}
+
     def rate(self, first: date, days: int, mode: str) -> Rate:
         """Of runs of so many whole days (UTC) from `first` on."""
+        if (first, days, mode) not in self._rates:
+            self._rates[first, days, mode] = self._rate(first, days, mode)
+        return self._rates[first, days, mode]
+
+    def _rate(self, first: date, days: int, mode: str) -> Rate:
         begin = datetime(first.year, first.month, first.day, tzinfo=UTC)
         end = begin + timedelta(days=days)
         rows = Failure.objects.filter(project=self.project).standing().order_by()

@@ -343,6 +343,16 @@ def test_a_thousand_flows_take_few_queries(project: Project, django_assert_max_n
         assert actions.tick()["seen"] == 0
 
 
+def test_rates_are_read_once_for_all_flows(project: Project, django_assert_max_num_queries: Any) -> None:
+    for number in range(30):
+        flow_of(project, "starts: [{by: failure_rate}]\nsteps: [{do: classify}]", name=f"flow {number}")
+    yesterday = timezone.now() - timedelta(days=2)
+    FlowVersion.objects.update(created_at=yesterday)
+    Flow.objects.update(looked_at=yesterday)
+    with django_assert_max_num_queries(12):
+        assert actions.tick()["seen"] == 0
+
+
 def test_the_database_keeps_two_runs_of_a_project_apart(project: Project) -> None:
     first, second = begun(project, name="one"), begun(project, name="two")
     FlowRun.objects.filter(pk=first.pk).update(state="running")
