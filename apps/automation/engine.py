@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, InterfaceError, OperationalError, transaction
-from django.db.models import Sum
+from django.db.models import Q, Sum
 from django.urls import reverse
 from django.utils import timezone
 
@@ -136,13 +136,15 @@ def _too_much(run: FlowRun, spec: FlowSpec, now: datetime) -> str:
     """Which limit is used up; nothing where there is room."""
     limit = spec.budget
     of_run = FlowStep.objects.filter(run=run)
-    of_day = FlowStep.objects.filter(run__version__flow=run.version.flow_id, started_at__gte=spec.midnight(now))
-    for rows, hours, usd, span in (
-        (of_run, limit.hours_a_run, limit.usd_a_run, "a run"), (of_day, limit.hours_a_day, limit.usd_a_day, "a day"),
-    ):  # fmt: skip
+    midnight = spec.midnight(now)
+    of_flow = FlowStep.objects.filter(run__version__flow=run.version.flow_id)
+    for spent, hours, usd, span in (
+        (lambda: _spent(of_run), limit.hours_a_run, limit.usd_a_run, "a run"),
+        (lambda: _spent_since(of_flow, midnight, now), limit.hours_a_day, limit.usd_a_day, "a day"),
+    ):
         if hours is None and usd is None:
             continue
-        seconds, dollars = spent(rows)
+        seconds, dollars = spent()
         if hours is not None and seconds >= hours * 3600:
             return f"The limit of {hours:g} hours {span} is used up."
         if usd is not None and dollars >= usd:
@@ -150,7 +152,18 @@ def _too_much(run: FlowRun, spec: FlowSpec, now: datetime) -> str:
     return ""
 
 
-def spent(rows: Any) -> tuple[float, float]:
+def _spent_since(rows: Any, midnight: datetime, now: datetime) -> tuple[float, float]:
+    """Of a step that was under way at midnight: what can have been computed since, and all that it costs."""
+    seconds, usd = _spent(rows.filter(started_at__gte=midnight))
+    ended, going = Q(finished_at__gte=midnight), Q(finished_at=None, run__state__in=OPEN_STATES)
+    for step in rows.filter(ended | going, started_at__lt=midnight).select_related("run"):
+        computed, dollars = _spent(rows.filter(pk=step.pk))
+        seconds += min(computed, ((step.finished_at or now) - midnight).total_seconds())
+        usd += dollars
+    return seconds, usd
+
+
+def _spent(rows: Any) -> tuple[float, float]:
     """(seconds, USD) of these steps, what is under way included."""
     ended = rows.aggregate(seconds=Sum("seconds", default=0.0), usd=Sum("usd", default=0.0))
     going = [used(step) for step in rows.filter(state__in=(StepState.RUNNING, StepState.WAITING)).select_related("run")]
@@ -353,7 +366,7 @@ def retry(*, run: FlowRun, by: Any) -> None:
         if other := FlowRun.objects.open().filter(version__flow=run.version.flow).first():
             raise FlowError(f"A later run of this flow is {other.get_state_display().lower()}. Cancel it first.")
         run.steps.filter(state=StepState.FAILED).update(
-            state=StepState.PENDING, jobs={}, said="", attempt=0, not_before=None, finished_at=None, started_at=None
+            state=StepState.PENDING, jobs={}, said="", attempt=0, not_before=None, finished_at=None
         )
         FlowRun.objects.filter(pk=run.pk).update(
             state=RunState.QUEUED, error="", note="", finished_at=None, cancel_requested_at=None

@@ -241,6 +241,32 @@ def test_a_limit_of_hours_stops_the_run(project: Project, span: str) -> None:
     assert job.cancel_requested_at
 
 
+def test_a_job_that_goes_on_over_midnight_counts_from_midnight(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(project, "budget: {hours_a_day: 2}\nsteps: [{do: classify}, {do: cluster}]")
+    engine.advance(run)
+    Classification.objects.get().claim("worker")
+    midnight = timezone.now() - timedelta(hours=1)
+    monkeypatch.setattr(FlowSpec, "midnight", lambda spec, at: midnight)
+    Classification.objects.update(started_at=midnight - timedelta(hours=5))
+    FlowStep.objects.filter(key="classify").update(started_at=midnight - timedelta(hours=5))
+    assert go(run).state == RunState.RUNNING  # an hour of this day
+    midnight = timezone.now() - timedelta(hours=3)
+    assert go(run).error == "classify: The limit of 2 hours a day is used up."
+
+
+def test_going_on_after_the_limit_of_the_day_starts_no_job(project: Project) -> None:
+    run = begun(project, "retries: 0\nbudget: {hours_a_day: 1}\nsteps: [{do: classify}]")
+    engine.advance(run)
+    Classification.objects.get().claim("worker")
+    Classification.objects.update(started_at=timezone.now() - timedelta(hours=2))
+    assert go(run).state == RunState.FAILED
+    engine.retry(run=run, by=admin_of(project))
+    assert go(run).error == "classify: The limit of 1 hours a day is used up."
+    assert Classification.objects.count() == 1
+
+
 def test_what_earlier_runs_of_the_day_used_counts(project: Project) -> None:
     run = go(begun(project, "budget: {hours_a_day: 1}\nsteps: [{do: classify}]"))
     FlowStep.objects.update(seconds=3600)
