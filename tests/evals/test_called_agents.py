@@ -110,6 +110,7 @@ def test_a_version_that_changes_stops_the_evaluation_which_keeps_its_samples(wor
     assert (run.done, run.label) == (2, "2 of 2 succeeded"), "as many as are kept"
     client = Client()
     client.force_login(admin_of(world.project))
+    client.post(reverse("evals:open_holdout", args=[world.project.slug, run.pk]))
     page = client.get(reverse("evals:run", args=[world.project.slug, run.pk])).content.decode()
     assert "the samples so far are kept" in page
 
@@ -185,6 +186,7 @@ def test_an_evaluation_stops_when_its_limit_is_used_up_and_says_what_was_used(wo
     assert api["engine"].endswith(", at most $3.2 ($0.5 for a call that reports none)")
     client = Client()
     client.force_login(admin_of(world.project))
+    client.post(reverse("evals:open_holdout", args=[world.project.slug, run.pk]))
     page = client.get(reverse("evals:run", args=[world.project.slug, run.pk])).content.decode()
     assert "2 calls: $2.0000 of $3.2 (1 reported none: $0.5 each)" in page and "the samples so far" in page.lower()
 
