@@ -121,7 +121,8 @@ class Stack:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=end_with_parent(program.stop_signal),
+            # Beat's handler asks the database: a second signal meanwhile waits for ever for the first one's connection.
+            preexec_fn=end_with_parent(signal.SIGKILL if program.name == "beat" else program.stop_signal),
             env={"MALLOC_ARENA_MAX": "2"} | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
         )
         program.started_at = time.monotonic()
