@@ -34,7 +34,7 @@ def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flo
     try:
         with transaction.atomic():
             if flow is None:
-                flow = Flow.objects.create(project=project, name=name, seen=starts.names_now(project))
+                flow = Flow.objects.create(project=project, name=name, seen=starts.names_known(project))
             else:
                 flow = engine.locked(flow)
                 if flow.name != name:
@@ -44,14 +44,12 @@ def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flo
     except IntegrityError as error:
         raise FlowError(f"There is a flow “{name}” in this project already. Choose another name.", "name") from error
     newest, value = flow.versions.order_by("-number").first(), plain(spec)
-    if newest is None or newest.spec != value:
-        newest = FlowVersion.objects.create(
-            flow=flow, number=newest.number + 1 if newest else 1, spec=value, created_by=by
-        )
-        audit("flow.saved", project=project, by=by, target=flow, name=name, version=newest.number)
-    elif newest.created_by_id != by.pk:
-        newest = FlowVersion.objects.create(flow=flow, number=newest.number + 1, spec=value, created_by=by)
-        audit("flow.taken_over", project=project, by=by, target=flow, name=name, version=newest.number)
+    same = newest is not None and newest.spec == value
+    if newest is None or not same or newest.created_by_id != by.pk:
+        number = newest.number + 1 if newest else 1
+        FlowVersion.objects.create(flow=flow, number=number, spec=value, created_by=by)
+        what = "flow.taken_over" if same else "flow.saved"
+        audit(what, project=project, by=by, target=flow, name=name, version=number)
     _set_clock(flow, spec)
     return flow
 
@@ -168,7 +166,7 @@ def _start_by_what_is_seen(now: datetime) -> int:
 
 def _start_by_cause(flow: Flow, known: Known) -> bool:
     spec = flow.version.form
-    if all(isinstance(start, specs.Cron | specs.Call) for start in spec.starts):
+    if not spec.watched:
         return False
     cause = starts.cause_of(flow, spec, since_of(flow), known)
     if cause is None:

@@ -22,6 +22,7 @@ from apps.automation.specs import FlowError, FlowSpec, read, read_yaml, write_ya
 from apps.core.api import member_of
 from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.forms import whole
+from apps.core.models import key_digest
 from apps.core.openapi import JSON, LINE, described, page, results, sent, told
 from apps.core.paging import keyset
 from workers.lib.typed import convert, json_schema, plain
@@ -279,7 +280,7 @@ def call(request: HttpRequest, pk: UUID) -> HttpResponse:
     secret = request.headers.get(SECRET_HEADER, "")
     if flow is None or not starts.fits(flow, secret):
         try:
-            refuse_key(starts.digest_of(secret), address_of(request))
+            refuse_key(key_digest(secret), address_of(request))
         except Locked as locked:
             return JsonResponse({"detail": str(locked)}, status=429, headers={"Retry-After": str(locked.seconds)})
         return JsonResponse({"detail": f"No flow has this address and this {SECRET_HEADER}."}, status=401)

@@ -14,11 +14,11 @@ from django.utils import timezone
 from apps.automation import specs
 from apps.automation.models import Flow
 from apps.automation.specs import FlowSpec, Step
-from apps.automation.starts import Cause, Known, cause_of, name_of
+from apps.automation.starts import Cause, Known, cause_of, names_known
 from apps.automation.steps import StepFailed, frozen_set, model_version, runs_of
 from apps.core.models import JobState, Project
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, LatencyMeasurement, Split
-from apps.failures import classify_job, rates
+from apps.failures import classify_job
 from apps.failures.models import Classification
 from apps.training.models import TrainingRun
 from workers.lib.specs import CONFIGS
@@ -66,16 +66,12 @@ class DryRun:
         """Of one run, as far as known."""
         return sum(step.seconds or 0.0 for step in self.steps)
 
-    @property
-    def unknown(self) -> list[str]:
-        return [step.key for step in self.steps if step.seconds is None]
-
 
 def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, days: int = DAYS) -> DryRun:
     now = now or timezone.now()
     steps = forecast(project, spec)
-    took = timedelta(seconds=sum(step.seconds or 0.0 for step in steps))
     runs: list[Would] = []
+    took = timedelta(seconds=DryRun(runs, steps).seconds)
     free, hours_today, today = now - timedelta(days=days), 0.0, None
     asked = _asked(project, spec, now - timedelta(days=days), now)
     for at, cause in asked:
@@ -110,8 +106,8 @@ def _asked(project: Project, spec: FlowSpec, start: datetime, now: datetime) -> 
     """In the order of time: by its clocks, and by what was seen."""
     clock = spec.times(start)
     ahead = next(clock, None)
-    seen = replace_clocks(spec)
-    flow = Flow(project=project, seen=_names_before(project, start))
+    seen = FlowSpec(steps=spec.steps, starts=spec.watched, timezone=spec.timezone)
+    flow = Flow(project=project, seen=names_known(project, start))
     since, at = start, start
     while at <= now:
         at = min(at + LOOKS, now) if at < now else now + LOOKS
@@ -125,19 +121,6 @@ def _asked(project: Project, spec: FlowSpec, start: datetime, now: datetime) -> 
             flow.seen = [*flow.seen, cause.seen["name"]] if "name" in cause.seen else flow.seen
             since = at
             yield at, cause
-
-
-def replace_clocks(spec: FlowSpec) -> FlowSpec:
-    """Only what is seen in data: what a person or another system would have done is not known."""
-    kept = [one for one in spec.starts if not isinstance(one, specs.Cron | specs.Call)]
-    return FlowSpec(steps=spec.steps, starts=kept, timezone=spec.timezone)
-
-
-def _names_before(project: Project, at: datetime) -> list[str]:
-    both = [specs.NewVersion(of="model"), specs.NewVersion(of="version")]
-    return [
-        name for kind in rates.kinds(project, None) if kind.first < at for one in both if (name := name_of(one, kind))
-    ]
 
 
 # The next run

@@ -39,6 +39,11 @@ def locked(flow: Flow) -> Flow:
     return found
 
 
+def _locked_run(run: FlowRun) -> FlowRun:
+    rows = FlowRun.objects.select_for_update(of=("self",)).select_related("version__flow", "project")
+    return rows.get(pk=run.pk)
+
+
 def begin(*, flow: Flow, cause: dict[str, Any], by: Any = None) -> FlowRun:
     """Queues a run of the flow's newest version. Raises FlowError where one is open already."""
     with transaction.atomic():
@@ -95,7 +100,7 @@ def _once(given: FlowRun) -> bool:
     if step.state == StepState.FAILED:
         return _end(run, RunState.FAILED, f"{step.key}: {step.said}")
     now = timezone.now()
-    if step.state == StepState.PENDING and (why := _not_now(run, spec, step, now)):
+    if step.state == StepState.PENDING and (why := _not_now(spec, step, now)):
         return _note(run, why)
     if step.state == StepState.WAITING and step.not_before and step.not_before > now:
         return False
@@ -124,7 +129,7 @@ def _take_turn(run: FlowRun) -> bool:
     return True
 
 
-def _not_now(run: FlowRun, spec: FlowSpec, step: FlowStep, now: datetime) -> str:
+def _not_now(spec: FlowSpec, step: FlowStep, now: datetime) -> str:
     if step.not_before and step.not_before > now:
         return f"{step.key} is tried again at {step.not_before:%H:%M} UTC. {step.said}"
     if quiet := spec.quiet_at(now):
@@ -239,8 +244,7 @@ def _waits(run: FlowRun, step: FlowStep, later: NotYet) -> bool:
     state, of_run = (StepState.WAITING, RunState.WAITING) if people else (StepState.RUNNING, RunState.RUNNING)
     said = str(later)[:LONGEST_ERROR]
     new = step.state != state
-    if new or step.said != said:
-        step.state, step.said = state, said
+    step.state, step.said = state, said
     step.not_before = timezone.now() + ASK_AGAIN if people else None
     step.save(update_fields=["state", "said", "jobs", "not_before"])
     if run.state != of_run or run.note != said[:300]:
@@ -252,11 +256,8 @@ def _waits(run: FlowRun, step: FlowStep, later: NotYet) -> bool:
 
 def _close(step: FlowStep, state: StepState, said: str) -> bool:
     seconds, usd = used(step)
-    step.state, step.said, step.finished_at = (
-        state,
-        said or step.said if state != StepState.DONE else "",
-        timezone.now(),
-    )
+    step.state, step.finished_at = state, timezone.now()
+    step.said = "" if state == StepState.DONE else said or step.said
     step.seconds, step.usd = step.seconds + seconds, step.usd + usd
     step.save()
     return True
@@ -327,7 +328,7 @@ def _announce(run: FlowRun, event: Event, said: str) -> None:
 def answer(*, run: FlowRun, yes: bool, by: Any) -> None:
     """Raises FlowError where the run does not ask (any more)."""
     with transaction.atomic():
-        run = FlowRun.objects.select_for_update(of=("self",)).select_related("version__flow", "project").get(pk=run.pk)
+        run = _locked_run(run)
         step = run.steps.select_for_update().filter(kind="ask", state=StepState.WAITING).first()
         if step is None or not run.is_open:
             raise FlowError("This run asks nothing now. Somebody may have answered already.")
@@ -360,7 +361,7 @@ def retry(*, run: FlowRun, by: Any) -> None:
     """A failed run goes on at the step that failed. Raises FlowError."""
     with transaction.atomic():
         locked(run.version.flow)
-        run = FlowRun.objects.select_for_update(of=("self",)).select_related("version__flow", "project").get(pk=run.pk)
+        run = _locked_run(run)
         if run.state not in (RunState.FAILED, RunState.CANCELLED):
             raise FlowError("Only a run that failed or was cancelled can go on from there.")
         if other := FlowRun.objects.open().filter(version__flow=run.version.flow).first():

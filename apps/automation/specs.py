@@ -296,6 +296,11 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
     def crons(self) -> list[Cron]:
         return [one for one in self.starts if isinstance(one, Cron)]
 
+    @property
+    def watched(self) -> list[Trigger]:
+        """The starts that come true in stored data: neither a clock nor somebody's call."""
+        return [one for one in self.starts if not isinstance(one, Cron | Call)]
+
     def times(self, after: datetime) -> Iterator[datetime]:
         """When its clocks start it, the next ones first (UTC), without end; nothing where it has no clock."""
         clocks = [CronSim(one.when, after.astimezone(self.zone)) for one in self.crons]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from django.db.models import Sum
 from apps.automation import specs
 from apps.automation.models import Flow
 from apps.automation.specs import FlowSpec
-from apps.core.models import Project
+from apps.core.models import Project, key_digest
 from apps.failures import rates
 from apps.failures.changes import Change
 from apps.failures.models import DailyRuns, Failure
@@ -47,35 +46,29 @@ class Known:
     at: datetime
 
     @cached_property
-    def _failures(self) -> dict[tuple[datetime, str], int]:
+    def _failures(self) -> dict[tuple[datetime, datetime, str], int]:
         return {}
 
-    def failures_since(self, since: datetime, mode: str) -> int:
-        """Standing failures in runs that began after `since`, until `at`."""
-        if (since, mode) not in self._failures:
+    def failures(self, since: datetime, until: datetime, mode: str) -> int:
+        """Standing ones in runs that began in that time."""
+        if (since, until, mode) not in self._failures:
             rows = Failure.objects.filter(project=self.project).standing().order_by()
-            rows = rows.filter(trajectory_id__gte=floor_of(since), trajectory_id__lt=floor_of(self.at))
-            self._failures[since, mode] = (rows.filter(mode__slug=mode) if mode else rows).count()
-        return self._failures[since, mode]
+            rows = rows.filter(trajectory_id__gte=floor_of(since), trajectory_id__lt=floor_of(until))
+            self._failures[since, until, mode] = (rows.filter(mode__slug=mode) if mode else rows).count()
+        return self._failures[since, until, mode]
 
     @cached_property
-    def _rates(self) -> dict[tuple[date, int, str], Rate]:
+    def _runs(self) -> dict[tuple[date, int], int]:
         return {}
 
     def rate(self, first: date, days: int, mode: str) -> Rate:
         """Of runs of so many whole days (UTC) from `first` on."""
-        if (first, days, mode) not in self._rates:
-            self._rates[first, days, mode] = self._rate(first, days, mode)
-        return self._rates[first, days, mode]
-
-    def _rate(self, first: date, days: int, mode: str) -> Rate:
         begin = datetime(first.year, first.month, first.day, tzinfo=UTC)
         end = begin + timedelta(days=days)
-        rows = Failure.objects.filter(project=self.project).standing().order_by()
-        rows = rows.filter(trajectory_id__gte=floor_of(begin), trajectory_id__lt=floor_of(end))
-        runs = DailyRuns.objects.filter(project=self.project, day__gte=first, day__lt=end.date()).order_by()
-        failed = (rows.filter(mode__slug=mode) if mode else rows).count()
-        return Rate(mode or "all failures", failed, runs.aggregate(n=Sum("runs"))["n"] or 0)
+        if (first, days) not in self._runs:
+            rows = DailyRuns.objects.filter(project=self.project, day__gte=first, day__lt=end.date()).order_by()
+            self._runs[first, days] = rows.aggregate(n=Sum("runs"))["n"] or 0
+        return Rate(mode or "all failures", self.failures(begin, end, mode), self._runs[first, days])
 
     @cached_property
     def kinds(self) -> list[rates.Kind]:
@@ -91,14 +84,14 @@ def cause_of(flow: Flow, spec: FlowSpec, since: datetime, known: Known) -> Cause
         elif isinstance(start, specs.FailureRate):
             found = _failure_rate(start, since, known)
         elif isinstance(start, specs.NewVersion):
-            found = _new_version(start, flow.seen, since, known)
+            found = _new_version(start, flow.seen, known)
         if found:
             return found
     return None
 
 
 def _new_failures(start: specs.NewFailures, since: datetime, known: Known) -> Cause | None:
-    count = known.failures_since(since, start.mode)
+    count = known.failures(since, known.at, start.mode)
     if count < start.at_least:
         return None
     which = f"of {start.mode} " if start.mode else ""
@@ -126,7 +119,7 @@ def _failure_rate(start: specs.FailureRate, since: datetime, known: Known) -> Ca
     return Cause("failure_rate", sentence, {"before": [before.failed, before.n], "after": [after.failed, after.n]})
 
 
-def _new_version(start: specs.NewVersion, seen: Iterable[str], since: datetime, known: Known) -> Cause | None:
+def _new_version(start: specs.NewVersion, seen: Iterable[str], known: Known) -> Cause | None:
     runs: dict[str, int] = {}
     for kind in known.kinds:
         name = name_of(start, kind)
@@ -144,9 +137,9 @@ def name_of(start: specs.NewVersion, kind: rates.Kind) -> str:
     return f"version:{kind.agent} {kind.version}" if kind.version else ""
 
 
-def names_now(project: Project) -> list[str]:
-    """All versions and models of a project so far: those are not new."""
-    kinds = rates.kinds(project, None)
+def names_known(project: Project, before: datetime | None = None) -> list[str]:
+    """All versions and models that a project ran, or had run before a time: those are not new."""
+    kinds = [kind for kind in rates.kinds(project, None) if before is None or kind.first < before]
     both = [specs.NewVersion(of="model"), specs.NewVersion(of="version")]
     return sorted({name for start in both for kind in kinds if (name := name_of(start, kind))})
 
@@ -162,12 +155,8 @@ def coming(spec: FlowSpec, after: datetime, count: int = 5) -> list[datetime]:
 def new_secret() -> tuple[str, str]:
     """(the secret of a flow's webhook, its digest). It is shown once."""
     secret = f"flow_{secrets.token_urlsafe(32)}"
-    return secret, digest_of(secret)
-
-
-def digest_of(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+    return secret, key_digest(secret)
 
 
 def fits(flow: Flow, secret: str) -> bool:
-    return bool(flow.secret_digest) and hmac.compare_digest(flow.secret_digest, digest_of(secret))
+    return bool(flow.secret_digest) and hmac.compare_digest(flow.secret_digest, key_digest(secret))

@@ -7,7 +7,7 @@ function reads from top to bottom though days and many processes lie between its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -33,11 +33,11 @@ from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
 from apps.evals.submission import submit_eval
 from apps.failures import classify_job
 from apps.failures.clusters.store import recluster
+from apps.failures.models import Classification
 from apps.promotion import actions as promotion
 from apps.promotion import preparation
 from apps.promotion.models import GateReport, Promotion, Verdict
 from apps.promotion.policies import channel_of, find_channel
-from apps.registry.actions import ModelError
 from apps.registry.models import ModelVersion
 from apps.reviews.evidence import lock_of
 from apps.training.actions import freeze_dataset, submit_training
@@ -48,7 +48,7 @@ from workers.lib.errors import SpecError
 
 J = TypeVar("J", bound=Job)
 Outputs = dict[str, Any]
-REFUSALS = (Rejected, evals.EvalSetError, LatencyError, ModelError, CannotPick, SpecError, PermissionDenied, Http404)
+REFUSALS = (Rejected, LatencyError, CannotPick, SpecError, PermissionDenied, Http404)
 
 
 class NotYet(Exception):
@@ -150,9 +150,7 @@ def _there(found: Any, otherwise: str) -> Any:
 
 
 def classify(turn: Turn, asked: specs.Classify) -> Outputs:
-    job = turn.job(
-        "classify", _model("failures.Classification"), lambda: classify_job.start(project=turn.project, by=turn.by)
-    )
+    job = turn.job("classify", Classification, lambda: classify_job.start(project=turn.project, by=turn.by))
     return {name: job.result[name] for name in ("looked", "found")}
 
 
@@ -211,8 +209,7 @@ def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
 
 def _contents(eval_set: EvalSet) -> str:
     """A digest of its tasks, without their splits."""
-    names = ("key", "group", "messages", "expected", "demonstration", "tools", "metadata")
-    return set_digest({name: getattr(task, name) for name in names} for task in eval_set.tasks.all())
+    return set_digest(evals.content_of(task, but="split") for task in eval_set.tasks.all())
 
 
 def evaluate(turn: Turn, asked: specs.Evaluate) -> Outputs:
@@ -307,20 +304,20 @@ WORK: dict[type[specs.Step], Callable[[Turn, Any], Outputs]] = {
 }  # fmt: skip
 
 
-def _model(label: str) -> Any:
-    return apps.get_model(label)
-
-
 def jobs_of(step: FlowStep) -> list[Job]:
     """What a step has started, as far as it still is there."""
     found = [
-        _model(label).objects.filter(project=step.run.project_id, pk=pk).first() for label, pk in step.jobs.values()
+        apps.get_model(label).objects.filter(project=step.run.project_id, pk=pk).first()
+        for label, pk in step.jobs.values()
     ]
     return [job for job in found if job is not None]
 
 
 def used(step: FlowStep) -> tuple[float, float]:
     """(seconds that its jobs computed, USD that they cost as far as is known), of this attempt."""
-    jobs = jobs_of(step)
+    return used_by(jobs_of(step))
+
+
+def used_by(jobs: Sequence[Job]) -> tuple[float, float]:
     costs = [total_cost(job) or 0.0 for job in jobs if isinstance(job, EvalRun)]
     return sum(job.seconds or 0.0 for job in jobs), sum(costs)

@@ -14,7 +14,7 @@ from apps.automation.dry_run import dry_run
 from apps.automation.examples import EXAMPLES, example_of, filled
 from apps.automation.models import Flow, FlowRun, FlowStep, StepState
 from apps.automation.specs import LARGEST, FlowError, FlowSpec, read_yaml, write_yaml
-from apps.automation.steps import jobs_of, used
+from apps.automation.steps import jobs_of, used_by
 from apps.core.access import project_view
 from apps.core.diffing import changed_lines
 from apps.core.forms import PlainForm
@@ -203,11 +203,12 @@ def _timeline(row: FlowRun) -> dict[str, Any]:
 
 
 def _shown(step: FlowStep, spec: FlowSpec) -> dict[str, Any]:
-    going = step.state in (StepState.RUNNING, StepState.WAITING)
-    seconds, usd = used(step) if going else (0.0, 0.0)
+    going, jobs = step.state in (StepState.RUNNING, StepState.WAITING), jobs_of(step)
+    seconds, usd = used_by(jobs) if going else (0.0, 0.0)
+    slug = step.run.project.slug
     return {
         "step": step, "going": step.state == StepState.RUNNING and bool(step.jobs), "asked": step.asked(spec), "given": words.given(step.asked(spec)),
-        "links": [words.link_of(job) for job in jobs_of(step)], "made": words.made(step), "rows": words.rows_of(step),
+        "links": [words.link_of(job, slug) for job in jobs], "made": words.made(step), "rows": words.rows_of(step),
         "seconds": step.seconds + seconds, "usd": step.usd + usd,
     }  # fmt: skip
 

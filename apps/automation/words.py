@@ -99,10 +99,10 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def link_of(job: Job) -> tuple[str, str, str]:
-    """(name, state, address or nothing) of a job."""
+def link_of(job: Job, slug: str) -> tuple[str, str, str]:
+    """(name, state, address or nothing) of a job in the project `slug`."""
     name = PAGES.get(type(job))
-    return job.name, str(job.state), reverse(name, args=[job.project.slug, job.pk]) if name else ""
+    return job.name, str(job.state), reverse(name, args=[slug, job.pk]) if name else ""
 
 
 def rows_of(step: FlowStep) -> list[tuple[str, str]]:

@@ -31,6 +31,9 @@ DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
 FROZEN = "{} is frozen. Create a new version to change its tasks."
 
 
+CONTENT = ("key", "split", "group", "messages", "expected", "demonstration", "tools", "metadata")
+
+
 class EvalSetError(Rejected):
     """Something that may not be done to a set; the message is a sentence for the screen.
 
@@ -372,6 +375,11 @@ def _update_splits(tasks: list[Task]) -> None:
         raise leak_from(error, tasks) from error
 
 
+def content_of(task: Task, but: str = "") -> dict[str, Any]:
+    """What a set's digest is made from, `but` for one field."""
+    return {name: getattr(task, name) for name in CONTENT if name != but}
+
+
 @transaction.atomic
 def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
     """From now on the set is its digest. Raises EvalSetError for an empty set or one that is frozen."""
@@ -387,19 +395,7 @@ def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
         raise HoldoutLeak(f"{found[0]} {_more(found)}Remove one of each pair before freezing.", found[0])
     locked.state, locked.digest = (
         EvalSetState.FROZEN,
-        set_digest(
-            {
-                "key": task.key,
-                "split": task.split,
-                "group": task.group,
-                "messages": task.messages,
-                "expected": task.expected,
-                "demonstration": task.demonstration,
-                "tools": task.tools,
-                "metadata": task.metadata,
-            }
-            for task in tasks
-        ),
+        set_digest(content_of(task) for task in tasks),
     )
     locked.frozen_at, locked.frozen_by = timezone.now(), by
     locked.save(update_fields=["state", "digest", "frozen_at", "frozen_by"])
