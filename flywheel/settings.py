@@ -217,11 +217,16 @@ USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = FLYWHEEL_DATA_DIR / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
+# Collected by `prepare`: compressed, and under names with a digest of their content, which browsers keep for ever.
+WHITENOISE_USE_FINDERS = DEBUG
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
+    "staticfiles": {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+        if DEBUG
+        else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+    },
 }
-WHITENOISE_USE_FINDERS = True
 
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_HTTPONLY = True

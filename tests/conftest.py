@@ -22,6 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
     embedded.ensure()
     # Django's advice for tests: by its usual hasher every user that a test makes costs 0.4 s.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    # Nothing is collected for a test: files are served from where they lie.
+    settings.STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+    settings.WHITENOISE_USE_FINDERS = True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -54,6 +54,19 @@ def it_takes_bodies_without_a_length(port: int, key: str) -> None:
     assert answer.status_code == 201, answer.text
 
 
+def its_static_files_are_packed_and_kept(port: int) -> None:
+    """Names have a digest of their content: browsers need to ask for a file once. The collected file is as it was written."""
+    root = f"http://127.0.0.1:{port}"
+    page = httpx2.get(f"{root}/", follow_redirects=True, timeout=300).text
+    addresses = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
+    assert any(re.search(r"/app\.[0-9a-f]{12}\.css$", one) for one in addresses), addresses
+    for address in addresses:
+        answer = httpx2.get(root + address, headers={"Accept-Encoding": "gzip"}, timeout=300)
+        kept = answer.headers["Cache-Control"]
+        assert answer.status_code == 200 and "immutable" in kept and "max-age=315360000" in kept, (address, kept)
+        assert answer.headers.get("Content-Encoding") == "gzip" or len(answer.content) < 1000, address
+
+
 def it_logs_what_was_asked(machine: Machine, port: int) -> None:
     """One line for each request, in each log time and level, nowhere a secret."""
     secret = "fw_unknown-key-of-somebody"
@@ -82,6 +95,7 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     assert set((health(port) or {})["parts"]) == PARTS
     assert httpx2.get(f"http://127.0.0.1:{port}/", follow_redirects=True, timeout=300).status_code == 200
 
+    its_static_files_are_packed_and_kept(port)
     it_takes_bodies_without_a_length(port, "fw_test-key-0123456789")
 
     it_logs_what_was_asked(machine, port)
