@@ -1,4 +1,4 @@
-"""Does the check of meaning find the same task in other words, and how many false pairs does it list?
+"""Does the semantic check find the same task in other words, and how many false pairs does it list?
 
 `python -m bench.meaning [--model FOLDER]` compares 72 held-out requests (`bench/meaning_pairs.txt`, written by hand) with the same
 tasks said otherwise (24 in other words, 24 told freely, 24 translated) among 144 other tasks of the same templates, by

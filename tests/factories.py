@@ -240,7 +240,7 @@ def make_eval_run(
 
 
 def make_meaning_check(eval_set: EvalSet, version: ModelVersion) -> MeaningCheck:
-    """A finished check of meaning of a draft, with one pair."""
+    """A finished semantic check of a draft, with one pair."""
     job = meaning.submit(eval_set=eval_set, source=meaning.Source(version=version.pk), by=admin_of(eval_set.project))
     job.claim("test")
     spec = meaning.child_spec(job)

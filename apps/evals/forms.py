@@ -171,7 +171,9 @@ class FailureTaskForm(PlainForm):
 
     def __init__(self, project: Project, groups: list[tuple[str, str]], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["eval_set"].queryset = drafts_of(project)
+        self.fields["eval_set"].queryset = drafts = drafts_of(project)
+        if not drafts.exists():  # one is opened with the first task
+            del self.fields["eval_set"]
         self.fields["group"].choices = [(group, _shown(name, group)) for name, group in groups]
 
     def clean_expected(self) -> dict:
@@ -293,7 +295,7 @@ class ModelVariantsForm(PlainForm):
 
 
 class MeaningForm(PlainForm):
-    """Where the vectors of a check of meaning come from: a model version of the project, or a server."""
+    """Where the vectors of a semantic check come from: a model version of the project, or a server."""
 
     version = forms.ModelChoiceField(
         None, required=False, label="Model version", empty_label="An embeddings server (below)",

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from django.db import transaction
+
+from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash, digest_of
 from apps.evals.formats.verifiers_package import RECORDED
 from apps.evals.holdout import groups
-from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.evals.models import EvalSet, EvalSetState, Origin, Split, Task
 from apps.failures.actions.diagnose import as_input
 from apps.failures.models import Failure
 from apps.failures.rules.expected import ExpectedCall, GroundTruth, deviations, ground_truth_of, wanted_texts
@@ -204,6 +207,34 @@ def results_for(trajectory: Trajectory, success: Trajectory | None) -> list[dict
     theirs = recorded_results(read(as_input(success))) if success else []
     have = {call_key(item["tool"], item["args"]) for item in mine}
     return mine + [item for item in theirs if call_key(item["tool"], item["args"]) not in have]
+
+
+# The set
+
+
+DRAFT = "production-failures"
+
+
+@transaction.atomic
+def open_draft(*, project: Project, by: Any) -> EvalSet:
+    """Where a failure's task goes when no draft is open: the next version of the project's set of failures, or its first.
+
+    Raises EvalSetError.
+    """
+    newest = project.eval_sets.filter(slug=DRAFT).order_by("-version").first()
+    if newest is None:
+        return actions.create_eval_set(project=project, slug=DRAFT, by=by, description="Tasks made in triage")
+    return newest if newest.state == EvalSetState.DRAFT else actions.new_version(eval_set=newest, by=by)
+
+
+def sets_with(trajectory: Trajectory, cut: int) -> list[Task]:
+    """The tasks with the request of this step, the newest set first and one of each name; held-out ones are not named."""
+    asked = canonical_hash(prompt_at(trajectory.messages, cut))
+    rows = Task.objects.filter(project=trajectory.project_id, canonical_hash=asked).exclude(split=Split.HOLDOUT)
+    found: dict[str, Task] = {}
+    for task in rows.select_related("eval_set").order_by("-eval_set__created_at")[:50]:
+        found.setdefault(task.eval_set.slug, task)
+    return list(found.values())
 
 
 # The task

@@ -1,4 +1,4 @@
-"""The jobs of floor 6: evaluations, latency measured in turns, imports of tasks, variants that a model writes, checks of meaning."""
+"""The jobs of floor 6: evaluations, latency measured in turns, imports of tasks, variants that a model writes, semantic checks."""
 
 from __future__ import annotations
 

@@ -198,6 +198,10 @@ class ModelVersionQuerySet(models.QuerySet["ModelVersion"]):
         """Those that generate by themselves: no agents, and no prompt versions, which stand on one of these."""
         return self.run_here().exclude(kind=ModelKind.PROMPT)
 
+    def trainable(self) -> Self:
+        """Those whose weights are in a folder of this installation."""
+        return self.models().filter(engine=Engine.TRANSFORMERS)
+
     def evaluated_here(self) -> Self:
         """Those that a job of ours can evaluate: also agents that are called over HTTP."""
         return self.filter(~Q(kind=ModelKind.AGENT) | Q(reached_by=Reach.HTTP))

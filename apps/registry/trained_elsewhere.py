@@ -124,6 +124,22 @@ def check_adapter(folder: Path, parent: ModelVersion) -> int:
     return rank
 
 
+def check_target_modules(names: list[str], version: ModelVersion) -> None:
+    """Raises ModelError where a name is that of no linear layer of the base."""
+    base = version.base_version()
+    layers = {
+        name.removesuffix(".weight")
+        for name, shape in shapes_of(check_base_folder(Path(base.base))).items()
+        if name.endswith(".weight") and len(shape) == 2 and "embed" not in name
+    }
+    unknown = [name for name in names if not any(f".{layer}".endswith(f".{name}") for layer in layers)]
+    if unknown:
+        known = sorted({layer.rpartition(".")[2] for layer in layers})
+        raise ModelError(
+            f"{base} has no layer {', '.join(unknown[:5])}. Target modules may be all-linear, or any of: {', '.join(known[:20])}."
+        )
+
+
 def _rank_of(path: Path) -> int:
     try:
         config = json.loads(path.read_bytes())

@@ -16,7 +16,9 @@ from apps.environments.models import Environment
 from apps.evals.canonical import digest_of
 from apps.evals.holdout import groups, leaks
 from apps.evals.models import EvalRun, EvalSet, Split, Task
+from apps.registry.actions import ModelError
 from apps.registry.models import Engine, ModelKind, ModelVersion
+from apps.registry.trained_elsewhere import check_target_modules
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints
 from apps.training.models import Dataset, DatasetRow, Method, TrainingRun
@@ -118,6 +120,11 @@ def submit_training(
         raise TrainingError(
             f"{parent} is served elsewhere; its weights cannot be trained here. Choose a version with a folder."
         )
+    if settings.target_modules != "all-linear":
+        try:
+            check_target_modules(settings.target_modules, parent)
+        except ModelError as error:
+            raise TrainingError(str(error)) from error
     if method == Method.SFT and not dataset.rows.exclude(task__demonstration="").exists():
         raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
     if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):

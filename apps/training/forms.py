@@ -9,46 +9,103 @@ from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.training.models import Method
 
+ALL_LINEAR = "all-linear"
+
+
+OF_METHOD = {
+    Method.SFT: ("batch_size", "lora_dropout"),
+    Method.GRPO: ("prompts_per_step", "generations", "beta", "stop_on_hacking"),
+}
+LORA = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout")
+
 
 class TrainingForm(PlainForm):
-    """A run's settings; what is offered is the project's own."""
+    """A run's settings; what is offered is the project's own. Fields of the other methods are hidden and not checked."""
 
     method = forms.ChoiceField(choices=Method.choices)
     parent = forms.ModelChoiceField(None, label="Start from")
     eval_set = forms.ModelChoiceField(None, label="Training data")
     environment = forms.ModelChoiceField(None)
-    steps = forms.IntegerField(min_value=1, max_value=100_000, initial=16)
-    learning_rate = forms.FloatField(min_value=1e-8, max_value=1.0, initial=3e-4)
-    batch_size = forms.IntegerField(min_value=1, max_value=1024, initial=8, help_text="SFT: rows per step")
-    prompts_per_step = forms.IntegerField(min_value=1, max_value=1024, initial=4, help_text="GRPO: groups per step")
-    generations = forms.IntegerField(min_value=2, max_value=128, initial=8, help_text="GRPO: completions per prompt")
-    beta = forms.FloatField(min_value=0, initial=0.0, help_text="GRPO: weight of the KL penalty to the starting model")
-    stop_on_hacking = forms.BooleanField(
-        required=False,
-        initial=True,
-        help_text="GRPO: end the run when the reward rises while the best-paid outputs get worse",
+    steps = forms.IntegerField(min_value=1, max_value=100_000, initial=16, help_text="Updates of the weights")
+    learning_rate = forms.FloatField(
+        min_value=1e-8, max_value=1.0, initial=3e-4, help_text="LoRA: usually 1e-5 to 5e-4"
     )
-    seed = forms.IntegerField(initial=0)
+    batch_size = forms.IntegerField(min_value=1, max_value=1024, initial=8, help_text="Rows per step")
+    prompts_per_step = forms.IntegerField(min_value=1, max_value=1024, initial=4, help_text="Groups per step")
+    generations = forms.IntegerField(
+        min_value=2, max_value=128, initial=8, help_text="Completions per prompt, which are compared with each other"
+    )
+    beta = forms.FloatField(min_value=0, initial=0.0, help_text="Weight of the KL penalty to the starting model")
+    stop_on_hacking = forms.BooleanField(
+        required=False, initial=True, label="Stop on reward hacking",
+        help_text="Ends the run when the reward rises while the best-paid outputs get worse",
+    )  # fmt: skip
+    seed = forms.IntegerField(initial=0, min_value=0, max_value=2**31 - 1)
+    lora_rank = forms.IntegerField(
+        min_value=1, max_value=512, initial=16, label="Rank",
+        help_text="1 to 512. Higher learns more and needs more memory; 8 to 64 is usual",
+    )  # fmt: skip
+    lora_alpha = forms.IntegerField(
+        min_value=1, max_value=4096, label="Alpha",
+        help_text="1 to 4096: updates are scaled by alpha ÷ rank. Twice the rank if empty",
+    )  # fmt: skip
+    target_modules = forms.CharField(
+        max_length=1000, initial=ALL_LINEAR, label="Target modules",
+        help_text="all-linear, or names of layers: q_proj, v_proj",
+    )  # fmt: skip
+    lora_dropout = forms.FloatField(
+        min_value=0, max_value=0.9, initial=0.0, label="Dropout", help_text="0 to 0.9; 0.05 to 0.1 where data is scarce"
+    )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["parent"].queryset = project.model_versions.models()
+        self.fields["parent"].queryset = project.model_versions.trainable()
         self.fields["eval_set"].queryset = project.eval_sets.filter(state=EvalSetState.FROZEN)
         self.fields["environment"].queryset = project.environments.select_related("verifier")
         for name in ("parent", "eval_set", "environment"):  # the newest is chosen, not a row of dashes
             self.fields[name].empty_label = None
+        for name in LORA:  # left empty, the usual
+            self.fields[name].required = False
+
+    def parts(self) -> list[tuple[str, str, list[forms.BoundField]]]:
+        """(title, what is said below it, fields) in the order of the page."""
+        of_method = {name for names in OF_METHOD.values() for name in names}
+        rest = [name for name in self.fields if name not in of_method and name not in LORA]
+        common = ("steps", "learning_rate", "seed")
+        named = [("", "", [name for name in rest if name not in common])]
+        named.append(("Settings", "", [*common, *(name for name in self.fields if name in of_method - {*LORA})]))
+        told = "For a new adapter. A run that starts from an adapter keeps that adapter's settings."
+        named.append(("LoRA adapter", told, list(LORA)))
+        return [(title, about, [self[name] for name in names]) for title, about, names in named]
+
+    def clean_target_modules(self) -> str | list[str]:
+        names = self.cleaned_data["target_modules"].replace(",", " ").split()
+        return ALL_LINEAR if not names or ALL_LINEAR in names else list(dict.fromkeys(names))
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or self.cleaned_data
+        for name in LORA:
+            if data.get(name) in (None, ""):
+                data[name] = self.fields[name].initial
+        for method, names in OF_METHOD.items():
+            if method != data.get("method"):
+                for name in names:
+                    self.errors.pop(name, None)
+        return data
 
     def config(self) -> dict:
         data = self.cleaned_data
         common = {
             "steps": data["steps"],
             "learning_rate": data["learning_rate"],
-            "lora_rank": 16,
-            "lora_alpha": 32,
+            "lora_rank": data["lora_rank"],
+            "lora_alpha": data["lora_alpha"] or 2 * data["lora_rank"],
+            "target_modules": data["target_modules"],
             "save_every": max(1, data["steps"] // 5),
         }
         if data["method"] == Method.SFT:
-            return common | {"batch_size": data["batch_size"], "warmup_steps": min(2, data["steps"] - 1)}
+            sft = {"batch_size": data["batch_size"], "lora_dropout": data["lora_dropout"]}
+            return common | sft | {"warmup_steps": min(2, data["steps"] - 1)}
         return common | {
             "prompts_per_step": data["prompts_per_step"],
             "generations": data["generations"],

@@ -32,12 +32,23 @@ class PickForm(TrainingForm):
     )
     field_order = ("method", "parent", "eval_set", "picked_by", "per_group")
 
-    def __init__(self, project: Project, data: QueryDict | None = None, asked: QueryDict | None = None) -> None:
-        """`asked`: the query of the page, in which a link may name an evaluation and the cap."""
+    def __init__(
+        self,
+        project: Project,
+        data: QueryDict | None = None,
+        asked: QueryDict | None = None,
+        advised: dict[str, Any] | None = None,
+    ) -> None:
+        """`asked`: the query of the page, in which a link may name fields, an evaluation and the cap. `advised`: what is chosen
+        where the link says nothing."""
         given = data if data is not None else asked or QueryDict()
         named = given.get("picked_by", "")
         self.labels = offers(project, whole(given.get("per_group"), 1), named)
-        super().__init__(project, data, initial=_initial(project, given, self.labels))
+        named_fields = {
+            name: given[name] for name in ("method", "parent", "eval_set", "environment") if given.get(name)
+        }
+        initial = (advised or {}) | named_fields | _initial(project, given, self.labels)
+        super().__init__(project, data, initial=initial)
         if not self.labels and (data is None or not named):
             del self.fields["picked_by"], self.fields["per_group"]
             return

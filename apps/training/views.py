@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 from django.contrib import messages
 from django.db.models import QuerySet
@@ -45,7 +46,8 @@ def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
 
 @project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
-    form = PickForm(project, request.POST or None, request.GET)
+    advice = advice_for(project)
+    form = PickForm(project, request.POST or None, request.GET, advised_fields(advice))
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
         try:
@@ -68,16 +70,30 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     environments = list(project.environments.select_related("verifier", "project"))
     states = environment_locks(environments, by=request.user)
     locks = [(environment, states[environment.pk]) for environment in environments]
-    context = {"form": form, "advice": advice_for(project), "locks": locks, "missing": missing(form)}
+    context = {"form": form, "advice": advice, "locks": locks, "missing": missing(form)}
     return render(request, "training/new.html", context)
 
 
-def missing(form: PickForm) -> list[tuple[str, str]]:
-    """What a run needs and the project has none of: words, and the page where it is made."""
+def advised_fields(advice: tuple[EvalRun, list[Advice]] | None) -> dict[str, Any]:
+    """What the form starts with: the first method that is advised, from the model and on the set that were evaluated."""
+    if advice is None:
+        return {}
+    run, items = advice
+    methods = [item.fix for item in items if item.fix in Method.values]
+    return {
+        "parent": run.model_version_id,
+        "eval_set": run.eval_set_id,
+        "environment": run.environment_id,
+        **({"method": methods[0]} if methods else {}),
+    }
+
+
+def missing(form: PickForm) -> list[tuple[str, str, str]]:
+    """What a run needs and the project has none of: words, and the page where it is made, with its query."""
     needs = {
-        "parent": ("a model version", "promotion:models"),
-        "eval_set": ("a frozen eval set", "evals:list"),
-        "environment": ("an environment", "environments:list"),
+        "parent": ("a base model", "registry:register", "?kind=base"),
+        "eval_set": ("a frozen eval set", "evals:list", ""),
+        "environment": ("an environment", "environments:list", ""),
     }
     return [need for name, need in needs.items() if not form.fields[name].queryset.exists()]
 

@@ -1,4 +1,4 @@
-"""The pairs of a check of meaning by the keyboard alone."""
+"""The pairs of a semantic check by the keyboard alone."""
 
 from __future__ import annotations
 
@@ -56,4 +56,4 @@ def test_pairs_are_decided_and_undone_by_keys(user: Any, page: Any, data_dir: Pa
     expect(undecided).to_have_text("3")
     assert eval_set.tasks.get(key="t3").messages[0]["content"] == REQUESTS[3]
     page.goto(reverse("evals:detail", args=[project.slug, eval_set.pk]))
-    expect(page.get_by_text("Check of meaning: 3 of 3 pairs undecided.")).to_be_visible()
+    expect(page.get_by_text("Semantic check: 3 of 3 pairs undecided.")).to_be_visible()

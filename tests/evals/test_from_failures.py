@@ -245,3 +245,44 @@ def test_a_cluster_is_in_evals_when_a_task_is_made_of_it(world: dict[str, Any], 
     assert cluster.state == then
     moves = AuditEvent.objects.filter(action="cluster.moved")
     assert [event.detail["before"] for event in moves] == ([] if then == state else [state])
+
+
+def test_without_a_draft_the_first_task_opens_one(client: Client) -> None:
+    project = make_project()
+    failure = failure_of(make_failed(project))
+    client.force_login(admin_of(project))
+    url = reverse("evals:task_from_failure", args=[project.slug, failure.pk])
+    html = client.get(url).content.decode()
+    assert "the task opens <b>production-failures</b>" in html and not project.eval_sets.exists()
+    right = {"tool": "tickets.close", "args": {"id": 1234}}
+    body = {"expected": json.dumps(right), "split": "train", "group": groups_of(failure.trajectory)[0][1]}
+    assert client.post(url, body | {"expected": "{"}).status_code == 400 and not project.eval_sets.exists()
+    assert client.post(url, body).status_code == 302
+    draft = project.eval_sets.get()
+    assert (str(draft), draft.tasks.get().trajectory) == ("production-failures@1", failure.trajectory)
+    told = client.get(url).content.decode()
+    task = draft.tasks.get()
+    assert "This request is already in" in told and f"task={task.pk}" in told
+    assert (
+        task.key
+        in client.get(reverse("evals:detail", args=[project.slug, draft.pk]), {"task": task.pk}).content.decode()
+    )
+    actions.freeze(eval_set=draft, by=admin_of(project))
+    other = failure_of(make_failed(project, request="Close ticket 4321."))
+    url = reverse("evals:task_from_failure", args=[project.slug, other.pk])
+    right["args"]["id"] = 4321
+    group = groups_of(other.trajectory)[0][1]
+    assert client.post(url, body | {"expected": json.dumps(right), "group": group}).status_code == 302
+    assert project.eval_sets.get(version=2).tasks.count() == 2
+
+
+def test_that_a_request_is_held_out_is_not_said_beforehand(client: Client) -> None:
+    project = make_project()
+    failure = failure_of(make_failed(project))
+    client.force_login(admin_of(project))
+    url = reverse("evals:task_from_failure", args=[project.slug, failure.pk])
+    right = json.dumps({"tool": "tickets.close", "args": {"id": 1234}})
+    group = groups_of(failure.trajectory)[0][1]
+    assert client.post(url, {"expected": right, "split": "holdout", "group": group}).status_code == 302
+    assert project.eval_sets.get().tasks.get().split == Split.HOLDOUT
+    assert "This request is already in" not in client.get(url).content.decode()

@@ -1,4 +1,4 @@
-"""The check of meaning: what it is asked with, what its job finds, what people decide, and what follows from that."""
+"""The semantic check: what it is asked with, what its job finds, what people decide, and what follows from that."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_there_must_be_two_sides_and_one_check_at_a_time(draft: EvalSet) -> None
         ask(draft)
     check.stop(eval_set=draft, by=None)
     assert draft.meaning_checks.get().state == "cancelled"
-    with pytest.raises(EvalSetError, match="No check of meaning is running"):
+    with pytest.raises(EvalSetError, match="No semantic check is running"):
         check.stop(eval_set=draft, by=None)
     draft.tasks.exclude(split=Split.HOLDOUT).delete()
     with pytest.raises(EvalSetError, match="no train or validation tasks"):
@@ -337,9 +337,9 @@ def test_a_division_keeps_what_was_judged_the_same_on_one_side(draft: EvalSet) -
 
 def test_the_freeze_form_says_whether_a_check_was_made_and_what_is_undecided(draft: EvalSet) -> None:
     user = admin_of(draft.project)
-    assert "No check of meaning was made. Freeze it?" in page(user, draft, "evals:detail")
+    assert "No semantic check was made. Freeze it?" in page(user, draft, "evals:detail")
     pairs = checked_with(draft, ("held-0", "other-0"), ("held-1", "other-2"))
-    assert "Check of meaning: 2 of 2 pairs undecided. Freeze it?" in page(user, draft, "evals:detail")
+    assert "Semantic check: 2 of 2 pairs undecided. Freeze it?" in page(user, draft, "evals:detail")
     decide(pairs[1], "different")
     assert "1 of 2 pairs undecided. Freeze it?" in page(user, draft, "evals:detail")
     add(draft, "new", "Translate the menu.", Split.TRAIN)

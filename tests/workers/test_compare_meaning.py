@@ -1,4 +1,4 @@
-"""The program of the check of meaning: vectors of a real (tiny) model, what makes them tell texts apart, which pairs it names."""
+"""The program of the semantic check: vectors of a real (tiny) model, what makes them tell texts apart, which pairs it names."""
 
 from __future__ import annotations
 

@@ -125,11 +125,12 @@ class MeasureLatency(Job, kw_only=True):
 
 
 class Lora(Form, kw_only=True):
-    """`lora_alpha` is twice the rank where it is not given."""
+    """`lora_alpha` is twice the rank where it is not given. `target_modules`: names of layers, or every linear layer."""
 
     lora_rank: Annotated[int, Meta(ge=1, le=512)] = 16
     lora_alpha: AtLeastOne | None = None
     lora_dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    target_modules: Literal["all-linear"] | Annotated[list[Text], Meta(min_length=1, max_length=40)] = "all-linear"
 
 
 class Training(Lora, kw_only=True):

@@ -102,7 +102,7 @@ def add_adapter(model: Any, adapter: str | Path, *, trainable: bool) -> Any:
 
 
 def lora(model: Any, config: Lora, adapter: str | Path | None) -> Any:
-    """A model with a trainable LoRA adapter: the given one trained on, or a new one on all linear layers."""
+    """A model with a trainable LoRA adapter: the given one trained on, or a new one."""
     if adapter:
         return add_adapter(model, adapter, trainable=True)
     return get_peft_model(model, lora_config(config))
@@ -113,7 +113,7 @@ def lora_config(config: Lora) -> LoraConfig:
         r=config.lora_rank,
         lora_alpha=config.lora_alpha or 2 * config.lora_rank,
         lora_dropout=config.lora_dropout,
-        target_modules="all-linear",
+        target_modules=config.target_modules,
         task_type="CAUSAL_LM",
     )
 

@@ -1,4 +1,4 @@
-"""Checks of meaning over REST: asked for, followed and read. The key decides the project; decisions are people's, on the page."""
+"""Semantic checks over REST: asked for, followed and read. The key decides the project; decisions are people's, on the page."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ WITH_PAIRS = {
 
 @extend_schema(
     methods=["GET"], operation_id="v1_meaning_checks_list", responses=described({200: results(CHECK)}, 404),
-    description="The checks of meaning of an eval set, the newest first.",
+    description="The semantic checks of an eval set, the newest first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_meaning_checks_start", request={JSON: json_schema(StartCheck)},
     responses=described({202: CHECK}, 400, 403, 404, 409, 413),
-    description="Starts a check of meaning between the hold-out and all tasks that could train. Needs a key that may see "
+    description="Starts a semantic check between the hold-out and all tasks that could train. Needs a key that may see "
     "hold-outs. A server is sent the held-out requests: counted as a view.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
@@ -123,7 +123,7 @@ def cancel(request: Request, pk: UUID, job: UUID) -> Response:
 def _check(eval_set: EvalSet, pk: UUID) -> MeaningCheck:
     found = eval_set.meaning_checks.filter(pk=pk).first()
     if found is None:
-        raise NotFound("This set has no check of meaning with this id.")
+        raise NotFound("This set has no semantic check with this id.")
     return found
 
 

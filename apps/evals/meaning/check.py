@@ -1,4 +1,4 @@
-"""Asking for a check of meaning, and what its job does: all texts that could train against the set's hold-out.
+"""Asking for a semantic check, and what its job does: all texts that could train against the set's hold-out.
 
 Vectors come from a registered model version (its own hidden states, on a worker) or from a server's `/v1/embeddings`.
 """
@@ -57,7 +57,7 @@ def submit(*, eval_set: EvalSet, source: Source, by: Any, most: int = PAIRS, ask
     """
     EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # who presses twice asks once
     if eval_set.meaning_checks.active().exists():
-        raise EvalSetError("A check of meaning is already running for this set. Wait for it, or stop it.")
+        raise EvalSetError("A semantic check is already running for this set. Wait for it, or stop it.")
     _check_size(eval_set)
     is_operator = (
         asked_by is None and eval_set.project.memberships.filter(user=by, role__in=Role.OPERATOR.upward).exists()
@@ -66,11 +66,11 @@ def submit(*, eval_set: EvalSet, source: Source, by: Any, most: int = PAIRS, ask
     engine, _ = _engine_and_model(source, version, is_operator)
     name = str(version) if version else source.name
     if server := engine.get("base_url", ""):
-        record_view(eval_set=eval_set, by=asked_by or by, detail=f"sent to {server} for a check of meaning")
+        record_view(eval_set=eval_set, by=asked_by or by, detail=f"sent to {server} for a semantic check")
     audit("meaning.asked_for", project=eval_set.project, by=by, target=eval_set, name=str(eval_set),
           source=name, server=server)  # fmt: skip
     job = MeaningCheck(
-        project=eval_set.project, eval_set=eval_set, name=f"Check of meaning of {eval_set} by {name}"[:200],
+        project=eval_set.project, eval_set=eval_set, name=f"Semantic check of {eval_set} by {name}"[:200],
         spec={"source": asdict(source), "by": name, "operator": is_operator, "most": most},
     )  # fmt: skip
     return jobs.submit(job, by=by)
@@ -113,7 +113,7 @@ def stop(*, eval_set: EvalSet, by: Any) -> None:
     """Raises EvalSetError where none is running."""
     job = eval_set.meaning_checks.first()
     if job is None or not jobs.cancel(job, by=by):
-        raise EvalSetError("No check of meaning is running for this set.")
+        raise EvalSetError("No semantic check is running for this set.")
 
 
 # The job

@@ -1,4 +1,4 @@
-"""What a check of meaning compares: the requests of a hold-out with every text of a set that could train."""
+"""What a semantic check compares: the requests of a hold-out with every text of a set that could train."""
 
 from __future__ import annotations
 

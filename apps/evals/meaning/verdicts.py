@@ -111,7 +111,7 @@ def review_of(eval_set: EvalSet) -> Review | None:
 def record_pairs_view(project: Project, pairs: Iterable[Shown], *, by: Any) -> None:
     """Whoever sees pairs, a person or an API key, has looked at their held-out requests."""
     hashes = [one.pair.ours for one in pairs]
-    record_seen(project, Task.objects.filter(canonical_hash__in=hashes), by=by, detail="pairs of a check of meaning")
+    record_seen(project, Task.objects.filter(canonical_hash__in=hashes), by=by, detail="pairs of a semantic check")
 
 
 # Deciding

@@ -54,7 +54,8 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
     context = {
         "failure": failure, "row": failure.trajectory, "form": form, "steps": steps, "cut": cut, "leak": leak,
         "suggested": list(enumerate(suggested)), "chosen": _chosen(request, suggested),
-        "prompt": from_failures.prompt_at(failure.trajectory.messages, cut), "drafts": drafts_of(project).exists(),
+        "prompt": from_failures.prompt_at(failure.trajectory.messages, cut), "draft": from_failures.DRAFT,
+        "there": from_failures.sets_with(failure.trajectory, cut),
         "recorded": len(from_failures.results_for(failure.trajectory, None)),
     }  # fmt: skip
     return render(request, "evals/task_from_failure.html", context, status=400 if form.errors or leak else 200)
@@ -87,9 +88,10 @@ def _initial(request: HttpRequest, project: Project, failure: Failure, suggested
 
 def _save(request: HttpRequest, failure: Failure, cut: int, form: FailureTaskForm) -> Leak | None:
     """Stores the task and confirms the failure. A leak comes back; what else is in the way is an error of the form."""
-    given = dict(form.cleaned_data)
+    given: dict[str, Any] = {"eval_set": None} | form.cleaned_data
     try:
         with transaction.atomic():
+            given["eval_set"] = given["eval_set"] or from_failures.open_draft(project=failure.project, by=request.user)
             made = from_failures.make_task(failure=failure, cut=cut, by=request.user, **given)
             if made.made and failure.state == FailureState.OPEN:
                 decide(failure=failure, by=request.user)

@@ -1,4 +1,4 @@
-"""The check of meaning: asking for it, following it, and deciding on its pairs."""
+"""The semantic check: asking for it, following it, and deciding on its pairs."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.timeouts import TooLong, patience
 from apps.evals import traces
+from apps.evals.baseline import baseline_of
 from apps.evals.costs import used_in_words
 from apps.evals.holdout.view_log import has_opened, record_output_view, record_view, views_of
 from apps.evals.models import EvalRun, Split
@@ -49,7 +50,15 @@ MAY_QUOTE = "It failed. The reason may quote a held-out task, so it is shown wit
 def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(runs_of(project), pk=pk)
     unused = traces.refused(row) if row.is_answered_elsewhere else []
-    return render(request, "evals/run.html", live(request, row) | listed(request, row) | {"unused_traces": unused})
+    context = {"unused_traces": unused, "baseline": compared_with(row)}
+    return render(request, "evals/run.html", live(request, row) | listed(request, row) | context)
+
+
+def compared_with(row: EvalRun) -> EvalRun | None:
+    """The evaluation that this one is compared with next: of what its model was made from, else the newest other one."""
+    return (
+        baseline_of(row.model_version, row.eval_set, row.split) or others_of(row).filter(eval_set=row.eval_set).first()
+    )
 
 
 @project_view()

@@ -12,6 +12,7 @@ from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
 from apps.evals.actions import EvalSetError
 from apps.evals.forms import drafts_of
+from apps.evals.from_failures import DRAFT, open_draft
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.pages.failures import tell
 from apps.evals.pages.runs import chosen_filters, row_url, runs_of
@@ -35,7 +36,9 @@ class SampleTasksForm(PlainForm):
 
     def __init__(self, project: Project, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["eval_set"].queryset = drafts_of(project).order_by("-created_at")
+        self.fields["eval_set"].queryset = drafts = drafts_of(project).order_by("-created_at")
+        if not drafts.exists():  # one is opened with the first task
+            del self.fields["eval_set"]
 
 
 @project_view(Role.ENGINEER)
@@ -50,8 +53,9 @@ def to_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     rows = rows.filter(pk=one) if one else rows
     form = SampleTasksForm(project, request.POST or None)
     if request.method == "POST" and form.is_valid():
-        draft, begin = form.cleaned_data["eval_set"], form.cleaned_data["cut"]
+        draft, begin = form.cleaned_data.get("eval_set"), form.cleaned_data["cut"]
         try:
+            draft = draft or open_draft(project=project, by=request.user)
             made = make_tasks(run=run, samples=rows, eval_set=draft, by=request.user, whole=begin == form.WHOLE)
         except EvalSetError as error:
             record_refusal(project, error, by=request.user)
@@ -62,6 +66,6 @@ def to_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     keys = list(rows.order_by("task_key").values_list("task_key", flat=True).distinct()[: MOST + 1])
     context = {
         "run": run, "form": form, "filters": chosen, "sample": one, "keys": keys[:PREVIEW], "count": min(len(keys), MOST),
-        "more": len(keys) > MOST, "drafts": drafts_of(project).exists(),
+        "more": len(keys) > MOST, "draft": DRAFT,
     }  # fmt: skip
     return render(request, "evals/sample_tasks.html", context, status=400 if form.errors else 200)

@@ -9,9 +9,11 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.forms import uuid_of, whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.evals import actions
+from apps.evals.baseline import baseline_of, like
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
 from apps.evals.from_production import candidates
 from apps.evals.holdout.view_log import WORN_OUT, record_refusal, record_view, viewers_of, views_of
@@ -21,6 +23,7 @@ from apps.evals.pages.attempt import attempt
 from apps.evals.pages.failures import tell
 from apps.evals.submission import submit_eval
 from apps.evals.variants import batches
+from apps.registry.models import ModelVersion
 from apps.trajectories.models import in_chunks
 
 
@@ -61,6 +64,8 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
     split = request.GET.get("split", "")
     if split in Split.values:
         tasks = tasks.filter(split=split)
+    if one := uuid_of(request.GET.get("task")):
+        tasks = tasks.filter(pk=one)
     return render(
         request,
         "evals/detail.html",
@@ -70,6 +75,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "confirms": not eval_set.is_frozen and request.membership.may(Role.REVIEWER),
             "page": page_of(request, tasks),
             "split": split,
+            "one": one,
             "looked": looked,
             "splits": Split.choices,
             "counts": dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split")),
@@ -170,7 +176,12 @@ def remove_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse
 @project_view(Role.ENGINEER)
 def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    form = EvalRunForm(eval_set, request.POST or None)
+    version, baseline = _asked_for(request, eval_set)
+    named = {name: value for name in ("environment", "split") if (value := request.GET.get(name))}
+    initial = {"model_version": version} | named | (like(baseline) if baseline else {})
+    form = EvalRunForm(
+        eval_set, request.POST or None, initial={name: value for name, value in initial.items() if value is not None}
+    )
     if request.method == "POST" and form.is_valid():
         try:
             made = submit_eval(project=project, eval_set=eval_set, by=request.user, **form.cleaned_data)
@@ -184,5 +195,16 @@ def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         "form": form,
         "missing": form.missing(),
         "looks": views_of(eval_set).count(),
+        "version": version,
+        "baseline": baseline,
+        "parent": version.parent if version and not baseline else None,
     }
     return render(request, "evals/new_run.html", context)
+
+
+def _asked_for(request: HttpRequest, eval_set: EvalSet) -> tuple[ModelVersion | None, EvalRun | None]:
+    """The model version that a link names, and the evaluation to compare it with."""
+    key = whole(request.GET.get("model_version"))
+    version = eval_set.project.model_versions.evaluated_here().filter(pk=key).first() if key else None
+    split = request.GET.get("split", "") if request.GET.get("split") in Split.values else ""
+    return version, baseline_of(version, eval_set, split) if version else None

@@ -1,0 +1,116 @@
+"""The form of a training run: it follows the advisor, checks only the chosen method's fields, and keeps what was typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.evals.models import EvalRun
+from apps.registry.actions import register_base
+from apps.training.models import TrainingRun
+from tests.evals.evaluated import evaluated, frozen_set
+from tests.factories import admin_of, make_adapter, make_base_folder, make_endpoint, make_server, override
+from tests.training.test_picks import PASSED, sent
+
+
+@pytest.fixture
+def run(db: None, data_dir: Path, client: Client) -> EvalRun:
+    made = evaluated(frozen_set(demonstration="x"), PASSED, data_dir)
+    override(made.environment)
+    client.force_login(admin_of(made.project))
+    return made
+
+
+def page(client: Client, run: EvalRun, **query: Any) -> Any:
+    return client.get(reverse("training:new", args=[run.project.slug]), query)
+
+
+def post(client: Client, run: EvalRun, **changes: Any) -> Any:
+    return client.post(reverse("training:new", args=[run.project.slug]), sent(run, **changes))
+
+
+def test_it_starts_with_what_the_advisor_says(client: Client, run: EvalRun) -> None:
+    advised = [item.fix for item in page(client, run).context["advice"][1]]
+    form = page(client, run).context["form"]
+    assert form.initial["method"] == next(fix for fix in advised if fix in ("sft", "grpo"))
+    assert (form.initial["parent"], form.initial["eval_set"]) == (run.model_version_id, run.eval_set_id)
+    assert page(client, run, method="sft").context["form"].initial["method"] == "sft"
+
+
+def test_fields_of_the_other_method_are_not_checked(client: Client, run: EvalRun) -> None:
+    assert post(client, run, method="grpo", batch_size="nonsense", lora_dropout="9").status_code == 302
+    assert post(client, run, method="sft", generations="1", beta="-1").status_code == 302
+    refused = post(client, run, method="grpo", generations="1", steps="77")
+    assert refused.context["form"].errors.keys() == {"generations"} and 'value="77"' in refused.content.decode()
+    assert TrainingRun.objects.count() == 2
+
+
+def test_lora_settings_reach_the_run(client: Client, run: EvalRun) -> None:
+    given = {"lora_rank": 8, "lora_alpha": "", "lora_dropout": "0.1", "method": "sft", "target_modules": ""}
+    assert post(client, run, **given).status_code == 302
+    config = TrainingRun.objects.get().spec["config"]
+    assert (config["lora_rank"], config["lora_alpha"], config["lora_dropout"]) == (8, 16, 0.1)
+    assert config["target_modules"] == "all-linear"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("lora_rank", "513"), ("lora_rank", "0"), ("lora_alpha", "0"), ("lora_dropout", "1")]
+)
+def test_bounds_of_lora_are_said_at_the_field(client: Client, run: EvalRun, field: str, value: str) -> None:
+    assert post(client, run, **{"method": "sft", field: value}).context["form"].errors.keys() == {field}
+    assert not TrainingRun.objects.exists()
+
+
+def test_layers_that_the_base_does_not_have_are_refused_by_name(client: Client, run: EvalRun, monkeypatch: Any) -> None:
+    shapes = {
+        "model.layers.0.self_attn.q_proj.weight": (4, 4),
+        "model.embed_tokens.weight": (9, 4),
+        "model.norm.weight": (4,),
+    }
+    monkeypatch.setattr("apps.registry.trained_elsewhere.shapes_of", lambda files: shapes)
+    answer = post(client, run, target_modules="q_proj, k_projj embed_tokens")
+    assert "has no layer k_projj, embed_tokens" in answer.context["form"].non_field_errors()[0]
+    assert post(client, run, target_modules=" q_proj ,q_proj").status_code == 302
+    assert TrainingRun.objects.get().spec["config"]["target_modules"] == ["q_proj"]
+
+
+def test_only_weights_of_this_installation_are_offered(client: Client, run: EvalRun, data_dir: Path) -> None:
+    served = make_endpoint(run.project, make_server(run.project, "https://gpu.example.com/v1"))
+    offered = page(client, run).context["form"].fields["parent"].queryset
+    assert run.model_version in offered and served not in offered
+
+
+def test_a_finished_run_leads_to_its_evaluation_against_its_parent(
+    client: Client, run: EvalRun, data_dir: Path
+) -> None:
+    adapter = make_adapter(run.project, run.model_version, data_dir)
+    url = reverse("evals:new_run", args=[run.project.slug, run.eval_set_id])
+    answer = client.get(url, {"model_version": adapter.pk})
+    assert answer.context["baseline"] == run and "To compare with" in answer.content.decode()
+    initial = answer.context["form"].initial
+    assert (initial["model_version"], initial["samples_per_task"], initial["split"]) == (
+        adapter,
+        run.samples_per_task,
+        run.split,
+    )
+    folder = make_base_folder(data_dir / "other")
+    (folder / "config.json").write_text('{"other": 1}')
+    unmeasured = register_base(project=run.project, name="other", folder=folder, by=admin_of(run.project))
+    other = make_adapter(run.project, unmeasured, data_dir)
+    assert "nothing to compare with yet" in client.get(url, {"model_version": other.pk}).content.decode()
+    for nonsense in ("x", "9" * 30, "-1"):
+        assert (
+            client.get(url, {"model_version": nonsense, "split": nonsense, "environment": nonsense}).status_code == 200
+        )
+
+
+def test_a_finished_evaluation_leads_to_its_comparison(client: Client, run: EvalRun, data_dir: Path) -> None:
+    slug, adapter = run.project.slug, make_adapter(run.project, run.model_version, data_dir)
+    after = evaluated(run.eval_set, PASSED, data_dir)
+    assert after.model_version == adapter
+    html = client.get(reverse("evals:run", args=[slug, after.pk])).content.decode()
+    assert f"{reverse('evals:compare', args=[slug])}?run={run.pk}&amp;run={after.pk}" in html
