@@ -1,23 +1,33 @@
+"""The overview: the wheel at a glance. Its charts are fragments with URLs of their own, loaded after the page."""
+
 from __future__ import annotations
 
-from datetime import timedelta
+from contextlib import suppress
+from typing import Any
 
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils import timezone
 
 from apps.core.access import project_view
-from apps.core.models import Project, Role
+from apps.core.models import Project
+from apps.core.timeouts import TooLong, patience
+from apps.dashboard import releases
 from apps.dashboard.next_steps import Wheel, next_steps
+from apps.dashboard.stations import stations
+from apps.dashboard.waiting import waiting_for
 from apps.evals.models import EvalRun, EvalSetState
+from apps.failures import rates
 from apps.failures.models import Failure, FailureState
 from apps.promotion.models import Channel, Promotion, Verdict
 from apps.reviews.actions import lock_states
 from apps.training.models import TrainingRun
+from apps.trajectories.metrics import figures, query
 from apps.trajectories.pages import totals
 
-FAILED_SHOWN = timedelta(days=7)
+SPANS = ("7d", "30d", "90d", "all")
+USUAL = "30d"
+CHARTS_MS = 4_000
 
 
 @project_view()
@@ -25,29 +35,77 @@ def home(request: HttpRequest, project: Project) -> HttpResponse:
     running = [*TrainingRun.objects.filter(project=project).active(), *EvalRun.objects.filter(project=project).active()]
     channel = Channel.objects.filter(project=project, name="production").select_related("current").first()
     wheel = read_wheel(project, channel, len(running))
-    recent = timezone.now() - FAILED_SHOWN
+    waiting = waiting_for(project, request.membership)  # type: ignore[attr-defined]
     return render(
         request,
         "dashboard/home.html",
         {
             "wheel": wheel,
             "steps": next_steps(wheel),
+            "stations": stations(project, wheel, waiting),
+            "waiting": waiting,
             "running": running,
             "channel": channel,
-            "outcomes": totals.trend(project, {"since": "30d"}, "outcome"),
+            "since": span_of(request),
+            "spans": SPANS,
             "buckets": buckets(project),
             "moves": Promotion.objects.filter(channel__project=project).select_related("to_version", "by", "channel")[
                 :5
             ],
-            "disabled_webhooks": project.webhooks.exclude(disabled_reason="")
-            if request.membership.may(Role.OPERATOR)  # type: ignore[attr-defined]
-            else [],
-            "failed_jobs": [
-                *TrainingRun.objects.filter(project=project, state="failed", finished_at__gte=recent)[:3],
-                *EvalRun.objects.filter(project=project, state="failed", finished_at__gte=recent)[:3],
-            ],
         },
     )
+
+
+def span_of(request: HttpRequest) -> str:
+    since = request.GET.get("since", USUAL)
+    return since if since in SPANS else USUAL
+
+
+@project_view()
+def failure_rate(request: HttpRequest, project: Project) -> HttpResponse:
+    """By time and by version, with the promotions; the outcome of how many runs nobody knows is said."""
+    since = span_of(request)
+    context: dict[str, Any] = {"since": since, "figures": None}
+    with suppress(TooLong), patience(CHARTS_MS):
+        shown, moves = releases.rate_figures(project, rates.since_of(since))
+        counted = query.totals(project, given_of(since)).total
+        context |= {
+            "figures": shown,
+            "moves": [(move, releases.address_of(move, project)) for move in moves],
+            "unknown": counted.unknown / counted.runs if counted.runs > 0 else None,
+        }
+    return render(request, "dashboard/_failure_rate.html", context)
+
+
+@project_view()
+def performance(request: HttpRequest, project: Project) -> HttpResponse:
+    """Traffic, latency and cost over time."""
+    since, found = span_of(request), []
+    moves = releases.promotions(project, rates.since_of(since))
+    with suppress(TooLong), patience(CHARTS_MS):
+        for measure, by in (("runs", "outcome"), ("latency", ""), ("run_cost", ""), ("cost", "")):
+            answer = query.ask(project, given_of(since), measure, by)
+            if any(one.whole.value for one in answer.series) and (drawn := figures.figure(answer, by)):
+                found.append(
+                    (f"{measure}-by-time", releases.mark(drawn, moves, project) if measure != "runs" else drawn)
+                )
+    return render(request, "dashboard/_performance.html", {"figures": found, "since": since})
+
+
+@project_view()
+def promotion_effect(request: HttpRequest, project: Project) -> HttpResponse:
+    context: dict[str, Any] = {"effect": None, "too_long": True}
+    with suppress(TooLong), patience(CHARTS_MS):
+        context = {"effect": releases.effect(project), "days": releases.WINDOW.days}
+        if context["effect"]:
+            context["address"] = releases.address_of(context["effect"].move, project)
+    return render(request, "dashboard/_effect.html", context)
+
+
+def given_of(since: str) -> dict[str, str]:
+    """The filters of the list for a span; days are whole, as those of the failure rate."""
+    begin = rates.since_of(since)
+    return {"from": begin.isoformat()} if begin else {}
 
 
 def read_wheel(project: Project, channel: Channel | None, running: int) -> Wheel:

@@ -148,6 +148,19 @@ class StartOfRun(Func):
     output_field = DateTimeField()
 
 
+def by_model(known: Iterable[Kind]) -> list[Rate]:
+    """The models with the most runs."""
+    models: dict[str, list[Kind]] = {}
+    for kind in known:
+        if kind.runs:
+            models.setdefault(kind.model, []).append(kind)
+    found = [
+        Rate(name or "(no name)", sum(kind.failed for kind in same), sum(kind.runs for kind in same))
+        for name, same in models.items()
+    ]
+    return sorted(found, key=lambda rate: (-rate.n, rate.name))[:VERSIONS]
+
+
 def by_time(project: Project, since: datetime | None) -> tuple[str, list[tuple[datetime, Rate]]]:
     """(unit, [(when, rate)]) of the hours, days or weeks that have trajectories."""
     unit = rollup_unit(*span(project, since))
@@ -189,8 +202,11 @@ def figures(
         yield "rate-by-time", _band(over_time, f"Failure rate per {unit}")
     if rows := by_mode(project, since):
         yield "rate-by-mode", _dots(rows, "Failure rate by mode")
-    if rows := by_version(kinds(project, since) if known is None else known):
+    known = list(kinds(project, since) if known is None else known)
+    if rows := by_version(known):
         yield "rate-by-version", _dots(rows, "Failure rate by agent version, the newest on top")
+    if len(rows := by_model(known)) > 1:
+        yield "rate-by-model", _dots(rows, "Failure rate by model")
 
 
 def _dots(rows: Iterable[Rate], title: str) -> dict:

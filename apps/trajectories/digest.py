@@ -20,6 +20,7 @@ from apps.core import locks
 from apps.core.locks import ProjectLock
 from apps.core.postgres import array
 from apps.trajectories import contents
+from apps.trajectories.metrics import cell_store
 from apps.trajectories.models import Arrival, Content, Facet, HourlyCount
 from apps.trajectories.rollups import KIND, SUMS, Counts
 from flywheel.outages import is_transient
@@ -112,6 +113,7 @@ def _digest(arrivals: list[Arrival]) -> None:
         touched[arrival.project_id] |= dict.fromkeys(arrival.trajectories)
     for project, counts in sorted(by_project.items()):
         _add_hours(project, counts)
+        cell_store.add(project, counts)
         _add_facets(project, counts)
         _index(list(touched[project]))
         for listener in LISTENERS:

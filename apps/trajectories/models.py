@@ -354,6 +354,38 @@ class HourlyCount(models.Model):
         return f"{self.trajectories} at {self.hour:%F %H}h"
 
 
+class MetricCell(models.Model):
+    """Trajectories of one hour or day (UTC) with one value of one dimension, added up: what charts and totals are made of.
+
+    The dimension “” has all of them. Distributions are `metrics.sketch`es, by bucket.
+    """
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="metric_cells", db_index=False)
+    unit = models.CharField(max_length=4, help_text="hour or day")
+    at = models.DateTimeField()
+    dimension = models.CharField(max_length=10, blank=True, help_text="A key of `rollups.DIMENSIONS`, tool, or “”")
+    value = models.CharField(max_length=200, blank=True)
+    runs = models.BigIntegerField(default=0)
+    failed = models.BigIntegerField(default=0)
+    unknown = models.BigIntegerField(default=0)
+    input_tokens = models.BigIntegerField(default=0)
+    output_tokens = models.BigIntegerField(default=0)
+    cost_usd = models.FloatField(default=0)
+    latency = models.JSONField(default=dict)
+    cost = models.JSONField(default=dict)
+    tokens = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "unit", "dimension", "at", "value"], name="one_cell_per_time_and_value"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.runs} in the {self.unit} of {self.at:%F %H}h"
+
+
 class Facet(models.Model):
     """A value that trajectories of a project can be filtered by, for the choices of the filters."""
 

@@ -7,9 +7,24 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from apps.trajectories.metrics.cells import Cell, Numbers
+
 KIND = ("agent_name", "agent_version", "model", "workload", "outcome_status")
 SUMS = ("trajectories", "input_tokens", "output_tokens", "cost_usd", "latency_ms", "with_latency")
+DIMENSIONS = {
+    "outcome": "outcome_status",
+    "agent": "agent_name",
+    "version": "agent_version",
+    "model": "model",
+    "workload": "workload",
+}
 FACETS = {"agent": "agent_name", "version": "agent_version", "model": "model", "workload": "workload"}
+
+
+def values_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(dimension, value) of all cells that a row counts in; the first is that of all rows."""
+    found = [("", ""), *((dimension, row[name]) for dimension, name in DIMENSIONS.items())]
+    return found + [("tool", name) for name in dict.fromkeys(row["tool_names"])]
 
 
 class Counts:
@@ -17,12 +32,16 @@ class Counts:
 
     def __init__(self) -> None:
         self.hours: defaultdict[tuple, list] = defaultdict(lambda: [0, 0, 0, 0.0, 0.0, 0])
+        self.cells: defaultdict[tuple[str, str, str], Cell] = defaultdict(Cell)
         self.facets: Counter[tuple[str, str]] = Counter()
 
     def add(self, row: Mapping[str, Any], sign: int = 1) -> None:
         """`row` has the columns of a Trajectory by name."""
         hour = row["started_at"].astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        sums = self.hours[(hour.isoformat(), *(row[name] for name in KIND))]
+        at, numbers = hour.isoformat(), Numbers.of(row)
+        sums = self.hours[(at, *(row[name] for name in KIND))]
+        for dimension, value in values_of(row):
+            self.cells[at, dimension, value].add(numbers, sign)
         latency = row["latency_ms"]
         added = (1, row["input_tokens"] or 0, row["output_tokens"] or 0, row["cost_usd"] or 0.0, latency or 0.0)
         for index, value in enumerate((*added, latency is not None)):
@@ -38,6 +57,7 @@ class Counts:
     def as_json(self) -> dict[str, list]:
         return {
             "hours": [[*key, *sums] for key, sums in self.hours.items() if any(sums)],
+            "cells": [[*key, *cell.as_list()] for key, cell in self.cells.items()],
             "facets": [[*key, n] for key, n in self.facets.items() if n],
         }
 
@@ -47,6 +67,8 @@ class Counts:
             sums = self.hours[tuple(item[:6])]
             for index, value in enumerate(item[6:]):
                 sums[index] += value
+        for item in given["cells"]:
+            self.cells[tuple(item[:3])].merge(Cell.from_list(item[3:]))
         for kind, value, n in given["facets"]:
             self.facets[kind, value] += n
 

@@ -664,5 +664,43 @@ class Migration(migrations.Migration):
                 "indexes": [models.Index(fields=["created_at"], name="bulkchange_by_age")],
             },
         ),
+        migrations.CreateModel(
+            name="MetricCell",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("unit", models.CharField(help_text="hour or day", max_length=4)),
+                ("at", models.DateTimeField()),
+                (
+                    "dimension",
+                    models.CharField(blank=True, help_text="A key of `rollups.DIMENSIONS`, tool, or “”", max_length=10),
+                ),
+                ("value", models.CharField(blank=True, max_length=200)),
+                ("runs", models.BigIntegerField(default=0)),
+                ("failed", models.BigIntegerField(default=0)),
+                ("unknown", models.BigIntegerField(default=0)),
+                ("input_tokens", models.BigIntegerField(default=0)),
+                ("output_tokens", models.BigIntegerField(default=0)),
+                ("cost_usd", models.FloatField(default=0)),
+                ("latency", models.JSONField(default=dict)),
+                ("cost", models.JSONField(default=dict)),
+                ("tokens", models.JSONField(default=dict)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="metric_cells",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "unit", "dimension", "at", "value"), name="one_cell_per_time_and_value"
+                    )
+                ],
+            },
+        ),
         migrations.RunPython(first_partitions, migrations.RunPython.noop),
     ]

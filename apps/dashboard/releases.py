@@ -1,0 +1,175 @@
+"""Promotions and what happened around them: marks of charts, and the failure rate before and after the last one.
+
+Runs before and after are not an experiment: what else changed in the same days is said beside the rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Sum
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.charts import PALETTE
+from apps.core.models import Project
+from apps.failures import rates
+from apps.failures.changes import Change
+from apps.failures.models import Failure
+from apps.failures.rates import Rate
+from apps.promotion.models import Promotion
+from apps.promotion.policies import PRODUCTION
+from apps.trajectories.ids import floor_of
+from apps.trajectories.metrics import figures, query, sketch
+from apps.trajectories.metrics.cells import Cell
+from apps.trajectories.models import HourlyCount
+
+WINDOW = timedelta(days=7)
+HOUR = timedelta(hours=1)
+MOST_MARKS = 12
+NEWCOMER = 0.01  # of the runs: what had less before the promotion, and more after it, is new
+
+
+@dataclass(frozen=True)
+class Side:
+    """The runs of some hours before or after a promotion."""
+
+    begin: datetime
+    end: datetime
+    rate: Rate
+    cell: Cell
+
+    @property
+    def unknown(self) -> float | None:
+        return self.cell.unknown / self.cell.runs if self.cell.runs > 0 else None
+
+    @property
+    def latency(self) -> float | None:
+        return sketch.percentiles(self.cell.latency, (0.95,))[0]
+
+    @property
+    def cost(self) -> float | None:
+        return self.cell.cost_usd / self.cell.runs if self.cell.runs > 0 and self.cell.cost else None
+
+
+@dataclass(frozen=True)
+class Effect:
+    move: Promotion
+    before: Side
+    after: Side
+    change: Change
+    others: list[str]  # what else changed, as sentences
+
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        """(what, before, after) of the other figures."""
+        sides = (self.before, self.after)
+        return [
+            ("Runs", *(f"{side.cell.runs:,}" for side in sides)),
+            ("Unknown outcomes", *(figures.written(side.unknown, "share") for side in sides)),
+            ("Latency p95", *(figures.written(side.latency, "ms") for side in sides)),
+            ("Mean cost per run", *(figures.written(side.cost, "usd") for side in sides)),
+        ]
+
+
+def promotions(project: Project, since: datetime | None = None) -> list[Promotion]:
+    """Moves of the production channel, the newest first."""
+    rows = Promotion.objects.filter(channel__project=project, channel__name=PRODUCTION)
+    rows = rows.select_related("to_version", "from_version", "by", "channel")
+    return list((rows.filter(at__gte=since) if since else rows)[:MOST_MARKS])
+
+
+def address_of(move: Promotion, project: Project) -> str:
+    if move.gate_report_id:
+        return reverse("promotion:report", args=[project.slug, move.gate_report_id])
+    return reverse("promotion:model", args=[project.slug, move.to_version_id])
+
+
+def mark(figure: dict, moves: Iterable[Promotion], project: Project) -> dict:
+    """A vertical line for each promotion within the chart's times, numbered; the number is a link to what was promoted."""
+    layout = figure["layout"]
+    times = [datetime.fromisoformat(at) for trace in figure["data"] for at in trace.get("x") or ()]
+    if not times:
+        return figure
+    first, last = min(times), max(times) + timedelta(days=7)
+    shown = [move for move in sorted(moves, key=lambda move: move.at) if first <= move.at <= last]
+    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1.4, "color": PALETTE[4]}}
+    layout["shapes"] = layout.get("shapes", []) + [
+        line | {"x0": move.at.isoformat(), "x1": move.at.isoformat()} for move in shown
+    ]
+    layout["annotations"] = layout.get("annotations", []) + [
+        {
+            "x": move.at.isoformat(), "y": 0.98, "yref": "paper", "yanchor": "top", "xanchor": "left", "showarrow": False,
+            "font": {"size": 10}, "bgcolor": "rgba(138, 92, 214, 0.16)",
+            "text": f'<a href="{address_of(move, project)}" target="_self">{label(move)}</a>',
+        }
+        for move in shown
+    ]  # fmt: skip
+    return figure
+
+
+def label(move: Promotion) -> str:
+    return f"{'↩ ' if move.kind == Promotion.Kind.ROLLBACK else ''}{figures.short(str(move.to_version))[:18]}"
+
+
+def effect(project: Project, window: timedelta = WINDOW) -> Effect | None:
+    """Of the last promotion of production. Whole hours (UTC): that of the promotion itself is on neither side."""
+    move = next(iter(promotions(project)), None)
+    if move is None:
+        return None
+    hour = move.at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    end = min(hour + HOUR + window, timezone.now() + HOUR)
+    before, after = _side(project, hour - window, hour), _side(project, hour + HOUR, end)
+    name = str(move.to_version)
+    change = Change(move.at, "promotion", name, before.rate, after.rate)
+    return Effect(move, before, after, change, _others(project, before, after))
+
+
+def _side(project: Project, begin: datetime, end: datetime) -> Side:
+    failed = Failure.objects.filter(
+        project=project, trajectory_id__gte=floor_of(begin), trajectory_id__lt=floor_of(end)
+    )
+    given = {"from": begin.isoformat(), "to": end.isoformat()}
+    cell = query.totals(project, given).total
+    return Side(begin, end, Rate("", failed.standing().order_by().count(), cell.runs), cell)
+
+
+def _others(project: Project, before: Side, after: Side) -> list[str]:
+    """New versions, models and agents in the traffic, and how much more or less of it there is."""
+    found = []
+    for column, title in (("agent_name", "Agent"), ("agent_version", "Agent version"), ("model", "Model")):
+        was, now = _shares(project, column, before), _shares(project, column, after)
+        new = [f"{name[:60]} ({share:.0%} of runs)" for name, share in now.items() if name and share > NEWCOMER > was.get(name, 0)]  # fmt: skip
+        gone = [name[:60] for name, share in was.items() if name and now and share > NEWCOMER > now.get(name, 0)]
+        found += [f"{title} new in the traffic: {', '.join(new[:5])}."] * bool(new)
+        found += [f"{title} no longer in the traffic: {', '.join(gone[:5])}."] * bool(gone)
+    hours = [(side.end - side.begin) / HOUR for side in (before, after)]
+    if before.cell.runs and after.cell.runs and all(hours):
+        ratio = (after.cell.runs / hours[1]) / (before.cell.runs / hours[0])
+        if not 0.67 < ratio < 1.5:
+            found.append(f"Traffic is {ratio:.1f} times what it was, by the hour.")
+    if before.unknown is not None and after.unknown is not None and abs(after.unknown - before.unknown) > 0.05:
+        found.append("The share of unknown outcomes changed, which may hide or uncover failures.")
+    return found
+
+
+def _shares(project: Project, column: str, side: Side) -> dict[str, float]:
+    rows = HourlyCount.objects.filter(project=project, hour__gte=side.begin, hour__lt=side.end)
+    counted = dict(rows.order_by().values_list(column).annotate(n=Sum("trajectories")))
+    total = sum(counted.values())
+    return {name: n / total for name, n in counted.items() if n > 0} if total else {}
+
+
+def rate_figures(project: Project, since: datetime | None) -> tuple[list[tuple[str, dict]], list[Promotion]]:
+    """The charts of the failure rate by time, version and model, marked by the promotions, and those."""
+    known = rates.kinds(project, since)
+    moves = promotions(project, since)
+    found = []
+    for id, figure in rates.figures(project, since, known):
+        if id == "rate-by-time":
+            found.append((id, mark(figure, moves, project)))
+        elif id in ("rate-by-version", "rate-by-model"):
+            found.append((id, figure))
+    return found, moves

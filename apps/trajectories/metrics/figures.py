@@ -1,0 +1,132 @@
+"""Answers as charts, as tables and as texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apps.core.charts import BAD, PALETTE, UNKNOWN, bars, intervals, lines
+from apps.trajectories.metrics.cells import MEASURES, TOGETHER, titles
+from apps.trajectories.metrics.query import BY, OTHER, Answer, Point, Series
+
+KINDS = {
+    "auto": "Automatic",
+    "line": "Lines",
+    "bar": "Bars",
+    "ranking": "Ranking",
+    "number": "Number",
+    "table": "Table",
+}
+TICKS = {"share": ".0%", "usd": "$~g", "ms": "~s", "tokens": "~s", "runs": "~s"}
+HOVER = {"share": "%{y:.1%}", "usd": "$%{y:,.4~f}", "ms": "%{y:,.0f} ms", "tokens": "%{y:,.0f}", "runs": "%{y:,.0f}"}
+AXIS = {"ms": "ms"}
+HEIGHT = 240
+SHADE = {"p50": "#9aa3f2", "p95": PALETTE[0], "p99": "#2f3aa6"}
+
+
+def written(value: float | None, unit: str) -> str:
+    """A value with its unit, as people read it."""
+    if value is None:
+        return "–"
+    if unit == "ms":
+        return f"{value:,.0f} ms" if value < 10_000 else f"{value / 1000:,.1f} s"
+    if unit == "usd":
+        return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}" if value >= 0.0001 else f"${value:.2g}"
+    return f"{value:.1%}" if unit == "share" else f"{value:,.0f}"
+
+
+def title_of(answer: Answer, by: str) -> str:
+    name = titles()[answer.measure]
+    if answer.measure in TOGETHER and by:
+        name = MEASURES[answer.series[0].measure].title if answer.series else name
+    return f"{name} per {answer.unit}" + (f" by {BY[by].lower()}" if by else "")
+
+
+def figure(answer: Answer, by: str, kind: str = "auto", height: int = HEIGHT) -> dict | None:
+    """A chart; None where there are no runs, or where the kind is not a chart."""
+    if not any(one.runs for one in answer.series) or kind in ("number", "table"):
+        return None
+    measure = MEASURES[answer.series[0].measure]
+    if kind == "ranking":
+        return _ranking(answer, by)
+    times = [point.at.isoformat() for point in answer.series[0].points if point.at]
+    series = {_unique(answer, one): (times, [point.value for point in one.points]) for one in answer.series}
+    title = title_of(answer, by)
+    if kind == "bar" or (kind == "auto" and measure.adds_up) or len(times) == 1:
+        colours = _colours(answer, by)
+        drawn = bars(series, title, stacked=measure.adds_up, height=height, unit=answer.unit, colours=colours)
+    else:
+        drawn = lines(series, title, x="", height=height)
+        for trace in drawn["data"]:
+            trace["line"]["color"] = _colours(answer, by).get(trace["name"], trace["line"]["color"])
+            trace["connectgaps"] = False
+    for trace, one in zip(drawn["data"], answer.series, strict=True):
+        trace["customdata"] = [_count(point) for point in one.points]
+        trace["hovertemplate"] = f"%{{x}}<br>{trace['name']}: {HOVER[measure.unit]}<br>%{{customdata}}<extra></extra>"
+    drawn["layout"]["yaxis"] |= {"tickformat": TICKS[measure.unit], "rangemode": "tozero", "nticks": 5}
+    drawn["layout"]["yaxis"]["title"] = {"text": AXIS.get(measure.unit, ""), "font": {"size": 11}}
+    return drawn
+
+
+def _unique(answer: Answer, one: Series) -> str:
+    """Names come from agents: short, and without what plotly reads as markup; two that look alike are numbered."""
+    name = short(one.name)
+    alike = [other for other in answer.series if short(other.name) == name]
+    return name if len(alike) == 1 else f"{name} ({alike.index(one) + 1})"
+
+
+def short(name: str) -> str:
+    return name.replace("<", "‹").replace(">", "›").replace("%{", "%‹").replace("&", "＆")[:28]
+
+
+def _colours(answer: Answer, by: str) -> dict[str, str]:
+    fixed = {"failure": BAD, "success": "#1f9d6b", "unknown": UNKNOWN} if by == "outcome" else {OTHER: UNKNOWN}
+    if not by:
+        fixed = dict(SHADE)
+        if len(answer.series) == 1:
+            return {answer.series[0].name: BAD if answer.measure in ("errors", "failure_rate") else PALETTE[0]}
+    return fixed
+
+
+def _count(point: Point) -> str:
+    interval = f", 95% interval {point.interval[0]:.1%}–{point.interval[1]:.1%}" if point.interval else ""
+    return f"n = {point.n:,}{interval}"
+
+
+def _ranking(answer: Answer, by: str) -> dict:
+    """One dot or bar a group, of the whole time."""
+    rows = [one for one in answer.series if one.whole.value is not None][::-1]
+    measure = MEASURES[answer.series[0].measure]
+    names = [_unique(answer, one) for one in rows]
+    title = title_of(answer, by).replace(f" per {answer.unit}", "", 1)
+    values = [one.whole.value or 0.0 for one in rows]
+    height = 70 + 26 * len(rows)
+    if measure.interval:
+        low, high = zip(*(one.whole.interval or (0.0, 1.0) for one in rows), strict=True)
+        drawn = intervals(names, values, low, high, title, height=height)
+    else:
+        drawn = bars({measure.title: (values, names)}, title, height=height)
+        drawn["data"][0] |= {"orientation": "h", "marker": {"color": PALETTE[0]}}
+    drawn["data"][0] |= {
+        "customdata": [_count(one.whole) for one in rows],
+        "hovertemplate": "%{y}: " + HOVER[measure.unit].replace("{y", "{x") + "<br>%{customdata}<extra></extra>",
+    }
+    drawn["layout"]["xaxis"] |= {"tickformat": TICKS[measure.unit], "rangemode": "tozero"}
+    drawn["layout"]["yaxis"] |= {"type": "category", "nticks": len(rows) + 1}
+    return drawn
+
+
+def table(answer: Answer) -> list[dict[str, Any]]:
+    """One row a series: what it is, over the whole time, of how many runs."""
+    return [
+        {
+            "name": one.name,
+            "value": written(one.whole.value, MEASURES[one.measure].unit),
+            "n": one.whole.n,
+            "interval": _interval(one.whole),
+        }
+        for one in answer.series
+    ]
+
+
+def _interval(point: Point) -> str:
+    return f"[{point.interval[0]:.1%}, {point.interval[1]:.1%}]" if point.interval else ""

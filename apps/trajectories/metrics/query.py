@@ -1,0 +1,288 @@
+"""Figures of trajectories over time and by group, for the filters of their list.
+
+Roll-ups answer where they know all filters: any number of trajectories, exact but for percentiles (`sketch.ACCURACY`).
+Otherwise the newest NEWEST that match are read, and the answer says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db.models import Q
+from django.utils import timezone
+
+from apps.core.models import Project
+from apps.trajectories.filters import active, apply_filters, bounds
+from apps.trajectories.metrics import sketch
+from apps.trajectories.metrics.cells import COUNTED, MEASURES, SKETCHED, TOGETHER, Cell, Measure, Numbers
+from apps.trajectories.models import MetricCell
+from apps.trajectories.rollups import DIMENSIONS, rollup_unit
+
+NEWEST = 20_000
+GROUPS = 8  # the largest are shown, the rest is one of its own
+OTHER = "all others"
+UNITS = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
+MOST_POINTS = 800
+BY = {
+    "outcome": "Outcome",
+    "agent": "Agent",
+    "agent_version": "Version",
+    "model": "Model",
+    "workload": "Workload",
+    "tool": "Tool",
+}
+FILTER_OF = {"version": "agent_version"}  # where the dimension is called otherwise
+COLUMNS = (
+    "started_at", "agent_name", "agent_version", "model", "workload", "tool_names", "outcome_status", "input_tokens",
+    "output_tokens", "cost_usd", "latency_ms",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """`n` runs are behind the value; the interval is Wilson's, 95%, where the measure is a proportion."""
+
+    at: datetime | None
+    value: float | None
+    n: int
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """`measure` is a key of MEASURES; `whole` is that of all times together."""
+
+    name: str
+    measure: str
+    points: list[Point]
+    whole: Point
+    runs: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`read` is the number of trajectories that were read, where roll-ups could not answer; `more` that there are more."""
+
+    measure: str
+    unit: str
+    series: list[Series]
+    total: Cell
+    read: int | None = None
+    more: bool = False
+    others: int = 0  # groups that are one series
+
+    @property
+    def note(self) -> str:
+        """What a reader has to know beside the figures; empty where nothing."""
+        said = []
+        if self.more:
+            said.append(f"Of the newest {self.read:,} matching runs.")
+        if self.total.unknown > 0 and "failure_rate" in self.measure and self.total.runs:
+            share = self.total.unknown / self.total.runs
+            said.append(f"{share:.1%} of the runs have no known outcome and are left out.")
+        if self.others:
+            said.append(f"“{OTHER}” are {self.others:,} smaller groups.")
+        return " ".join(said)
+
+
+@dataclass
+class Read:
+    """Cells by time and group."""
+
+    cells: dict[tuple[datetime, str], Cell] = field(default_factory=dict)
+    rows: int | None = None
+    more: bool = False
+
+
+def ask(project: Project, given: Mapping[str, str], measure: str, by: str = "", bucket: str = "") -> Answer:
+    """`measure` of MEASURES or TOGETHER, `by` of BY or “”, `bucket` of UNITS or “” for one that fits. Raises KeyError."""
+    keys = measures_of(measure, by)
+    begin, end = _span(project, given)
+    unit = unit_of(begin, end, bucket)
+    read = _read(project, given, by, "hour" if unit == "hour" else "day", begin, end)
+    cells = _in_units(read.cells, unit)
+    groups, others = _groups(cells)
+    times = _times(cells, unit)
+    total = _merged(cells.values())
+    series = []
+    for name, members in groups:
+        own = _of_group(cells, members)
+        whole = _merged(own.values())
+        for key in keys:
+            points = [_point(MEASURES[key], at, own.get(at)) for at in times]
+            title = name if by else key[-3:] if len(keys) > 1 else MEASURES[key].title
+            series.append(Series(title, key, points, _point(MEASURES[key], None, whole), whole.runs))
+    return Answer(measure, unit, series, total, read.rows, read.more, others)
+
+
+def totals(project: Project, given: Mapping[str, str]) -> Answer:
+    """All that match, added up, without groups or times."""
+    begin, end = _span(project, given)
+    read = _read(project, given, "", "day", begin, end)
+    return Answer("runs", "day", [], _merged(read.cells.values()), read.rows, read.more)
+
+
+def measures_of(measure: str, by: str) -> tuple[str, ...]:
+    """The keys of MEASURES that are drawn. Raises KeyError."""
+    if measure not in TOGETHER:
+        return (MEASURES[measure] and measure,)
+    keys = TOGETHER[measure][1]
+    return (keys[1],) if by else keys
+
+
+def unit_of(begin: datetime | None, end: datetime | None, bucket: str = "") -> str:
+    """The bucket that is asked for, or a larger one where it would give more than MOST_POINTS."""
+    unit = bucket if bucket in UNITS else rollup_unit(begin, end)
+    names = list(UNITS)
+    while begin and end and (end - begin) / UNITS[unit] > MOST_POINTS and unit != names[-1]:
+        unit = names[names.index(unit) + 1]
+    return unit
+
+
+# Reading
+
+
+def _span(project: Project, given: Mapping[str, str]) -> tuple[datetime | None, datetime | None]:
+    """From when to when there is something to show; what lies in the future of an open end is left out."""
+    begin, end = bounds(given)
+    end = end or timezone.now() + timedelta(days=1)
+    if begin is None:
+        days = MetricCell.objects.filter(project=project, unit="day", dimension="", runs__gt=0)
+        begin = days.order_by("at").values_list("at", flat=True).first()
+    return begin, end
+
+
+def _read(
+    project: Project, given: Mapping[str, str], by: str, unit: str, begin: datetime | None, end: datetime | None
+) -> Read:
+    if begin is None or end is None or begin >= end:
+        return Read()
+    dimension = _dimension(given, by)
+    if dimension is None:
+        return _from_rows(project, given, by, unit)
+    name, value = dimension
+    rows = MetricCell.objects.filter(_times_between(begin, end, unit), project=project, dimension=name, runs__gt=0)
+    if value is not None:
+        rows = rows.filter(value=value)
+    found = Read()
+    for at, group, *columns in rows.order_by().values_list("at", "value", *COUNTED, *SKETCHED):
+        key = (at if unit == "hour" else midnight(at), group if by else "")
+        counted = len(COUNTED)
+        cell = Cell(*columns[:counted], *(sketch.from_json(item) for item in columns[counted:]))
+        if key in found.cells:
+            found.cells[key].merge(cell)
+        else:
+            found.cells[key] = cell
+    return found
+
+
+def _dimension(given: Mapping[str, str], by: str) -> tuple[str, str | None] | None:
+    """The dimension of the roll-ups, and its value where it is filtered by; None where they cannot answer."""
+    wanted: dict[str, str | None] = {by: None} if by else {}
+    for chip in active(given):
+        if chip.name in ("since", "from", "to"):
+            continue
+        if chip.name not in BY:
+            return None
+        wanted[chip.name] = given[chip.name].strip()
+    if len(wanted) > 1:
+        return None
+    names = {filter_name: dimension for dimension, filter_name in FILTER_OF.items()}
+    return next(((names.get(name, name), value) for name, value in wanted.items()), ("", None))
+
+
+def _times_between(begin: datetime, end: datetime, unit: str) -> Q:
+    """The cells of these times: hours, or whole days and the hours before and after them. The first hour is whole."""
+    begin = begin.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    hours = Q(unit="hour", at__gte=begin, at__lt=end)
+    first, last = midnight(begin + UNITS["day"] - timedelta(hours=1)), midnight(end)
+    if unit == "hour" or first >= last:
+        return hours
+    days = Q(unit="day", at__gte=first, at__lt=last)
+    return days | Q(unit="hour", at__gte=begin, at__lt=first) | Q(unit="hour", at__gte=last, at__lt=end)
+
+
+def _from_rows(project: Project, given: Mapping[str, str], by: str, unit: str) -> Read:
+    matching = apply_filters(project.trajectories.all(), given).order_by("-pk")
+    found, seen = Read(cells=defaultdict(Cell)), 0
+    for values in matching.values(*COLUMNS)[: NEWEST + 1]:
+        seen += 1
+        if seen > NEWEST:
+            break
+        at = values["started_at"].astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        numbers = Numbers.of(values)
+        for group in _groups_of(values, by):
+            found.cells[at if unit == "hour" else midnight(at), group].add(numbers)
+    found.rows, found.more = min(seen, NEWEST), seen > NEWEST
+    return found
+
+
+def _groups_of(row: Mapping[str, Any], by: str) -> Iterable[str]:
+    if by == "tool":
+        return dict.fromkeys(row["tool_names"])
+    names = {FILTER_OF.get(name, name): column for name, column in DIMENSIONS.items()}
+    return (row[names[by]],) if by else ("",)
+
+
+def midnight(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+# Putting together
+
+
+def _in_units(cells: Mapping[tuple[datetime, str], Cell], unit: str) -> dict[tuple[datetime, str], Cell]:
+    if unit != "week":
+        return dict(cells)
+    found: dict[tuple[datetime, str], Cell] = defaultdict(Cell)
+    for (at, group), cell in cells.items():
+        found[at - timedelta(days=at.weekday()), group].merge(cell)
+    return found
+
+
+def _groups(cells: Mapping[tuple[datetime, str], Cell]) -> tuple[list[tuple[str, set[str]]], int]:
+    """[(name, values)], the largest first, and how many are in the last, that of the others."""
+    runs: dict[str, int] = defaultdict(int)
+    for (_, group), cell in cells.items():
+        runs[group] += cell.runs
+    names = sorted(runs, key=lambda name: (-runs[name], name))
+    shown = names if len(names) <= GROUPS + 1 else names[:GROUPS]
+    found = [(name or "(none)", {name}) for name in shown]
+    if rest := set(names) - set(shown):
+        found.append((OTHER, rest))
+    return found, len(rest)
+
+
+def _of_group(cells: Mapping[tuple[datetime, str], Cell], members: set[str]) -> dict[datetime, Cell]:
+    found: dict[datetime, Cell] = {}
+    for (at, group), cell in cells.items():
+        if group in members:
+            found[at] = _merged((found[at], cell)) if at in found else cell
+    return found
+
+
+def _merged(cells: Iterable[Cell]) -> Cell:
+    whole = Cell()
+    for cell in cells:
+        whole.merge(cell)
+    return whole
+
+
+def _times(cells: Mapping[tuple[datetime, str], Cell], unit: str) -> list[datetime]:
+    """From the first to the last, those without runs included where they are not too many."""
+    seen = sorted({at for at, _ in cells})
+    if not seen or (seen[-1] - seen[0]) / UNITS[unit] > MOST_POINTS:
+        return seen
+    steps = round((seen[-1] - seen[0]) / UNITS[unit])
+    return [seen[0] + step * UNITS[unit] for step in range(steps + 1)]
+
+
+def _point(measure: Measure, at: datetime | None, cell: Cell | None) -> Point:
+    if cell is None or cell.runs <= 0:
+        return Point(at, 0 if measure.adds_up else None, 0)
+    value, n = measure.value(cell), measure.n(cell)
+    return Point(at, value, n, measure.interval(cell) if measure.interval and value is not None else None)

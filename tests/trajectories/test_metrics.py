@@ -1,0 +1,199 @@
+"""Charts are made of roll-ups that say what the rows say; where they cannot answer, the rows are read and it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from hypothesis import given as drawn_by
+from hypothesis import strategies as st
+
+from apps.core.models import Project
+from apps.trajectories import digest
+from apps.trajectories.actions import store
+from apps.trajectories.metrics import figures, query, sketch
+from apps.trajectories.metrics.cells import MEASURES, TOGETHER, Cell, Numbers
+from apps.trajectories.models import MetricCell, Trajectory
+from tests.factories import make_project
+from tests.factories import row as row_of
+
+NUMBERS = st.lists(st.floats(0, 1e9), min_size=1, max_size=60)
+
+
+def sketch_of(numbers: list[float]) -> sketch.Sketch:
+    found: sketch.Sketch = {}
+    for number in numbers:
+        sketch.merge(found, {sketch.bucket_of(number): 1})
+    return found
+
+
+@drawn_by(NUMBERS, st.sampled_from([0.0, 0.5, 0.95, 0.99, 1.0]))
+def test_a_percentile_is_that_of_the_numbers_to_two_percent(numbers: list[float], share: float) -> None:
+    exact = sorted(numbers)[int(share * (len(numbers) - 1))]
+    found = sketch.percentiles(sketch_of(numbers), (share,))[0]
+    assert found == pytest.approx(exact, rel=sketch.ACCURACY + 1e-6, abs=1e-12)
+
+
+@drawn_by(NUMBERS, NUMBERS)
+def test_what_is_added_can_be_taken_away(numbers: list[float], others: list[float]) -> None:
+    found = sketch_of(numbers + others)
+    sketch.merge(found, {bucket: -n for bucket, n in sketch_of(others).items()})
+    assert sketch.from_json(sketch.as_json(found)) == {b: n for b, n in sketch_of(numbers).items() if n}
+
+
+def test_an_empty_sketch_has_no_percentiles() -> None:
+    assert sketch.percentiles({}, (0.5, 0.9)) == [None, None]
+    assert sketch.percentiles({4: -1}, (0.5,)) == [None], "more taken away than was ever there"
+
+
+def traffic(project: Project, n: int, seed: int = 1, days: float = 5) -> None:
+    chance = Random(seed)
+    now = timezone.now()
+    rows = []
+    for index in range(n):
+        tools = chance.sample(["search", "close", "reply"], chance.randrange(3))
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "Close it."}]
+        for number, name in enumerate(tools):
+            call = {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+            messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+            messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": "ok"})
+        given = row_of(f"{project.slug}-{seed}-{index}")
+        given |= {
+            "messages": messages,
+            "agent": {"name": "desk", "version": chance.choice(["1", "2", "3"])},
+            "model": chance.choice(["a", "b", ""]),
+            "started_at": (now - timedelta(days=days) * chance.random()).isoformat(),
+            "outcome": {"status": chance.choice(["success", "failure", "unknown"])},
+        }
+        if chance.random() < 0.8:
+            given |= {"latency_ms": chance.lognormvariate(7, 1)}
+            given["usage"] = {"input_tokens": chance.randrange(4000), "cost_usd": chance.random() / 100}
+        rows.append(given)
+    done = store.ingest(project=project, rows=rows)
+    assert done.accepted == n, done.rejected[:1]
+    digest.run()
+
+
+@pytest.fixture
+def busy(project: Project) -> Iterator[Project]:
+    traffic(project, 120)
+    traffic(make_project(), 30, seed=9)  # somebody else's
+    yield project
+
+
+def by_rows(monkeypatch: pytest.MonkeyPatch, *asked: Any) -> query.Answer:
+    with monkeypatch.context() as patched:
+        patched.setattr(query, "_dimension", lambda given, by: None)
+        return query.ask(*asked)
+
+
+def plain(answer: query.Answer) -> list[tuple]:
+    return [
+        (one.name, one.measure, one.runs, [(p.at, p.value and round(p.value, 9), p.n, p.interval) for p in one.points])
+        for one in answer.series
+    ]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("by", ["", *query.BY])
+@pytest.mark.parametrize("measure", ["runs", "failure_rate", "unknown_rate", "tokens", "cost", "latency", "cost_p99"])
+def test_roll_ups_say_what_the_rows_say(busy: Project, monkeypatch: pytest.MonkeyPatch, measure: str, by: str) -> None:
+    since = {"from": (timezone.now() - timedelta(days=3)).replace(minute=0, second=0, microsecond=0).isoformat()}
+    cases = [({}, "", "runs"), (since, "day", "latency"), (since, "hour", "failure_rate"), ({}, "week", "cost_p99")]
+    for by in ("", *query.BY):
+        for given, bucket, measure in cases:
+            rolled = query.ask(busy, given, measure, by, bucket)
+            read = by_rows(monkeypatch, busy, given, measure, by, bucket)
+            assert rolled.read is None and read.read is not None
+            assert plain(rolled) == plain(read) and rolled.unit == read.unit
+
+
+@pytest.mark.django_db
+def test_one_filter_of_a_dimension_is_answered_by_roll_ups_and_others_by_rows(busy: Project) -> None:
+    own = Trajectory.objects.filter(project=busy)
+    for given, exact in (
+        ({"outcome": "failure"}, own.filter(outcome_status="failure")),
+        ({"agent_version": "2"}, own.filter(agent_version="2")),
+        ({"tool": "search"}, own.filter(tool_names__contains=["search"])),
+    ):
+        answer = query.totals(busy, given)
+        assert answer.read is None and answer.total.runs == exact.count()
+    for given, exact in (
+        ({"outcome": "failure", "model": "a"}, own.filter(outcome_status="failure", model="a")),
+        ({"latency_min": "1"}, own.filter(latency_ms__gte=1000)),
+        ({"q": "close"}, own),
+    ):
+        answer = query.totals(busy, given)
+        assert answer.read == answer.total.runs == exact.count() and not answer.more
+
+
+@pytest.mark.django_db
+def test_of_more_rows_than_it_reads_it_says_so(busy: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "NEWEST", 10)
+    answer = query.ask(busy, {"messages_min": "1"}, "runs")
+    assert answer.more and answer.total.runs == 10 and "newest 10 matching runs" in answer.note
+
+
+@pytest.mark.django_db
+def test_changed_and_deleted_runs_leave_the_cells(project: Project) -> None:
+    traffic(project, 20)
+    before = MetricCell.objects.filter(project=project, unit="day", dimension="")
+    assert sum(before.values_list("runs", flat=True)) == 20
+    for trajectory in Trajectory.objects.filter(project=project):
+        store.delete(trajectory=trajectory)
+    digest.run()
+    for cell in MetricCell.objects.filter(project=project):
+        assert (cell.runs, cell.failed, cell.unknown, cell.latency, cell.cost) == (0, 0, 0, {}, {})
+    assert not query.ask(project, {}, "runs").series
+
+
+@pytest.mark.django_db
+def test_small_groups_are_one(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic(project, 40)
+    monkeypatch.setattr(query, "GROUPS", 1)
+    answer = query.ask(project, {}, "runs", "agent_version")
+    assert [one.name for one in answer.series][1:] == [query.OTHER] and answer.others == 2
+    assert sum(one.runs for one in answer.series) == 40
+
+
+def test_the_bucket_grows_with_the_span() -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    assert query.unit_of(begin, begin + timedelta(days=2), "hour") == "hour"
+    assert query.unit_of(begin, begin + timedelta(days=60), "hour") == "day"
+    assert query.unit_of(begin, begin + timedelta(days=9000), "hour") == "week"
+    assert query.unit_of(None, None, "minute") == "hour"
+
+
+@pytest.mark.django_db
+def test_every_measure_can_be_drawn(busy: Project) -> None:
+    for measure in (*MEASURES, *TOGETHER):
+        for by in ("", "model"):
+            answer = query.ask(busy, {}, measure, by)
+            assert len(figures.table(answer)) == len(answer.series)
+            for kind in figures.KINDS:
+                assert (figures.figure(answer, by, kind) is None) == (kind in ("number", "table"))
+
+
+@pytest.mark.django_db
+def test_names_of_agents_are_no_markup_in_a_chart(project: Project) -> None:
+    hostile = '<a href="https://x.example">%{x}&lt;b'
+    store.ingest(project=project, rows=[row_of("a") | {"model": hostile}, row_of("b") | {"model": ""}])
+    digest.run()
+    drawn = figures.figure(query.ask(project, {}, "runs", "model"), "model")
+    assert drawn is not None
+    for trace in drawn["data"]:
+        assert "<" not in trace["name"] and "%{" not in trace["name"] and "&" not in trace["name"]
+
+
+def test_the_failure_rate_is_of_known_outcomes_and_says_so() -> None:
+    cell = Cell()
+    numbers = {"input_tokens": None, "output_tokens": None, "cost_usd": None, "latency_ms": None}
+    for outcome in ("failure", "success", "success", "unknown"):
+        cell.add(Numbers.of({"outcome_status": outcome} | numbers))
+    measure = MEASURES["failure_rate"]
+    assert measure.value(cell) == pytest.approx(1 / 3) and measure.n(cell) == 3 and "known outcomes" in measure.title
+    assert MEASURES["latency_p95"].value(cell) is None and MEASURES["latency_p95"].n(cell) == 0
