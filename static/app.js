@@ -99,13 +99,25 @@ function onKey(event, wasEarly) {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
-  const source = document.querySelector(button.dataset.copy);
+  const source = button.dataset.copy ? document.querySelector(button.dataset.copy) : button.parentElement.querySelector("pre");
   getSelection().selectAllChildren(source);
-  if (navigator.clipboard) {
-    await navigator.clipboard.writeText(source.textContent);
-    button.textContent = "Copied";
-  }
+  const label = button.dataset.label ??= button.textContent;
+  const copied = await navigator.clipboard?.writeText(source.textContent).then(() => true, () => false) ?? document.execCommand("copy");
+  button.textContent = copied ? "Copied" : "Press Ctrl-C";
+  setTimeout(() => { button.textContent = label; }, 2500);
 });
+function addCopyButtons(scope) {
+  for (const pre of scope.querySelectorAll("pre.copyable")) {
+    if (pre.parentElement.classList.contains("snippet")) continue;
+    const box = document.createElement("div"), button = document.createElement("button");
+    box.className = "snippet";
+    Object.assign(button, { type: "button", textContent: "Copy" });
+    button.dataset.copy = "";
+    button.setAttribute("aria-live", "polite");
+    pre.replaceWith(box);
+    box.append(pre, button);
+  }
+}
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-confirm]");
@@ -221,6 +233,7 @@ function followScroll() {
 }
 document.addEventListener("DOMContentLoaded", () => {
   fillBars(document);
+  addCopyButtons(document);
   drawCharts(document);
   followScroll();
   goToHash();
@@ -231,7 +244,7 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   if (window.Plotly) for (const box of event.target.querySelectorAll(".js-plotly-plot")) Plotly.purge(box);
 });
 // Before the browser paints the new fragment: curves of a running job do not flicker.
-for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { fillBars(document); drawCharts(document); });
+for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { fillBars(document); addCopyButtons(document); drawCharts(document); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(document));
 
 // Triage. The next case is fetched before it is asked for, and shown while the decision is still on its way; the

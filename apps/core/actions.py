@@ -33,7 +33,7 @@ from apps.core.models import (
 from apps.core.scopes import Scope
 
 POLICY_ACTOR = "policy"
-DEMO_PROJECT = ("workplace-assistant", "Workplace assistant")
+FIRST_PROJECT = ("my-agent", "My agent")
 
 
 def audit(
@@ -239,7 +239,7 @@ def bootstrap() -> FirstStart | None:
     chosen_password, chosen_key = (os.environ.get(f"FLYWHEEL_{name}", "") for name in ("ADMIN_PASSWORD", "API_KEY"))
     password = chosen_password or secrets.token_urlsafe(9)
     admin = users.create_superuser("admin", password=password)
-    slug, name = DEMO_PROJECT
+    slug, name = FIRST_PROJECT
     project = create_project(slug=slug, name=name, by=admin)
     _, key = create_api_key(project=project, name="first key", by=admin, secret=chosen_key)
     return FirstStart(admin.username, project.slug, "" if chosen_password else password, "" if chosen_key else key)

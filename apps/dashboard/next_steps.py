@@ -49,7 +49,7 @@ def next_steps(wheel: Wheel) -> list[Step]:
             Step(
                 "Send the first trajectory",
                 "Everything starts with what the agent does in production.",
-                "trajectories:list",
+                "trajectories:first",
             )
         )
         return steps

@@ -13,6 +13,7 @@ from apps.core.access import project_view
 from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
 from apps.dashboard import releases
+from apps.dashboard.checklist import checklist
 from apps.dashboard.next_steps import Wheel, next_steps
 from apps.dashboard.stations import stations
 from apps.dashboard.waiting import waiting_for
@@ -44,6 +45,7 @@ def home(request: HttpRequest, project: Project) -> HttpResponse:
             "steps": next_steps(wheel),
             "stations": stations(project, wheel, waiting),
             "waiting": waiting,
+            "checklist": checklist(project),
             "running": running,
             "channel": channel,
             "since": span_of(request),

@@ -18,7 +18,7 @@ from django.contrib.auth import get_user_model
 from django.db import OperationalError, connection
 from rich.console import Console
 
-from apps.core.actions import DEMO_PROJECT, create_api_key
+from apps.core.actions import create_api_key, create_project
 from apps.core.models import Job, JobState, Project
 from apps.core.scopes import Scope
 from apps.demo.recipes import HARNESS, MODEL, VERIFIER, Recipe
@@ -46,6 +46,7 @@ from apps.trajectories.models import Trajectory, with_content
 from workers.lib.environments.requests import make_requests
 
 OVERRIDE_REASON = "The demo runs unattended: it overrides the reward review, which a person would normally do."
+PROJECT = ("workplace-assistant", "Workplace assistant")
 ALONE_REASON = "The demo has one user, who does everything."
 
 
@@ -67,7 +68,9 @@ class Demo:
         """All steps; returns the report, which is also written to var/demo/report.json. Raises DemoError."""
         began = time.monotonic()
         self.user = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
-        self.project = Project.objects.get(slug=DEMO_PROJECT[0])
+        slug, name = PROJECT
+        found = Project.objects.filter(slug=slug).first()
+        self.project = found or create_project(slug=slug, name=name, by=self.user)
         self.prepare()
         trajectories = self.produce()
         self.classify()

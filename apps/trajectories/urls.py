@@ -1,10 +1,12 @@
 from django.urls import path
 
-from apps.trajectories.pages import arrivals, bulk, data, detail, imports, listing, saved, sessions
+from apps.trajectories.pages import arrivals, bulk, data, detail, first, imports, listing, saved, sessions
 
 app_name = "trajectories"
 urlpatterns = [
     path("", listing.listing, name="list"),
+    path("first/", first.page, name="first"),
+    path("first/status/", first.status, name="first_status"),
     path("count/", listing.count, name="count"),
     path("trend/", listing.trend, name="trend"),
     path("export/", listing.export, name="export"),

@@ -42,7 +42,7 @@ def test_an_empty_project_says_how_to_send() -> None:
     client.force_login(admin_of(project))
     page = client.get(project.get_absolute_url())
     shown = page.content.decode()
-    assert "Send the first trajectory" in shown and "curl -X POST http://testserver/api/v1/trajectories/" in shown
+    assert "Send the first trajectory" in shown and reverse("trajectories:first", args=[project.slug]) in shown
     assert {station.state for station in page.context["stations"]} == {"unused"} and not page.context["waiting"]
     assert "hx-get" not in shown.split('id="main"')[1], "no chart of nothing"
 

@@ -49,7 +49,7 @@ from tests.test_access import task_import
 from workers.lib.prompts import from_harness
 
 STATIONS = {
-    "dashboard:home": "curl -X POST", "trajectories:list": "No trajectories yet", "trajectories:sessions": "No sessions",
+    "dashboard:home": "Get started", "trajectories:first": "Waiting for the first trajectory", "trajectories:list": "No trajectories yet", "trajectories:sessions": "No sessions",
     "trajectories:arrivals": "Every batch is indexed", "failures:list": "No trajectories yet", "failures:triage": "Nothing left to triage",
     "failures:clusters": "Nothing to cluster", "failures:measures": "No decisions yet", "failures:verdicts": "No verdicts yet",
     "failures:reclassify": "Nothing is classified yet", "evals:list": "Nothing evaluated yet", "evals:compare": "Two evaluations needed",
@@ -67,7 +67,7 @@ FORMS = (
 )  # fmt: skip
 NO_PAGES = {
     "a fragment that a page asks for": (
-        "webhooks:log", "trajectories:count", "trajectories:trend", "trajectories:import_status", "trajectories:part", "trajectories:revision",
+        "webhooks:log", "trajectories:first_status", "trajectories:count", "trajectories:trend", "trajectories:import_status", "trajectories:part", "trajectories:revision",
         "trajectories:redaction_test", "failures:charts", "failures:classification_status", "failures:similar",
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:variant_job_status", "evals:meaning_status",
         "reviews:probe_status",

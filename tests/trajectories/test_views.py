@@ -153,7 +153,7 @@ def test_pages_go_both_ways_and_keep_the_filters(project: Project, viewer: Clien
 
 
 def test_empty_lists_say_what_to_do(project: Project, viewer: Client) -> None:
-    assert "curl -X POST" in viewer.get(url(project)).content.decode()
+    assert reverse("trajectories:first", args=[project.slug]) in viewer.get(url(project)).content.decode()
     assert "No matches" in viewer.get(url(project, tag="x")).content.decode()
 
 

@@ -108,7 +108,7 @@ NOTHING: dict[str, str] = {
     "environments_api": "environments environment verifiers grader_validate",
     "hosted": "grader_validate",
     "protocol": "describe describe_slash aggregate_metrics close_session reverify_mode tool nothing",
-    "trajectories": "count trend bulk_undo bulk_keep arrivals arrival_retry arrival_discard trace_retry trace_discard "
+    "trajectories": "first first_status count trend bulk_undo bulk_keep arrivals arrival_retry arrival_discard trace_retry trace_discard "
     "save_view delete_view import import_start import_detail import_status import_retry import_cancel redaction retention "
     "redaction_switch redaction_add redaction_edit redaction_delete feedback",
     "failures": "charts bulk classify classification_status triage modes mode_add mode_save mode_delete clusters recluster "

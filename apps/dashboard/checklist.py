@@ -1,0 +1,63 @@
+"""From an empty project to a first measured model: what is done, and what comes next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from apps.core.models import JobState, Project, Role
+from apps.evals.models import EvalRun, EvalSetState
+from apps.failures.models import Failure, FailureState
+from apps.trajectories.models import HourlyCount, Outcome
+
+
+@dataclass(frozen=True)
+class Item:
+    """One step: what to do, why, the page (URL name and query) to do it on, and the role that it takes."""
+
+    title: str
+    why: str
+    page: str
+    done: bool
+    role: Role = Role.ENGINEER
+    query: str = ""
+
+
+def checklist(project: Project) -> list[Item]:
+    """Empty once a model has been evaluated: from then on the overview says what to do."""
+    evaluated = EvalRun.objects.filter(project=project, state=JobState.SUCCEEDED).exists()
+    if evaluated:
+        return []
+    counts = HourlyCount.objects.filter(project=project, trajectories__gt=0)
+    failures = Failure.objects.filter(project=project)
+    sets = project.eval_sets
+    return [
+        Item(
+            "Create an API key", "Agents send their runs with one; “ingest” is all it needs.", "core:keys",
+            project.api_keys.live().exists(), Role.OPERATOR,
+        ),
+        Item(
+            "Send the first trajectory", "By REST, by OpenTelemetry or from a file; the page shows what arrived.",
+            "trajectories:first", project.trajectories.exists(), Role.VIEWER,
+        ),
+        Item(
+            "Say how runs ended", "With the run, or later as feedback: a run without an outcome is no failure.",
+            "trajectories:first", counts.exclude(outcome_status=Outcome.UNKNOWN).exists(), Role.VIEWER,
+        ),
+        Item(
+            "Triage failures", "Rules sort them into modes as they arrive; you confirm or correct.", "failures:triage",
+            failures.exclude(state=FailureState.OPEN).exists(), Role.REVIEWER,
+        ),
+        Item(
+            "Freeze an eval set", "Make tasks from failures (e in triage), hold some out, freeze the set.", "evals:list",
+            sets.filter(state=EvalSetState.FROZEN).exists(),
+        ),
+        Item(
+            "Create an environment", "It prompts the model and scores its answers.", "environments:new",
+            project.environments.exists(),
+        ),
+        Item(
+            "Register a model", "A folder, a server's model, or your agent's address.", "registry:register",
+            project.model_versions.exists(),
+        ),
+        Item("Evaluate the baseline", "Measure before you change anything.", "evals:list", evaluated),
+    ]  # fmt: skip

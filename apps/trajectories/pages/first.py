@@ -1,0 +1,81 @@
+"""The page that waits for a project's first trajectory: how to send one, then what arrived and what is missing in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from apps.core.access import project_view
+from apps.core.http import progress
+from apps.core.models import Project
+from apps.trajectories.models import Arrival, Outcome, Trace, Trajectory
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing that a trajectory may have: what arrived, or what to do where it did not."""
+
+    name: str
+    value: str
+    todo: str
+
+    @property
+    def arrived(self) -> bool:
+        return bool(self.value)
+
+
+@project_view()
+def page(request: HttpRequest, project: Project) -> HttpResponse:
+    return render(request, "trajectories/first.html", waiting(project))
+
+
+@project_view()
+def status(request: HttpRequest, project: Project) -> HttpResponse:
+    """The fragment that is asked for until a trajectory is there; then the whole page is loaded again."""
+    context = waiting(project)
+    return progress(request, "trajectories/_first.html", context, runs=context["row"] is None)
+
+
+def waiting(project: Project) -> dict:
+    row = project.trajectories.order_by("-pk").first()
+    return {
+        "row": row,
+        "parts": parts_of(row) if row else [],
+        "assembling": 0 if row else Trace.objects.filter(project=project, problem="").count(),
+        "set_aside": sum(kind.objects.set_aside().filter(project=project).count() for kind in (Arrival, Trace)),
+    }
+
+
+def parts_of(row: Trajectory) -> list[Part]:
+    """What Flywheel can use of a trajectory, the most useful first."""
+    content = row.content
+    calls = sum(len(message.get("tool_calls") or []) for message in content["messages"])
+    answered = sum(message.get("role") == "tool" for message in content["messages"])
+    tokens = (row.input_tokens or 0) + (row.output_tokens or 0)
+    return [
+        Part("Messages", f"{row.message_count:,}" if row.message_count else "", "Send “messages” in OpenAI chat form."),
+        Part(
+            "Outcome", row.outcome_status if row.outcome_status != Outcome.UNKNOWN else "",
+            "Send outcome.status (success or failure), now or later as feedback: without it nothing is a failure.",
+        ),
+        Part("Agent", row.agent_name, "Send agent.name (OpenTelemetry: service.name), to tell agents apart."),
+        Part(
+            "Version", row.agent_version,
+            "Send agent.version (OpenTelemetry: service.version), to see which release made it worse.",
+        ),
+        Part(
+            "Tools", f"{len(content['tools']):,} definitions" if content["tools"] else "",
+            "Send “tools”, the definitions that the model was given: calls are checked against them.",
+        ),
+        Part(
+            "Tool calls", f"{calls:,}, {answered:,} with a result" if calls else "",
+            "None in this run. If the agent calls tools, send them as tool_calls, and their results as messages of role “tool”.",
+        ),
+        Part("Model", row.model, "Send “model”, to compare models."),
+        Part("Tokens", f"{tokens:,}" if tokens else "", "Send usage.input_tokens and usage.output_tokens."),
+        Part("Latency", f"{row.latency_ms:,.0f} ms" if row.latency_ms is not None else "", "Send “latency_ms”."),
+        Part("Cost", f"${row.cost_usd:g}" if row.cost_usd is not None else "", "Send “cost_usd”."),
+        Part("Session", row.session_id, "Send “session_id”, to read a conversation's runs together."),
+    ]  # fmt: skip

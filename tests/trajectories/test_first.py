@@ -1,0 +1,97 @@
+"""The page that waits for the first trajectory, and the checklist of a new project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.core.models import Project, Role
+from apps.dashboard.checklist import checklist
+from apps.failures.actions.diagnose import classify_project
+from apps.failures.models import Failure
+from apps.trajectories import digest
+from tests.factories import (
+    admin_of,
+    make_base,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_failed,
+    make_key,
+    make_member,
+    make_project,
+    make_trajectory,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def project(client: Client) -> Project:
+    made = make_project()
+    client.force_login(admin_of(made))
+    return made
+
+
+def shown(client: Client, project: Project, name: str = "first") -> Any:
+    return client.get(reverse(f"trajectories:{name}", args=[project.slug]), headers={"HX-Request": "true"})
+
+
+def test_it_waits_until_one_is_there_and_then_says_so(client: Client, project: Project) -> None:
+    make_trajectory(make_project())  # somebody else's
+    html = shown(client, project).content.decode()
+    assert (
+        "Waiting for the first trajectory" in html and reverse("trajectories:first_status", args=[project.slug]) in html
+    )
+    assert "HX-Refresh" not in shown(client, project, "first_status").headers
+    make_trajectory(project, session_id="<b>s1</b>")
+    assert shown(client, project, "first_status").headers["HX-Refresh"] == "true"
+    html = shown(client, project).content.decode()
+    assert "&lt;b&gt;s1&lt;/b&gt;" in html and "hx-trigger" not in html.split('id="first"')[1].split(">")[0]
+
+
+def test_it_says_what_arrived_and_what_is_missing(client: Client, project: Project) -> None:
+    make_trajectory(project, call={"tool": "tickets.close", "args": {"id": 1}})
+    parts = {part.name: part for part in shown(client, project).context["parts"]}
+    assert {name for name, part in parts.items() if not part.arrived} == {"Outcome", "Model", "Cost", "Session"}
+    assert parts["Tool calls"].value == "1, 1 with a result" and parts["Tokens"].value == "120"
+    assert "outcome.status" in parts["Outcome"].todo
+    make_trajectory(project, agent={}, tools=[], usage={}, latency_ms=None)
+    assert {part.name for part in shown(client, project).context["parts"] if part.arrived} == {"Messages"}
+
+
+def done(project: Project) -> list[str]:
+    return [item.title for item in checklist(project) if item.done]
+
+
+def test_the_checklist_follows_the_project(client: Client, project: Project, data_dir: Path) -> None:
+    assert done(project) == [] and len(checklist(project)) == 8
+    home = client.get(reverse("dashboard:home", args=[project.slug])).content.decode()
+    assert "Get started" in home and "workplace" not in home.lower()
+    make_key(project)
+    make_failed(project)
+    digest.run()
+    classify_project(project=project)
+    assert done(project) == ["Create an API key", "Send the first trajectory", "Say how runs ended"]
+    Failure.objects.filter(project=project).update(state="confirmed", decided_by=admin_of(project))
+    environment, base, frozen = make_environment(project), make_base(project, data_dir), make_eval_set(project)
+    assert len(done(project)) == 7
+    make_eval_run(frozen, base, environment)
+    assert checklist(project) == []
+    assert "Get started" not in client.get(reverse("dashboard:home", args=[project.slug])).content.decode()
+
+
+def test_a_step_that_a_role_may_not_do_is_no_link(client: Client, project: Project) -> None:
+    client.force_login(make_member(project, Role.VIEWER))
+    html = (
+        client.get(reverse("dashboard:home", args=[project.slug]))
+        .content.decode()
+        .split('id="get-started"')[1]
+        .split("</ol>")[0]
+    )
+    assert reverse("core:keys", args=[project.slug]) not in html and "Needs the role operator." in html
+    assert reverse("trajectories:first", args=[project.slug]) in html
