@@ -28,7 +28,7 @@ from apps.registry.artifacts import store_folder
 from apps.registry.models import Health, ModelVersion, Phase, Server, ServerRun
 from apps.registry.servers import add_server
 from apps.reviews.actions import override_lock
-from apps.training.models import PromptSearch
+from apps.training.models import PromptSearch, Rollout, TrainingRun
 from apps.training.prompt_search.actions import submit_search
 from apps.trajectories.actions import feedback
 from apps.trajectories.actions.store import find, ingest
@@ -192,6 +192,21 @@ def make_managed(base: ModelVersion, base_url: str) -> Server:
 def make_endpoint(project: Project, server: Server | None = None, served_as: str = "m", **fields: Any) -> ModelVersion:
     given = {"project": project, "name": "m", "served_as": served_as, "by": admin_of(project), **fields}
     return register_endpoint(server=server or make_server(project), **given)
+
+
+def make_rollouts(
+    run: TrainingRun, rewards: list[float | None], step: int = 1, task: int = 0, phase: str = "train"
+) -> list[Rollout]:
+    """The group of one training task in one step; None is masked."""
+    chosen = run.dataset.tasks()[task]
+    return Rollout.objects.bulk_create(
+        Rollout(
+            run=run, task=chosen, phase=phase, step=step, index=index, output="x", reward=reward, masked=reward is None,
+            mask_reason="The judge did not answer." if reward is None else "", success=reward == 1, valid=True,
+            components={} if reward is None else {"tool": reward}, details=["wrong tool: mail"] if reward == 0 else [],
+        )
+        for index, reward in enumerate(rewards)
+    )  # fmt: skip
 
 
 def make_eval_set(

@@ -53,6 +53,7 @@ from tests.factories import (
     make_meaning_check,
     make_member,
     make_project,
+    make_rollouts,
     make_search,
     make_user,
     override,
@@ -200,6 +201,8 @@ def world(data_dir: Path) -> dict[str, Any]:
             ),
             "evals:task_samples": (before.pk, before.samples.first().task_id),
             "evals:sample": (before.pk, before.samples.first().pk),
+            **dict.fromkeys(("evals:task", "evals:open_task"), eval_set.tasks.filter(split="holdout").first().pk),
+            "evals:compared_task": before.samples.first().task_id,
             "environments:detail": environment.pk,
             **dict.fromkeys([f"promotion:{name}" for name in ("pair", "pair_parts", "prepare")], (before.pk, after.pk)),
             **dict.fromkeys(
@@ -220,6 +223,8 @@ def world(data_dir: Path) -> dict[str, Any]:
             **dict.fromkeys([f"training:search{what}" for what in ("", "_status", "_cancel", "_resume")], search.pk),
             "training:search_save": (search.pk, 1),
             **dict.fromkeys(("training:detail", "training:status", "training:cancel", "training:resume"), training.pk),
+            "training:rollouts": training.pk,
+            "training:rollout": (training.pk, make_rollouts(training, [1.0, 0.0])[0].pk),
             **dict.fromkeys(
                 [f"registry:server{what}" for what in ("", "_status", "_edit", "_probe", "_remove")], server.name
             ),

@@ -58,6 +58,9 @@ BY_API = {
     "evals:learnability": "GET evals_api:learnability",
     "evals:compare": "GET evals_api:runs_compare",
     "evals:open_compared": "GET evals_api:runs_compare",
+    "evals:compared_task": "GET evals_api:runs_compare",
+    "evals:task": "GET evals_api:set",
+    "evals:open_task": "GET evals_api:set",
     "evals:compared_distributions": "GET evals_api:run_samples",
     "environments:list": "GET environments_api:environments",
     "environments:detail": "GET environments_api:environment",
@@ -150,7 +153,7 @@ NOT_BY_API = {
     ),
     **dict.fromkeys([f"reviews:{name}" for name in ("adjudicate", "rule", "export", "effect")], JUDGING),
     **dict.fromkeys([f"reviews:{name}" for name in ("policy", "policy_save", "override")], LOCK),
-    **dict.fromkeys([f"training:{name}" for name in ("list", "new", "detail", "status", "resume", "cancel")], NOT_YET),
+    **dict.fromkeys([f"training:{name}" for name in ("list", "new", "detail", "status", "resume", "cancel", "rollouts", "rollout")], NOT_YET),
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from workers.evaluate import emit_sample, limits_of, sampling_of
+from workers.lib.advantages import group_advantages
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
 from workers.lib.errors import JobError, SpecError
@@ -37,8 +38,6 @@ from workers.ml.branches import completion_parts, decoder_of, pad
 from workers.ml.losses import token_logprobs
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 from workers.ml.transformers_engine import TransformersEngine
-
-EPSILON = 1e-4  # TRL's, in the denominator of the advantage
 
 
 @dataclass
@@ -57,17 +56,9 @@ class Group:
 
 
 def advantages(rewards: Tensor, scale: str = "group") -> Tensor:
-    """(r − mean) / (std + ε) over the unmasked of a group's G rewards, [G] → [G]; 0 for masked ones.
-
-    `scale="none"` leaves the division out (Dr. GRPO).
-    """
-    seen = ~rewards.isnan()
-    if seen.sum() < 2:
-        return torch.zeros_like(rewards)
-    centred = rewards - rewards[seen].mean()
-    if scale == "group":
-        centred = centred / (rewards[seen].std() + EPSILON)
-    return torch.where(seen, centred, torch.zeros_like(rewards))
+    """`group_advantages` of a group's G rewards, [G] → [G]; NaN is a masked one."""
+    given = [None if reward != reward else reward for reward in rewards.tolist()]
+    return torch.tensor(group_advantages(given, scale))
 
 
 def logprob_parts(

@@ -2,6 +2,7 @@ from django.urls import path
 
 from apps.evals.pages import (
     compare,
+    compared_task,
     distributions,
     environment,
     failures,
@@ -12,6 +13,7 @@ from apps.evals.pages import (
     sample_tasks,
     samples,
     sets,
+    tasks,
     variant_job,
     versions,
 )
@@ -51,12 +53,15 @@ urlpatterns = [
     path("<uuid:pk>/meaning/stop/", meaning.stop, name="meaning_stop"),
     path("meaning/<int:pk>/decide/", meaning.decide, name="meaning_decide"),
     path("meaning/<int:pk>/undo/", meaning.undo, name="meaning_undo"),
+    path("tasks/<uuid:pk>/", tasks.task, name="task"),
+    path("tasks/<uuid:pk>/open/", tasks.open_task, name="open_task"),
     path("tasks/<uuid:pk>/confirm/", versions.confirm_task, name="confirm_task"),
     path("tasks/<uuid:pk>/verdict/", versions.judge_variant, name="judge_variant"),
     path("from-failure/<int:pk>/", failures.task_from_failure, name="task_from_failure"),
     path("tasks/<uuid:pk>/remove/", sets.remove_task, name="remove_task"),
     path("compare/", compare.compare, name="compare"),
     path("compare/open/", compare.open_compared, name="open_compared"),
+    path("compare/tasks/<uuid:task>/", compared_task.compared_task, name="compared_task"),
     path("compare/distributions/", distributions.of_several, name="compared_distributions"),
     path("runs/<uuid:pk>/", runs.run, name="run"),
     path("runs/<uuid:pk>/status/", runs.run_status, name="run_status"),

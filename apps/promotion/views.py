@@ -185,8 +185,8 @@ def moved_pairs(row: GateReport) -> list[dict]:
     found: dict[str, dict] = {key: {"key": key, "regressed": key in row.report["regressed"]} for key in keys}
     for side, run in (("baseline", row.baseline), ("candidate", row.candidate)):
         for sample in run.samples.filter(task__key__in=keys, index=0).select_related("task"):
-            found[sample.task.key][side] = sample
-    return list(found.values())
+            found[sample.task.key] |= {side: sample, "task": sample.task_id}
+    return [pair for pair in found.values() if "task" in pair]
 
 
 def reason_of(request: HttpRequest) -> str:

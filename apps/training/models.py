@@ -72,6 +72,8 @@ class TrainingRun(Job):
         ModelVersion, models.PROTECT, null=True, related_name="made_by", help_text="What the run made"
     )
 
+    prompt: dict = {}  # like an evaluation's: no prompt version trains, so the environment's own is used
+
 
 class Metric(models.Model):
     """One number at one step. A resumed attempt that repeats a step replaces it."""

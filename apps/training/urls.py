@@ -1,6 +1,7 @@
 from django.urls import path
 
 from apps.training import views
+from apps.training.pages import rollouts
 from apps.training.prompt_search import pages
 
 app_name = "training"
@@ -16,6 +17,8 @@ urlpatterns = [
     path("prompt-searches/<uuid:pk>/save/<int:number>/", pages.save, name="search_save"),
     path("<uuid:pk>/", views.detail, name="detail"),
     path("<uuid:pk>/status/", views.status, name="status"),
+    path("<uuid:pk>/rollouts/", rollouts.rollouts, name="rollouts"),
+    path("<uuid:pk>/rollouts/<int:number>/", rollouts.rollout, name="rollout"),
     path("<uuid:pk>/resume/", views.resume, name="resume"),
     path("<uuid:pk>/cancel/", views.cancel, name="cancel"),
 ]

@@ -4,7 +4,6 @@ from collections import defaultdict
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
@@ -20,7 +19,8 @@ from apps.reviews.actions import TrainingLocked, environment_locks
 from apps.training import actions, checkpoints
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.charts import curves
-from apps.training.models import Method, Rollout, TrainingRun
+from apps.training.models import Method, TrainingRun
+from apps.training.pages.rollouts import listed, runs_of
 from apps.training.picks import PickForm
 from apps.training.prompt_search.advice import cost_words, was_tried
 
@@ -100,19 +100,13 @@ def missing(form: PickForm) -> list[tuple[str, str, str]]:
 
 @project_view()
 def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    run = get_object_or_404(_runs(project), pk=pk)
-    rollouts = run.rollouts.select_related("task").order_by("-step", "task__key", "index")
-    phase = request.GET.get("phase", "")
-    if phase in Rollout.Phase.values:
-        rollouts = rollouts.filter(phase=phase)
+    run = get_object_or_404(runs_of(project), pk=pk)
     return render(
         request,
         "training/detail.html",
         live(run)
+        | listed(request, run)
         | {
-            "page": page_of(request, rollouts, 40),
-            "phase": phase,
-            "phases": Rollout.Phase.choices,
             "checkpoints": run.checkpoints.all()[:20],
             "resume_from": checkpoints.latest(run) if run.state in (JobState.FAILED, JobState.CANCELLED) else None,
         },
@@ -122,7 +116,7 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view()
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that a running run's page asks for; when it has ended the whole page is loaded again."""
-    run = get_object_or_404(_runs(project), pk=pk)
+    run = get_object_or_404(runs_of(project), pk=pk)
     return progress(request, "training/_status.html", live(run), runs=run.is_active)
 
 
@@ -131,12 +125,6 @@ def live(run: TrainingRun) -> dict:
     for name, step, value in run.metrics.order_by("step").values_list("name", "step", "value"):
         values[name].append((step, value))
     return {"run": run, "figures": curves(values), "logs": JobLog.objects.filter(job=run.pk).order_by("-pk")[:30]}
-
-
-def _runs(project: Project) -> QuerySet[TrainingRun]:
-    return TrainingRun.objects.filter(project=project).select_related(
-        "parent", "model_version", "dataset__eval_set", "environment__verifier", "created_by"
-    )
 
 
 @require_POST
@@ -153,7 +141,7 @@ def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    run = get_object_or_404(_runs(project), pk=pk)
+    run = get_object_or_404(runs_of(project), pk=pk)
     try:
         step = actions.resume(run=run, by=request.user)
         messages.success(request, f"Queued again; it goes on from step {step}.")

@@ -158,6 +158,8 @@ ELSEWHERE = {
         ("evals:run", "evals:samples", "evals:sample", "evals:compare", "evals:export_samples"),
         "test_sample_pages.py: after evals:open_holdout, which counts",
     ),
+    "evals:compared_task": "test_task_pages.py: after evals:open_compared, which counts",
+    "evals:task": "test_task_pages.py: after evals:open_task, which counts",
     "evals:split": "test_eval_pages.py: a leak is shown side by side",
     "evals:freeze": "test_eval_pages.py: a leak is shown side by side",
     "evals:meaning_start": "test_meaning.py: what a server is sent; pairs as evals:meaning shows them",

@@ -30,12 +30,14 @@ COUNTED: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "evals:open_holdout", "evals:open_compared", "evals:learnability", "promotion:report", "reviews:detail", "reviews:export", "reviews:adjudicate",
+            "evals:open_holdout", "evals:open_compared", "evals:open_task", "evals:learnability", "promotion:report", "reviews:detail", "reviews:export", "reviews:adjudicate",
             "reviews:item", "reviews:step", "reviews:judge", "reviews:answer", "reviews:undo", "reviews:rescore",
         ),
         OUTPUTS,
     ),
     **dict.fromkeys(("evals:run", "evals:samples"), f"{OUTPUTS}, once the person has opened them"),
+    "evals:compared_task": "a held-out task and outputs on it, once the person has opened them",
+    "evals:task": "a held-out task, once the person has opened it",
     "evals:compare": "which held-out tasks passed, once the person has opened them",
     "evals:export_samples": "held-out tasks and outputs on them, as a file, once the person has opened them",
     "evals_api:export_samples": "held-out tasks and outputs on them, as a file, with the right",
@@ -129,7 +131,7 @@ NOTHING: dict[str, str] = {
     "reviews": "policy policy_save score_run override queue rule verifier_new verifier_create verifier_check verifier "
     "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel probe_waive",
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
-    "training": "detail status resume cancel searches search search_status search_cancel search_resume",
+    "training": "rollouts rollout detail status resume cancel searches search search_status search_cancel search_resume",
     "training_api": "search search_cancel search_resume",
     "promotion_api": "channels history policy promote rollback preparation",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from django.db.models import Count, Max, QuerySet
+from django.db.models import Count, Max, Q, QuerySet
 
 from apps.core.models import ApiKey, Project
 from apps.evals.canonical import content_key
@@ -100,9 +100,32 @@ def has_opened(run: EvalRun, *, by: Any) -> bool:
     return HoldoutView.objects.filter(project=run.project_id, kind=kind, detail=_outputs(run), **_who(by)).exists()
 
 
+OUTPUTS, WHOLE_SET = "outputs of ", "tasks on the page"
+
+
 def _outputs(run: EvalRun) -> str:
     """The detail of a look at its outputs. The id is never cut off."""
-    return f"outputs of {run.name[:140]} ({run.pk})"
+    return f"{OUTPUTS}{run.name[:140]} ({run.pk})"
+
+
+def record_task_view(task: Task, *, by: Any) -> None:
+    """The page of one task: a view, where it is held out."""
+    record_seen(task.project, Task.objects.filter(pk=task.pk), by=by, detail=_page(task))
+
+
+def has_opened_task(task: Task, *, by: Any) -> bool:
+    """Whether this person has opened the task's page, or outputs on the task, before; or it is not held out."""
+    if task.split != Split.HOLDOUT:
+        return True
+    views = HoldoutView.objects.filter(project=task.project_id, kind=HoldoutView.Kind.VIEW, **_who(by))
+    return views.filter(
+        Q(detail__in=(_page(task), WHOLE_SET)) | Q(detail__startswith=OUTPUTS),
+        tasks__contains=[content_key(task.messages)],
+    ).exists()
+
+
+def _page(task: Task) -> str:
+    return f"task {task.pk}"
 
 
 def record_sample_views(project: Project, samples: Iterable[Sample], *, by: Any, detail: str) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -44,7 +44,8 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
             request, "evals/compare_choose.html", {"runs": offered(project)[:OFFERED], "chosen": runs, "most": MOST}
         )
     tables = tables_of(runs)
-    context: dict[str, Any] = {"runs": runs} | tasks(request, runs, tables)
+    query = urlencode([("run", run.pk) for run in runs])
+    context: dict[str, Any] = {"runs": runs, "query": query} | tasks(request, runs, tables)
     if request.htmx:
         return render(request, "evals/_compared_tasks.html", context)
     return render(request, "evals/compare.html", context | numbers(runs, tables) | {
@@ -52,7 +53,6 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
         "others": [run for run in offered(project).filter(split=runs[0].split)[:OFFERED] if run not in runs],
         "full": len(runs) >= MOST,
         "figure": rate_figure(runs),
-        "query": urlencode([("run", run.pk) for run in runs]),
     })  # fmt: skip
 
 
@@ -74,21 +74,48 @@ def tasks(request: HttpRequest, runs: Sequence[EvalRun], tables: Sequence[Table]
     """The tasks by the URL's filters. Of a hold-out none, until this person has opened it in each evaluation."""
     closed = [run for run in runs if not may_see(request, run)]
     if closed:
-        return {"closed": closed, "looks": views_of(closed[0].eval_set).count()}
-    rows = rows_of(tables)
+        return {"closed": closed, "looks": views_of(closed[0].eval_set).count(), "given": asked(request.GET)}
+    rows, given = rows_of(tables), asked(request.GET)
     counts = {kind: sum(is_kind(row, kind) for row in rows) for kind in CHANGES}
-    kind, q = request.GET.get("change", ""), request.GET.get("q", "").strip()[:120]
-    kind = kind if kind in CHANGES else ""
-    shown = [row for row in rows if is_kind(row, kind) and q.casefold() in row.key.casefold()]
-    by_drop = request.GET.get("sort") == "drop"
     return {
-        "page": page(shown, by_drop, request.GET.get("after", ""), request.GET.get("before", "")),
+        "page": page(in_order(rows, given), request.GET.get("after", ""), request.GET.get("before", "")),
         "rows_total": len(rows),
         "kinds": [(value, label, counts[value]) for value, label in CHANGES.items()],
-        "change": kind,
-        "q": q,
-        "sort": "drop" if by_drop else "",
+        "given": given,
+        "filters": urlencode(given.given),
     }
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which tasks the URL asks for, in which order: `sort` is “drop”, or empty for the order of keys."""
+
+    change: str = ""
+    q: str = ""
+    sort: str = ""
+
+    @property
+    def given(self) -> dict[str, str]:
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+def asked(query: Mapping[str, str]) -> Asked:
+    change = query.get("change", "")
+    return Asked(
+        change if change in CHANGES else "",
+        query.get("q", "").strip()[:120],
+        "drop" if query.get("sort") == "drop" else "",
+    )
+
+
+Place = tuple[float, str]
+
+
+def in_order(rows: Iterable[TaskRow], given: Asked) -> list[tuple[Place, TaskRow]]:
+    """The rows that were asked for, each with its place in the order."""
+    q = given.q.casefold()
+    shown = [row for row in rows if is_kind(row, given.change) and q in row.key.casefold()]
+    return sorted((((-row.drop if given.sort else 0.0, row.place), row) for row in shown), key=lambda item: item[0])
 
 
 @dataclass(frozen=True)
@@ -106,9 +133,8 @@ class RowPage:
         return self.start + len(self.rows) - 1
 
 
-def page(rows: Iterable[TaskRow], by_drop: bool, after: str, before: str) -> RowPage:
+def page(placed: Sequence[tuple[Place, TaskRow]], after: str, before: str) -> RowPage:
     """A page by keyset: tasks that come in meanwhile, while an evaluation runs, move no row from one page to another."""
-    placed = sorted((((-row.drop if by_drop else 0.0, row.place), row) for row in rows), key=lambda item: item[0])
     places = [place for place, _ in placed]
     start = 0
     if found := place_of(after):
@@ -122,11 +148,11 @@ def page(rows: Iterable[TaskRow], by_drop: bool, after: str, before: str) -> Row
     )  # fmt: skip
 
 
-def cursor_of(place: tuple[float, str]) -> str:
+def cursor_of(place: Place) -> str:
     return f"{place[0]!r}_{place[1]}"
 
 
-def place_of(cursor: str) -> tuple[float, str] | None:
+def place_of(cursor: str) -> Place | None:
     """None for what is no cursor."""
     number, _, place = cursor.partition("_")
     try:
@@ -142,8 +168,14 @@ def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
     runs = chosen_of(project, request.POST.getlist("run"))
     for run in runs:
         record_output_view(run, by=request.user)
-    query = urlencode([("run", run.pk) for run in runs])
-    return redirect(f"{reverse('evals:compare', args=[project.slug])}?{query}")
+    query = urlencode([*(("run", run.pk) for run in runs), *asked(request.POST).given.items()])
+    task = uuid_of(request.POST.get("task"))
+    page = (
+        reverse("evals:compared_task", args=[project.slug, task])
+        if task
+        else reverse("evals:compare", args=[project.slug])
+    )
+    return redirect(f"{page}?{query}")
 
 
 # The numbers

@@ -55,25 +55,8 @@ def of_task(request: HttpRequest, project: Project, pk: str, task: str) -> HttpR
 
 def context_of(row: Sample, chosen: Filters) -> dict[str, Any]:
     run, task = row.run, row.task
-    messages, tools = transcript.conversation(row), transcript.offered(row)
-    found = diagnose(row)
-    components, reasons = explained(row.components, row.details)
     earlier, later = neighbours(chosen.apply(run), row)
-    modes = dict(run.project.failure_modes.values_list("slug", "name"))
-    return {
-        "sample": row,
-        "task": task,
-        "request_text": transcript.request_of(task.messages),
-        "conversation": messages,
-        "tools": tools,
-        "tool_lines": [(name, function.get("description") or "") for name, function in functions_of(tools)],
-        "difference": transcript.difference(task.expected, transcript.answered(row)),
-        "components": components,
-        "reasons": reasons,
-        "diagnosis": found,
-        "bucket": modes.get(found.mode, found.mode) if found else "",
-        "no_bucket": NO_BUCKET_LABEL,
-        "blamed": found.blamed_message if found else None,
+    return scored_output(row) | {
         "cost": cost(price_of(run), row.input_tokens, row.output_tokens),
         "previous": earlier,
         "next": later,
@@ -81,6 +64,29 @@ def context_of(row: Sample, chosen: Filters) -> dict[str, Any]:
         "siblings": list(run.samples.filter(task=task).only("pk", "index", "success", "masked", "task_key")),
         "elsewhere": elsewhere(run, row, chosen),
         "makes_tasks": may_make_tasks(run) and not row.success and not row.masked,
+    }
+
+
+def scored_output(row: Sample) -> dict[str, Any]:
+    """What `_output.html` and `_score.html` show of a sample, or of a rollout of a training run."""
+    messages, tools = transcript.conversation(row), transcript.offered(row)
+    found = diagnose(row)
+    components, reasons = explained(row.components, row.details)
+    modes = dict(row.run.project.failure_modes.values_list("slug", "name"))
+    return {
+        "sample": row,
+        "task": row.task,
+        "request_text": transcript.request_of(row.task.messages),
+        "conversation": messages,
+        "tools": tools,
+        "tool_lines": [(name, function.get("description") or "") for name, function in functions_of(tools)],
+        "difference": transcript.difference(row.task.expected, transcript.answered(row)),
+        "components": components,
+        "reasons": reasons,
+        "diagnosis": found,
+        "bucket": modes.get(found.mode, found.mode) if found else "",
+        "no_bucket": NO_BUCKET_LABEL,
+        "blamed": found.blamed_message if found else None,
     }
 
 

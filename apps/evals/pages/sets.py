@@ -16,7 +16,7 @@ from apps.evals import actions
 from apps.evals.baseline import baseline_of, like
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
 from apps.evals.from_production import candidates
-from apps.evals.holdout.view_log import WORN_OUT, record_refusal, record_view, viewers_of, views_of
+from apps.evals.holdout.view_log import WHOLE_SET, WORN_OUT, record_refusal, record_view, viewers_of, views_of
 from apps.evals.meaning.verdicts import review_of
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
@@ -98,7 +98,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
 def show_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Shows the hold-out's tasks, and counts that someone looked."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    record_view(eval_set=eval_set, by=request.user, detail="tasks on the page")
+    record_view(eval_set=eval_set, by=request.user, detail=WHOLE_SET)
     request.GET = request.GET.copy()
     request.GET["split"] = Split.HOLDOUT
     request.GET["page"] = request.POST.get("page", "1")

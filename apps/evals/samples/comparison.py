@@ -51,9 +51,14 @@ class TaskRow:
     change: str
 
     @property
+    def task(self) -> UUID:
+        """In the first evaluation that has it."""
+        return next(cell.task for cell in self.cells if cell)
+
+    @property
     def place(self) -> str:
         """Where it stands in the order of the rows; several sets may have a key each."""
-        return f"{self.key}\t{next(cell.task for cell in self.cells if cell)}"
+        return f"{self.key}\t{self.task}"
 
     @property
     def drop(self) -> float:

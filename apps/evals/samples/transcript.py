@@ -10,9 +10,10 @@ from typing import Any
 from apps.core.diffing import changed_lines
 from apps.environments.models import Environment
 from apps.evals.models import EvalRun, Sample
+from apps.trajectories.pages.transcript import pretty
 from workers.lib.environments import load
 from workers.lib.errors import SpecError
-from workers.lib.messages import calls_of, last_answer, last_request, text_of, unfenced
+from workers.lib.messages import ToolCall, calls_of, last_answer, last_request, native_calls, text_of, unfenced
 
 WHOLE = 1_000_000  # lines about a change: all of them
 MOST_CHARACTERS = 60_000  # of either side of a diff; the transcript folds at the same length
@@ -73,6 +74,26 @@ def difference(expected: Any, messages: Iterable[dict]) -> list[tuple[str, str]]
     return list(changed_lines(before, after, WHOLE)) or [("same", line) for line in after]
 
 
+def changes(before: list[dict], after: list[dict]) -> list[tuple[str, str]]:
+    """(kind, line) of a diff between what two samples said, all lines."""
+    one, other = _script(before), _script(after)
+    return list(changed_lines(one, other, WHOLE)) or [("same", line) for line in other]
+
+
+def _script(messages: Iterable[dict]) -> list[str]:
+    """The messages as lines: who speaks, the text, and each native call."""
+    lines, room = [], MOST_CHARACTERS
+    for message in messages:
+        calls = [{"tool": call.tool, "args": _args(call)} for call in native_calls(message)]
+        said = [pretty(text_of(message)), *(pretty(call) for call in calls)]
+        found = [f"{message.get('role')}:", *(line for text in said if text for line in text.splitlines())]
+        room -= sum(map(len, found))
+        if room < 0:
+            return [*lines, "… the rest is in the conversation"]
+        lines += found
+    return lines
+
+
 def _as_values(expected: Any) -> dict[str, Any] | None:
     """{"calls": …} or {"answer": …} of the forms that name a value."""
     if not isinstance(expected, dict):
@@ -98,12 +119,16 @@ def _ordered(value: Any) -> Any:
 def _calls(messages: list[dict]) -> Any:
     """The calls in the form of expected ones; the words of an agent that called nothing."""
     made = [
-        {"tool": call.tool, "args": _ordered(call.given if call.args is None else call.args)}
+        {"tool": call.tool, "args": _args(call)}
         for message in messages
         if message.get("role") == "assistant"
         for call in calls_of(message)
     ]
     return made or _words(messages) or []
+
+
+def _args(call: ToolCall) -> Any:
+    return _ordered(call.given if call.args is None else call.args)
 
 
 def _words(messages: list[dict]) -> Any:

@@ -1,0 +1,119 @@
+"""One task of a comparison, whole: a sample of each of two evaluations side by side, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+
+from apps.core.access import project_view
+from apps.core.forms import whole
+from apps.core.models import Project
+from apps.evals.holdout.view_log import views_of
+from apps.evals.models import EvalRun, Sample, Task
+from apps.evals.pages.compare import asked, chosen_of, in_order
+from apps.evals.pages.runs import may_see
+from apps.evals.pages.samples import scored_output
+from apps.evals.samples.comparison import REGRESSED, TaskRow, rows_of, tables_of
+from apps.evals.samples.transcript import answered, changes, opening
+from apps.trajectories.pages.comparison import align
+from apps.trajectories.pages.transcript import turns_of
+
+
+@dataclass
+class Side:
+    """An evaluation with its samples of the task, one of which is shown."""
+
+    number: int
+    run: EvalRun
+    samples: list[Sample]
+    shown: Sample
+    whole: dict[str, Any]
+
+
+@project_view()
+def compared_task(request: HttpRequest, project: Project, task: str) -> HttpResponse:
+    """The page; for htmx (j and k) only what is of this task. Of a hold-out it first asks to be opened."""
+    runs = chosen_of(project, request.GET.getlist("run"))
+    named = get_object_or_404(Task, project=project, pk=task)
+    query = urlencode([("run", run.pk) for run in runs])
+    if len(runs) < 2:
+        return redirect(f"{reverse('evals:compare', args=[project.slug])}?{query}")
+    if closed := [run for run in runs if not may_see(request, run)]:
+        context = {"runs": runs, "closed": closed, "looks": views_of(closed[0].eval_set).count(), "task_id": task}
+        context["given"] = asked(request.GET)
+        return render(request, "evals/compared_closed.html", context)
+    rows = rows_of(tables_of(runs))
+    row = next((row for row in rows if any(cell and cell.task == named.pk for cell in row.cells)), None)
+    if row is None:
+        raise Http404("None of these evaluations has this task.")
+    context = sides_of(request, runs, row) | around(request, rows, row) | {"runs": runs, "row": row, "query": query}
+    response = render(request, f"evals/{'_compared_task' if request.htmx else 'compared_task'}.html", context)
+    response["Cache-Control"] = "private, no-cache"
+    response["Vary"] = "HX-Request"
+    return response
+
+
+def around(request: HttpRequest, rows: Sequence[TaskRow], row: TaskRow) -> dict[str, Any]:
+    """The tasks before and after this one in the list of the URL's filters."""
+    given = asked(request.GET)
+    tasks = [other.task for _, other in in_order(rows, given)]
+    at = tasks.index(row.task) if row.task in tasks else None
+    return {
+        "given": given,
+        "filters": urlencode(given.given),
+        "previous": tasks[at - 1] if at else None,
+        "next": tasks[at + 1] if at is not None and at + 1 < len(tasks) else None,
+        "number": None if at is None else at + 1,
+        "count": len(tasks),
+    }
+
+
+def sides_of(request: HttpRequest, runs: Sequence[EvalRun], row: TaskRow) -> dict[str, Any]:
+    """The baseline and the evaluation of `with`, else that which changed most. `a` and `b` name a sample of each."""
+    with_task = [number for number, cell in enumerate(row.cells) if cell and cell.n + cell.masked]
+    first = with_task[0]
+    chosen = whole(request.GET.get("with"), 1, len(runs))
+    if chosen and chosen - 1 in with_task and chosen - 1 != first:
+        second = chosen - 1
+    else:
+        second = max((n for n in with_task if n != first), key=lambda n: distance(row, first, n), default=None)
+    falls = second is not None and (row.cells[second].rate or 0) < (row.cells[first].rate or 0)
+    a = side(runs, row, first, request.GET.get("a"), passing=falls or row.change == REGRESSED)
+    found: dict[str, Any] = {"a": a, "others": [n + 1 for n in with_task if n != first]}
+    if second is None:
+        return found | {"b": None}
+    b = side(runs, row, second, request.GET.get("b"), passing=not falls)
+    turns = [turns_of(answered(one.shown), one.whole["tools"]) for one in (a, b)]
+    prompts = [opening(one.run) for one in (a, b)]
+    return found | {
+        "b": b,
+        "pairs": align(*turns),
+        "changes": changes(answered(a.shown), answered(b.shown)),
+        "prompt_changes": changes(*prompts) if prompts[0] != prompts[1] else [],
+    }
+
+
+def distance(row: TaskRow, one: int, other: int) -> float:
+    return abs((row.cells[one].rate or 0.0) - (row.cells[other].rate or 0.0))
+
+
+def side(runs: Sequence[EvalRun], row: TaskRow, number: int, asked: str | None, *, passing: bool) -> Side:
+    """With the sample that was asked for, else one that passed, or failed, as the change did."""
+    run = runs[number]
+    samples = list(run.samples.filter(task=row.cells[number].task).order_by("index").only(
+        "pk", "run", "task", "index", "success", "masked", "unsafe", "valid", "truncated", "mask_reason"
+    ))  # fmt: skip
+    wanted = whole(asked)
+    shown = next(
+        (one for one in samples if one.pk == wanted),
+        min(samples, key=lambda one: (one.masked, one.success != passing, one.index)),
+    )
+    full = run.samples.select_related("task__trajectory").get(pk=shown.pk)
+    full.run = run
+    return Side(number + 1, run, samples, full, scored_output(full))

@@ -1,0 +1,182 @@
+"""The rollouts of a training run: which ones a URL asks for, what each counted for, and its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from urllib.parse import urlencode
+
+from django.db.models import Avg, Count, Max, Min, Q, QuerySet
+
+from apps.core.forms import whole
+from apps.evals.samples.filters import OUTCOMES
+from apps.training.models import Rollout, TrainingRun
+from workers.lib.advantages import group_advantages
+
+OUTCOME = {name: OUTCOMES[name] for name in ("passed", "failed", "invalid", "unsafe", "truncated", "masked")}
+LONGEST = 120  # characters of a filter
+ORDER = ("-step", "task__key", "index", "pk")  # as the list shows them
+OTHER_STEPS = 40
+
+
+@dataclass(frozen=True)
+class Filters:
+    """`step` is a number; `q` words of the task's key or of the output."""
+
+    phase: str = ""
+    outcome: str = ""
+    step: str = ""
+    q: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Filters:
+        """What of a query makes sense; the rest is left out."""
+        given = {field.name: str(query.get(field.name) or "").strip()[:LONGEST] for field in fields(cls)}
+        if given["phase"] not in Rollout.Phase.values:
+            given["phase"] = ""
+        if given["outcome"] not in OUTCOME:
+            given["outcome"] = ""
+        if whole(given["step"], 0, 2**31 - 1) is None:
+            given["step"] = ""
+        return cls(**given)
+
+    @property
+    def given(self) -> dict[str, str]:
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name))}
+
+    @cached_property
+    def query(self) -> str:
+        return urlencode(self.given)
+
+    @property
+    def phases(self) -> list[str]:
+        return [self.phase] if self.phase else list(Rollout.Phase.values)
+
+    def apply(self, run: TrainingRun) -> QuerySet[Rollout]:
+        """The newest step first, then by task."""
+        rows = run.rollouts.order_by(*ORDER).filter(phase__in=self.phases)  # the index begins with run, phase, step
+        if self.outcome:
+            rows = rows.filter(OUTCOME[self.outcome][1])
+        if self.step:
+            rows = rows.filter(step=int(self.step))
+        if self.q:
+            rows = rows.filter(Q(task__key__icontains=self.q) | Q(output__icontains=self.q))
+        return rows
+
+
+def neighbours(chosen: Filters, run: TrainingRun, row: Rollout) -> tuple[int | None, int | None]:
+    """The rollouts before and after one in the list of these filters, by the numbers of the steps: a step is short."""
+    rows = chosen.apply(run)
+    here = list(rows.filter(step=row.step).values_list("pk", flat=True))
+    if row.pk not in here:
+        return None, None
+    at = here.index(row.pk)
+    before = here[at - 1] if at else _beside(rows, chosen, row.step, later=True)
+    after = here[at + 1] if at + 1 < len(here) else _beside(rows, chosen, row.step, later=False)
+    return before, after
+
+
+def _beside(rows: QuerySet[Rollout], chosen: Filters, step: int, *, later: bool) -> int | None:
+    """The last rollout of the next later step, or the first of the next earlier one."""
+    beyond = rows.order_by().filter(**{"step__gt" if later else "step__lt": step})
+    steps = [
+        beyond.filter(phase=phase).aggregate(at=Min("step") if later else Max("step"))["at"] for phase in chosen.phases
+    ]
+    known = [at for at in steps if at is not None]
+    if not known:
+        return None
+    found = rows.filter(step=min(known) if later else max(known)).values_list("pk", flat=True)
+    return found.last() if later else found.first()
+
+
+# Groups: the rollouts of one task in one step
+
+
+def group_of(row: Rollout) -> list[Rollout]:
+    """All rollouts of its group by index, each with its `advantage` (None in a validation)."""
+    found = list(
+        Rollout.objects.filter(run=row.run, phase=row.phase, step=row.step, task=row.task_id).order_by("index")
+    )
+    _weigh(row.run, found)
+    return found
+
+
+def with_advantages(run: TrainingRun, shown: Iterable[Rollout]) -> list[Rollout]:
+    """These rollouts, each with its `advantage`: one query for the rest of their groups."""
+    rows = list(shown)
+    others = run.rollouts.filter(
+        phase=Rollout.Phase.TRAIN, step__in={row.step for row in rows}, task__in={row.task_id for row in rows}
+    )
+    groups: dict[tuple, list[Rollout]] = {}
+    for other in others.only("pk", "run", "step", "task", "index", "reward", "phase").order_by("index"):
+        groups.setdefault((other.step, other.task_id), []).append(other)
+    weights: dict[int, float | None] = {}
+    for group in groups.values():
+        _weigh(run, group)
+        weights |= {other.pk: other.advantage for other in group}
+    for row in rows:
+        row.advantage = weights.get(row.pk)
+    return rows
+
+
+def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
+    scale = run.spec["config"].get("scale_rewards", "group")
+    weights = group_advantages([row.reward for row in group], scale)
+    for row, weight in zip(group, weights, strict=True):
+        row.advantage = weight if row.phase == Rollout.Phase.TRAIN else None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a rollout counted for: `state` is a word for its badge, `why` a sentence."""
+
+    state: str
+    tone: str
+    why: str
+
+
+def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
+    """`updated`: the numbers of its step's update are stored."""
+    config = row.run.spec["config"]
+    if row.phase == Rollout.Phase.VALIDATION:
+        return Standing("validation", "info", "Validation measures the policy; nothing here is trained on.")
+    if row.masked:
+        return Standing(
+            "masked",
+            "warn",
+            "Masked: it has no reward, its tokens are left out of the update, and its group goes on without it.",
+        )
+    if not updated and not row.run.is_active:
+        return Standing("not trained", "warn", "The run ended before the update of this step.")
+    if not updated:
+        return Standing("pending", "", "The update of this step is not finished.")
+    if any(other.advantage for other in group):
+        return Standing("trained", "good", "Its tokens are in the update of this step, weighted by the advantage.")
+    why = (
+        "The rewards of its group do not differ"
+        if sum(not other.masked for other in group) > 1
+        else "Its group has one reward only"
+    )
+    if config.get("beta"):
+        return Standing("no signal", "", f"{why}, so its advantage is 0; it is in the update for the KL term alone.")
+    return Standing("left out", "warn", f"{why}, so the group is left out of the update.")
+
+
+def rewards_of(group: list[Rollout]) -> list[float]:
+    return [row.reward for row in group if row.reward is not None]
+
+
+def same_task(row: Rollout) -> list[dict]:
+    """[{step, n, reward, passed, first}] of the task's groups in other steps of the run, the newest first."""
+    rows = (
+        Rollout.objects.filter(run=row.run, phase=row.phase, task=row.task_id).exclude(step=row.step).order_by("-step")
+    )
+    return list(
+        rows.values("step").annotate(
+            n=Count("pk"),
+            reward=Avg("reward"),
+            passed=Count("pk", filter=Q(success=True, masked=False)),
+            first=Min("pk"),
+        )[:OTHER_STEPS]
+    )
