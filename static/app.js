@@ -26,6 +26,8 @@ function fillBars(scope) {
   for (const bar of scope.querySelectorAll(".progress i[data-w]")) bar.style.width = bar.dataset.w + "%";
 }
 
+function showInTree() { document.querySelector(".tree [aria-current]")?.scrollIntoView({ block: "nearest" }); }
+
 function rows() { return [...document.querySelectorAll("[data-row], [data-stop], #conversation .turn")]; }
 
 function move(by) {
@@ -235,6 +237,7 @@ document.addEventListener("DOMContentLoaded", () => {
   fillBars(document);
   addCopyButtons(document);
   drawCharts(document);
+  showInTree();
   followScroll();
   goToHash();
   const here = document.querySelector(".side [aria-current]"), side = here?.closest(".side");
@@ -244,7 +247,7 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   if (window.Plotly) for (const box of event.target.querySelectorAll(".js-plotly-plot")) Plotly.purge(box);
 });
 // Before the browser paints the new fragment: curves of a running job do not flicker.
-for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { fillBars(document); addCopyButtons(document); drawCharts(document); });
+for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { fillBars(document); addCopyButtons(document); drawCharts(document); showInTree(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(document));
 
 // Triage. The next case is fetched before it is asked for, and shown while the decision is still on its way; the

@@ -88,7 +88,8 @@ def world(data_dir: Path) -> dict[str, Any]:
     eval_set = make_eval_set(project)
     draft = make_eval_set(project, frozen=False)
     meaning = make_meaning_check(draft, base)
-    trajectory = make_failed(project)
+    steps = [{"name": "chat", "span_id": "a", "start_ms": 0, "duration_ms": 5}]
+    trajectory = make_failed(project, metadata={"steps": steps})
     classify_project(project=project)
     before = make_eval_run(eval_set, base, environment, success=0.25)
     after = make_eval_run(eval_set, adapter, environment, success=1.0)
@@ -147,6 +148,7 @@ def world(data_dir: Path) -> dict[str, Any]:
             "core:revoke_invitation": invite(project=project, email="a@example.org", role=Role.VIEWER, by=by)[0].pk,
             **dict.fromkeys(("core:remove_member", "core:unlock_member"), project.memberships.first().pk),
             **dict.fromkeys(("trajectories:detail", "trajectories:raw", "trajectories:feedback"), trajectory.pk),
+            **dict.fromkeys(("trajectories:spans", "trajectories:span_text"), trajectory.pk),
             "trajectories:part": (trajectory.pk, 0),
             "trajectories:revision": (trajectory.pk, trajectory.revisions.first().pk),
             "trajectories:delete_view": save_view(project=project, name="v", query="", shared=True, by=by).pk,

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.trajectories.pages import arrivals, bulk, data, detail, first, imports, listing, saved, sessions
+from apps.trajectories.pages import arrivals, bulk, data, detail, first, imports, listing, saved, sessions, spans
 
 app_name = "trajectories"
 urlpatterns = [
@@ -38,6 +38,8 @@ urlpatterns = [
     path("data/rules/<int:pk>/delete/", data.delete, name="redaction_delete"),
     path("<uuid:pk>/", detail.detail, name="detail"),
     path("<uuid:pk>/raw/", detail.raw, name="raw"),
+    path("<uuid:pk>/spans/", spans.spans, name="spans"),
+    path("<uuid:pk>/spans/text/", spans.span_text, name="span_text"),
     path("<uuid:pk>/feedback/", detail.feedback, name="feedback"),
     path("<uuid:pk>/messages/<int:first>/", detail.part, name="part"),
     path("<uuid:pk>/history/<int:number>/", detail.revision, name="revision"),

@@ -467,3 +467,45 @@ def test_a_call_that_failed_and_tells_nothing_makes_no_thread() -> None:
     silent = span(3, 2, 1, attributes={"gen_ai.operation.name": "chat"}, **FAILED)
     (run,) = assemble([agent(1, 0, 9), model(2, 1, [user("One?")], [wants("c1")], 1), silent], [])
     assert "threads" not in run.row["metadata"] and run.row["outcome"]["status"] == "failure"
+
+
+def said(answer: str) -> dict:
+    return {"gen_ai.output.messages": json.dumps([bot(answer)])}
+
+
+FINAL = {
+    "the framework made the answer of what the model said": (
+        [agent(1, 0, 10, extra=said("Order 7 ships on Monday.")), model(2, 1, [user("When?")], [wants("c1")], parent=1),
+         tool(3, 3, "c1", parent=1, result="Monday")],
+        ["When?", None, "Monday", "Order 7 ships on Monday."],
+    ),
+    "another agent took over": (
+        [agent(1, 0, 10), model(2, 1, [user("Hi"), bot("x"), user("y")], [bot("I hand over.")], parent=1),
+         agent(4, 3, 4, parent=1), model(5, 4, [user("Go on")], [bot("It is done.")], parent=4)],
+        ["Hi", "x", "y", "I hand over.", "It is done."],
+    ),
+    "the model said it": (
+        [agent(1, 0, 10, extra=said("Hello  there")), model(2, 1, [user("Hi")], [bot("Hello there")], parent=1)],
+        ["Hi", "Hello there"],
+    ),
+    "as JSON around what the model said": (
+        [agent(1, 0, 10, extra=said('{"answer": "Hello \\"you\\""}')), model(2, 1, [user("Hi")], [bot('Hello "you"')], parent=1)],
+        ["Hi", 'Hello "you"'],
+    ),
+    "the turns of a conversation keep their places": (
+        [agent(1, 0, 2, extra=said("One.")), model(2, 1, [user("1")], [bot("One.")], parent=1),
+         agent(3, 5, 2, trace=2, extra=said("Two.")),
+         model(4, 6, [user("1"), bot("One."), user("2")], [bot("Two.")], parent=3, trace=2)],
+        None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FINAL)
+def test_the_final_answer_is_in_the_transcript_once(name: str) -> None:
+    spans, expected = FINAL[name]
+    rows = [run.row for run in assemble(spans, [])]
+    if expected is None:
+        assert all(texts(row)[-1] in ("One.", "Two.") and texts(row).count(texts(row)[-1]) == 1 for row in rows)
+    else:
+        assert [texts(row) for row in rows] == [expected]

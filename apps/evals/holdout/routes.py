@@ -21,7 +21,7 @@ COUNTED: dict[str, str] = {
             "api:trajectories", "api:trajectory", "api:feedback", "trajectories:list", "trajectories:export",
             "trajectories:bulk", "trajectories:sessions", "trajectories:session", "trajectories:compare",
             "trajectories:redaction_test", "trajectories:detail", "trajectories:raw", "trajectories:part",
-            "trajectories:revision", "failures:list", "failures:case", "failures:similar", "failures:step",
+            "trajectories:revision", "trajectories:spans", "trajectories:span_text", "failures:list", "failures:case", "failures:similar", "failures:step",
             "failures:decide", "failures:split", "failures:assign", "failures:undo", "failures:mark", "failures:cluster",
             "failures:reclassify", "failures:reclassification", "failures:rubric", "failures:rubric_save",
             "failures:rubric_try", "failures:rubric_try_one", "failures:verdicts", "evals:from_successes",

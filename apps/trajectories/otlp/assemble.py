@@ -228,8 +228,12 @@ def _step(node: Node, talk: Conversation, origin: int, is_of_several: bool) -> d
     }
     if is_of_several:
         step["trace_id"] = span.trace_id
-    if node.reading.error is not None:
-        step["error"] = node.reading.error.text
+    reading = node.reading
+    counted = {name: getattr(reading, name) for name in ("model", "input_tokens", "output_tokens", "cost_usd")}
+    if reading.kind == "model":
+        step |= {name: value for name, value in counted.items() if value}
+    if reading.error is not None:
+        step["error"] = reading.error.text
     if (index := talk.index.get(span.span_id)) is not None:
         step["message_index"] = index
     return step

@@ -6,8 +6,9 @@ from typing import Any
 
 from apps.trajectories.otlp.conventions import Reading, values_of
 from apps.trajectories.otlp.runs import Group, Node
-from apps.trajectories.otlp.threads import Thread, print_of
-from workers.lib.messages import PROMPT_ROLES, Message
+from apps.trajectories.otlp.threads import Call, Thread, print_of
+from apps.trajectories.otlp.values import text
+from workers.lib.messages import PROMPT_ROLES, Message, text_of
 
 
 class Conversation:
@@ -23,6 +24,7 @@ class Conversation:
         if not self.captured:
             self.messages = [{"role": "user", "content": None}]
         self._add_replies([node for node in group.nodes if node.reading.kind == "tool"], answers)
+        self._add_final(group, calls)
 
     def _add_outer(self, group: Group) -> None:
         """Takes the agent's account where there is none, or where it begins with ours and knows more."""
@@ -37,6 +39,20 @@ class Conversation:
                 lead = self.messages[: len(self.messages) - len(body)]
                 self.messages = [*lead, *theirs] if lead else found
                 return
+
+    def _add_final(self, group: Group, calls: list[Call]) -> None:
+        """The run's answer stands at the end: what the outer agent answered, else the last model call, where the thread that
+        is shown ends without saying it (another agent took over, or the framework made the answer)."""
+        agents = [node for node in group.nodes if node.top is node and not node.in_tool and node.reading.error is None]
+        readings = [node.reading for node in sorted(agents, key=lambda node: -node.span.end_ns)]
+        last = max((call for call in group.calls if not call.nested), key=lambda call: call.span.end_ns, default=None)
+        if last is not None and calls and last.span.end_ns > calls[-1].span.end_ns and last.reading.error is None:
+            readings.append(last.reading)
+        reading = next((reading for reading in readings if _answer(reading)), None)
+        if reading is None or _says(self.messages, _answer(reading)):
+            return
+        name = {"name": reading.agent_name[:80]} if reading.agent_name else {}
+        self.messages.append({"role": "assistant", "content": _answer(reading)} | name)
 
     def _add_replies(self, tools: list[Node], answers: dict[int, str]) -> None:
         """Puts what tools answered after the calls that nothing answered, and notes where every span speaks."""
@@ -103,6 +119,34 @@ class _Tools:
             if found:
                 return found.pop()
         return None
+
+
+def _answer(reading: Reading) -> str:
+    """The words that a span ended with; none where it ended with a call."""
+    last = reading.output[-1] if reading.output else {}
+    return text_of(last) if last.get("role") == "assistant" and not last.get("tool_calls") else ""
+
+
+def _says(messages: list[Message], answer: str) -> bool:
+    """Whether what the agent said since the last request has the answer in it, or the answer has what it said last."""
+    since = next((at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "user"), -1)
+    said = [_words(text_of(message)) for message in messages[since + 1 :] if message["role"] == "assistant"]
+    calls = [
+        _words(text(call["function"].get("arguments")))
+        for m in messages[since + 1 :]
+        for call in m.get("tool_calls") or ()
+    ]
+    wanted = _words(answer)
+    return (
+        not wanted
+        or any(wanted in words for words in [*said, *calls])
+        or (bool(said) and bool(said[-1]) and said[-1] in wanted)
+    )
+
+
+def _words(said: str) -> str:
+    """Letters and digits alone: quotes and escapes of JSON do not make another answer."""
+    return "".join(filter(str.isalnum, said)).casefold()
 
 
 def _outermost(group: Group, known: bool) -> list[Node]:
