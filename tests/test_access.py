@@ -144,7 +144,8 @@ def world(data_dir: Path) -> dict[str, Any]:
                 hook.pk,
             ),
             **dict.fromkeys(("webhooks:delivery", "webhooks:again"), send_test(hook=hook, by=by).pk),
-            "core:revoke_key": project.api_keys.first().pk,
+            "core:audit_export": "csv",
+            **dict.fromkeys(("core:revoke_key", "core:rotate_key"), project.api_keys.first().pk),
             "core:revoke_invitation": invite(project=project, email="a@example.org", role=Role.VIEWER, by=by)[0].pk,
             **dict.fromkeys(("core:remove_member", "core:unlock_member"), project.memberships.first().pk),
             **dict.fromkeys(("trajectories:detail", "trajectories:raw", "trajectories:feedback"), trajectory.pk),
@@ -366,7 +367,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "reviews:undo", "reviews:adjudicate", "reviews:rule", "evals:confirm_task", "evals:judge_variant",
     }  # fmt: skip
     assert {name for name in pages_of(Role.OPERATOR) if not name.startswith("webhooks:")} == {
-        "core:keys", "core:revoke_key", "automation:new", "automation:edit", "automation:check", "automation:switch",
+        "core:keys", "core:revoke_key", "core:rotate_key", "automation:new", "automation:edit", "automation:check", "automation:switch",
         "automation:secret", "automation:delete", "failures:rubric_save", "failures:rubric_switch",
         "registry:managed_new", "registry:server_new", "registry:server_edit", "registry:server_remove", "registry:server_probe",
         "registry:server_start", "registry:server_stop", "trajectories:retention", "trajectories:redaction_switch",

@@ -128,6 +128,10 @@ class FlowRun(models.Model):
         return f"{self.version.flow} of {self.created_at:%F %H:%M}"
 
     @property
+    def audited_with(self) -> list[Flow]:
+        return [self.version.flow]
+
+    @property
     def is_open(self) -> bool:
         return self.state in OPEN_STATES
 

@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from apps.core import attempts
 from apps.core.api import forget
+from apps.core.errors import Rejected
 from apps.core.models import (
     INVITATION_LASTS,
     ApiKey,
@@ -29,6 +30,7 @@ from apps.core.models import (
     Project,
     Role,
     key_digest,
+    object_name,
 )
 from apps.core.scopes import Scope
 
@@ -42,10 +44,17 @@ def audit(
     project: Project | None,
     by: Any,
     target: models.Model | None = None,
+    about: Iterable[models.Model | None] = (),
     actor_label: str = "",
     **detail: Any,
 ) -> AuditEvent:
-    """Adds one line to the audit log. `by` is a user, or None for a policy or the command line."""
+    """Adds one line to the audit log. `by` is a user, or None for a policy or the command line.
+
+    It is found under `target`, under what that belongs to (its foreign keys and its `audited_with`), and under what `about` names
+    besides. What it says in words is in `auditing.words`.
+    """
+    found = [one for one in (target, *getattr(target, "audited_with", ()), *about) if one is not None]
+    names = [object_name(one) for one in found] + (_owners_of(target) if target is not None else [])
     return AuditEvent.objects.create(
         project=project,
         actor=by,
@@ -53,8 +62,21 @@ def audit(
         action=action,
         target_type=target._meta.label_lower if target is not None else "",
         target_id=str(target.pk) if target is not None else "",
+        about=list(dict.fromkeys(names)),
         detail=detail,
     )
+
+
+def _owners_of(target: models.Model) -> list[str]:
+    """A model that says more than it may by its foreign keys names those that count in `audited_under`."""
+    named = getattr(target, "audited_under", None)
+    fields = [field for field in target._meta.fields if field.is_relation and (named is None or field.name in named)]
+    links = [(field.related_model, getattr(target, field.attname)) for field in fields]
+    return [
+        f"{model._meta.label_lower}:{pk}"
+        for model, pk in links
+        if pk is not None and model not in (Project, get_user_model())
+    ]
 
 
 @transaction.atomic
@@ -77,7 +99,7 @@ def create_project(*, slug: str, name: str, by: Any, description: str = "") -> P
 @transaction.atomic
 def create_api_key(
     *, project: Project, name: str, by: Any, secret: str = "", scopes: Iterable[str] = Scope.values,
-    expires_at: datetime | None = None, may_see_holdout: bool = False,
+    expires_at: datetime | None = None, may_see_holdout: bool = False, actor_label: str = "",
 ) -> tuple[ApiKey, str]:  # fmt: skip
     """The row and the secret, which is shown once and cannot be read again."""
     secret = secret or ApiKey.new_secret()
@@ -86,18 +108,53 @@ def create_api_key(
         scopes=[scope for scope in Scope.values if scope in scopes], expires_at=expires_at, may_see_holdout=may_see_holdout,
     )  # fmt: skip
     audit(
-        "api_key.created", project=project, by=by, target=key, name=name, scopes=key.scopes,
+        "api_key.created", project=project, by=by, actor_label=actor_label, target=key, name=name, scopes=key.scopes,
         expires_at=expires_at.isoformat() if expires_at else None, may_see_holdout=may_see_holdout,
     )  # fmt: skip
     return key, secret
 
 
+class KeyRejected(Rejected):
+    """The key was revoked, replaced, or has expired meanwhile."""
+
+
 @transaction.atomic
-def revoke_api_key(*, key: ApiKey, by: Any) -> bool:
+def rotate_api_key(
+    *, key: ApiKey, by: Any, grace: timedelta, expires_at: datetime | None, actor_label: str = ""
+) -> tuple[ApiKey, str]:
+    """A new key in the place of this one, with its name, scopes and right to hold-outs, and the secret, shown once.
+
+    The old one works for `grace` longer, never past its own expiry; without any it is revoked. Raises KeyRejected.
+    """
+    old = ApiKey.objects.select_for_update(of=("self",)).select_related("project").get(pk=key.pk)
+    if old.revoked_at or old.is_expired or old.replaced_by_id:
+        why = "has been rotated already" if old.replaced_by_id else "no longer works"
+        raise KeyRejected(f"The key {old} {why}. Rotate the newest one, or create another.")
+    new, secret = create_api_key(
+        project=old.project, name=old.name, by=by, scopes=old.scopes, expires_at=expires_at,
+        may_see_holdout=old.may_see_holdout, actor_label=actor_label,
+    )  # fmt: skip
+    now = timezone.now()
+    old.replaced_by = new
+    if grace:
+        old.expires_at = min(filter(None, (old.expires_at, now + grace)))
+    else:
+        old.revoked_at = now
+    old.save(update_fields=["replaced_by", "expires_at", "revoked_at"])
+    forget(old)
+    audit(
+        "api_key.rotated", project=old.project, by=by, target=old, about=[new], actor_label=actor_label, name=old.name,
+        until=old.expires_at.isoformat(timespec="minutes") if grace and old.expires_at else None,
+    )  # fmt: skip
+    return new, secret
+
+
+@transaction.atomic
+def revoke_api_key(*, key: ApiKey, by: Any, actor_label: str = "") -> bool:
     revoked = key.revoke()
     forget(key)
     if revoked:
-        audit("api_key.revoked", project=key.project, by=by, target=key, name=key.name)
+        audit("api_key.revoked", project=key.project, by=by, target=key, name=key.name, actor_label=actor_label)
     return revoked
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -89,6 +89,36 @@ class KeyForm(PlainForm):
         last = given.pop("expires_on")
         given["expires_at"] = datetime.combine(last, time.max, UTC) if last else None
         return given
+
+
+GRACE = {
+    "0": ("none: it stops at once", timedelta(0)),
+    "1h": ("1 hour", timedelta(hours=1)),
+    "24h": ("1 day", timedelta(days=1)),
+    "7d": ("7 days", timedelta(days=7)),
+    "30d": ("30 days", timedelta(days=30)),
+}
+
+
+class RotateForm(PlainForm):
+    grace = forms.ChoiceField(
+        label="The old key works for another", choices=[(value, label) for value, (label, _) in GRACE.items()],
+        initial="24h", help_text="Long enough to put the new one in its place everywhere",
+    )  # fmt: skip
+    expires_on = forms.DateField(
+        required=False, label="The new key expires after", widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"),
+        help_text="As long from today as the old one was valid. Leave empty for no expiry",
+    )  # fmt: skip
+
+    clean_expires_on = KeyForm.clean_expires_on
+
+    def wanted(self) -> dict[str, Any]:
+        """For `actions.rotate_api_key`."""
+        last = self.cleaned_data["expires_on"]
+        return {
+            "grace": GRACE[self.cleaned_data["grace"]][1],
+            "expires_at": datetime.combine(last, time.max, UTC) if last else None,
+        }
 
 
 def no_address(username: str) -> None:

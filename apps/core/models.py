@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import secrets
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import Any, Self
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
@@ -24,11 +27,25 @@ class ProjectQuerySet(models.QuerySet["Project"]):
     def visible_to(self, user: Any) -> Self:
         return self.filter(memberships__user=user).distinct()
 
+    def running(self) -> Self:
+        """Those that take data and whose schedules and flows do something."""
+        return self.filter(stage=Stage.ACTIVE)
+
+
+class Stage(models.TextChoices):
+    """Of a project's life. What is deleted leaves its row, its owners and its audit log."""
+
+    ACTIVE = "active"
+    ARCHIVED = "archived"
+    DELETING = "deleting"
+    DELETED = "deleted"
+
 
 class Project(models.Model):
     slug = models.SlugField(unique=True, max_length=64)
     name = models.CharField(max_length=120)
     description = models.TextField(blank=True)
+    stage = models.CharField(max_length=10, choices=Stage, default=Stage.ACTIVE)
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = ProjectQuerySet.as_manager()
@@ -80,7 +97,8 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def expiring(self) -> Self:
         """Those that still work and expire soon."""
         now = timezone.now()
-        return self.live().filter(expires_at__gt=now, expires_at__lte=now + EXPIRES_SOON).order_by("expires_at")
+        soon = self.live().filter(expires_at__gt=now, expires_at__lte=now + EXPIRES_SOON, replaced_by=None)
+        return soon.order_by("expires_at")
 
     def by_digest(self, digest: str) -> ApiKey | None:
         return self.live().filter(digest=digest).select_related("project").first()
@@ -108,6 +126,7 @@ class ApiKey(models.Model):
     expires_at = models.DateTimeField(null=True)
     may_see_holdout = models.BooleanField(default=False)
     revoked_at = models.DateTimeField(null=True)
+    replaced_by = models.ForeignKey("self", models.SET_NULL, null=True, related_name="replaces")
 
     objects = ApiKeyQuerySet.as_manager()
 
@@ -130,6 +149,15 @@ class ApiKey(models.Model):
     @property
     def is_expired(self) -> bool:
         return self.expires_at is not None and self.expires_at <= timezone.now()
+
+    @property
+    def is_live(self) -> bool:
+        return self.revoked_at is None and not self.is_expired
+
+    @property
+    def same_expiry(self) -> datetime | None:
+        """Of a key that is created now in the place of this one: as long from now as this one's was from its start."""
+        return timezone.now() + (self.expires_at - self.created_at) if self.expires_at else None
 
     @property
     def expires_soon(self) -> bool:
@@ -194,21 +222,52 @@ class Invitation(models.Model):
         return f"{self.email} as {self.role}"
 
 
-class AuditEvent(models.Model):
-    """One change by a person or a policy. Rows are only ever added."""
+class AuditQuerySet(models.QuerySet["AuditEvent"]):
+    def readable_as(self, role: Role) -> Self:
+        """What a member of this role may read: of people, keys and webhooks only who manages them."""
+        hidden = [prefix for prefix, least in AUDITED_FOR.items() if Role(role).rank < least.rank]
+        return self.exclude(reduce(or_, (Q(action__startswith=f"{prefix}.") for prefix in hidden))) if hidden else self
 
-    project = models.ForeignKey(Project, models.CASCADE, null=True, related_name="audit_events")
-    actor = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
-    actor_label = models.CharField(max_length=120)
+
+AUDITED_FOR = {
+    **dict.fromkeys(("login", "account", "invitation", "member"), Role.OWNER),
+    **dict.fromkeys(("api_key", "webhook"), Role.OPERATOR),
+}
+
+
+def object_name(target: models.Model) -> str:
+    """How the audit log names an object: "registry.modelversion:12"."""
+    return f"{target._meta.label_lower}:{target.pk}"
+
+
+class AuditEvent(models.Model):
+    """One change by a person or a policy. Rows are only ever added: a trigger refuses everything else (see the migration).
+
+    So nothing may cascade into it: the row of a project that was deleted stays (`Stage`), and that of an actor may go, whose
+    label stays. `about` names all that it is about, the target first (`object_name`).
+    """
+
+    project = models.ForeignKey(Project, models.PROTECT, null=True, related_name="audit_events")
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.DO_NOTHING, null=True, related_name="+", db_constraint=False
+    )
+    actor_label = models.CharField(max_length=160)
     action = models.CharField(max_length=60)
     target_type = models.CharField(max_length=60, blank=True)
     target_id = models.CharField(max_length=60, blank=True)
+    about = ArrayField(models.CharField(max_length=130), default=list)
     detail = models.JSONField(default=dict)
     at = models.DateTimeField(default=timezone.now, db_index=True)
 
+    objects = AuditQuerySet.as_manager()
+
     class Meta:
         ordering = ("-at", "-id")
-        indexes = [models.Index(fields=["project", "-at"], name="audit_by_project")]
+        indexes = [
+            models.Index(fields=["project", "-at", "-id"], name="audit_by_project"),
+            models.Index(fields=["project", "actor_label", "-at"], name="audit_by_actor"),
+            GinIndex(fields=["about"], name="audit_by_object"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.actor_label} {self.action} {self.target_type} {self.target_id}"

@@ -5,8 +5,10 @@ from typing import Any
 from uuid import UUID
 
 from django.core.paginator import Page, Paginator
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, UUIDField
 from django.http import HttpRequest
+
+from apps.core.forms import whole
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -16,19 +18,28 @@ def page_of(request: HttpRequest, rows: Any, size: int = 50) -> Page:
     return Paginator(rows, size).get_page(request.GET.get("page"))
 
 
-def keyset(rows: QuerySet[Any], cursor: str, limit: int) -> tuple[list[Any], str | None]:
+def keyset(rows: QuerySet[Any], cursor: str, limit: int, by: str = "created_at") -> tuple[list[Any], str | None]:
     """A page of rows, the newest first, and the cursor of the next page (None at the end). Rows that come or go meanwhile
-    move nothing: a cursor is the time and the id of the last row shown. Raises ValueError for a text that is no cursor."""
+    move nothing: a cursor is the time (the field `by`) and the id of the last row shown. Raises ValueError for a text that is no
+    cursor."""
     if cursor:
         at, _, pk = cursor.partition("_")
         try:
-            moment, pk = EPOCH + timedelta(microseconds=int(at)), UUID(pk)
+            moment, pk = EPOCH + timedelta(microseconds=int(at)), _key_of(rows, pk)
         except (ValueError, OverflowError) as error:
             raise ValueError("not a cursor of this list") from error
-        rows = rows.filter(Q(created_at__lt=moment) | Q(created_at=moment, pk__lt=pk))
-    found = list(rows.order_by("-created_at", "-pk")[: limit + 1])
+        rows = rows.filter(Q(**{f"{by}__lt": moment}) | Q(**{by: moment, "pk__lt": pk}))
+    found = list(rows.order_by(f"-{by}", "-pk")[: limit + 1])
     last = found[limit - 1] if len(found) > limit else None
-    return found[:limit], f"{_microseconds(last.created_at)}_{last.pk}" if last else None
+    return found[:limit], f"{_microseconds(getattr(last, by))}_{last.pk}" if last else None
+
+
+def _key_of(rows: QuerySet[Any], text: str) -> UUID | int:
+    if isinstance(rows.model._meta.pk, UUIDField):
+        return UUID(text)
+    if (key := whole(text)) is None:
+        raise ValueError(text)
+    return key
 
 
 def _microseconds(moment: datetime) -> int:

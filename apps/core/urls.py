@@ -1,12 +1,16 @@
 from django.urls import path
 
 from apps.core import views
+from apps.core.auditing import views as auditing
 
 app_name = "core"
 urlpatterns = [
     path("", views.projects, name="projects"),
     path("p/<slug:slug>/settings/", views.settings, name="settings"),
+    path("p/<slug:slug>/audit/", auditing.audit, name="audit"),
+    path("p/<slug:slug>/audit/export.<slug:format>", auditing.export, name="audit_export"),
     path("p/<slug:slug>/settings/keys/", views.keys, name="keys"),
+    path("p/<slug:slug>/settings/keys/<int:pk>/rotate/", views.rotate_key, name="rotate_key"),
     path("p/<slug:slug>/settings/keys/<int:pk>/revoke/", views.revoke_key, name="revoke_key"),
     path("p/<slug:slug>/settings/invitations/", views.invite, name="invite"),
     path("p/<slug:slug>/settings/invitations/<int:pk>/revoke/", views.revoke_invitation, name="revoke_invitation"),

@@ -243,7 +243,15 @@ def task_from_trajectory(*, eval_set: EvalSet, trajectory: Trajectory, split: Sp
     task = build_task(locked_draft(eval_set), trajectory, split)
     _require_new(eval_set, task)
     _insert_one(task)
-    audit("task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), split=split)
+    audit(
+        "task.created",
+        project=eval_set.project,
+        by=by,
+        target=task,
+        set=str(eval_set),
+        set_id=str(eval_set.pk),
+        split=split,
+    )
     return task
 
 
@@ -256,7 +264,15 @@ def add_task(
     task = written_task(eval_set, key=key, request=request, expected=expected, split=split, by=by, group=group)
     _require_new(eval_set, task)
     _insert_one(task)
-    audit("task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), split=split)
+    audit(
+        "task.created",
+        project=eval_set.project,
+        by=by,
+        target=task,
+        set=str(eval_set),
+        set_id=str(eval_set.pk),
+        split=split,
+    )
     return task
 
 

@@ -138,6 +138,7 @@ class Task(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = TaskQuerySet.as_manager()
+    audited_under = ("eval_set",)  # not its run: that would say which runs are held out
 
     class Meta:
         ordering = ("key",)

@@ -158,6 +158,7 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
         project=row.project,
         by=by,
         target=row,
+        about=[candidate.model_version, baseline.model_version, candidate.eval_set],
         verdict=row.verdict,
         baseline=str(baseline.model_version),
         candidate=str(candidate.model_version),
@@ -368,6 +369,9 @@ def _move(
         channel=channel.name,
         source=str(channel.current) if channel.current else None,
         version=str(version),
+        version_id=version.pk,
+        report_id=str(gate_report.pk) if gate_report else None,
+        about=[version, channel.current, gate_report],
         reason=reason,
         **detail,
     )

@@ -8,7 +8,6 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.core.actions import audit
 from apps.core.models import ApiKey, Membership, Project, Role, key_digest
 from tests.factories import admin_of, make_key, make_member, make_project, make_user
 
@@ -93,17 +92,6 @@ def test_a_user_who_is_not_there_is_named(project: Project, admin: Client) -> No
     data = {"username": "nobody-here", "role": "viewer"}
     answer = admin.post(reverse("core:set_member", args=[project.slug]), data, follow=True)
     assert "There is no user “nobody-here”." in answer.content.decode()
-
-
-def test_the_audit_log_is_filtered_and_paged(project: Project, admin: Client) -> None:
-    for number in range(40):
-        audit("thing.done", project=project, by=None, number=number)
-    address = reverse("core:settings", args=[project.slug])
-    page = admin.get(address, {"action": "thing.done"}).context["page"]
-    assert page.paginator.count == 40 and {event.action for event in page} == {"thing.done"}
-    assert admin.get(address, {"action": "thing.done", "page": 2}).context["page"].number == 2
-    assert admin.get(address, {"page": "nonsense"}).status_code == 200
-    assert admin.get(address, {"action": "none"}).context["page"].paginator.count == 41  # no such action: all of them
 
 
 def test_errors_say_what_to_do_and_are_json_for_the_api(project: Project) -> None:

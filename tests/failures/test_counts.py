@@ -87,14 +87,6 @@ def test_each_arrival_counts_once_though_the_digest_is_broken_off(
     assert set(DailyRuns.objects.values_list("day", *NAMES, "runs", "first")) == hours_added_up(project) != set()
 
 
-def test_a_project_goes_with_its_days(project: Project) -> None:
-    arrive(project, counted(Random(1)))
-    digest.run()
-    assert DailyRuns.objects.exists()
-    project.delete()
-    assert not DailyRuns.objects.exists()
-
-
 def populate(project: Project, chance: Random, count: int = 25) -> list[Failure]:
     """Runs of the last days, most of them with a failure, of which some were of another version when it was found."""
     modes, found = list(ensure_modes(project).values()), []

@@ -7,9 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from django import template
+from django.db.models import Model
 from django.http import QueryDict
+from django.urls import reverse
 from django.utils import timezone
 
+from apps.core.models import object_name
 from workers.lib.messages import is_example, is_prompt, part_text
 
 register = template.Library()
@@ -144,6 +147,12 @@ def with_query(context: dict, **changes: Any) -> str:
         if value not in (None, ""):
             query[name] = str(value)
     return query.urlencode()
+
+
+@register.simple_tag(takes_context=True)
+def history_url(context: dict, target: Model) -> str:
+    """The audit log, filtered to what concerns an object."""
+    return f"{reverse('core:audit', args=[context['project'].slug])}?object={object_name(target)}"
 
 
 @register.inclusion_tag("_figure.html")

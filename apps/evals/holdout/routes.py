@@ -94,8 +94,9 @@ TOTALS: dict[str, str] = dict.fromkeys(
 )  # fmt: skip
 # Has held-out tasks and keeps them to itself: only that there are some, and how many.
 MASKED: dict[str, str] = dict.fromkeys(
-    ("evals:detail", "evals:versions", "evals:import", "evals:import_status", "evals:variants"), "how many are held out"
-)
+    ("evals:detail", "evals:versions", "evals:import", "evals:import_status", "evals:variants", "core:audit", "core:audit_export",
+     "core_api:audit"), "how many are held out"
+)  # fmt: skip
 # Shows nothing of a hold-out: forms, settings, production in sums, jobs on other splits, and what answers with a redirect.
 NOTHING: dict[str, str] = {
     "": "healthz join account account_login account_logout account_inactive account_reset_password account_reset_password_done "
@@ -104,7 +105,8 @@ NOTHING: dict[str, str] = {
     "mfa_activate_totp mfa_deactivate_totp mfa_view_recovery_codes mfa_generate_recovery_codes mfa_download_recovery_codes "
     "mfa_list_webauthn mfa_add_webauthn mfa_edit_webauthn mfa_remove_webauthn usersessions_list socialaccount_connections "
     "socialaccount_signup socialaccount_login_cancelled socialaccount_login_error openid_connect_login openid_connect_callback",
-    "core": "projects settings keys revoke_key invite revoke_invitation set_member unlock_member remove_member",
+    "core": "projects settings keys rotate_key revoke_key invite revoke_invitation set_member unlock_member remove_member",
+    "core_api": "keys key key_rotate",
     "otlp": "traces logs metrics langfuse_traces",
     "api": "schema docs batch",
     "environments_api": "environments environment verifiers grader_validate",
@@ -140,6 +142,7 @@ NOTHING: dict[str, str] = {
 }
 KEYED = (
     "api",
+    "core_api",
     "evals_api",
     "environments_api",
     "hosted",

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Count, Max, Q, QuerySet
 
+from apps.core.actions import audit
 from apps.core.models import ApiKey, Project
 from apps.evals.canonical import content_key
 from apps.evals.holdout.leaks import Leak
@@ -28,9 +30,8 @@ def record_view(
 ) -> HoldoutView:
     """A look at the whole hold-out of a set, however often. `by`: a user, an API key, or None for the command line."""
     tasks = sorted(_keys_of(eval_set.tasks.holdout()))
-    return HoldoutView.objects.create(
-        project_id=eval_set.project_id, eval_set=eval_set, kind=kind, tasks=tasks, detail=detail[:200], **_who(by)
-    )
+    rows = {"project": eval_set.project, "kind": kind, "detail": detail[:200], **_who(by)}
+    return _store(eval_set, tasks, rows)
 
 
 def record_seen(
@@ -54,9 +55,19 @@ def record_seen(
         seen -= {key for tasks in earlier for key in tasks}
     if not seen:
         return None
-    return HoldoutView.objects.create(
-        eval_set_id=found.order_by("-created_at").values_list("eval_set", flat=True)[0], tasks=sorted(seen), **rows
-    )
+    newest = EvalSet.objects.get(pk=found.order_by("-created_at").values_list("eval_set", flat=True)[0])
+    return _store(newest, sorted(seen), rows)
+
+
+@transaction.atomic
+def _store(eval_set: EvalSet, tasks: list[int], rows: dict[str, Any]) -> HoldoutView:
+    row = HoldoutView.objects.create(eval_set=eval_set, tasks=tasks, **rows)
+    key = row.api_key
+    audit(
+        f"holdout.{row.kind}", project=row.project, by=row.by, target=eval_set, about=[key],
+        actor_label=f"API key “{key.name}”" if key else "", set=str(eval_set), n=len(tasks), where=row.detail,
+    )  # fmt: skip
+    return row
 
 
 def record_leak_views(project: Project, leaks: Iterable[Leak], *, by: Any) -> None:

@@ -1,0 +1,151 @@
+"""The filters of the audit log: the same in the address of the page, of the file and of the API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import reduce
+from operator import or_
+
+from django.apps import apps
+from django.db.models import Q
+
+from apps.core.models import AuditEvent, AuditQuerySet, Project, Role
+
+
+def _starting(*prefixes: str) -> Q:
+    return reduce(or_, (Q(action__startswith=f"{prefix}.") for prefix in prefixes))
+
+
+MOVES = Q(action__in=["channel.promote", "channel.rollback", "channel.initial"])
+OVERRIDES = Q(action__in=["review.lock_overridden", "probes.waived"]) | Q(
+    action="channel.promote", detail__overridden=True
+)
+HOLDOUT = _starting("holdout") | Q(action="review.held_out_exported")
+DELETIONS = Q(action__endswith=".deleted") | Q(action__in=["retention.enforced", "task.removed", "server.removed"])
+# kind: (label, what it is). The first ones are tabs of the page.
+KINDS: dict[str, tuple[str, Q]] = {
+    "promotions": ("Promotions", MOVES),
+    "overrides": ("Overrides", OVERRIDES),
+    "holdout": ("Hold-out views", HOLDOUT),
+    "deletions": ("Deletions", DELETIONS),
+    "people": ("People and keys", _starting("login", "account", "invitation", "member", "api_key")),
+    "project": ("Project", _starting("project", "projectdeletion")),
+    "trajectories": (
+        "Trajectories",
+        _starting("trajectory", "trajectories", "upload", "arrival", "trace", "view", "redaction", "retention"),
+    ),
+    "failures": (
+        "Failures",
+        _starting(
+            "failure", "failures", "failure_mode", "cluster", "rubric", "classification", "reclassification"
+        ),
+    ),
+    "evals": (
+        "Eval sets and evaluations",
+        _starting(
+            "eval_set", "task", "variants", "meaning", "taskimport", "variantjob", "meaningcheck", "evalrun",
+            "latencymeasurement",
+        ),
+    ),
+    "rewards": ("Environments and rewards", _starting("environment", "verifier", "review", "probes", "proberun", "rescore")),
+    "training": ("Training", _starting("dataset", "trainingrun", "promptsearch")),
+    "models": (
+        "Models",
+        _starting("model_version", "gate", "channel", "server", "serverprobe", "serverrun", "playground"),
+    ),
+    "automation": ("Flows and webhooks", _starting("flow", "webhook")),
+}  # fmt: skip
+TABS = 4
+OBJECT = re.compile(r"[a-z_]+\.[a-z_]+:[\w.-]{1,64}", re.ASCII)
+
+
+class FilterError(ValueError):
+    """What was asked for makes no sense; `field` names the parameter."""
+
+    def __init__(self, field: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Filters:
+    who: str = ""
+    kind: str = ""
+    action: str = ""
+    since: date | None = None
+    until: date | None = None
+    object: str = ""
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> Filters:
+        """Raises FilterError."""
+        kind, target = query.get("kind", ""), query.get("object", "")
+        if kind and kind not in KINDS:
+            raise FilterError("kind", f"must be one of {', '.join(KINDS)}")
+        if target and not OBJECT.fullmatch(target):
+            raise FilterError("object", "must be a type and an id, such as evals.evalset:0d3f0c52-…")
+        days = {name: _day(name, query.get(name, "")) for name in ("since", "until")}
+        return cls(who=query.get("who", "").strip(), kind=kind, action=query.get("action", ""), object=target, **days)
+
+    @classmethod
+    def lenient(cls, query: Mapping[str, str]) -> tuple[Filters, str]:
+        """For a page: what makes no sense is left out, with a sentence about it."""
+        left, problems = dict(query.items()), []
+        while True:
+            try:
+                return cls.read(left), " ".join(problems)
+            except FilterError as error:
+                problems.append(f"“{error.field}” {error}.")
+                del left[error.field]
+
+    def of(self, project: Project, role: Role) -> AuditQuerySet:
+        """The events of a project that a member of this role may read."""
+        rows = AuditEvent.objects.filter(project=project).readable_as(role)
+        if self.who:
+            rows = rows.filter(actor_label=self.who)
+        if self.kind:
+            rows = rows.filter(KINDS[self.kind][1])
+        if self.action:
+            rows = rows.filter(action=self.action)
+        if self.object:
+            rows = rows.filter(about__contains=[self.object])
+        if self.since:
+            rows = rows.filter(at__gte=_midnight(self.since))
+        if self.until and self.until < date.max:
+            rows = rows.filter(at__lt=_midnight(self.until + timedelta(days=1)))
+        return rows
+
+    @property
+    def are_set(self) -> bool:
+        return self != Filters()
+
+
+def _day(name: str, text: str) -> date | None:
+    try:
+        return date.fromisoformat(text) if text else None
+    except ValueError as error:
+        raise FilterError(name, "must be a day, such as 2026-11-23") from error
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def gone(events: list[AuditEvent]) -> set[str]:
+    """The targets of these events that are not there any more, as `object_name` names them: one query a type."""
+    wanted: dict[str, set[str]] = {}
+    for event in events:
+        if event.target_id:
+            wanted.setdefault(event.target_type, set()).add(event.target_id)
+    missing = set()
+    for kind, pks in wanted.items():
+        try:
+            rows = apps.get_model(kind)._default_manager.filter(pk__in=pks).values_list("pk", flat=True)
+            pks = pks - {str(pk) for pk in rows}
+        except (LookupError, ValueError):  # a model that is no more, or an id of another form
+            pass
+        missing |= {f"{kind}:{pk}" for pk in pks}
+    return missing

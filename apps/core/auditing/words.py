@@ -1,0 +1,287 @@
+"""The audit log in sentences: the one place that says an action in words. An action without a sentence fails the tests.
+
+A sentence goes on after who did it. `{name}` is a value of the event's detail; `{name@}` links it to the target, `{=words@}` links these
+words; `{name@registry.modelversion:id}` links to the object whose id is the value `id`. A part in [brackets] is left out where one
+of its values is missing or false; `{?name}` and `{!name}` only ask for that, and show nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from django.urls import NoReverseMatch, reverse
+
+from apps.core.models import AuditEvent
+
+JOBS = {
+    "evalrun": "the evaluation",
+    "latencymeasurement": "the latency measurement",
+    "taskimport": "the import",
+    "variantjob": "the writing of variants",
+    "meaningcheck": "the check of meaning",
+    "trainingrun": "the training run",
+    "promptsearch": "the prompt search",
+    "playground": "the playground",
+    "proberun": "the probe run",
+    "rescore": "the rescoring",
+    "serverprobe": "the probe of a server",
+    "serverrun": "the managed server",
+    "upload": "the import",
+    "classification": "the classification",
+    "reclassification": "the reclassification",
+    "projectdeletion": "the deletion of the project",
+}
+OF_JOBS = {
+    "submitted": "started",
+    "cancel_requested": "cancelled",
+    "resumed": "resumed",
+    "resubmitted": "started again",
+    "applied": "applied",
+}
+WORDS: dict[str, str] = {
+    f"{job}.{what}": f"{verb} {noun} {{name@}}" for job, noun in JOBS.items() for what, verb in OF_JOBS.items()
+} | {
+    # People and keys
+    "project.created": "created the project[ {name}]",
+    "login.failed": "failed to log in[ from {address}]",
+    "login.locked": "failed to log in too often[ from {address}]; locked[ until {until}]",
+    "login.unlocked": "unlocked the account {username}",
+    "account.password_changed": "changed their password[ from {address}]",
+    "account.password_set": "set a password[ from {address}]",
+    "account.password_reset": "reset their password by e-mail[ from {address}]",
+    "account.email_changed": "changed their e-mail address[ from {address}]",
+    "account.second_factor_added": "added a second factor[ ({kind})][ from {address}]",
+    "account.second_factor_removed": "removed a second factor[ ({kind})][ from {address}]",
+    "account.recovery_codes_made": "made new recovery codes[ from {address}]",
+    "account.sign_in_connected": "connected a sign-in provider[ from {address}]",
+    "account.sign_in_removed": "disconnected a sign-in provider[ from {address}]",
+    "api_key.created": "created the API key {name@} with the scopes {scopes}[, valid until {expires_at}][, with access to hold-outs{?may_see_holdout}]",
+    "api_key.rotated": "rotated the API key {name@}[; the old one works until {until}][; the old one stopped at once{!until}]",
+    "api_key.revoked": "revoked the API key {name@}",
+    "api_key.refused": "was refused[ {refused} times][ from {address}][; locked until {until}]",
+    "invitation.created": "invited {email} as {role}",
+    "invitation.accepted": "accepted the invitation of {email} and joined as {role}",
+    "invitation.revoked": "revoked the invitation of {email}",
+    "member.set": "gave {user} the role {role}",
+    "member.removed": "removed {user} from the project",
+    # Trajectories
+    "trajectory.deleted": "deleted the trajectory {external_id}",
+    "trajectory.feedback": "set the outcome of {=a trajectory@} to {outcome}",
+    "trajectories.deleted": "deleted {n} trajectories",
+    "trajectories.tag": "tagged {n} trajectories “{value}”",
+    "trajectories.untag": "removed the tag “{value}” from {n} trajectories",
+    "trajectories.outcome": "set the outcome of {n} trajectories to {value}",
+    "trajectories.undone": "undid a change of {n} trajectories ({kind}[ “{value}”])",
+    "arrival.retried": "had a batch of trajectories processed again, which had failed with “{problem}”",
+    "arrival.discarded": "discarded a batch of {n} trajectories from totals and search, which had failed with “{problem}”",
+    "trace.retried": "had a trace assembled again, which had failed with “{problem}”",
+    "trace.discarded": "discarded a trace, which had failed with “{problem}”",
+    "view.saved": "saved the view “{name}”[ for everyone{?shared}]",
+    "view.deleted": "deleted the view “{name}”",
+    "redaction.switched": "changed the built-in redaction rules to: {on}",
+    "redaction.added": "added the redaction rule “{name}”",
+    "redaction.changed": "changed the redaction rule “{name}”",
+    "redaction.enabled": "enabled the redaction rule “{name}”",
+    "redaction.disabled": "disabled the redaction rule “{name}”",
+    "redaction.moved": "moved the redaction rule “{name}” to position {position}",
+    "redaction.deleted": "deleted the redaction rule “{name}”",
+    "retention.set": "set retention[ to {days} days][ to unlimited{!days}][; it was {before} days]",
+    "retention.enforced": "deleted {removed} trajectories older than {days} days (retention)",
+    # Failures
+    "failure.decided": "decided {=a failure@}[ as {after.mode}]",
+    "failure.split": "split a second mode off {=a failure@}",
+    "failure.assigned": "assigned {=a failure@}",
+    "failure.marked": "marked {=a run@} as a failure[: {after.mode}]",
+    "failure.undone": "undid a decision on {n} failures[; {kept} were changed meanwhile and stay]",
+    "failures.decided": "decided several failures: {did}",
+    "failures.assigned": "assigned several failures: {did}",
+    "failures.classified": "had {looked} trajectories classified; {found} failures found",
+    "failure_mode.added": "added the failure mode “{name}”[, relevant to safety{?safety_relevant}]",
+    "failure_mode.changed": "changed the failure mode “{name}”",
+    "failure_mode.deleted": "deleted the failure mode “{name}”",
+    "cluster.renamed": "renamed the cluster “{before}” to {after@}",
+    "cluster.moved": "moved {=a cluster@} from {before} to {after}[, fixed in {version}][: {why}]",
+    "cluster.reopened": "reopened the cluster {name@}: it was fixed in {fixed_in} and failed again at {failed_at}",
+    "reclassification.discarded": "discarded {=a reclassification@}",
+    "rubric.saved": "saved version {version} of the judge's rubric",
+    "rubric.switched": "switched the judge [on, with version {version} of the rubric{?on}][off{!on}]",
+    "rubric.tried": "tried the judge's rubric on a trajectory",
+    "rubric.try_ended": "paid {paid_usd} USD for a try of the judge's rubric",
+    # Eval sets
+    "eval_set.created": "created the eval set {name@}",
+    "eval_set.new_version": "created {name@} as a new version of {source}",
+    "eval_set.tasks_added": "added {made} tasks to {name@}[: {what}]",
+    "eval_set.split": "split {name@} (seed {seed})",
+    "eval_set.frozen": "froze {name@}",
+    "task.created": "added {=a task@evals.evalset:set_id} to {set}",
+    "task.removed": "removed the task “{key}” from {set}",
+    "task.confirmed": "confirmed the task “{key}” of {set}",
+    "variants.used": "accepted {used} synthetic variants for {name@}",
+    "variants.discarded": "discarded a batch of {size} synthetic variants of {name@}",
+    "variants.asked_for": "asked {model} for synthetic variants of {name@} ({asked} questions)",
+    "variants.model_asked": "had {model} write synthetic variants of {name@}[: {calls} calls][, {output_tokens} output tokens]",
+    "meaning.asked_for": "started a check of meaning for {name@}[ by {source}]",
+    "meaning.decided": "judged a pair of tasks of {name@} “{verdict}”[; the task {key} was removed{?removed}]",
+    "meaning.undone": "took back the judgement “{verdict}” on a pair of tasks of {name@}",
+    "holdout.evaluation": "evaluated on {n} held-out tasks[ of {set@}][ ({where})]",
+    "holdout.view": "looked at {n} held-out tasks[ of {set@}][ ({where})]",
+    "holdout.score": "scored answers to {n} held-out tasks by API[ of {set@}][ ({where})]",
+    "holdout.membership": "learnt of {n} tasks that they are held out[ by {set@}][ ({where})]",
+    "evalrun.finished_early": "ended the evaluation {name@} with {answers} answers",
+    "evalrun.stopped": "stopped the evaluation {name@} after {done} of {total} tasks: its result was clear",
+    # Environments, rewards, training
+    "environment.created": "created the environment {name@}",
+    "verifier.created": "saved the verifier {name@}",
+    "review.opened": "opened {=a reward review@} of {verifier} with {n} outputs",
+    "review.judged": "judged {=an output@} [a success{?success}][a failure{!success}]",
+    "review.answered": "said of a score: [right{?agrees}][wrong{!agrees}][: “{reason}”]",
+    "review.undone": "took back a judgement in a reward review",
+    "review.ruled": "ruled {=an output@} [a success{?success}][a failure{!success}][: “{reason}”]",
+    "review.lock_overridden": "let {verifier@} train without a passed review, overriding the lock[: “{reason}”]",
+    "review.policy_changed": "changed the review policy[: “{reason}”]",
+    "review.held_out_exported": "exported {n} judged held-out outputs of {=a reward review@}",
+    "probes.waived": "waived {findings} findings of the probe “{probe}” for {verifier} ({=probe run@})[: “{reason}”]",
+    "dataset.frozen": "froze a training set of {size} tasks[, chosen from {of}]",
+    # Models and channels
+    "model_version.created": "registered the model {name@}",
+    "server.added": "added the server {name}[ at {base_url}][, serving {serves}]",
+    "server.edited": "edited the server {name}[: {changed}]",
+    "server.removed": "removed the server {name}[ at {base_url}]",
+    "gate.reported": "compared {candidate} with {baseline}: the {=gate report@} says {verdict}",
+    "channel.initial": "recorded {version@registry.modelversion:version_id} as live in {channel@}",
+    "channel.promote": "promoted {version@registry.modelversion:version_id} to {channel@}[ with {=a gate report@promotion.gatereport:report_id}]"
+    "[, overriding the gate{?overridden}][: “{reason}”]",
+    "channel.rollback": "rolled {channel@} back[ from {source}] to {version@registry.modelversion:version_id}[: “{reason}”]",
+    "channel.policy_changed": "saved version {version} of the policy of {channel@}[: “{reason}”]",
+    # Flows and webhooks
+    "flow.saved": "saved version {version} of the flow {name@}",
+    "flow.taken_over": "took over the flow {name@} (version {version})",
+    "flow.renamed": "renamed the flow “{before}” to {name@}",
+    "flow.switched_on": "switched on the flow {name@}",
+    "flow.switched_off": "switched off the flow {name@}",
+    "flow.deleted": "deleted the flow “{name}” with its {runs} runs",
+    "flow.secret_made": "made a new webhook secret for the flow {name@}",
+    "flow.started": "started {=a run@} of the flow {name} (version {version})[, by {cause}]",
+    "flow.succeeded": "finished {=a run@} of the flow {name}",
+    "flow.failed": "ended {=a run@} of the flow {name}, which failed[: {error}]",
+    "flow.cancelled": "ended {=a run@} of the flow {name}, which was cancelled",
+    "flow.answered": "answered the step “{step}” of {=a run@} of the flow {name}: {answer}",
+    "flow.cancel_requested": "cancelled {=a run@} of the flow {name}",
+    "flow.continued": "continued {=a run@} of the flow {name}",
+    "webhook.created": "added the webhook {host@}[ for {events}]",
+    "webhook.edited": "edited the webhook {host@}[: {changed}]",
+    "webhook.deleted": "deleted the webhook {host}",
+    "webhook.secret_rotated": "made a new signing secret for the webhook {host@}",
+    "webhook.disabled": "disabled the webhook {host@}[: {reason}]",
+    "webhook.enabled": "enabled the webhook {host@}",
+    "webhook.tested": "sent a test to the webhook {host@}",
+    "webhook.sent_again": "sent {event} to the webhook {host@} again",
+}  # fmt: skip
+PAGES = {
+    "core.project": "core:audit",
+    "core.apikey": "core:keys",
+    "trajectories.trajectory": "trajectories:detail",
+    "trajectories.upload": "trajectories:import_detail",
+    "failures.failure": "failures:case",
+    "failures.failurecluster": "failures:cluster",
+    "failures.reclassification": "failures:reclassification",
+    "evals.evalset": "evals:detail",
+    "evals.evalrun": "evals:run",
+    "environments.environment": "environments:detail",
+    "environments.verifier": "reviews:verifier",
+    "reviews.rewardreview": "reviews:detail",
+    "reviews.proberun": "reviews:probe",
+    "prompts.playground": "prompts:playground",
+    "training.trainingrun": "training:detail",
+    "training.promptsearch": "training:search",
+    "registry.modelversion": "promotion:model",
+    "promotion.gatereport": "promotion:report",
+    "promotion.channel": "promotion:models",
+    "automation.flow": "automation:flow",
+    "automation.flowrun": "automation:run",
+    "webhooks.webhook": "webhooks:detail",
+}
+FIELD = re.compile(r"\{([?!=]?)([^{}@]+)(@?)([^{}]*)\}")
+PART = re.compile(r"\[([^\[\]]*)\]")
+
+
+class Piece(NamedTuple):
+    """Of a sentence: a text, and where it leads ("": nowhere)."""
+
+    text: str
+    url: str = ""
+
+
+def pieces(event: AuditEvent, slug: str = "", gone: Collection[str] = ()) -> list[Piece]:
+    """What the actor did. `gone`: objects that are not there any more (`object_name`), to which nothing links."""
+    found: list[Piece] = []
+    template, at = WORDS.get(event.action) or _fallback(event), 0
+    for part in PART.finditer(template):
+        found += _filled(template[at : part.start()], event, slug, gone)
+        if all(_given(event.detail, *field.groups()[:2]) for field in FIELD.finditer(part[1])):
+            found += _filled(part[1], event, slug, gone)
+        at = part.end()
+    return [piece for piece in found + _filled(template[at:], event, slug, gone) if piece.text]
+
+
+def sentence(event: AuditEvent) -> str:
+    """Who did what, as plain text."""
+    return f"{event.actor_label} {''.join(piece.text for piece in pieces(event))}"
+
+
+def page_of(kind: str, pk: str, slug: str) -> str:
+    """The address of an object's page; "" where it has none."""
+    name = PAGES.get(kind, "")
+    for args in ([slug, pk], [slug]):
+        try:
+            return reverse(name, args=args) if name and slug else ""
+        except NoReverseMatch:
+            continue
+    return ""
+
+
+def _fallback(event: AuditEvent) -> str:
+    return f"did {event.action.replace('.', ': ').replace('_', ' ')}"
+
+
+def _value(detail: dict[str, Any], name: str) -> Any:
+    found: Any = detail
+    for key in name.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def _given(detail: dict[str, Any], sign: str, name: str) -> bool:
+    """Whether a part with this field is shown; 0 is a value."""
+    value = _value(detail, name)
+    empty = value is None or value is False or value in ("", [])
+    return sign == "=" or empty == (sign == "!")
+
+
+def _filled(text: str, event: AuditEvent, slug: str, gone: Collection[str]) -> list[Piece]:
+    found, at = [], 0
+    for field in FIELD.finditer(text):
+        sign, name, linked, where = field.groups()
+        found.append(Piece(text[at : field.start()]))
+        if sign not in ("?", "!"):
+            shown = name if sign == "=" else _shown(_value(event.detail, name))
+            found.append(Piece(shown, _url(event, where, slug, gone) if linked else ""))
+        at = field.end()
+    return [*found, Piece(text[at:])]
+
+
+def _url(event: AuditEvent, where: str, slug: str, gone: Collection[str]) -> str:
+    kind, _, name = where.partition(":")
+    pk = str(_value(event.detail, name) or "") if where else event.target_id
+    kind = kind or event.target_type
+    return page_of(kind, pk, slug) if pk and f"{kind}:{pk}" not in gone else ""
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "–" if value is None else str(value)[:500]

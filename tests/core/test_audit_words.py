@@ -1,0 +1,109 @@
+"""Every action that the code audits has a sentence, and sentences read well."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from apps.automation.models import ENDED_STATES
+from apps.core.accounts.signals import ACTIONS
+from apps.core.auditing.words import JOBS as NOUNS
+from apps.core.auditing.words import OF_JOBS, PAGES, WORDS, pieces, sentence
+from apps.core.kinds import job_models
+from apps.core.models import AuditEvent
+from apps.evals.models import HoldoutView
+from apps.promotion.models import Promotion
+from tests.test_access import PATTERNS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+JOBS = [model._meta.model_name for model in job_models()]
+# What an action that is no plain text may be: {file: {the expression: actions}}.
+COMPUTED: dict[str, dict[str, list[str]]] = {
+    "automation/actions.py": {"what": ["flow.taken_over", "flow.saved"]},
+    "automation/engine.py": {"f'flow.{state}'": [f"flow.{state}" for state in ENDED_STATES]},
+    "core/actions.py": {"action": []},  # of `audit` itself
+    "core/accounts/signals.py": {"action": [action for _, action in ACTIONS]},
+    "core/attempts.py": {"action": []},  # those of `note`
+    "core/jobs.py": {
+        "f'{job._meta.model_name}.submitted'": [f"{job}.submitted" for job in JOBS],
+        "f'{job._meta.model_name}.cancel_requested'": [f"{job}.cancel_requested" for job in JOBS],
+        "f'{job._meta.model_name}.{action}'": [f"{job}.{what}" for job in JOBS for what in ("resumed", "resubmitted", "applied")],
+    },
+    "environments/actions.py": {"f'{model._meta.model_name}.created'": ["environment.created", "verifier.created"]},
+    "evals/holdout/view_log.py": {"f'holdout.{row.kind}'": [f"holdout.{kind}" for kind in HoldoutView.Kind]},
+    "evals/variants/batches.py": {"what": []},  # those of `_note`
+    "failures/actions/bulk.py": {"f'failures.{kind}'": ["failures.decided", "failures.assigned"]},
+    "failures/actions/decisions.py": {
+        "f'failure.{kind}'": [f"failure.{kind}" for kind in ("decided", "split", "assigned", "marked")]
+    },
+    "failures/judge/rubrics.py": {"TRIED": ["rubric.tried"], "TRY_ENDED": ["rubric.try_ended"]},
+    "promotion/actions.py": {"f'channel.{kind}'": [f"channel.{kind}" for kind in Promotion.Kind]},
+    "trajectories/actions/arrivals.py": {"f'{kind}.retried'": ["arrival.retried", "trace.retried"]},
+    "trajectories/actions/bulk.py": {"f'trajectories.{change.kind}'": [f"trajectories.{kind}" for kind in ("tag", "untag", "outcome")]},
+    "trajectories/actions/redaction.py": {"action": ["redaction.enabled", "redaction.disabled"]},
+    "webhooks/actions.py": {"f'webhook.{what}'": []},  # those of `_audit`
+}  # fmt: skip
+AUDITS = ("audit", "_audit", "note", "_note", "AuditEvent", "AuditEvent.objects.create")
+
+
+def audited(path: Path) -> Iterator[str]:
+    """The actions that a module audits. Raises AssertionError for one that it computes and `COMPUTED` does not know."""
+    place = path.relative_to(ROOT / "apps").as_posix()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in AUDITS:
+            continue
+        named = [keyword.value for keyword in node.keywords if keyword.arg == "action"]
+        first = named[0] if named else node.args[0] if node.args else None
+        for given in (first.body, first.orelse) if isinstance(first, ast.IfExp) else (first,):
+            if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                if place == "webhooks/actions.py":
+                    yield f"webhook.{given.value}"
+                elif "." in given.value:
+                    yield given.value
+            elif given is not None and not (isinstance(given, ast.Name) and given.id in ("job", "run", "row")):
+                found = COMPUTED.get(place, {}).get(ast.unparse(given))
+                assert found is not None, f"{path}:{node.lineno}: say in COMPUTED what {ast.unparse(given)} may be"
+                yield from found
+
+
+def test_every_audited_action_has_a_sentence() -> None:
+    found = {action for path in sorted((ROOT / "apps").rglob("*.py")) for action in audited(path)}
+    assert len(found) > 100 and not found - WORDS.keys(), (
+        f"Give these a sentence in apps/core/auditing/words.py: {sorted(found - WORDS.keys())}"
+    )
+    of_jobs = {f"{job}.{what}" for job in NOUNS for what in OF_JOBS}
+    assert not (unused := WORDS.keys() - found - of_jobs), unused
+
+
+def test_links_lead_to_pages_that_exist() -> None:
+    assert set(PAGES.values()) <= PATTERNS.keys()
+
+
+@pytest.mark.parametrize(
+    ("action", "detail", "said"),
+    [
+        ("channel.promote", {"version": "grpo-v3", "channel": "production", "reason": "better", "overridden": False, "report_id": "x"},
+         "ann promoted grpo-v3 to production with a gate report: “better”"),
+        ("channel.promote", {"version": "grpo-v3", "channel": "production", "reason": "why not", "overridden": True},
+         "ann promoted grpo-v3 to production with a gate report, overriding the gate: “why not”"),
+        ("retention.set", {"days": 30, "before": None}, "ann set retention to 30 days"),
+        ("retention.set", {"days": None, "before": 30}, "ann set retention to unlimited; it was 30 days"),
+        ("review.answered", {"agrees": False, "reason": ""}, "ann said of a score: wrong"),
+        ("trajectories.deleted", {"n": 12345}, "ann deleted 12,345 trajectories"),
+        ("evalrun.submitted", {"name": "{n} [of] it"}, "ann started the evaluation {n} [of] it"),
+        ("unheard.of_thing", {}, "ann did unheard: of thing"),
+        ("failure.decided", {"after": {"mode": "bad_planning"}}, "ann decided a failure as bad_planning"),
+        ("failure.decided", {"after": "nonsense"}, "ann decided a failure"),
+    ],
+)  # fmt: skip
+def test_an_event_is_a_sentence(action: str, detail: dict, said: str) -> None:
+    assert sentence(AuditEvent(actor_label="ann", action=action, detail=detail)) == said
+
+
+@pytest.mark.parametrize("action", sorted(WORDS))
+def test_no_sentence_breaks_without_its_details(action: str) -> None:
+    event = AuditEvent(actor_label="ann", action=action, detail={}, target_type="evals.evalset", target_id="1")
+    assert pieces(event, "project") and not set("{}[]") & set(sentence(event))
