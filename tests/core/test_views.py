@@ -50,7 +50,7 @@ def test_a_new_key_is_shown_once(project: Project, admin: Client) -> None:
     address = reverse("core:keys", args=[project.slug])
     first = admin.post(address, {"name": "agent", "scopes": ["ingest"]}, follow=True).content.decode()
     key = ApiKey.objects.get(project=project)
-    secret = first.split("<pre>")[1].split("</pre>")[0]
+    secret = first.split('<pre class="copyable">')[1].split("</pre>")[0]
     assert ApiKey.objects.by_digest(key_digest(secret)) == key
     assert secret not in admin.get(address).content.decode()
 
