@@ -20,6 +20,8 @@ from apps.automation.specs import read_yaml
 from apps.core.actions import create_api_key, invite
 from apps.core.models import Attempts, Role
 from apps.core.scopes import ROLE_FOR, ROUTES
+from apps.dashboard.actions import add_chart, create_dashboard
+from apps.dashboard.charts import Spec
 from apps.evals import importing
 from apps.evals.models import EvalSet
 from apps.failures.actions.diagnose import classify_project
@@ -116,6 +118,8 @@ def world(data_dir: Path) -> dict[str, Any]:
     promotion.set_initial(channel=channel, version=base, by=by)
     make_key(project)
     hook, _ = create_webhook(project=project, url="https://ci.example.com/", events=Event.values, by=by)
+    board = create_dashboard(project=project, name="Health", by=by)
+    chart = add_chart(dashboard=board, spec=Spec.of({"measure": "cost"}), by=by)
     flow = save_flow(project=project, name="hourly", spec=read_yaml("steps: [{do: classify}]"), by=by)
     flow_run = run_now(flow=flow, by=by)
     report = promotion.make_gate_report(baseline=before, candidate=after, by=by)
@@ -146,6 +150,8 @@ def world(data_dir: Path) -> dict[str, Any]:
             **dict.fromkeys(("webhooks:delivery", "webhooks:again"), send_test(hook=hook, by=by).pk),
             "core:audit_export": "csv",
             **dict.fromkeys(("core:revoke_key", "core:rotate_key"), project.api_keys.first().pk),
+            **dict.fromkeys([f"dashboard:{name}" for name in ("dashboard", "rename", "duplicate", "delete")], board.pk),
+            **dict.fromkeys(("dashboard:chart", "dashboard:change_chart"), chart.pk),
             "core:revoke_invitation": invite(project=project, email="a@example.org", role=Role.VIEWER, by=by)[0].pk,
             **dict.fromkeys(("core:remove_member", "core:unlock_member"), project.memberships.first().pk),
             **dict.fromkeys(("trajectories:detail", "trajectories:raw", "trajectories:feedback"), trajectory.pk),

@@ -81,6 +81,7 @@ OWNED = Needs((MANAGE,), Role.OWNER)
 
 ROUTES: dict[str, dict[str, Needs]] = {
     "api:trajectories": {"GET": READABLE, "POST": SENT},
+    "api:metrics": {"GET": READABLE},
     "api:batch": {"POST": SENT},
     "api:feedback": {"POST": SENT},
     "api:trajectory": {"GET": READABLE, "DELETE": OWNED},

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Count, Q
+from django.db.models import Count, Max
 from django.urls import reverse
 from django.utils import timezone
 
@@ -111,15 +111,22 @@ def _reports(project: Project) -> Iterator[Waiting]:
 
 
 def _failed_jobs(project: Project, member: Membership) -> Iterator[Waiting]:
+    """Those of one name are one, and done with once a later one succeeded."""
     for model, page in JOB_PAGES.items():
-        since = Q(state="failed", finished_at__gte=timezone.now() - RECENT)
-        for job in model.objects.filter(since, project=project).select_related("created_by")[:EACH]:
+        recent = model.objects.filter(project=project, finished_at__gte=timezone.now() - RECENT)
+        names = (
+            recent.filter(state="failed").order_by().values_list("name").annotate(n=Count("*"), at=Max("finished_at"))
+        )
+        for name, n, at in names.order_by("-at")[:EACH]:
+            if recent.filter(name=name, state="succeeded", finished_at__gt=at).exists():
+                continue
+            job = recent.filter(name=name, state="failed").select_related("created_by").order_by("-finished_at")[0]
             who = "you" if job.created_by_id == member.user_id else str(job.created_by or "engineer")
             # What an evaluation on the hold-out says may quote a held-out task: it is shown where its samples are opened.
             hidden = getattr(job, "split", "") == "holdout"
             detail = "its page says why to whoever has opened its samples" if hidden else job.error
             url = reverse(page, args=[project.slug, job.pk])
-            yield Waiting(f"{job.name} failed", 1, who, url, detail[:300], failed=True)
+            yield Waiting(f"{job.name} failed", n, who, url, detail[:300], failed=True)
 
 
 JOB_PAGES: dict[Any, str] = {TrainingRun: "training:detail", EvalRun: "evals:run", PromptSearch: "training:search"}

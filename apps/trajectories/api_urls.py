@@ -2,7 +2,7 @@ from django.urls import path, register_converter
 from django.urls.converters import StringConverter
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from apps.trajectories import api
+from apps.trajectories import api, metrics_api
 
 
 class AnyText(StringConverter):
@@ -16,6 +16,7 @@ app_name = "api"
 urlpatterns = [
     path("v1/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema"), name="docs"),
+    path("v1/metrics/", metrics_api.metrics, name="metrics"),
     path("v1/trajectories/", api.collection, name="trajectories"),
     path("v1/trajectories/batch/", api.batch, name="batch"),
     path("v1/trajectories/<anything:external_id>/feedback/", api.feedback, name="feedback"),

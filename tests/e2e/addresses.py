@@ -13,6 +13,9 @@ from apps.automation.specs import read_yaml
 from apps.core.models import JobState, Project
 from apps.core.runner import complete, run
 from apps.core.runner import store as store_events
+from apps.dashboard.actions import add_chart, create_dashboard
+from apps.dashboard.charts import Spec
+from apps.dashboard.models import Dashboard
 from apps.evals import actions as evals
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun, EvalSet, Split
@@ -30,6 +33,7 @@ from apps.reviews.actions import open_review
 from apps.reviews.models import ProbeRun
 from apps.reviews.rescoring import submit_probe
 from apps.training.models import PromptSearch
+from apps.trajectories.metrics import figures
 from apps.trajectories.models import Arrival, Trace, Upload
 from apps.webhooks.actions import create_webhook, send_test
 from apps.webhooks.models import Event
@@ -49,7 +53,7 @@ from tests.test_access import task_import
 from workers.lib.prompts import from_harness
 
 STATIONS = {
-    "dashboard:home": "Get started", "trajectories:first": "Waiting for the first trajectory", "trajectories:list": "No trajectories yet", "trajectories:sessions": "No sessions",
+    "dashboard:home": "Get started", "dashboard:dashboards": "No dashboards yet", "trajectories:first": "Waiting for the first trajectory", "trajectories:list": "No trajectories yet", "trajectories:sessions": "No sessions",
     "trajectories:arrivals": "Every batch is indexed", "failures:list": "No trajectories yet", "failures:triage": "Nothing left to triage",
     "failures:clusters": "Nothing to cluster", "failures:measures": "No decisions yet", "failures:verdicts": "No verdicts yet",
     "failures:reclassify": "Nothing is classified yet", "evals:list": "Nothing evaluated yet", "evals:compare": "Two evaluations needed",
@@ -61,12 +65,13 @@ STATIONS = {
 }  # fmt: skip
 """What each says in a new project."""
 FORMS = (
-    "core:settings", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
+    "core:settings", "dashboard:explore", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
     "environments:new", "environments:connect", "environments:import_grader", "reviews:policy", "reviews:verifier_new",
     "registry:register", "registry:server_new", "registry:managed_new", "prompts:new", "automation:new",
 )  # fmt: skip
 NO_PAGES = {
     "a fragment that a page asks for": (
+        "dashboard:failure_rate", "dashboard:performance", "dashboard:promotion_effect", "dashboard:chart",
         "webhooks:log", "trajectories:first_status", "trajectories:count", "trajectories:trend", "trajectories:import_status", "trajectories:part", "trajectories:revision",
         "trajectories:redaction_test", "failures:charts", "failures:classification_status", "failures:similar",
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:variant_job_status", "evals:meaning_status",
@@ -121,6 +126,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         started_from={"name": str(world.environment), "prompt": from_harness(world.environment.harness)},
     )  # fmt: skip
     args: dict[str, tuple] = {
+        "dashboard:dashboard": (charted(project, by).pk,),
         "prompts:playground": (tried(world, prompt, by).pk,), "core:remove_member": (project.memberships.get(user=by).pk,),
         **told(project, by), "trajectories:detail": (failure.trajectory_id,), "trajectories:import_detail": (upload.pk,),
         "failures:case": (failure.pk,), "failures:mark": (runs[0].pk,), "failures:cluster": (make_cluster(failure).pk,),
@@ -149,6 +155,15 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
     names = {**dict.fromkeys(STATIONS), **dict.fromkeys(FORMS), **args, **queries}
     found = {name: reverse(name, args=[project.slug, *args.get(name, ())]) + queries.get(name, "") for name in names}
     return {"core:projects": "/?all"} | found
+
+
+def charted(project: Project, by: Any) -> Dashboard:
+    """A dashboard with a chart of each kind."""
+    dashboard = create_dashboard(project=project, name="Health", by=by)
+    for kind in figures.KINDS:
+        asked = {"measure": "failure_rate", "by": "" if kind == "number" else "agent_version", "kind": kind}
+        add_chart(dashboard=dashboard, spec=Spec.of(asked | {"title": f"{kind} " + "unbroken" * 8}), by=by)
+    return dashboard
 
 
 def told(project: Project, by: Any) -> dict[str, tuple]:

@@ -20,7 +20,7 @@ TICKS = {"share": ".0%", "usd": "$~g", "ms": "~s", "tokens": "~s", "runs": "~s"}
 HOVER = {"share": "%{y:.1%}", "usd": "$%{y:,.4~f}", "ms": "%{y:,.0f} ms", "tokens": "%{y:,.0f}", "runs": "%{y:,.0f}"}
 AXIS = {"ms": "ms"}
 HEIGHT = 240
-SHADE = {"p50": "#9aa3f2", "p95": PALETTE[0], "p99": "#2f3aa6"}
+SHADE = {"p50": PALETTE[5], "p95": PALETTE[0], "p99": PALETTE[7]}
 
 
 def written(value: float | None, unit: str) -> str:
