@@ -71,7 +71,7 @@ def add_chart(*, dashboard: Dashboard, spec: Spec, by: Any) -> Chart:
         raise DashboardError(f"A dashboard holds {MAX_CHARTS} charts. Delete one, or make another dashboard.")
     last = dashboard.charts.aggregate(last=Max("position"))["last"] or 0
     chart = Chart.objects.create(dashboard=dashboard, position=last + 1, **_columns(spec))
-    audit("chart.added", project=dashboard.project, by=by, target=dashboard, chart=str(chart))
+    audit("chart.added", project=dashboard.project, by=by, target=dashboard, chart=str(chart), dashboard=str(dashboard))
     return chart
 
 
@@ -79,7 +79,14 @@ def add_chart(*, dashboard: Dashboard, spec: Spec, by: Any) -> Chart:
 def change_chart(*, chart: Chart, spec: Spec, by: Any) -> None:
     """Raises DashboardError."""
     Chart.objects.filter(pk=chart.pk).update(**_columns(spec))
-    audit("chart.changed", project=chart.dashboard.project, by=by, target=chart.dashboard, chart=str(chart))
+    audit(
+        "chart.changed",
+        project=chart.dashboard.project,
+        by=by,
+        target=chart.dashboard,
+        chart=str(chart),
+        dashboard=str(chart.dashboard),
+    )
 
 
 @transaction.atomic
@@ -90,7 +97,14 @@ def duplicate_chart(*, chart: Chart, by: Any) -> Chart:
         raise DashboardError(f"A dashboard holds {MAX_CHARTS} charts. Delete one, or make another dashboard.")
     chart.refresh_from_db(fields=["position"])
     Chart.objects.filter(dashboard=chart.dashboard_id, position__gt=chart.position).update(position=F("position") + 1)
-    audit("chart.added", project=chart.dashboard.project, by=by, target=chart.dashboard, chart=str(chart))
+    audit(
+        "chart.added",
+        project=chart.dashboard.project,
+        by=by,
+        target=chart.dashboard,
+        chart=str(chart),
+        dashboard=str(chart.dashboard),
+    )
     chart.pk, chart.position = None, chart.position + 1
     chart.save(force_insert=True)
     return chart
@@ -107,13 +121,20 @@ def move_chart(*, chart: Chart, earlier: bool, by: Any) -> bool:
         return False
     Chart.objects.filter(pk=chart.pk).update(position=other.position)
     Chart.objects.filter(pk=other.pk).update(position=chart.position)
-    audit("chart.moved", project=dashboard.project, by=by, target=dashboard, chart=str(chart))
+    audit("chart.moved", project=dashboard.project, by=by, target=dashboard, chart=str(chart), dashboard=str(dashboard))
     return True
 
 
 @transaction.atomic
 def delete_chart(*, chart: Chart, by: Any) -> None:
-    audit("chart.deleted", project=chart.dashboard.project, by=by, target=chart.dashboard, chart=str(chart))
+    audit(
+        "chart.deleted",
+        project=chart.dashboard.project,
+        by=by,
+        target=chart.dashboard,
+        chart=str(chart),
+        dashboard=str(chart.dashboard),
+    )
     chart.delete()
 
 

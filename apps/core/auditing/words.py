@@ -80,6 +80,13 @@ WORDS: dict[str, str] = {
     "trace.discarded": "discarded a trace, which had failed with “{problem}”",
     "view.saved": "saved the view “{name}”[ for everyone{?shared}]",
     "view.deleted": "deleted the view “{name}”",
+    "dashboard.created": "made the dashboard {name@}",
+    "dashboard.renamed": "renamed the dashboard “{before}” to {name@}",
+    "dashboard.deleted": "deleted the dashboard “{name}”",
+    "chart.added": "added the chart “{chart}” to the dashboard {dashboard@}",
+    "chart.changed": "changed the chart “{chart}” of the dashboard {dashboard@}",
+    "chart.moved": "moved the chart “{chart}” of the dashboard {dashboard@}",
+    "chart.deleted": "deleted the chart “{chart}” of the dashboard {dashboard@}",
     "redaction.switched": "changed the built-in redaction rules to: {on}",
     "redaction.added": "added the redaction rule “{name}”",
     "redaction.changed": "changed the redaction rule “{name}”",
@@ -202,6 +209,7 @@ PAGES = {
     "automation.flow": "automation:flow",
     "automation.flowrun": "automation:run",
     "webhooks.webhook": "webhooks:detail",
+    "dashboard.dashboard": "dashboard:dashboard",
 }
 FIELD = re.compile(r"\{([?!=]?)([^{}@]+)(@?)([^{}]*)\}")
 PART = re.compile(r"\[([^\[\]]*)\]")

@@ -102,7 +102,7 @@ def ask(project: Project, given: Mapping[str, str], measure: str, by: str = "", 
     """`measure` of MEASURES or TOGETHER, `by` of BY or “”, `bucket` of UNITS or “” for one that fits. Raises KeyError."""
     keys = measures_of(measure, by)
     begin, end = _span(project, given)
-    unit = unit_of(begin, end, bucket)
+    unit = unit_of(begin, end and min(end, timezone.now()), bucket)
     read = _read(project, given, by, "hour" if unit == "hour" else "day", begin, end)
     cells = _in_units(read.cells, unit)
     groups, others = _groups(cells)
