@@ -90,6 +90,8 @@ HTTPS = env_bool("FLYWHEEL_HTTPS", False)
 INSTALLED_APPS = [
     "apps.core",
     "apps.webhooks",
+    "apps.notifications",
+    "apps.teamwork",
     "apps.registry",
     "apps.trajectories",
     "apps.failures",
@@ -287,6 +289,10 @@ CELERY_BEAT_SCHEDULE = {
     "forget_sessions": {"task": "environments.forget_sessions", "schedule": 600.0},
     "webhooks": {"task": "webhooks.send_due", "schedule": 10.0},
     "forget_deliveries": {"task": "webhooks.forget_old", "schedule": 21_600.0},
+    "notification_mail": {"task": "notifications.send_mail", "schedule": 30.0},
+    "notification_keys": {"task": "notifications.warn_of_keys", "schedule": 3600.0},
+    "forget_notifications": {"task": "notifications.forget_old", "schedule": 43_200.0},
+    "forget_comments": {"task": "teamwork.forget_orphans", "schedule": 43_200.0},
     "check_servers": {"task": "registry.check_servers", "schedule": 300.0},
 }
 CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}
@@ -309,6 +315,12 @@ if FLYWHEEL_KEPT_CHECKPOINTS < 1:
     raise ImproperlyConfigured(
         "FLYWHEEL_KEPT_CHECKPOINTS must be at least 1: a run resumes from its newest checkpoint."
     )
+
+# Where people open Flywheel, for links in e-mails and chats: https://flywheel.example.com. `up` knows its own address.
+_named = next((host for host in ALLOWED_HOSTS if "*" not in host and not host.startswith(".")), "localhost")
+FLYWHEEL_URL = (os.environ.get("FLYWHEEL_URL") or f"{'https' if HTTPS else 'http'}://{_named}").rstrip("/")
+if not re.fullmatch(r"https?://[^/\s@?#<>|\"]+", FLYWHEEL_URL):
+    raise ImproperlyConfigured(f"FLYWHEEL_URL must be https://HOST, without a path, not {FLYWHEEL_URL!r}.")
 
 # How many proxies stand before the web process: their X-Forwarded-For then says where a request comes from.
 FLYWHEEL_PROXIES = int(os.environ.get("FLYWHEEL_PROXIES") or HTTPS)

@@ -123,7 +123,9 @@ class Stack:
             start_new_session=True,
             # Beat's handler asks the database: a second signal meanwhile waits for ever for the first one's connection.
             preexec_fn=end_with_parent(signal.SIGKILL if program.name == "beat" else program.stop_signal),
-            env={"MALLOC_ARENA_MAX": "2"} | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
+            env={"MALLOC_ARENA_MAX": "2", "FLYWHEEL_URL": self.url}
+            | os.environ
+            | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
         )
         program.started_at = time.monotonic()
         threading.Thread(target=self._show, args=[program.name, program.process], daemon=True).start()

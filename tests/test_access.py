@@ -34,6 +34,8 @@ from apps.registry.servers import add_server
 from apps.reviews.actions import open_review
 from apps.reviews.policy import DEFAULTS
 from apps.reviews.rescoring import submit_probe, submit_rescore
+from apps.teamwork.actions import add_comment
+from apps.teamwork.targets import kind_named
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
 from apps.trajectories.actions.people import save_view
@@ -73,7 +75,8 @@ OPEN = {
     "openid_connect_login", "openid_connect_callback", "automation_api:call", "join",
 }  # fmt: skip
 OWN = {
-    "core:projects", "account", "account_reauthenticate", "mfa_reauthenticate", "mfa_reauthenticate_webauthn",
+    "core:projects", "notifications:list", "notifications:count", "notifications:read", "notifications:open",
+    "notifications:preferences", "account", "account_reauthenticate", "mfa_reauthenticate", "mfa_reauthenticate_webauthn",
     "account_change_password", "account_set_password", "mfa_index", "mfa_activate_totp", "mfa_deactivate_totp",
     "mfa_view_recovery_codes", "mfa_generate_recovery_codes", "mfa_download_recovery_codes", "mfa_list_webauthn",
     "mfa_add_webauthn", "mfa_edit_webauthn", "mfa_remove_webauthn", "usersessions_list", "socialaccount_connections",
@@ -130,9 +133,14 @@ def world(data_dir: Path) -> dict[str, Any]:
     upload = Upload.objects.create(
         project=project, name="a", format="chat", path="gone", size=1, state="failed", finished_at=timezone.now()
     )
+    said = add_comment(
+        project=project, kind=kind_named("trajectory"), target=trajectory, text="Why does it close the ticket?", by=by
+    )
+    cluster = make_cluster(trajectory.failure)
     return {
         "project": project,
         "bodies": {
+            "teamwork:assign": {"user": by.pk, "on": "1"},
             "failures:split": {"mode": "bad_planning"},
             "reviews:policy_save": DEFAULTS | {"reason": "test"},
             "reviews:verifier_create": {"name": "new", "spec": '{"kind": "calls"}'},
@@ -170,8 +178,13 @@ def world(data_dir: Path) -> dict[str, Any]:
             "trajectories:redaction_delete": add_rule(project=project, name="b", pattern="b+", by=by).pk,
             **dict.fromkeys(
                 ("failures:cluster", "failures:cluster_rename", "failures:cluster_move", "failures:cluster_decide"),
-                make_cluster(trajectory.failure).pk,
+                cluster.pk,
             ),
+            **dict.fromkeys([f"teamwork:{name}" for name in ("comment", "edit", "delete")], said.pk),
+            **dict.fromkeys(
+                [f"teamwork:{name}" for name in ("thread", "add", "people")], ("trajectory", str(trajectory.pk))
+            ),
+            "teamwork:assign": ("cluster", str(cluster.pk)),
             **dict.fromkeys(
                 [f"failures:reclassification{what}" for what in ("", "_status", "_apply", "_discard")],
                 start_reclassification(project=project, by=by).pk,
@@ -348,10 +361,14 @@ def test_every_page_opens_to_its_role_and_those_above(world: dict[str, Any]) -> 
     assert not wrong
 
 
+def own_args(pattern: str) -> list:
+    return [UUID(int=1)] if "uuid:pk" in pattern else [1] if "pk" in pattern else []
+
+
 def test_ones_own_pages_need_an_account_and_nothing_else(world: dict[str, Any]) -> None:
     stranger = logged_in(make_user())
     for name in OWN:
-        url = reverse(name, args=[1] if "pk" in str(PATTERNS[name].pattern) else [])
+        url = reverse(name, args=own_args(str(PATTERNS[name].pattern)))
         answer = Client().get(url)
         assert answer.status_code == 302 and answer["Location"].startswith(("/login/", "/account/confirm/")), name
         assert Client().get("/account/confirm/")["Location"].startswith("/login/")
@@ -370,7 +387,8 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "failures:cluster_rename", "failures:cluster_move", "failures:cluster_decide", "trajectories:save_view",
         "trajectories:delete_view", "trajectories:bulk", "trajectories:bulk_undo", "trajectories:bulk_keep",
         "trajectories:feedback", "reviews:queue", "reviews:item", "reviews:step", "reviews:judge", "reviews:answer",
-        "reviews:undo", "reviews:adjudicate", "reviews:rule", "evals:confirm_task", "evals:judge_variant",
+        "reviews:undo", "teamwork:add", "teamwork:edit", "teamwork:delete", "teamwork:people", "teamwork:assign",
+        "reviews:adjudicate", "reviews:rule", "evals:confirm_task", "evals:judge_variant",
     }  # fmt: skip
     assert {name for name in pages_of(Role.OPERATOR) if not name.startswith("webhooks:")} == {
         "core:keys", "core:revoke_key", "core:rotate_key", "automation:new", "automation:edit", "automation:check", "automation:switch",

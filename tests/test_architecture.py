@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
-    "core", "webhooks", "registry", "trajectories", "failures", "environments", "evals", "prompts", "reviews", "training", "promotion",
+    "core", "webhooks", "notifications", "teamwork", "registry", "trajectories", "failures", "environments", "evals", "prompts", "reviews", "training", "promotion",
     "automation", "dashboard", "demo",
 )  # fmt: skip
 LIGHT = sorted(

@@ -21,6 +21,9 @@ from apps.automation.steps import REFUSALS, WORK, AsksPeople, NotYet, Turn, jobs
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import Membership, Role
+from apps.notifications.actions import notify
+from apps.notifications.catalogue import Topic
+from apps.teamwork.assigning import assignees
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
 
@@ -251,7 +254,18 @@ def _waits(run: FlowRun, step: FlowStep, later: NotYet) -> bool:
         FlowRun.objects.filter(pk=run.pk).update(state=of_run, note=said[:300])
     if people and new:
         _announce(run, Event.FLOW_WAITING, said)
+        _notify(run, step, said)
     return False
+
+
+def _notify(run: FlowRun, step: FlowStep, said: str) -> None:
+    """The people who can go on with it: engineers answer, reviewers review. Those it is assigned to, where it is."""
+    assigned = list(assignees(run))
+    notify(
+        topic=Topic.FLOW_WAITING, project=run.project, to=assigned or None, subject=f"{run.version.flow} waits: {said}",
+        page=run.get_absolute_url(), key=f"flow_step:{step.pk}:{step.attempt}:{timezone.now():%F %T}",
+        role=Role.REVIEWER if step.kind == "review" else Role.ENGINEER,
+    )  # fmt: skip
 
 
 def _close(step: FlowStep, state: StepState, said: str) -> bool:

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.automation.specs import FlowSpec, Step, read
@@ -126,6 +127,9 @@ class FlowRun(models.Model):
 
     def __str__(self) -> str:
         return f"{self.version.flow} of {self.created_at:%F %H:%M}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("automation:run", args=[self.project.slug, self.pk])
 
     @property
     def audited_with(self) -> list[Flow]:

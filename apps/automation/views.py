@@ -21,6 +21,7 @@ from apps.core.forms import PlainForm
 from apps.core.http import progress
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.teamwork.assigning import assigned_to
 
 
 class FlowForm(PlainForm):
@@ -54,6 +55,9 @@ def _run(project: Project, pk: str) -> FlowRun:
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     runs = project.flow_runs.select_related("version__flow", "created_by")
+    mine = bool(request.GET.get("mine"))
+    if mine:
+        runs = runs.filter(pk__in=assigned_to(request.user, FlowRun))
     last = (
         FlowRun.objects.filter(project=project).order_by("version__flow_id", "-created_at").distinct("version__flow_id")
     )
@@ -65,6 +69,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         {
             "flows": [(flow, words.starts_of(flow.version.form), newest.get(flow.pk)) for flow in flows],
             "page": page_of(request, runs),
+            "mine": mine,
             "examples": EXAMPLES,
         },
     )

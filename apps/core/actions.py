@@ -33,6 +33,7 @@ from apps.core.models import (
     object_name,
 )
 from apps.core.scopes import Scope
+from apps.core.signals import invitation_accepted, member_changed
 
 POLICY_ACTOR = "policy"
 FIRST_PROJECT = ("my-agent", "My agent")
@@ -202,6 +203,8 @@ def accept_invitation(*, invitation: Invitation, by: Any) -> Membership:
         email=invitation.email,
         role=found.role,
     )
+    member_changed.send(Membership, project=invitation.project, user=by, role=found.role, by=by)
+    invitation_accepted.send(Invitation, invitation=invitation, by=by)
     return found
 
 
@@ -231,6 +234,7 @@ def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membershi
     membership, _ = Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})
     _forget_keys(project, user)
     audit("member.set", project=project, by=by, target=membership, user=user.get_username(), role=role)
+    member_changed.send(Membership, project=project, user=user, role=role, by=by)
     return membership
 
 
@@ -242,6 +246,7 @@ def remove_member(*, membership: Membership, by: Any) -> None:
     membership.delete()
     _revoke_invitations(membership.project, membership.user)
     _forget_keys(membership.project, membership.user)
+    member_changed.send(Membership, project=membership.project, user=membership.user, role=None, by=by)
 
 
 def work_of(project: Project, user: Any) -> list[tuple[str, int]]:

@@ -19,7 +19,7 @@ NAVIGATION = (
 
 
 # Sections whose pages belong to an entry of another name
-SHOWN_UNDER = {"registry": "promotion", "prompts": "promotion", "webhooks": "core"}
+SHOWN_UNDER = {"registry": "promotion", "prompts": "promotion", "webhooks": "core", "teamwork": "dashboard"}
 
 
 def navigation(request: HttpRequest) -> dict[str, Any]:

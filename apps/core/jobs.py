@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError as BrokerError
 from apps.core.actions import audit
 from apps.core.kinds import job_models, kind_of
 from apps.core.models import LAST_RESEND, Job, JobLog, JobState
+from apps.core.signals import job_ended
 
 log = logging.getLogger(__name__)
 J = TypeVar("J", bound=Job)
@@ -82,6 +83,7 @@ def cancel(job: Job, *, by: Any) -> bool:
         job.refresh_from_db()
         if not job.is_active:
             kind_of(job).ended(job)
+            job_ended.send(type(job), job=job, by=by)
     return asked
 
 
@@ -92,6 +94,7 @@ def end(job: Job, state: JobState, *, error: str = "", result: dict | None = Non
     if ended:
         job.refresh_from_db()
         kind_of(job).ended(job)
+        job_ended.send(type(job), job=job, by=None)
     return ended
 
 

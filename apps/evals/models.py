@@ -13,6 +13,7 @@ from django.contrib.postgres.fields import ArrayField, RangeOperators
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import Deferrable, Q
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import ACTIVE_STATES, ApiKey, Job, JobState, Project
@@ -182,6 +183,9 @@ class Task(models.Model):
             kwargs["update_fields"] = {*kwargs["update_fields"], "group_key", "groups"}
         super().save(*args, **kwargs)
 
+    def get_absolute_url(self) -> str:
+        return reverse("evals:task", args=[self.project.slug, self.pk])
+
     def name_groups(self) -> None:
         """Groups are compared by their keys: case, white space and hidden characters make no other group."""
         self.group_key = group_key(self.group)
@@ -270,6 +274,9 @@ class EvalRun(Job):
         """By this process's clock: what decides is the database's, in `answers`."""
         return self.state == JobState.QUEUED and self.answers_until is not None and self.answers_until > timezone.now()
 
+    def get_absolute_url(self) -> str:
+        return reverse("evals:run", args=[self.project.slug, self.pk])
+
 
 class LatencyMeasurement(Job):
     """The models of several evaluations answer the same tasks in turns, so that their latencies can be compared (`latency`)."""
@@ -326,6 +333,9 @@ class VariantJob(Job):
             ),
         ]
 
+    def get_absolute_url(self) -> str:
+        return reverse("evals:variants", args=[self.project.slug, self.eval_set_id])
+
 
 class Answer(models.Model):
     """What an agent elsewhere said to a task, before it is scored. Immutable: the same answer twice is one. Only a `trajectory`
@@ -363,6 +373,9 @@ class MeaningCheck(Job):
                 fields=["eval_set"], condition=Q(state__in=ACTIVE_STATES), name="one_active_meaning_check_per_set"
             ),
         ]
+
+    def get_absolute_url(self) -> str:
+        return reverse("evals:meaning", args=[self.project.slug, self.eval_set_id])
 
 
 class MeaningPair(models.Model):
@@ -498,3 +511,6 @@ class Sample(SampleFields):
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.task_key = self.task_key or self.task.key
         super().save(*args, **kwargs)
+
+    def get_absolute_url(self) -> str:
+        return reverse("evals:sample", args=[self.run.project.slug, self.run_id, self.pk])

@@ -11,6 +11,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.fields.json import KeyTransform
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import ACTIVE_STATES, Job, JobState, Project
@@ -93,6 +94,9 @@ class FailureCluster(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def get_absolute_url(self) -> str:
+        return reverse("failures:cluster", args=[self.project.slug, self.pk])
 
 
 class ClusterSpace(models.Model):
@@ -178,6 +182,9 @@ class Failure(models.Model):
 
     def __str__(self) -> str:
         return f"{self.mode} in {self.trajectory_id}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("failures:case", args=[self.project.slug, self.pk])
 
 
 class DailyRuns(models.Model):
@@ -295,6 +302,9 @@ class Reclassification(Job):
             return "being applied" if self.is_applying else self.state
         decided = self.state == JobState.SUCCEEDED or self.decision == self.Decision.DISCARDED
         return self.decision if decided else self.state
+
+    def get_absolute_url(self) -> str:
+        return reverse("failures:reclassification", args=[self.project.slug, self.pk])
 
 
 class ReclassificationChange(models.Model):

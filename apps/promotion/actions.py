@@ -17,6 +17,7 @@ from apps.core.models import ApiKey, JobState, Role
 from apps.evals.jobs import rows_of, tasks_of
 from apps.evals.latency import latencies
 from apps.evals.models import EvalRun, LatencyMeasurement, Split
+from apps.notifications.actions import tell_of_override
 from apps.promotion import preparation
 from apps.promotion.announcing import announce_move, announce_report
 from apps.promotion.conditions import PromotionError, needs_owner, require_deciding_set
@@ -297,7 +298,7 @@ def promote(
         )
     require_keys_allowed(channel, policy, key)
     get_membership(by, channel.project.slug, Role.OWNER if overridden else Role(policy.promoters))
-    return _move(
+    move = _move(
         channel,
         candidate,
         Promotion.Kind.PROMOTE,
@@ -307,6 +308,12 @@ def promote(
         overridden=overridden,
         actor_label=label_of(key),
     )
+    if overridden:
+        tell_of_override(
+            project=channel.project, by=by, subject=f"{move.to_version} was promoted to {channel.name} against the gate",
+            page=gate_report.get_absolute_url(), key=f"override:{move.pk}",
+        )  # fmt: skip
+    return move
 
 
 @transaction.atomic

@@ -7,6 +7,8 @@ from typing import Any
 from django.urls import reverse
 
 from apps.evals.models import EvalRun
+from apps.notifications.actions import notify
+from apps.notifications.catalogue import Topic
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
@@ -46,6 +48,10 @@ def announce_report(row: GateReport) -> None:
         subject=f"{said['baseline_model']} → {said['candidate_model']}: {row.verdict}",
         data={"gate_report": {"id": str(row.pk), **said, "created_at": row.created_at}, **addresses},
     )  # fmt: skip
+    notify(
+        topic=Topic.GATE_REPORT, project=row.project, by=row.created_by, page=addresses["page"], key=f"gate_report:{row.pk}",
+        subject=f"Gate: {said['baseline_model']} → {said['candidate_model']}: {row.verdict}",
+    )  # fmt: skip
 
 
 def move_json(move: Promotion) -> dict[str, Any]:
@@ -73,4 +79,10 @@ def announce_move(move: Promotion) -> None:
             "promotion": move_json(move), "api": reverse("promotion_api:channel", args=[channel.name]),
             "page": reverse("promotion:models", args=[channel.project.slug]),
         },
+    )  # fmt: skip
+    did = "was rolled back" if event == Event.ROLLBACK_MADE else "now runs a promoted version"
+    notify(
+        topic=Topic(event.value), project=channel.project, by=move.by, key=f"move:{move.pk}",
+        subject=f"{channel.name} {did}: {move.from_version or 'nothing'} → {move.to_version}",
+        page=reverse("promotion:models", args=[channel.project.slug]),
     )  # fmt: skip

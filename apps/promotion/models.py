@@ -7,6 +7,7 @@ import uuid
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Project
@@ -93,6 +94,9 @@ class GateReport(models.Model):
 
     def __str__(self) -> str:
         return f"{self.baseline.model_version} → {self.candidate.model_version}: {self.verdict}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("promotion:report", args=[self.project.slug, self.pk])
 
 
 class Promotion(models.Model):

@@ -14,6 +14,7 @@ from celery import current_app
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import ProtectedError
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.text import slugify
 from kombu.exceptions import OperationalError as BrokerError
@@ -23,7 +24,11 @@ from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts, key_of
+from apps.notifications.actions import notify
+from apps.notifications.catalogue import Topic
 from apps.registry.models import Dialect, Health, ModelVersion, Server, ServerProbe
+from apps.webhooks.actions import announce
+from apps.webhooks.models import Event
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
 from workers.lib.serving import Address, Listing, list_models
@@ -176,13 +181,29 @@ def refresh_soon(pk: int) -> None:
         log.warning("The health of server %s is asked later: %s", pk, error)
 
 
+@transaction.atomic
 def _store(server: Server, listing: Listing, **more: Any) -> None:
     """A server that is down keeps the list it had."""
     fields = {"health": listing.health, "health_detail": listing.sentence[:500], "checked_at": timezone.now(), **more}
     if listing.health != Health.DOWN:
         fields["served"] = listing.models
     same = Server.objects.filter(pk=server.pk, base_url=server.base_url, key_variable=server.key_variable)
+    was = same.select_for_update().values_list("health", flat=True).first()
     same.update(**fields)
+    if listing.health == Health.DOWN and was not in (Health.DOWN, Health.UNCHECKED):
+        _tell_that_it_is_down(server)
+
+
+def _tell_that_it_is_down(server: Server) -> None:
+    page = reverse("registry:server", args=[server.project.slug, server.name])
+    subject = f"The server {server.name} does not answer"
+    notify(
+        topic=Topic.SERVER_DOWN, project=server.project, subject=subject, page=page,
+        key=f"server:{server.pk}:{timezone.now():%F %H:%M}",
+    )  # fmt: skip
+    announce(
+        project=server.project, event=Event.SERVER_DOWN, subject=subject, data={"server": server.name, "page": page}
+    )
 
 
 # Probing: what can it do?

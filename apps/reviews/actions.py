@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import transaction
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.access import get_membership
@@ -15,6 +16,7 @@ from apps.environments.models import Verifier
 from apps.environments.scorer import scorer_of
 from apps.evals.holdout.view_log import record_view
 from apps.evals.models import EvalRun, Split
+from apps.notifications.actions import tell_of_override
 from apps.reviews.drawing import draw, scope_of
 from apps.reviews.evidence import environment_locks, lock_of, lock_state, lock_states, require_unlocked
 from apps.reviews.lock import Lock, ReviewError, TrainingLocked
@@ -166,4 +168,8 @@ def override_lock(*, verifier: Verifier, reason: str, by: Any) -> LockOverride:
         hash=verifier.hash,
         reason=override.reason,
     )
+    tell_of_override(
+        project=verifier.project, by=by, subject=f"{verifier} was unlocked for training without a passed review",
+        page=reverse("reviews:verifier", args=[verifier.project.slug, verifier.pk]), key=f"lock_override:{override.pk}",
+    )  # fmt: skip
     return override

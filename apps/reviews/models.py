@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Job, Project
@@ -68,6 +69,9 @@ class RewardReview(models.Model):
 
     def __str__(self) -> str:
         return f"Review of {self.verifier}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("reviews:detail", args=[self.project.slug, self.pk])
 
 
 class ReviewItem(models.Model):
@@ -160,6 +164,9 @@ class ProbeRun(Job):
     eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="probe_runs")
     failed = models.PositiveIntegerField(null=True, help_text="Findings that lock; null until it has ended")
 
+    def get_absolute_url(self) -> str:
+        return reverse("reviews:probe", args=[self.project.slug, self.pk])
+
 
 class ProbeWaiver(models.Model):
     """What one probe of a run found, accepted by a person: why. Only ever added."""
@@ -193,3 +200,6 @@ class Rescore(Job):
     candidate = models.JSONField(help_text="A verifier's spec")
     candidate_hash = models.CharField(max_length=64)
     samples = models.ManyToManyField(Sample, related_name="rescores")
+
+    def get_absolute_url(self) -> str:
+        return reverse("reviews:rescore", args=[self.project.slug, self.pk])

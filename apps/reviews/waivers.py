@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import transaction
+from django.urls import reverse
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.models import Role
+from apps.notifications.actions import tell_of_override
 from apps.reviews.lock import ReviewError
 from apps.reviews.models import ProbeRun, ProbeWaiver
 from workers.lib.probes import locking
@@ -36,6 +38,10 @@ def waive(*, run: ProbeRun, probe: str, reason: str, by: Any) -> ProbeWaiver:
     audit(
         "probes.waived", project=run.project, by=by, target=run, verifier=str(run.verifier), probe=probe,
         findings=len(found), reason=waiver.reason,
+    )  # fmt: skip
+    tell_of_override(
+        project=run.project, by=by, subject=f"Findings of the probe “{probe}” on {run.verifier} were accepted",
+        page=reverse("reviews:probe", args=[run.project.slug, run.pk]), key=f"probe_waiver:{waiver.pk}",
     )  # fmt: skip
     return waiver
 

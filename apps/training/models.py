@@ -7,6 +7,7 @@ import uuid
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Job, Project
@@ -73,6 +74,9 @@ class TrainingRun(Job):
     )
 
     prompt: dict = {}  # like an evaluation's: no prompt version trains, so the environment's own is used
+
+    def get_absolute_url(self) -> str:
+        return reverse("training:detail", args=[self.project.slug, self.pk])
 
 
 class Metric(models.Model):
@@ -142,6 +146,9 @@ class PromptSearch(Job):
         ModelVersion, models.PROTECT, null=True, related_name="found_by", help_text="The prompt version that was found"
     )
     used = models.JSONField(default=dict, help_text="calls, input_tokens, output_tokens, usd, of all attempts")
+
+    def get_absolute_url(self) -> str:
+        return reverse("training:search", args=[self.project.slug, self.pk])
 
 
 class PromptCandidate(models.Model):

@@ -17,6 +17,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVectorField
 from django.db import models
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Job, Project
@@ -88,6 +89,9 @@ class Trajectory(models.Model):
 
     def __str__(self) -> str:
         return self.external_id
+
+    def get_absolute_url(self) -> str:
+        return reverse("trajectories:detail", args=[self.project.slug, self.pk])
 
     @cached_property
     def content(self) -> dict[str, Any]:

@@ -14,14 +14,15 @@ from django.conf import settings
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import transaction
 from django.db.models.functions import Now
+from django.urls import reverse
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Project
-from apps.webhooks import signing
-from apps.webhooks.models import TEST, Delivery, DeliveryState, Event, Webhook
+from apps.webhooks import signing, slack
+from apps.webhooks.models import TEST, Delivery, DeliveryState, Event, Format, Webhook
 from workers.lib.outgoing import RefusedAddress, check_url
 
 log = logging.getLogger(__name__)
@@ -46,9 +47,14 @@ def announce(*, project: Project, event: Event, subject: str, data: dict[str, An
     """
     hooks = list(Webhook.objects.filter(project=project).told_of(event))
     if hooks:
-        body = _body(event, {"project": project.slug} | data)
+        content = {"project": project.slug} | data
+        body = _body(event, content)
+        chat = slack.body(event.label, subject, project.name, content.get("page", project.get_absolute_url()))
         Delivery.objects.bulk_create(
-            Delivery(webhook=hook, event=event, subject=subject[:200], body=body) for hook in hooks
+            Delivery(
+                webhook=hook, event=event, subject=subject[:200], body=chat if hook.format == Format.SLACK else body
+            )
+            for hook in hooks
         )
         transaction.on_commit(wake)
     return len(hooks)
@@ -78,7 +84,7 @@ def checked_url(url: str) -> str:
 
 @transaction.atomic
 def create_webhook(
-    *, project: Project, url: str, events: Iterable[str], by: Any, description: str = ""
+    *, project: Project, url: str, events: Iterable[str], by: Any, description: str = "", format: str = Format.STANDARD
 ) -> tuple[Webhook, str]:
     """The webhook and its secret, which is shown once. Raises WebhookError."""
     Project.objects.select_for_update().get(pk=project.pk)
@@ -86,8 +92,8 @@ def create_webhook(
         raise WebhookError(f"{project} has {MOST} webhooks, which is the most. Delete one first.")
     made = signing.new_secret()
     hook = Webhook.objects.create(
-        project=project, url=checked_url(url), description=description, events=_ordered(events), created_by=by,
-        salt=made.salt, fingerprint=made.fingerprint,
+        project=project, url=checked_url(url), description=description, events=_ordered(events), format=format,
+        created_by=by, salt=made.salt, fingerprint=made.fingerprint,
     )  # fmt: skip
     _audit("created", hook, by, events=hook.events)
     return hook, made.secret
@@ -103,9 +109,13 @@ def _audit(what: str, hook: Webhook, by: Any, **detail: Any) -> None:
 
 
 @transaction.atomic
-def edit_webhook(*, hook: Webhook, url: str, events: Iterable[str], description: str, by: Any) -> Webhook:
+def edit_webhook(
+    *, hook: Webhook, url: str, events: Iterable[str], description: str, by: Any, format: str = ""
+) -> Webhook:
     """Raises WebhookError."""
-    fields = {"url": checked_url(url), "events": _ordered(events), "description": description}
+    fields = {
+        "url": checked_url(url), "events": _ordered(events), "description": description, "format": format or hook.format
+    }  # fmt: skip
     changed = sorted(name for name, value in fields.items() if getattr(hook, name) != value)
     if "url" in changed:
         fields |= {"failing_since": None}
@@ -159,7 +169,10 @@ def enable(*, hook: Webhook, by: Any) -> bool:
 def send_test(*, hook: Webhook, by: Any) -> Delivery:
     """A test event, tried once, also where the webhook is disabled."""
     data = {"project": hook.project.slug, "webhook": str(hook.pk), "sent_by": by.get_username() if by else None}
-    row = Delivery.objects.create(webhook=hook, event=TEST, subject="test event", body=_body(TEST, data))
+    page = reverse("webhooks:detail", args=[hook.project.slug, hook.pk])
+    chat = slack.body("This is a test", f"Sent by {by}", hook.project.name, page)
+    body = chat if hook.format == Format.SLACK else _body(TEST, data)
+    row = Delivery.objects.create(webhook=hook, event=TEST, subject="test event", body=body)
     _audit("tested", hook, by)
     transaction.on_commit(wake)
     return row

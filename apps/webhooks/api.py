@@ -56,7 +56,7 @@ def collection(request: Request) -> Response:
     given = convert(request.data, schema.NewWebhook)
     hook, secret = actions.create_webhook(
         project=project, url=given.url, events=given.events or Event.values, description=given.description,
-        by=request.auth.created_by,
+        format=given.format, by=request.auth.created_by,
     )  # fmt: skip
     return Response(schema.webhook_json(hook) | {"secret": secret}, status=201)
 
@@ -95,10 +95,10 @@ def item(request: Request, pk: UUID) -> Response:
 @transaction.atomic
 def _change(hook: Webhook, given: schema.WebhookChanges, by: Any) -> None:
     """Raises WebhookError."""
-    asked = {name: getattr(given, name) for name in ("url", "events", "description")}
+    asked = {name: getattr(given, name) for name in ("url", "events", "description", "format")}
     changes = {name: value for name, value in asked.items() if value is not UNSET}
     if changes:
-        old = {"url": hook.url, "events": hook.events, "description": hook.description}
+        old = {"url": hook.url, "events": hook.events, "description": hook.description, "format": hook.format}
         actions.edit_webhook(hook=hook, by=by, **old | changes)
     if given.enabled is True:
         actions.enable(hook=hook, by=by)

@@ -22,6 +22,14 @@ class Event(models.TextChoices):
     ROLLBACK_MADE = "rollback.made", "A channel was moved back to what it ran before"
     FLOW_WAITING = "flow.waiting", "A flow waits for a person to decide or to review"
     FLOW_ENDED = "flow.ended", "A run of a flow has ended: it succeeded, failed or was cancelled"
+    COMMENT_ADDED = "comment.added", "Someone has commented on something"
+    OVERRIDE_USED = "override.used", "An owner overrode the gate or a training lock, or waived a probe"
+    SERVER_DOWN = "server.down", "A model server stopped answering"
+
+
+class Format(models.TextChoices):
+    STANDARD = "standard", "Standard Webhooks: signed JSON with all fields"
+    SLACK = "slack", "Slack: a message with a link"
 
 
 TEST = "webhook.test"
@@ -49,6 +57,7 @@ class Webhook(models.Model):
     url = models.CharField(max_length=500)
     description = models.CharField(max_length=120, blank=True)
     events = ArrayField(models.CharField(max_length=40))
+    format = models.CharField(max_length=10, choices=Format, default=Format.STANDARD)
     salt = models.CharField(max_length=64)
     fingerprint = models.CharField(max_length=16)
     old_salt = models.CharField(max_length=64, blank=True)

@@ -8,12 +8,14 @@ from drf_spectacular.utils import OpenApiExample
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from apps.core.openapi import LINE
-from apps.webhooks.models import TEST, Attempt, Delivery, DeliveryState, Event, Webhook
+from apps.webhooks.models import TEST, Attempt, Delivery, DeliveryState, Event, Format, Webhook
 from workers.lib.typed import json_schema
 
 EventName = Literal[
-    "evaluation.finished", "gate_report.made", "promotion.made", "rollback.made", "flow.waiting", "flow.ended"
+    "evaluation.finished", "gate_report.made", "promotion.made", "rollback.made", "flow.waiting", "flow.ended",
+    "comment.added", "override.used", "server.down",
 ]  # fmt: skip
+FormatName = Literal["standard", "slack"]
 Url = Annotated[str, Meta(min_length=1, max_length=500, pattern=LINE)]
 Description = Annotated[str, Meta(max_length=120, pattern=LINE)]
 Events = Annotated[list[EventName], Meta(min_length=1)]
@@ -25,6 +27,7 @@ class NewWebhook(Struct, forbid_unknown_fields=True, kw_only=True):
     url: Url
     events: Events | None = None
     description: Description = ""
+    format: FormatName = "standard"
 
 
 class WebhookChanges(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -33,6 +36,7 @@ class WebhookChanges(Struct, forbid_unknown_fields=True, kw_only=True):
     url: Url | UnsetType = UNSET
     events: Events | UnsetType = UNSET
     description: Description | UnsetType = UNSET
+    format: FormatName | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
 
 
@@ -41,12 +45,23 @@ TIME, TIME_OR_NULL = {"type": "string", "format": "date-time"}, {"type": ["strin
 ID = {"type": "string", "format": "uuid"}
 WEBHOOK = {
     "type": "object",
-    "required": ["id", "url", "description", "events", "state", "disabled_reason", "failing_since", "created_at"],
+    "required": [
+        "id",
+        "url",
+        "description",
+        "events",
+        "format",
+        "state",
+        "disabled_reason",
+        "failing_since",
+        "created_at",
+    ],
     "properties": {
         "id": ID,
         "url": {"type": "string"},
         "description": {"type": "string"},
         "events": {"type": "array", "items": {"enum": Event.values}},
+        "format": {"enum": Format.values, "description": "`slack`: {text, blocks}, as Slack's incoming webhooks take"},
         "state": {"enum": ["enabled", "failing", "disabled"]},
         "disabled_reason": {"type": "string", "description": "Empty where a person disabled it"},
         "failing_since": TIME_OR_NULL,
@@ -100,7 +115,7 @@ MADE_EXAMPLE = OpenApiExample(
     "Its secret is given once", response_only=True, status_codes=["201"],
     value={
         "id": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11", "url": "https://ci.example.com/flywheel", "description": "Release pipeline",
-        "events": ["gate_report.made"], "state": "enabled", "disabled_reason": "", "failing_since": None,
+        "events": ["gate_report.made"], "format": "standard", "state": "enabled", "disabled_reason": "", "failing_since": None,
         "created_at": "2026-11-22T08:00:00Z", "secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
     },
 )  # fmt: skip
@@ -112,6 +127,7 @@ def webhook_json(hook: Webhook) -> dict[str, Any]:
         "url": hook.url,
         "description": hook.description,
         "events": hook.events,
+        "format": hook.format,
         "state": hook.state,
         "disabled_reason": hook.disabled_reason,
         "failing_since": hook.failing_since,

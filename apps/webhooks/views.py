@@ -79,7 +79,7 @@ def _log(request: HttpRequest, hook: Webhook) -> dict[str, Any]:
 @project_view(Role.OPERATOR)
 def edit(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook = _hook(project, pk)
-    initial = {"url": hook.url, "description": hook.description, "events": hook.events}
+    initial = {"url": hook.url, "description": hook.description, "events": hook.events, "format": hook.format}
     form = WebhookForm(request.POST or None, initial=initial)
     if request.method == "POST" and form.is_valid():
         try:

@@ -24,6 +24,7 @@ from apps.failures.models import Failure, JudgeVerdict, Reclassification, Reclas
 from apps.registry.actions import register_agent
 from apps.reviews import agreement
 from apps.reviews.models import Judgement, Rescore
+from apps.teamwork.models import Comment
 from apps.trajectories.actions import redaction
 from tests.factories import admin_of, key_headers, make_failed, make_member, make_trajectory
 from tests.test_access import PAGES, ROLES, WRITES, body_of, logged_in, url_of, world
@@ -271,6 +272,8 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
             reverse("evals_api:meaning_checks", args=[draft.pk]),
             {"base_url": "https://embeddings.example/v1", "model": "m"},
         ),
+        "teamwork_api:comments": (f"{reverse('teamwork_api:comments')}?on=trajectory:{run.pk}", None),
+        "teamwork_api:comment": (reverse("teamwork_api:comment", args=[Comment.objects.get().pk]), None),
         "environments_api:grader_run": (reverse("environments_api:grader_run"), graded),
         "hosted:grader_run": (reverse("hosted:grader_run"), graded),
         "promotion_api:gate_report": (reverse("promotion_api:gate_report", args=[scene["report"].pk]), None),

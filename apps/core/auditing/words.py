@@ -116,6 +116,14 @@ WORDS: dict[str, str] = {
     "rubric.switched": "switched the judge [on, with version {version} of the rubric{?on}][off{!on}]",
     "rubric.tried": "tried the judge's rubric on a trajectory",
     "rubric.try_ended": "paid {paid_usd} USD for a try of the judge's rubric",
+    "failures.unassigned": "ended {n} assignments of {user}, who may no longer triage",
+    # Comments and assignments
+    "comment.added": "commented on {title@}",
+    "comment.edited": "edited a comment on {title@}",
+    "comment.deleted": "deleted a comment on {title@}",
+    "assignment.made": "assigned {title@} to {user}",
+    "assignment.ended": "took {title@} from {user}",
+    "assignments.ended": "ended {n} assignments of {user}",
     # Eval sets
     "eval_set.created": "created the eval set {name@}",
     "eval_set.new_version": "created {name@} as a new version of {source}",
@@ -196,6 +204,7 @@ PAGES = {
     "failures.reclassification": "failures:reclassification",
     "evals.evalset": "evals:detail",
     "evals.evalrun": "evals:run",
+    "evals.task": "evals:task",
     "environments.environment": "environments:detail",
     "environments.verifier": "reviews:verifier",
     "reviews.rewardreview": "reviews:detail",

@@ -14,6 +14,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 # Shows held-out requests, answers, outputs, scores of single tasks, or what is held out; each look is counted.
 RUNS = "the runs that held-out tasks were made from"
 OUTPUTS = "outputs and scores on held-out tasks"
+SAID = "what people say of a hold-out"
 SIDES = "that a row is, or is like, a held-out task"
 COUNTED: dict[str, str] = {
     **dict.fromkeys(
@@ -35,6 +36,8 @@ COUNTED: dict[str, str] = {
         ),
         OUTPUTS,
     ),
+    **dict.fromkeys([f"teamwork:{name}" for name in ("thread", "add", "edit", "delete")], f"{SAID}, once the person has opened it"),
+    **dict.fromkeys(("teamwork_api:comments", "teamwork_api:comment"), f"{SAID}, with the right"),
     **dict.fromkeys(("evals:run", "evals:samples"), f"{OUTPUTS}, once the person has opened them"),
     "evals:compared_task": "a held-out task and outputs on it, once the person has opened them",
     "evals:task": "a held-out task, once the person has opened it",
@@ -122,6 +125,9 @@ NOTHING: dict[str, str] = {
     "variant_job_start variant_job_stop",
     "evals": "task_samples meaning_status meaning_stop create new_version environment import_cancel end_batch variant_job_start variant_job_status "
     "variant_job_stop confirm_task judge_variant remove_task cancel",
+    "notifications": "list count read open preferences",
+    "teamwork": "comment people assign",
+    "teamwork_api": "assignments",
     "webhooks": "list detail log edit delete switch rotate test again",
     "webhooks_api": "webhooks webhook secret test deliveries again",
     "prompts_api": "playground_cancel playground_save_prompt",
@@ -149,6 +155,7 @@ KEYED = (
     "promotion_api",
     "registry_api",
     "webhooks_api",
+    "teamwork_api",
     "automation_api",
     "reviews_api",
     "training_api",

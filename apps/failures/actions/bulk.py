@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.failures.actions.decisions import Refused, holder_of, locked, require_triager, snapshots
+from apps.failures.actions.decisions import Refused, holder_of, locked, require_triager, snapshots, tell_of_assignment
 from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Source
 
 LIMIT = 5_000  # failures of one change
@@ -93,6 +94,7 @@ def decide_alike(
     return _change(case.project, [case.pk, *others], by, "decided", did, edit, before="already decided")
 
 
+@transaction.atomic
 def assign_many(*, project: Project, ids: Iterable[int], by: Any, to: Any) -> Change:
     """Gives them to a reviewer, or to nobody. Raises Refused."""
     require_triager(project, to)
@@ -103,7 +105,11 @@ def assign_many(*, project: Project, ids: Iterable[int], by: Any, to: Any) -> Ch
         failure.assigned_to = to
         return True
 
-    return _change(project, ids, by, "assigned", f"{{}} given to {to}." if to else "{} unassigned.", edit)
+    change = _change(project, ids, by, "assigned", f"{{}} given to {to}." if to else "{} unassigned.", edit)
+    if to is not None and change.n:
+        page = f"{reverse('failures:list', args=[project.slug])}?mine=1"
+        tell_of_assignment(project, to, by, f"{change.n:,} failure{'' if change.n == 1 else 's'}", page)
+    return change
 
 
 FIELDS = ["mode", "state", "source", "decided_by", "decided_at", "assigned_to"]

@@ -14,6 +14,8 @@ from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Membership, Project, Role
 from apps.failures.models import RESERVED_FOR, Failure, FailureDecision, FailureMode, FailureState, Source
+from apps.notifications.actions import notify
+from apps.notifications.catalogue import Topic
 from apps.trajectories.models import Trajectory
 
 GONE = "This case no longer exists: the run is no longer classified as a failure."
@@ -93,7 +95,28 @@ def assign(*, failure: Failure, by: Any, to: Any) -> Failure:
     require_triager(failure.project, to)
     failure.assigned_to = to
     failure.save(update_fields=["assigned_to"])
-    return _remember(failure, by, before, "assigned")
+    row = _remember(failure, by, before, "assigned")
+    if to is not None:
+        tell_of_assignment(failure.project, to, by, f"a failure ({failure.mode})", failure.get_absolute_url())
+    return row
+
+
+def tell_of_assignment(project: Project, to: Any, by: Any, what: str, page: str) -> None:
+    notify(
+        topic=Topic.ASSIGNED, project=project, to=[to], by=by, subject=f"{by} assigned you {what}", page=page,
+        key=f"assigned:{page}:{timezone.now():%F %T}"[:160],
+    )  # fmt: skip
+
+
+@transaction.atomic
+def unassign_all(sender: Any, project: Project, user: Any, role: str | None, by: Any, **_: Any) -> None:
+    """The open cases of somebody who was removed, or may triage no longer, are free again (`signals.member_changed`)."""
+    if role is not None and Role(role) in Role.REVIEWER.upward:
+        return
+    release(project=project, by=user)
+    rows = Failure.objects.filter(project=project, assigned_to=user).waiting()
+    if n := rows.update(assigned_to=None):
+        audit("failures.unassigned", project=project, by=by, user=user.get_username(), n=n)
 
 
 @transaction.atomic
@@ -174,10 +197,10 @@ def _restored(failure: Failure, row: FailureDecision, now: dict, modes: dict[str
             failure.mode = modes[row.before["mode"]]
         elif key == "decided_at":
             failure.decided_at = row.before[key] and datetime.fromisoformat(row.before[key])
+        elif key == "assigned_to":
+            failure.assigned_to_id = row.before[key] if is_triager(failure.project, row.before[key]) else None
         elif key != "also":
-            setattr(
-                failure, {"assigned_to": "assigned_to_id", "decided_by": "decided_by_id"}.get(key, key), row.before[key]
-            )
+            setattr(failure, {"decided_by": "decided_by_id"}.get(key, key), row.before[key])
     return True
 
 
@@ -217,11 +240,12 @@ def _own(failure: Failure, mode: FailureMode) -> FailureMode:
 
 def require_triager(project: Project, to: Any) -> None:
     """Raises Refused for somebody who cannot decide on failures here."""
-    if to is None:
-        return
-    membership = Membership.objects.filter(project=project, user=to).first()
-    if membership is None or not membership.may(Role.REVIEWER):
+    if to is not None and not is_triager(project, to.pk):
         raise Refused(f"{to} cannot decide on failures of {project}: that needs the role “reviewer”.")
+
+
+def is_triager(project: Project, pk: int | None) -> bool:
+    return Membership.objects.filter(project=project, user=pk, role__in=Role.REVIEWER.upward).exists()
 
 
 def snapshot(failure: Failure) -> dict[str, Any]:

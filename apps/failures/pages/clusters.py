@@ -28,6 +28,7 @@ from apps.failures.clusters import store
 from apps.failures.clusters.life import LEGAL
 from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureState
 from apps.failures.rates import StartOfRun
+from apps.teamwork.assigning import assigned_to
 from apps.trajectories.ids import floor_of
 from apps.trajectories.shown import runs_shown
 
@@ -57,7 +58,9 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     state, mode, sort = (request.GET.get(name, "") for name in ("state", "mode", "sort"))
     sort = sort if sort in SORTS else "size"
     rows = counted(list(FailureCluster.objects.filter(project=project).select_related("mode").defer("signature")))
-    page = page_of(request, sorted_by(sort, [row for row in rows if _is_shown(row, state, mode)]), 30)
+    given = set(assigned_to(request.user, FailureCluster)) if request.GET.get("mine") else None
+    found = [row for row in rows if _is_shown(row, state, mode) and (given is None or row.pk in given)]
+    page = page_of(request, sorted_by(sort, found), 30)
     space = ClusterSpace.objects.filter(project=project).defer("space").first()
     return render(
         request,
@@ -67,6 +70,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "trends": trends(page.object_list),
             "state": state,
             "mode": mode,
+            "mine": given is not None,
             "sort": sort,
             "states": [*State.choices, ("gone", "No longer found")],
             "sorts": [(key, title) for key, (title, _) in SORTS.items()],

@@ -14,8 +14,10 @@ from apps.environments.models import Verifier
 from apps.reviews import actions, rescoring
 from apps.reviews.drawing import draw
 from apps.reviews.forms import OpenForm, scorable
+from apps.reviews.models import RewardReview
 from apps.reviews.policy import policy_of
 from apps.reviews.reservations import progress_of
+from apps.teamwork.assigning import assigned_to
 
 RECENT = 20
 
@@ -25,11 +27,16 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     page = page_of(request, project.verifiers.order_by("-created_at", "-pk"), 20)
     locks = actions.lock_states(page.object_list)
     page.object_list = [(verifier, locks[verifier.pk]) for verifier in page.object_list]
-    reviews = list(project.reward_reviews.select_related("verifier", "created_by")[:RECENT])
+    mine = bool(request.GET.get("mine"))
+    rows = project.reward_reviews.select_related("verifier", "created_by")
+    if mine:
+        rows = rows.filter(pk__in=assigned_to(request.user, RewardReview))
+    reviews = list(rows[:RECENT])
     progress = progress_of(reviews)
     context = {
         "page": page,
         "policy": policy_of(project),
+        "mine": mine,
         "reviews": [(review, *progress[review.pk]) for review in reviews],
     }
     return render(request, "reviews/list.html", context)

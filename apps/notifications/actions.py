@@ -1,0 +1,108 @@
+"""Writes of floor 3: people are notified by whoever makes something happen, read what they got, and choose what they get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from apps.core.models import Membership, Project, Role
+from apps.notifications.catalogue import RULES, Topic
+from apps.notifications.models import Mail, Notification, Preference
+from apps.webhooks.actions import announce
+from apps.webhooks.models import Event
+
+DIGEST_AFTER = timedelta(minutes=2)  # what happens meanwhile goes into the same mail
+KEPT = timedelta(days=90)
+
+
+def notify(
+    *, topic: Topic, project: Project, subject: str, page: str, key: str, to: Iterable[Any] | None = None, by: Any = None,
+    excerpt: str = "", role: Role | None = None,
+) -> int:  # fmt: skip
+    """Tells people of an event, in the caller's transaction. `to`: users; None is every member whose role is notified.
+
+    Nobody is told of their own deed (`by`), nor who is no member, has too small a role (`role`, else the topic's) or wants
+    neither. `excerpt` must not be of what is held out. A `key` is told once to each person. Says how many are told.
+    """
+    role = role or RULES[topic].role
+    members = Membership.objects.filter(project=project, user__is_active=True, role__in=role.upward)
+    if to is not None:
+        members = members.filter(user__in={user.pk for user in to if user is not None})
+    if by is not None:
+        members = members.exclude(user=by)
+    people = list(members.values_list("user_id", flat=True))
+    wanted = choices(people, topic)
+    now = timezone.now()
+    rows = [
+        Notification(
+            project=project, user_id=pk, topic=topic, role=role, subject=_line(subject, 300), excerpt=_line(excerpt, 500),
+            page=page, actor=by, key=key, in_app=in_app, mail=Mail.WAITING if by_mail else Mail.NONE,
+            mail_due_at=now + DIGEST_AFTER if by_mail else None,
+        )
+        for pk, (in_app, by_mail) in wanted.items()
+        if in_app or by_mail
+    ]  # fmt: skip
+    Notification.objects.bulk_create(rows, ignore_conflicts=True)
+    return len(rows)
+
+
+def tell_of_override(*, project: Project, by: Any, subject: str, page: str, key: str) -> None:
+    """An owner used their right to decide against the gate or the review: the other owners and the webhooks are told."""
+    subject = f"{subject} by {by}"
+    notify(topic=Topic.OVERRIDE, project=project, subject=subject, page=page, key=key, by=by)
+    announce(project=project, event=Event.OVERRIDE_USED, subject=subject, data={"by": by.get_username(), "page": page})
+
+
+def _line(text: str, most: int) -> str:
+    """One line of at most so many characters, without what a mail's header or a database refuses."""
+    text = " ".join(text.replace("\0", "").split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def choices(people: Iterable[int], topic: Topic) -> dict[int, tuple[bool, bool]]:
+    """{user's id: (in the app, by e-mail)}. Without a mail server nothing waits for one."""
+    rule, mail = RULES[topic], settings.FLYWHEEL_MAIL
+    found = dict.fromkeys(people, (rule.in_app, rule.by_mail and mail))
+    for row in Preference.objects.filter(user__in=found, topic=topic):
+        found[row.user_id] = (row.in_app, row.by_mail and mail)
+    return found
+
+
+def mark_read(rows: QuerySet[Notification]) -> int:
+    return rows.filter(read_at=None).update(read_at=Now())
+
+
+def change_excerpt(key: str, excerpt: str) -> None:
+    """What was told of this was edited."""
+    Notification.objects.filter(key=key).exclude(excerpt="").update(excerpt=_line(excerpt, 500))
+
+
+def retract(keys: Iterable[str]) -> None:
+    """What was told of these was deleted: it is quoted nowhere any more, and no mail of it goes out."""
+    rows = Notification.objects.filter(key__in=list(keys))
+    rows.filter(mail=Mail.WAITING).update(mail=Mail.DROPPED)
+    rows.update(excerpt="")
+
+
+@transaction.atomic
+def choose(*, user: Any, wanted: Mapping[str, tuple[bool, bool]]) -> None:
+    """{topic: (in the app, by e-mail)}. What is the same as the rule has no row, so that a better rule reaches everybody."""
+    Preference.objects.filter(user=user, topic__in=wanted).delete()
+    Preference.objects.bulk_create(
+        Preference(user=user, topic=topic, in_app=in_app, by_mail=by_mail)
+        for topic, (in_app, by_mail) in wanted.items()
+        if (in_app, by_mail) != (RULES[Topic(topic)].in_app, RULES[Topic(topic)].by_mail)
+    )
+
+
+def forget_old() -> int:
+    """Notifications older than 90 days, except those whose mail is still on its way."""
+    old = Notification.objects.exclude(mail=Mail.WAITING).filter(created_at__lt=Now() - KEPT)
+    return old.delete()[0]

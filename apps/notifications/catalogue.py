@@ -1,0 +1,58 @@
+"""Every event that people are notified of: who may be, and how they are unless they choose otherwise.
+
+What systems are sent is a part of the same list (`webhooks.models.Event`): an event of both has one name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import models
+
+from apps.core.scopes import Role
+from apps.webhooks.models import Event
+
+
+class Topic(models.TextChoices):
+    MENTION = "comment.mention", "Someone mentions you in a comment"
+    COMMENT = Event.COMMENT_ADDED, "Someone comments on something of yours, or where you have commented"
+    ASSIGNED = "assignment.made", "A failure, a cluster or another piece of work is assigned to you"
+    REVIEW_ASKED = "review.asked", "You are asked to judge a reward review"
+    FLOW_WAITING = Event.FLOW_WAITING, "A flow waits for a decision or a review"
+    JOB_FAILED = "job.failed", "A job that you started failed"
+    JOB_ENDED = "job.ended", "A job that you started finished"
+    GATE_REPORT = Event.GATE_REPORT_MADE, "The gate has compared two evaluations"
+    PROMOTED = Event.PROMOTION_MADE, "A channel was moved to another model version"
+    ROLLED_BACK = Event.ROLLBACK_MADE, "A channel was moved back to what it ran before"
+    OVERRIDE = Event.OVERRIDE_USED, "An owner overrode the gate or a training lock, or waived a probe"
+    JOINED = "invitation.accepted", "Someone accepts your invitation"
+    KEY_EXPIRES = "key.expiring", "An API key is about to expire"
+    SERVER_DOWN = Event.SERVER_DOWN, "A model server stops answering"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`role`: the least that is notified. `in_app`, `by_mail`: what holds for people who have chosen nothing."""
+
+    group: str
+    role: Role = Role.VIEWER
+    in_app: bool = True
+    by_mail: bool = False
+
+
+RULES = {
+    Topic.MENTION: Rule("Comments", by_mail=True),
+    Topic.COMMENT: Rule("Comments", by_mail=True),
+    Topic.ASSIGNED: Rule("Your work", Role.REVIEWER, by_mail=True),
+    Topic.REVIEW_ASKED: Rule("Your work", Role.REVIEWER, by_mail=True),
+    Topic.FLOW_WAITING: Rule("Your work", Role.REVIEWER, by_mail=True),
+    Topic.JOB_FAILED: Rule("Your work", by_mail=True),
+    Topic.JOB_ENDED: Rule("Your work"),
+    Topic.GATE_REPORT: Rule("Models", Role.ENGINEER),
+    Topic.PROMOTED: Rule("Models"),
+    Topic.ROLLED_BACK: Rule("Models", by_mail=True),
+    Topic.OVERRIDE: Rule("Administration", Role.OWNER, by_mail=True),
+    Topic.JOINED: Rule("Administration", Role.OWNER),
+    Topic.KEY_EXPIRES: Rule("Administration", Role.OPERATOR, by_mail=True),
+    Topic.SERVER_DOWN: Rule("Administration", Role.OPERATOR, by_mail=True),
+}

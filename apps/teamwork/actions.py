@@ -1,0 +1,152 @@
+"""Writes of floor 4 about comments. Who may see an object is looked up by whoever calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.db import transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.actions import audit
+from apps.core.errors import Rejected
+from apps.core.models import Project
+from apps.notifications.actions import change_excerpt, notify, retract
+from apps.notifications.catalogue import Topic
+from apps.teamwork.models import LONGEST, Assignment, Comment
+from apps.teamwork.targets import Kind, kinds
+from apps.teamwork.text import mentioned
+from apps.webhooks.actions import announce
+from apps.webhooks.models import Event
+
+MOST = 2000  # comments on one object
+
+
+class CommentError(Rejected):
+    """A sentence for the screen."""
+
+    def __init__(self, sentence: str, field: str = "") -> None:
+        super().__init__(sentence)
+        self.field = field or None
+
+
+def readers_of(kind: Kind, target: Any, project: Project) -> QuerySet[Any]:
+    """The people who may open an object: those who can be mentioned."""
+    roles = kind.role(target).upward
+    return get_user_model().objects.filter(
+        is_active=True, memberships__project=project, memberships__role__in=roles
+    )  # fmt: skip
+
+
+def cleaned(text: str) -> str:
+    """Raises CommentError."""
+    text = text.replace("\r\n", "\n").replace("\0", "").strip()
+    if not text:
+        raise CommentError("Write something first.", "text")
+    if len(text) > LONGEST:
+        raise CommentError(f"A comment has at most {LONGEST:,} characters; this one has {len(text):,}.", "text")
+    return text
+
+
+@transaction.atomic
+def add_comment(*, project: Project, kind: Kind, target: Any, text: str, by: Any) -> Comment:
+    """Tells who is mentioned, who owns the object, and who has commented on it. Raises CommentError."""
+    text = cleaned(text)
+    if Comment.objects.filter(project=project).about(target).count() >= MOST:
+        raise CommentError(f"There are {MOST:,} comments here, which is the most.")
+    row = Comment.objects.create(
+        project=project, target_type=target._meta.label_lower, target_id=str(target.pk), by=by, text=text
+    )
+    _mention(row, kind, target)
+    commented = Comment.objects.filter(project=project, deleted_at=None).about(target).exclude(by=None)
+    followers = get_user_model().objects.filter(pk__in=commented.values("by"))
+    title, page = kind.title(target), page_of_comment(row)
+    notify(
+        topic=Topic.COMMENT, project=project, to=[*followers, *kind.owners(target)], by=by, page=page, key=key_of(row),
+        subject=f"{by} commented on {title}", excerpt=_excerpt(row, kind, target), role=kind.role(target),
+    )  # fmt: skip
+    announce(
+        project=project, event=Event.COMMENT_ADDED, subject=f"{by} commented on {title}",
+        data={"comment": {"id": str(row.pk), "on": f"{kind.name}:{target.pk}", "by": by.get_username()}, "page": page},
+    )  # fmt: skip
+    audit("comment.added", project=project, by=by, target=target, title=title, comment=str(row.pk))
+    return row
+
+
+def _mention(row: Comment, kind: Kind, target: Any) -> None:
+    """Before others are told, so that who is mentioned is told that."""
+    people = {user.get_username(): user for user in readers_of(kind, target, row.project)}
+    found = [people[name] for name in mentioned(row.text, people)]
+    row.mentions.set(found)
+    notify(
+        topic=Topic.MENTION, project=row.project, to=found, by=row.by, page=page_of_comment(row), key=key_of(row),
+        subject=f"{row.by} mentioned you in a comment on {kind.title(target)}", excerpt=_excerpt(row, kind, target),
+        role=kind.role(target),
+    )  # fmt: skip
+
+
+def _excerpt(row: Comment, kind: Kind, target: Any) -> str:
+    return row.text if kind.may_be_quoted(target) else ""
+
+
+def key_of(row: Comment) -> str:
+    return f"comment:{row.pk}"
+
+
+def page_of_comment(row: Comment) -> str:
+    return reverse("teamwork:comment", args=[row.project.slug, row.pk])
+
+
+@transaction.atomic
+def edit_comment(*, comment: Comment, kind: Kind, target: Any, text: str, by: Any) -> Comment:
+    """One's own, while it is not deleted. Tells who is newly mentioned. Raises CommentError."""
+    text = cleaned(text)
+    if not _own(comment, by).update(text=text, edited_at=timezone.now()):
+        raise CommentError("This comment was deleted meanwhile, or is not yours.")
+    comment.refresh_from_db()
+    change_excerpt(key_of(comment), _excerpt(comment, kind, target))
+    _mention(comment, kind, target)
+    audit(
+        "comment.edited", project=comment.project, by=by, target=target, title=kind.title(target), comment=str(comment.pk)
+    )  # fmt: skip
+    return comment
+
+
+@transaction.atomic
+def delete_comment(*, comment: Comment, kind: Kind, target: Any, by: Any) -> bool:
+    """False where it was deleted before, or is not theirs."""
+    deleted = bool(_own(comment, by).update(text="", deleted_at=Now()))
+    if deleted:
+        comment.mentions.clear()
+        retract([key_of(comment)])
+        title = kind.title(target)
+        audit("comment.deleted", project=comment.project, by=by, target=target, title=title, comment=str(comment.pk))
+    return deleted
+
+
+def _own(comment: Comment, by: Any) -> QuerySet[Comment]:
+    return Comment.objects.filter(pk=comment.pk, by=by, deleted_at=None)
+
+
+def forget_orphans() -> int:
+    """What was said of objects that are gone goes, too: it may quote them."""
+    gone = 0
+    for kind in kinds():
+        for model in (Comment, Assignment):
+            rows = model.objects.filter(target_type=kind.model._meta.label_lower)
+            ids = list(rows.order_by().values_list("target_id", flat=True).distinct())
+            for some in _chunks(ids, 1000):
+                there = {str(pk) for pk in kind.model._default_manager.filter(pk__in=some).values_list("pk", flat=True)}
+                orphans = rows.filter(target_id__in=set(some) - there)
+                if model is Comment:
+                    retract(f"comment:{pk}" for pk in orphans.values_list("pk", flat=True))
+                gone += orphans.delete()[1].get(model._meta.label, 0)
+    return gone
+
+
+def _chunks(found: list[str], size: int) -> Iterable[list[str]]:
+    return (found[at : at + size] for at in range(0, len(found), size))
