@@ -53,7 +53,7 @@ class Scope(models.TextChoices):
     )
     MANAGE = (
         "manage",
-        "Change the project: tasks, verifiers, environments, servers, models, policies, webhooks; promote; delete trajectories",
+        "Change the project: tasks, verifiers, environments, servers, models, policies, webhooks; comment and assign; promote; delete trajectories",
     )
 
     @property

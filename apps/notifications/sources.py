@@ -11,6 +11,7 @@ from apps.core.signals import invitation_accepted, job_ended
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 
+NAMES = {"evals.evalrun": "Evaluation"}  # what pages call it
 ENDS = {JobState.SUCCEEDED: (Topic.JOB_ENDED, "finished"), JobState.FAILED: (Topic.JOB_FAILED, "failed")}
 
 
@@ -25,7 +26,7 @@ def tell_of_job(sender: Any, job: Job, **_: Any) -> None:
     if page is None or job.created_by is None or job.state not in ENDS:
         return
     topic, did = ENDS[JobState(job.state)]
-    kind = str(job._meta.verbose_name).capitalize()
+    kind = NAMES.get(job._meta.label_lower) or str(job._meta.verbose_name).capitalize()
     notify(
         topic=topic, project=job.project, to=[job.created_by], subject=f"{kind} “{job.name}” {did}", page=page(),
         key=f"job:{job.pk}:{job.attempt}:{job.state}",

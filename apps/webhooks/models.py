@@ -28,8 +28,8 @@ class Event(models.TextChoices):
 
 
 class Format(models.TextChoices):
-    STANDARD = "standard", "Standard Webhooks: signed JSON with all fields"
-    SLACK = "slack", "Slack: a message with a link"
+    STANDARD = "standard", "Standard Webhooks (signed JSON)"
+    SLACK = "slack", "Slack message"
 
 
 TEST = "webhook.test"

@@ -33,8 +33,8 @@ class Migration(migrations.Migration):
                     "format",
                     models.CharField(
                         choices=[
-                            ("standard", "Standard Webhooks: signed JSON with all fields"),
-                            ("slack", "Slack: a message with a link"),
+                            ("standard", "Standard Webhooks (signed JSON)"),
+                            ("slack", "Slack message"),
                         ],
                         default="standard",
                         max_length=10,
