@@ -46,35 +46,40 @@ def _was_held_out(run: Trajectory) -> bool:
     return bool(held_out_runs(run.project, [run]))
 
 
+def _title_of_run(run: Trajectory) -> str:
+    """Its id may be the key of a held-out task."""
+    return "a trajectory" if _was_held_out(run) else f"the trajectory {run.external_id}"
+
+
 register(
     Kind(
-        name="trajectory", model=Trajectory, related=("project",), title=lambda run: f"the trajectory {run.external_id}",
+        name="trajectory", noun="a trajectory", model=Trajectory, related=("project",), title=_title_of_run,
         may_be_quoted=lambda run: not _was_held_out(run), record_view=_record_run,
     )
 )  # fmt: skip
 register(
     Kind(
-        name="failure", model=Failure, related=("project", "trajectory__project", "mode", "assigned_to"),
-        title=lambda failure: f"a failure ({failure.mode}) in {failure.trajectory.external_id}",
+        name="failure", noun="a failure", model=Failure, related=("project", "trajectory__project", "mode", "assigned_to"),
+        title=lambda failure: f"a failure ({failure.mode}) in {_title_of_run(failure.trajectory)}",
         may_be_quoted=lambda failure: not _was_held_out(failure.trajectory), owners=lambda failure: [failure.assigned_to],
         record_view=lambda failure, by: _record_run(failure.trajectory, by),
     )
 )  # fmt: skip
 register(
     Kind(  # a task of a draft may be held out later, so what is said of it is in no notification
-        name="task", model=Task, related=("project", "eval_set"), title=lambda task: f"a task of {task.eval_set}", role=role_of,
+        name="task", noun="a task", model=Task, related=("project", "eval_set"), title=lambda task: f"a task of {task.eval_set}", role=role_of,
         is_open=_task_opened, may_be_quoted=lambda task: False,
     )
 )  # fmt: skip
 register(
     Kind(
-        name="evaluation", model=EvalRun, related=("project", "created_by"), title=lambda run: f"the evaluation “{run.name}”",
+        name="evaluation", noun="an evaluation", model=EvalRun, related=("project", "created_by"), title=lambda run: f"the evaluation “{run.name}”",
         role=role_of, is_open=outputs_opened, may_be_quoted=_is_quotable, owners=lambda run: [run.created_by],
     )
 )  # fmt: skip
 register(
     Kind(
-        name="sample", model=Sample, project="run__project", related=("run__project", "run__created_by"), role=role_of,
+        name="sample", noun="a sample", model=Sample, project="run__project", related=("run__project", "run__created_by"), role=role_of,
         title=lambda sample: f"sample {sample.pk} of “{sample.run.name}”", may_be_quoted=_is_quotable,
         is_open=lambda sample, by: outputs_opened(sample.run, by), owners=lambda sample: [sample.run.created_by],
     )

@@ -6,7 +6,7 @@ from apps.teamwork.targets import Kind, register
 
 register(
     Kind(
-        name="cluster", model=FailureCluster, related=("project",), title=lambda cluster: f"the cluster “{cluster.name}”",
+        name="cluster", noun="a cluster", model=FailureCluster, related=("project",), title=lambda cluster: f"the cluster “{cluster.name}”",
         takes_comments=False, worker=Role.REVIEWER,
     )
 )  # fmt: skip

@@ -19,7 +19,7 @@ def _is_open(report: GateReport, by: Any) -> bool:
 
 register(
     Kind(
-        name="report", model=GateReport, title=title_of, role=lambda report: role_of(report.candidate), is_open=_is_open,
+        name="report", noun="a gate report", model=GateReport, title=title_of, role=lambda report: role_of(report.candidate), is_open=_is_open,
         related=("project", "created_by", "baseline__model_version", "candidate__model_version", "candidate__project"),
         may_be_quoted=lambda report: False, owners=lambda report: [report.created_by],
     )

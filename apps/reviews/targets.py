@@ -8,7 +8,7 @@ from apps.teamwork.targets import Kind, register
 
 register(
     Kind(
-        name="review", model=RewardReview, related=("project", "verifier"), title=lambda review: f"the reward review of {review.verifier}",
+        name="review", noun="a reward review", model=RewardReview, related=("project", "verifier"), title=lambda review: f"the reward review of {review.verifier}",
         takes_comments=False, worker=Role.REVIEWER,
     )
 )  # fmt: skip

@@ -73,7 +73,7 @@ def add_comment(*, project: Project, kind: Kind, target: Any, text: str, by: Any
         project=project, event=Event.COMMENT_ADDED, subject=f"{by} commented on {title}",
         data={"comment": {"id": str(row.pk), "on": f"{kind.name}:{target.pk}", "by": by.get_username()}, "page": page},
     )  # fmt: skip
-    audit("comment.added", project=project, by=by, target=target, title=title, comment=str(row.pk))
+    audit("comment.added", project=project, by=by, target=target, what=kind.noun, comment=str(row.pk))
     return row
 
 
@@ -111,7 +111,7 @@ def edit_comment(*, comment: Comment, kind: Kind, target: Any, text: str, by: An
     change_excerpt(key_of(comment), _excerpt(comment, kind, target))
     _mention(comment, kind, target)
     audit(
-        "comment.edited", project=comment.project, by=by, target=target, title=kind.title(target), comment=str(comment.pk)
+        "comment.edited", project=comment.project, by=by, target=target, what=kind.noun, comment=str(comment.pk)
     )  # fmt: skip
     return comment
 
@@ -123,8 +123,7 @@ def delete_comment(*, comment: Comment, kind: Kind, target: Any, by: Any) -> boo
     if deleted:
         comment.mentions.clear()
         retract([key_of(comment)])
-        title = kind.title(target)
-        audit("comment.deleted", project=comment.project, by=by, target=target, title=title, comment=str(comment.pk))
+        audit("comment.deleted", project=comment.project, by=by, target=target, what=kind.noun, comment=str(comment.pk))
     return deleted
 
 

@@ -71,7 +71,7 @@ def assign(*, project: Project, kind: Kind, target: Any, to: Any, by: Any, on: b
     if changed:
         audit(
             "assignment.made" if on else "assignment.ended", project=project, by=by, target=target,
-            user=to.get_username(), title=kind.title(target),
+            user=to.get_username(), what=kind.noun,
         )  # fmt: skip
     if changed and on:
         made = rows.get()

@@ -25,10 +25,11 @@ def _of_nobody(target: Any) -> Iterable[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """`title` and `page` quote nothing that is held out. `role`: who may open it at all; `is_open`: whether this person (or
+    """`noun` ("a trajectory") and `title` quote nothing that is held out. `role`: who may open it at all; `is_open`: whether this person (or
     key) may see now what is said of it; of a hold-out they open it first."""
 
     name: str  # in addresses
+    noun: str  # in the audit log, which outlives what may be held out later
     model: type[Model]
     title: Callable[[Any], str]
     project: str = "project"  # the way to it

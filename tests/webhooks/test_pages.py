@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def test_a_webhook_is_added_and_its_secret_shown_once(project: Project, admin: C
     shown = admin.post(at("list", project), NEW, follow=True).content.decode()
     hook = Webhook.objects.get()
     assert (hook.url, hook.events, str(hook)) == (NEW["url"], NEW["events"], "CI")
-    secret = shown.split("<pre>")[1].split("</pre>")[0]
+    secret = re.search(r"<pre[^>]*>(.*?)</pre>", shown)[1]
     assert secret.startswith("whsec_") and "Nothing sent yet" in shown
     again = admin.get(at("detail", project, hook.pk)).content.decode()
     assert secret not in again and "whsec_…" in again
@@ -113,7 +114,7 @@ def test_it_is_edited_switched_and_deleted(project: Project, admin: Client, hook
     before = hook.salt
     page = admin.post(at("rotate", project, hook.pk), follow=True).content.decode()
     hook.refresh_from_db()
-    assert hook.salt != before and "<pre>whsec_" in page and "the old one is valid until" in page
+    assert hook.salt != before and ">whsec_" in page and "the old one is valid until" in page
     admin.post(at("delete", project, hook.pk))
     assert not Webhook.objects.exists()
     done = ["created", "edited", "disabled", "enabled", "secret_rotated", "deleted"]

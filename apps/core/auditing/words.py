@@ -118,11 +118,11 @@ WORDS: dict[str, str] = {
     "rubric.try_ended": "paid {paid_usd} USD for a try of the judge's rubric",
     "failures.unassigned": "ended {n} assignments of {user}, who may no longer triage",
     # Comments and assignments
-    "comment.added": "commented on {title@}",
-    "comment.edited": "edited a comment on {title@}",
-    "comment.deleted": "deleted a comment on {title@}",
-    "assignment.made": "assigned {title@} to {user}",
-    "assignment.ended": "took {title@} from {user}",
+    "comment.added": "commented on {what@}",
+    "comment.edited": "edited a comment on {what@}",
+    "comment.deleted": "deleted a comment on {what@}",
+    "assignment.made": "assigned {what@} to {user}",
+    "assignment.ended": "took {what@} from {user}",
     "assignments.ended": "ended {n} assignments of {user}",
     # Eval sets
     "eval_set.created": "created the eval set {name@}",

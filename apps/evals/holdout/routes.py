@@ -125,6 +125,7 @@ NOTHING: dict[str, str] = {
     "variant_job_start variant_job_stop",
     "evals": "task_samples meaning_status meaning_stop create new_version environment import_cancel end_batch variant_job_start variant_job_status "
     "variant_job_stop confirm_task judge_variant remove_task cancel",
+    "dashboard": "failure_rate performance promotion_effect",
     "notifications": "list count read open preferences",
     "teamwork": "comment people assign",
     "teamwork_api": "assignments",
