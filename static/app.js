@@ -38,7 +38,153 @@ function move(by) {
   all.forEach((row) => row.classList.remove("at"));
   next.classList.add("at");
   next.scrollIntoView({ block: "nearest" });
+  const link = next.querySelector("a");
+  if (!link) next.tabIndex = -1;
+  (link ?? next).focus({ preventScroll: true }); // a screen reader says where one is, Tab goes on from here
 }
+
+// Keys of one letter can be switched off (WCAG 2.1.4); the choice is this browser's, as the theme is.
+function singleKeys() { return localStorage.getItem("single-keys") !== "off"; }
+document.addEventListener("change", (event) => {
+  if (event.target.id === "single-keys") localStorage.setItem("single-keys", event.target.checked ? "on" : "off");
+});
+
+// The keys of this page: what it has, in the words of its own buttons.
+function labelOf(element) {
+  const copy = element.cloneNode(true);
+  for (const kbd of copy.querySelectorAll("kbd")) kbd.remove();
+  return element.getAttribute("aria-label") || element.title || copy.textContent.trim().replace(/\s+/g, " ");
+}
+function keysHere() {
+  const list = document.querySelector(".side"), here = [];
+  if (rows().length) here.push(["j k", "next, previous row"], ["Enter", "open the row"]);
+  if (document.querySelector("[data-pick]")) here.push(["x", "select the row"]);
+  if (document.querySelector("main input[type=search]")) here.push(["/", "search this page"]);
+  for (const element of document.querySelectorAll("main [data-key]")) {
+    const known = here.find(([key]) => key === element.dataset.key);
+    if (!known && element.getClientRects().length) here.push([element.dataset.key, labelOf(element).slice(0, 80)]);
+  }
+  const everywhere = document.getElementById("palette") ? [["Ctrl K", "search, go to, do"]] : [];
+  for (const link of list.querySelectorAll("[data-go]")) everywhere.push([`g ${link.dataset.go}`, labelOf(link)]);
+  everywhere.push(["Esc", "close; from a sample back to its list"], ["?", "this list"]);
+  return [["On this page", here], ["Everywhere", everywhere]];
+}
+function showHelp() {
+  const help = document.getElementById("help"), box = help?.querySelector(".keys");
+  if (!box || help.open) return;
+  box.replaceChildren();
+  for (const [title, keys] of keysHere()) {
+    if (!keys.length) continue;
+    const heading = document.createElement("h3"), table = document.createElement("dl");
+    heading.textContent = title;
+    table.className = "kv";
+    for (const [key, what] of keys) {
+      const dt = document.createElement("dt"), dd = document.createElement("dd");
+      for (const part of key.split(" ")) { const kbd = document.createElement("kbd"); kbd.textContent = part; dt.append(kbd, " "); }
+      dd.textContent = what;
+      table.append(dt, dd);
+    }
+    box.append(heading, table);
+  }
+  help.querySelector(".keys-off").hidden = singleKeys();
+  help.showModal();
+}
+
+// The command palette. What is typed asks the server; an answer that is no longer wanted is cancelled.
+let asking = null, askTimer = 0;
+const palette = () => document.getElementById("palette");
+function recent() {
+  try { return JSON.parse(localStorage.getItem(`recent:${palette().dataset.recent}`)) ?? []; } catch { return []; }
+}
+function rememberPage() {
+  if (!palette() || !document.querySelector("main h1")) return;
+  const here = { url: location.pathname + location.search, title: document.title.replace(/ · Flywheel$/, "") };
+  const kept = [here, ...recent().filter((page) => page.url !== here.url)].slice(0, 20);
+  localStorage.setItem(`recent:${palette().dataset.recent}`, JSON.stringify(kept));
+}
+function forgetPages() { for (const key of Object.keys(localStorage)) if (key.startsWith("recent:")) localStorage.removeItem(key); }
+function openPalette() {
+  const box = palette();
+  if (!box || box.open) return;
+  document.querySelector("dialog[open]")?.close();
+  closeMenus();
+  box.showModal();
+  const field = box.querySelector("input");
+  field.value = "";
+  ask();
+  field.focus();
+}
+async function ask() {
+  const box = palette(), text = box.querySelector("input").value.trim();
+  asking?.abort();
+  const mine = asking = new AbortController();
+  const answer = await fetch(`${box.dataset.search}?q=${encodeURIComponent(text)}`, { signal: mine.signal }).catch(() => null);
+  if (asking !== mine) return;
+  const said = box.querySelector("[role=status]");
+  if (!answer?.ok) { if (!mine.signal.aborted) said.textContent = "No answer from the server. Type again to retry."; return; }
+  const html = await answer.text().catch(() => null);
+  if (html === null || asking !== mine) return;
+  const list = box.querySelector("[role=listbox]");
+  list.innerHTML = html; // the server's, escaped there
+  showRecent(list, text);
+  const options = [...list.querySelectorAll("[role=option]")];
+  options.forEach((option, n) => { option.id = `option-${n}`; });
+  said.textContent = `${options.length} result${options.length === 1 ? "" : "s"}`;
+  choose(options[0]);
+}
+function showRecent(list, text) {
+  const words = text.toLowerCase().split(/\s+/), here = location.pathname + location.search;
+  const pages = recent().filter((page) => page.url !== here && words.every((word) => page.title.toLowerCase().includes(word))).slice(0, text ? 3 : 6);
+  if (!pages.length) return;
+  const group = document.createElement("div"), title = document.createElement("div");
+  group.setAttribute("role", "group");
+  group.setAttribute("aria-label", "Recently visited");
+  title.className = "group-title";
+  title.textContent = "Recently visited";
+  title.setAttribute("aria-hidden", "true");
+  group.append(title);
+  for (const page of pages) {
+    const option = document.createElement("a");
+    Object.assign(option, { href: page.url, tabIndex: -1 });
+    option.setAttribute("role", "option");
+    option.innerHTML = '<span class="clip"></span>';
+    option.firstChild.textContent = page.title;
+    group.append(option);
+    for (const same of list.querySelectorAll("[role=option]")) if (same.getAttribute("href") === page.url) same.remove();
+  }
+  list.querySelector(".empty")?.remove();
+  list.prepend(group);
+}
+function choose(option) {
+  const box = palette();
+  for (const other of box.querySelectorAll("[role=option]")) other.setAttribute("aria-selected", String(other === option));
+  box.querySelector("input").setAttribute("aria-activedescendant", option?.id ?? "");
+  option?.scrollIntoView({ block: "nearest" });
+}
+document.addEventListener("input", (event) => {
+  if (!event.target.closest("#palette")) return;
+  clearTimeout(askTimer);
+  askTimer = setTimeout(ask, 120);
+});
+document.addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k" && palette()) {
+    event.preventDefault();
+    palette().open ? palette().close() : openPalette();
+    return;
+  }
+  if (!palette()?.open) return;
+  const options = [...palette().querySelectorAll("[role=option]")], at = options.findIndex((one) => one.getAttribute("aria-selected") === "true");
+  const to = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + 8, PageUp: at - 8 }[event.key];
+  if (to !== undefined && options.length) {
+    event.preventDefault();
+    choose(options[event.key.startsWith("Page") ? Math.max(0, Math.min(options.length - 1, to)) : (to + options.length) % options.length]);
+  } else if (event.key === "Enter" && event.target.matches("#palette input")) {
+    event.preventDefault();
+    options[at]?.click();
+  }
+}, true);
+document.addEventListener("close", (event) => { if (event.target.id === "palette") { asking?.abort(); asking = null; } }, true);
+document.addEventListener("submit", (event) => { if (event.target.action?.endsWith("/logout/")) forgetPages(); });
 
 function open(selector) {
   const target = document.querySelector(selector);
@@ -67,24 +213,23 @@ document.addEventListener("keydown", (event) => { if (early) early.push(event); 
 
 function onKey(event, wasEarly) {
   if (event.metaKey || event.ctrlKey || event.altKey) return;
-  const help = document.getElementById("help");
+  if (document.querySelector("dialog[open]")) return; // it has its own keys
   const writing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "checkbox";
   if (event.key === "Escape") {
-    const busy = writing || help?.classList.contains("open") || document.querySelector("details.menu[open]");
-    if (!writing && !help?.classList.contains("open")) pickNone();
-    help?.classList.remove("open");
+    const busy = writing || document.querySelector("details.menu[open]");
+    if (!writing) pickNone();
     closeMenus();
     document.activeElement?.blur();
     if (!busy) open("[data-back]"); // where there is nothing to close: back to the list
     return;
   }
-  if (writing) return;
+  if (writing || (!singleKeys() && /^.$/.test(event.key))) return;
   const going = gAt !== null && event.timeStamp - gAt < G_MS;
   if (gAt !== null) listenForG(null);
   if (going && open(`[data-go="${CSS.escape(event.key)}"]`)) return;
   if (event.key === "g") { listenForG(event.timeStamp); return; }
   if (going) return;
-  if (event.key === "?") { help?.classList.toggle("open"); return; }
+  if (event.key === "?") { showHelp(); return; }
   if (event.key === "/") { const search = document.querySelector("input[type=search]"); if (search) { event.preventDefault(); search.focus(); } return; }
   if (event.key === "j" && rows().length) { move(1); return; }
   if (event.key === "k" && rows().length) { move(-1); return; }
@@ -135,8 +280,9 @@ document.addEventListener("click", (event) => {
   if (event.target.matches("td.pick")) { const box = event.target.querySelector("[data-pick]"); box.checked = !box.checked; pickChanged(); }
   const row = event.target.closest("[data-row]");
   if (row && !event.target.closest("a, button, form, input, select, summary, label, td.pick") && !String(getSelection())) row.querySelector("a")?.click();
-  if (event.target.closest("#show-help")) document.getElementById("help").classList.add("open");
-  else if (event.target.id === "help") event.target.classList.remove("open");
+  if (event.target.closest("#show-help")) showHelp();
+  if (event.target.closest("[data-palette]")) openPalette();
+  if (event.target.matches("dialog[open]")) event.target.close(); // beside it
 }, true);
 
 document.addEventListener("change", (event) => {
@@ -234,6 +380,9 @@ function followScroll() {
   }, { passive: true });
 }
 document.addEventListener("DOMContentLoaded", () => {
+  rememberPage();
+  const letters = document.getElementById("single-keys");
+  if (letters) letters.checked = singleKeys();
   fillBars(document);
   addCopyButtons(document);
   drawCharts(document);

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
-from uuid import UUID
 
 from django import forms
 from django.contrib.auth import get_user_model, password_validation
@@ -23,14 +22,6 @@ def whole(text: str | None, low: int = 0, high: int = LARGEST_KEY) -> int | None
         return None
     value = int(text)
     return value if low <= value <= high else None
-
-
-def uuid_of(text: str | None) -> UUID | None:
-    """The id that a query or a form carries; None for anything else."""
-    try:
-        return UUID(text or "")
-    except ValueError:
-        return None
 
 
 class PlainLabels:

@@ -15,6 +15,7 @@ from apps.core.timeouts import TooLong, patience
 from apps.dashboard import releases
 from apps.dashboard.checklist import checklist
 from apps.dashboard.next_steps import Wheel, next_steps
+from apps.dashboard.search import search as find
 from apps.dashboard.stations import stations
 from apps.dashboard.waiting import waiting_for
 from apps.evals.models import EvalRun, EvalSetState
@@ -135,3 +136,11 @@ def buckets(project: Project) -> list[dict]:
     rows = project.failure_modes.annotate(n=Count("failures", filter=standing)).filter(n__gt=0).order_by("-n")
     largest = max((row.n for row in rows), default=1)
     return [{"mode": row, "n": row.n, "share": 100 * row.n / largest} for row in rows]
+
+
+@project_view()
+def search(request: HttpRequest, project: Project) -> HttpResponse:
+    """The fragment of the command palette: what `q` finds."""
+    text = request.GET.get("q", "")
+    groups = find(project, request.membership, text)  # type: ignore[attr-defined]
+    return render(request, "dashboard/_search.html", {"groups": groups, "text": text})

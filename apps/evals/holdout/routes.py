@@ -20,7 +20,7 @@ COUNTED: dict[str, str] = {
     **dict.fromkeys(
         (
             "api:trajectories", "api:trajectory", "api:feedback", "trajectories:list", "trajectories:export",
-            "trajectories:bulk", "trajectories:sessions", "trajectories:session", "trajectories:compare",
+            "dashboard:search", "trajectories:bulk", "trajectories:sessions", "trajectories:session", "trajectories:compare",
             "trajectories:redaction_test", "trajectories:detail", "trajectories:raw", "trajectories:part",
             "trajectories:revision", "trajectories:spans", "trajectories:span_text", "failures:list", "failures:case", "failures:similar", "failures:step",
             "failures:decide", "failures:split", "failures:assign", "failures:undo", "failures:mark", "failures:cluster",

@@ -9,7 +9,8 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.forms import uuid_of, whole
+from apps.core.forms import whole
+from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.evals import actions
@@ -64,7 +65,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
     split = request.GET.get("split", "")
     if split in Split.values:
         tasks = tasks.filter(split=split)
-    if one := uuid_of(request.GET.get("task")):
+    if one := uuid_of(request.GET.get("task", "")):
         tasks = tasks.filter(pk=one)
     return render(
         request,

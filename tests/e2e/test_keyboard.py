@@ -1,0 +1,154 @@
+"""The palette, the help, focus and dialogs, by the keyboard and by a finger."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.urls import reverse
+from playwright.sync_api import expect
+
+from tests.e2e.seed import World
+from tests.factories import make_member
+
+FOCUSED = "document.activeElement"
+
+
+def palette(page: Any) -> Any:
+    page.keyboard.press("Control+k")
+    return page.get_by_role("dialog", name="Search and commands")
+
+
+def test_the_palette_goes_to_a_run_and_an_action_and_remembers(world: World, logged_in: Any) -> None:
+    slug = world.project.slug
+    logged_in.goto(reverse("evals:list", args=[slug]))
+    logged_in.get_by_label("Name").focus()  # also from a field
+    box = palette(logged_in)
+    expect(box.get_by_role("option", name="Overview")).to_be_visible()
+    logged_in.keyboard.type("grpo from")
+    expect(box.get_by_role("option", name=re.compile("GRPO from"))).to_have_attribute("aria-selected", "true")
+    logged_in.keyboard.press("Enter")
+    logged_in.wait_for_url(f"**{reverse('training:detail', args=[slug, world.training.pk])}")
+    palette(logged_in)
+    expect(box.get_by_role("group", name="Recently visited").get_by_role("option").first).to_have_text("Eval sets")
+    logged_in.keyboard.type("start a tra")
+    expect(box.get_by_role("option")).to_have_count(1)
+    logged_in.keyboard.press("Enter")
+    logged_in.wait_for_url(f"**{reverse('training:new', args=[slug])}")
+
+
+def test_arrows_choose_and_closing_gives_the_focus_back(world: World, logged_in: Any) -> None:
+    logged_in.goto(reverse("training:list", args=[world.project.slug]))
+    button = logged_in.get_by_role("button", name="Search")
+    button.focus()
+    logged_in.keyboard.press("Enter")
+    box = logged_in.get_by_role("dialog", name="Search and commands")
+    field, options = box.get_by_role("combobox"), box.get_by_role("option")
+    expect(options.first).to_have_attribute("aria-selected", "true")
+    logged_in.keyboard.press("ArrowUp")
+    expect(options.last).to_have_attribute("aria-selected", "true")
+    logged_in.keyboard.press("ArrowDown")
+    logged_in.keyboard.press("ArrowDown")
+    expect(options.nth(1)).to_have_attribute("aria-selected", "true")
+    assert field.get_attribute("aria-activedescendant") == options.nth(1).get_attribute("id")
+    logged_in.keyboard.type("no such thing")
+    expect(box.get_by_text("Nothing found")).to_be_visible()
+    logged_in.keyboard.press("Escape")
+    logged_in.keyboard.press("Escape")
+    expect(box).to_be_hidden()
+    expect(button).to_be_focused()
+
+
+def test_an_older_answer_does_not_take_the_place_of_a_newer_one(world: World, logged_in: Any) -> None:
+    held: list[Any] = []
+    logged_in.route("**/search/?q=triage", lambda route: held.append(route))
+    box = palette(logged_in)
+    expect(box.get_by_role("option").first).to_be_visible()
+    with logged_in.expect_request("**/search/?q=triage"):
+        logged_in.keyboard.type("triage")
+    logged_in.get_by_role("combobox").fill("webhooks")
+    expect(box.get_by_role("option")).to_have_text([re.compile("Webhooks")])
+    for route in held:
+        route.abort()
+    expect(box.get_by_role("option")).to_have_text([re.compile("Webhooks")])
+
+
+def test_a_phone_has_a_button_for_it(world: World, logged_in: Any) -> None:
+    logged_in.set_viewport_size({"width": 390, "height": 844})
+    logged_in.goto(reverse("automation:list", args=[world.project.slug]))
+    logged_in.get_by_role("button", name="Search").click()
+    expect(logged_in.get_by_role("combobox")).to_be_focused()
+
+
+def test_logging_out_forgets_what_was_visited(world: World, logged_in: Any) -> None:
+    logged_in.goto(reverse("training:list", args=[world.project.slug]))
+    visited = "Object.keys(localStorage).filter((key) => key.startsWith('recent:')).length"
+    assert logged_in.evaluate(visited) == 1
+    logged_in.get_by_role("button", name="Log out").click()
+    logged_in.wait_for_url("**/login/**")
+    assert logged_in.evaluate(visited) == 0
+
+
+def test_help_lists_the_keys_of_this_page_and_is_modal(world: World, logged_in: Any) -> None:
+    logged_in.goto(reverse("failures:triage", args=[world.project.slug]))
+    help_button = logged_in.get_by_role("button", name="Keyboard help")
+    help_button.click()
+    box = logged_in.get_by_role("dialog", name="Keyboard")
+    expect(box.get_by_text("Confirm", exact=True)).to_be_visible()
+    for _ in range(6):
+        logged_in.keyboard.press("Tab")
+        assert logged_in.evaluate(f"!{FOCUSED}.closest('main, .side')"), "the page behind is not reached"
+    left = logged_in.locator("#left").text_content()
+    logged_in.keyboard.press("c")  # decides nothing behind a dialog
+    logged_in.keyboard.press("Escape")
+    expect(box).to_be_hidden()
+    expect(help_button).to_be_focused()
+    assert logged_in.locator("#left").text_content() == left
+    logged_in.goto(reverse("training:list", args=[world.project.slug]))
+    logged_in.keyboard.press("?")
+    expect(box.get_by_text("next, previous row")).to_be_visible()
+    expect(box.get_by_text("Confirm", exact=True)).to_have_count(0)
+
+
+def test_focus_follows_the_row(world: World, logged_in: Any) -> None:
+    logged_in.goto(reverse("training:list", args=[world.project.slug]))
+    rows = logged_in.locator("tr[data-row]")
+    logged_in.keyboard.press("j")
+    expect(rows.nth(0).get_by_role("link").first).to_be_focused()
+    logged_in.keyboard.press("j")
+    second = rows.nth(1).get_by_role("link").first
+    expect(second).to_be_focused()
+    address = second.get_attribute("href")
+    logged_in.keyboard.press("Enter")
+    logged_in.wait_for_url(f"**{address}")
+
+
+def test_single_letters_can_be_switched_off(world: World, logged_in: Any) -> None:
+    logged_in.goto(reverse("account"))
+    logged_in.get_by_label("Keys of a single letter").uncheck()
+    logged_in.goto(reverse("training:list", args=[world.project.slug]))
+    for key in ("j", "g", "f"):
+        logged_in.keyboard.press(key)
+    expect(logged_in.locator("tr.at")).to_have_count(0)
+    assert logged_in.url.endswith(reverse("training:list", args=[world.project.slug]))
+    expect(palette(logged_in)).to_be_visible()
+    logged_in.keyboard.press("Escape")
+    logged_in.get_by_role("button", name="Keyboard help").click()
+    expect(logged_in.get_by_text("Single-letter keys are switched off")).to_be_visible()
+
+
+@pytest.mark.parametrize("role", ["viewer"])
+def test_a_viewer_finds_no_action(world: World, page: Any, role: str, user: Any) -> None:
+    member = make_member(world.project, role)
+    member.set_password("a long enough password")
+    member.username = "vic"
+    member.save()
+    page.goto("/login/")
+    page.get_by_label("User name").fill("vic")
+    page.get_by_label("Password").fill("a long enough password")
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url("**/p/**")
+    box = palette(page)
+    expect(box.get_by_role("option", name="Overview")).to_be_visible()
+    expect(box.get_by_role("group", name="Actions").get_by_role("option")).to_have_count(0)
