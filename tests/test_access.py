@@ -399,6 +399,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
     }  # fmt: skip
     assert all(ROLES[name] == Role.OPERATOR for name in PAGES if name.startswith("webhooks:"))
     assert pages_of(Role.OWNER) == {
+        "core:project", "core:archive_project", "core:delete_project", "core:deletion_again",
         "core:settings", "core:invite", "core:revoke_invitation", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save",
         "reviews:probe_waive", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import",
     }  # fmt: skip

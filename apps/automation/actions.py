@@ -18,7 +18,7 @@ from apps.automation.models import Flow, FlowRun, FlowVersion
 from apps.automation.specs import FlowError, FlowSpec
 from apps.automation.starts import Known
 from apps.core.actions import audit
-from apps.core.models import Project
+from apps.core.models import Project, Stage
 from workers.lib.typed import plain
 
 log = logging.getLogger(__name__)
@@ -205,7 +205,12 @@ def _begin(flow: Flow, cause: starts.Cause) -> bool:
 def moving() -> dict[str, list[str]]:
     """The open runs of each project, the oldest first: what a worker has to look at."""
     found: dict[str, list[str]] = defaultdict(list)
-    rows = FlowRun.objects.open().order_by("state", "created_at").values_list("project_id", "pk")
+    rows = (
+        FlowRun.objects.open()
+        .filter(project__stage=Stage.ACTIVE)
+        .order_by("state", "created_at")
+        .values_list("project_id", "pk")
+    )
     for project, pk in rows:
         found[str(project)].append(str(pk))
     return found

@@ -20,7 +20,7 @@ from apps.automation.specs import FlowError, FlowSpec, Step, condition_of, holds
 from apps.automation.steps import REFUSALS, WORK, AsksPeople, NotYet, Turn, jobs_of, used
 from apps.core import jobs
 from apps.core.actions import audit
-from apps.core.models import Membership, Role
+from apps.core.models import Membership, Role, Stage
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 from apps.teamwork.assigning import assignees
@@ -51,6 +51,8 @@ def begin(*, flow: Flow, cause: dict[str, Any], by: Any = None) -> FlowRun:
     """Queues a run of the flow's newest version. Raises FlowError where one is open already."""
     with transaction.atomic():
         flow = locked(flow)
+        if flow.project.stage != Stage.ACTIVE:
+            raise FlowError(f"{flow.project} is archived or being deleted: no flow runs there.")
         if open_run := FlowRun.objects.open().filter(version__flow=flow).first():
             raise FlowError(
                 f"“{flow}” is {open_run.get_state_display().lower()} already, since {open_run.created_at:%F %H:%M} UTC."

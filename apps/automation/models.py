@@ -14,12 +14,12 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.automation.specs import FlowSpec, Step, read
-from apps.core.models import Project
+from apps.core.models import Project, Stage
 
 
 class FlowQuerySet(models.QuerySet["Flow"]):
     def watched(self) -> Self:
-        return self.filter(enabled=True)
+        return self.filter(enabled=True, project__stage=Stage.ACTIVE)
 
 
 class Flow(models.Model):

@@ -10,8 +10,11 @@ from urllib.parse import urlsplit, urlunsplit
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
 
-from apps.core.models import Membership, Role
+from apps.core.models import Membership, Role, Stage
+
+ARCHIVED = "{} is archived and read-only. An owner can bring it back under Settings → Project."
 
 
 def get_membership(user: Any, slug: str, role: Role = Role.VIEWER) -> Membership:
@@ -41,8 +44,11 @@ def refuse_nul(request: HttpRequest) -> None:
             raise BadRequest("A NUL character was sent.")
 
 
-def project_view(role: Role = Role.VIEWER) -> Callable:
-    """Decorates `view(request, project, …)` at a URL with `<slug:slug>`; sets `request.membership`."""
+def project_view(role: Role = Role.VIEWER, *, archived: bool = False, deleted: bool = False) -> Callable:
+    """Decorates `view(request, project, …)` at a URL with `<slug:slug>`; sets `request.membership`.
+
+    An archived project is read-only but for views that say `archived`, a deleted one closed but for those that say `deleted`.
+    """
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         @wraps(view)
@@ -53,6 +59,13 @@ def project_view(role: Role = Role.VIEWER) -> Callable:
             membership = get_membership(request.user, slug, role)
             request.membership = membership  # type: ignore[attr-defined]
             request.project = membership.project  # type: ignore[attr-defined]
+            stage = membership.project.stage
+            if stage in (Stage.DELETING, Stage.DELETED) and not deleted:
+                if request.method in ("GET", "HEAD"):
+                    return redirect("core:deletion", slug)
+                raise PermissionDenied(f"{membership.project} is being deleted.")
+            if stage == Stage.ARCHIVED and request.method not in ("GET", "HEAD") and not archived:
+                raise PermissionDenied(ARCHIVED.format(membership.project))
             return view(request, membership.project, *args, **kwargs)
 
         wrapper.role = role  # type: ignore[attr-defined]

@@ -7,7 +7,9 @@ class CoreConfig(AppConfig):
     label = "core"
 
     def ready(self) -> None:
+        from apps.core import deletion
         from apps.core.accounts import signals
 
         signals.connect()
+        deletion.register_kind()
         autodiscover_modules("jobs")  # where apps register what their kinds of jobs do

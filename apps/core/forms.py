@@ -50,6 +50,15 @@ class ProjectForm(PlainLabels, forms.ModelForm):
         help_texts = {"slug": "For addresses: letters, digits, - and _"}
 
 
+class RenameProjectForm(ProjectForm):
+    def clean_slug(self) -> str:
+        """That it is free is checked by the action, against the row as it is then."""
+        return str(self.cleaned_data["slug"])
+
+    def validate_unique(self) -> None:
+        return None
+
+
 class KeyForm(PlainForm):
     """The least by default: a production agent needs nothing but `ingest`."""
 

@@ -13,8 +13,9 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core.actions import audit
+from apps.core.errors import Rejected
 from apps.core.kinds import job_models, kind_of
-from apps.core.models import LAST_RESEND, Job, JobLog, JobState
+from apps.core.models import LAST_RESEND, Job, JobLog, JobState, Project, ProjectDeletion
 from apps.core.signals import job_ended
 
 log = logging.getLogger(__name__)
@@ -29,9 +30,11 @@ RESENT_AT_ONCE = 100
 def submit(job: J, *, by: Any, due_in: timedelta | None = None) -> J:
     """Saves a new job as QUEUED and, once that is committed, sends its id to its queue.
 
-    `due_in`: the reaper sends it then, unless somebody calls `enqueue` before.
+    `due_in`: the reaper sends it then, unless somebody calls `enqueue` before. Raises Rejected in a project that is not active.
     """
     with transaction.atomic():
+        if not isinstance(job, ProjectDeletion) and not Project.objects.running().filter(pk=job.project_id).exists():
+            raise Rejected(f"{job.project} is archived or being deleted: nothing is started there.")
         job.created_by = by
         if due_in is not None:
             job.resend_at = Now() + due_in

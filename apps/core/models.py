@@ -451,6 +451,10 @@ class Job(models.Model):
         return bool(rows.filter(state=JobState.RUNNING).update(cancel_requested_at=Now()))
 
 
+class ProjectDeletion(Job):
+    """Removes a project (`deletion`). Stays, as its project's row does."""
+
+
 class JobLog(models.Model):
     """One line a job's child logged. `job` is the id of any concrete job."""
 

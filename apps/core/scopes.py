@@ -93,6 +93,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "core_api:keys": {"GET": OPERATED, "POST": OPERATED},
     "core_api:key": {"DELETE": OPERATED},
     "core_api:key_rotate": {"POST": OPERATED},
+    "core_api:project": {"GET": READABLE, "PATCH": OWNED, "DELETE": OWNED},
     "webhooks_api:webhooks": {"GET": OPERATED, "POST": OPERATED},
     "webhooks_api:webhook": {"GET": OPERATED, "PATCH": OPERATED, "DELETE": OPERATED},
     "webhooks_api:secret": {"POST": OPERATED},
@@ -218,6 +219,7 @@ def require(key: Any, request: Any, method: str = "") -> None:
     asked = method or request.method
     if asked == "OPTIONS":  # what a route takes is no secret
         return
+    refuse_closed(key.project, asked, request.resolver_match.view_name)
     wanted, role = needs(request.resolver_match.view_name, asked)
     held = [scope for scope in wanted if scope in key.scopes]
     if not held:
@@ -230,6 +232,20 @@ def require(key: Any, request: Any, method: str = "") -> None:
         raise MissingScope(
             f"The API key {key} has the scope {in_words(held)}, but whoever created it {now} this project now. A key can do "
             f"what its creator can{f', and this needs the role “{role}”' if role else ''}. Make another one under Settings → API keys."
+        )
+
+
+class ProjectClosed(MissingScope):
+    """403: the project is archived and takes nothing, or is being deleted."""
+
+
+def refuse_closed(project: Any, method: str, route: str = "") -> None:
+    """Raises ProjectClosed. An archived project can be read, and be brought back by the route of the project itself."""
+    if project.stage in ("deleting", "deleted"):
+        raise ProjectClosed(f"The project {project} is being deleted. It takes and answers nothing.")
+    if project.stage == "archived" and method not in ("GET", "HEAD") and route != "core_api:project":
+        raise ProjectClosed(
+            f"The project {project} is archived and takes nothing. An owner can bring it back under Settings → Project."
         )
 
 

@@ -1,12 +1,17 @@
 from django.urls import path
 
-from apps.core import views
+from apps.core import project_views, views
 from apps.core.auditing import views as auditing
 
 app_name = "core"
 urlpatterns = [
     path("", views.projects, name="projects"),
     path("p/<slug:slug>/settings/", views.settings, name="settings"),
+    path("p/<slug:slug>/settings/project/", project_views.project, name="project"),
+    path("p/<slug:slug>/settings/project/archive/", project_views.archive, name="archive_project"),
+    path("p/<slug:slug>/settings/project/delete/", project_views.delete, name="delete_project"),
+    path("p/<slug:slug>/deletion/", project_views.deletion, name="deletion"),
+    path("p/<slug:slug>/deletion/again/", project_views.try_again, name="deletion_again"),
     path("p/<slug:slug>/audit/", auditing.audit, name="audit"),
     path("p/<slug:slug>/audit/export.<slug:format>", auditing.export, name="audit_export"),
     path("p/<slug:slug>/settings/keys/", views.keys, name="keys"),

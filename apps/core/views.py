@@ -17,22 +17,29 @@ from apps.core import actions
 from apps.core.access import project_view
 from apps.core.attempts import locks_of
 from apps.core.forms import InviteForm, KeyForm, MemberForm, ProjectForm, RotateForm
-from apps.core.models import ApiKey, Invitation, Membership, Project, Role
+from apps.core.models import ApiKey, Invitation, Membership, Project, Role, Stage
 from apps.core.paging import page_of
 
 log = logging.getLogger(__name__)
+STAGES_SHOWN = {"": [Stage.ACTIVE], "archived": [Stage.ARCHIVED], "deleted": [Stage.DELETING, Stage.DELETED]}
 
 
 @login_required
 def projects(request: HttpRequest) -> HttpResponse:
-    rows = Project.objects.visible_to(request.user)
-    if len(rows) == 1 and "all" not in request.GET and request.method == "GET":
+    shown = request.GET.get("show") if request.GET.get("show") in STAGES_SHOWN else ""
+    every = Project.objects.visible_to(request.user)
+    rows = every.filter(stage__in=STAGES_SHOWN[shown])
+    if len(rows) == 1 and not shown and "all" not in request.GET and request.method == "GET":
         return redirect("dashboard:home", rows[0].slug)
     form = ProjectForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         project = actions.create_project(by=request.user, **form.cleaned_data)
         return redirect("dashboard:home", project.slug)
-    return render(request, "core/projects.html", {"projects": rows, "form": form})
+    context = {
+        "projects": rows, "form": form, "shown": shown,
+        "others": [name for name in ("archived", "deleted") if every.filter(stage__in=STAGES_SHOWN[name]).exists()],
+    }  # fmt: skip
+    return render(request, "core/projects.html", context)
 
 
 @project_view(Role.OWNER)

@@ -18,6 +18,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 
 from apps.core import jobs
 from apps.core.kinds import Progress
@@ -310,3 +311,9 @@ def chosen(choice: Choice, columns: Iterable[str]) -> Choice:
     if choice.group not in groups:
         raise ImportProblem(f"The file has no “{choice.group}”. Group by {', '.join(sorted(groups))}.")
     return replace(choice, split=Split(choice.split))
+
+
+def remove_files(rows: QuerySet[TaskImport]) -> None:
+    """For `deletion.BEFORE`."""
+    for pk in rows.values_list("pk", flat=True):
+        shutil.rmtree(home_of(str(pk)), ignore_errors=True)

@@ -21,7 +21,7 @@ def recluster_due() -> int:
 @shared_task(name="failures.judge_new", expires=150)
 def judge_new() -> int:
     """Every few minutes, one small batch for each project whose judge is on."""
-    projects = Project.objects.filter(rubrics__is_on=True).values_list("pk", flat=True)
+    projects = Project.objects.running().filter(rubrics__is_on=True).values_list("pk", flat=True)
     for pk in projects:
         judge_project.apply_async(args=[pk], expires=150)
     return len(projects)

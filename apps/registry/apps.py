@@ -4,3 +4,10 @@ from django.apps import AppConfig
 class RegistryConfig(AppConfig):
     name = "apps.registry"
     label = "registry"
+
+    def ready(self) -> None:
+        from apps.core.deletion import BEFORE
+        from apps.registry import artifacts
+        from apps.registry.models import ModelVersion
+
+        BEFORE.setdefault(ModelVersion, []).append(artifacts.free_with)

@@ -10,11 +10,14 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
 
-from apps.registry.models import Artifact
+from apps.registry.models import Artifact, ModelVersion
 
 SAFE_SUFFIXES = frozenset({".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".jinja"})
 MAX_FILES = 1000
@@ -74,6 +77,22 @@ def local_path(artifact: Artifact) -> Path:
         if not path.is_file() or path.stat().st_size != entry["size"]:
             raise ArtifactError(f"Artifact {artifact} lacks {entry['path']} under {home}. Restore the data folder.")
     return home
+
+
+def free_with(versions: QuerySet[ModelVersion]) -> Callable[[], None]:
+    """For model versions that are about to go: frees, once they are gone, the artifacts that no other version has."""
+    digests = [pk for pk in versions.values_list("artifact", flat=True) if pk]
+
+    def free() -> None:
+        gone = list(
+            Artifact.objects.filter(pk__in=digests, model_versions=None)
+            .select_for_update(of=("self",))
+            .values_list("pk", flat=True)
+        )
+        Artifact.objects.filter(pk__in=gone).delete()
+        transaction.on_commit(lambda: [shutil.rmtree(_home(digest), ignore_errors=True) for digest in gone])
+
+    return free
 
 
 def _home(digest: str) -> Path:

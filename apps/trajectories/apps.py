@@ -4,3 +4,12 @@ from django.apps import AppConfig
 class TrajectoriesConfig(AppConfig):
     name = "apps.trajectories"
     label = "trajectories"
+
+    def ready(self) -> None:
+        from apps.core.deletion import BEFORE
+        from apps.trajectories import uploads
+        from apps.trajectories.actions import store
+        from apps.trajectories.models import Trajectory, Upload
+
+        BEFORE.setdefault(Trajectory, []).append(store.remove_contents)
+        BEFORE.setdefault(Upload, []).append(uploads.remove_files)

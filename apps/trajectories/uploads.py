@@ -11,6 +11,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 
 from apps.core import jobs
 from apps.core.kinds import Progress
@@ -142,3 +143,10 @@ def _progress(summary: Summary) -> Progress:
 def ended(upload: Upload) -> None:
     if upload.state == JobState.SUCCEEDED:
         transaction.on_commit(lambda: Path(upload.path).unlink(missing_ok=True))
+
+
+def remove_files(rows: QuerySet[Upload]) -> None:
+    """For `deletion.BEFORE`."""
+    for path in rows.values_list("path", flat=True):
+        if path and Path(path).parent == folder():
+            Path(path).unlink(missing_ok=True)

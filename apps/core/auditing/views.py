@@ -30,7 +30,7 @@ class Line:
     pieces: list[Piece]
 
 
-@project_view()
+@project_view(archived=True, deleted=True)
 def audit(request: HttpRequest, project: Project) -> HttpResponse:
     """What a viewer may read: the events that are for others' eyes are left out (`AuditQuerySet.readable_as`)."""
     asked, problem = Filters.lenient(request.GET.dict())
@@ -69,7 +69,7 @@ def _about(name: str, project: Project) -> Piece | None:
     return Piece(str(row), page_of(kind, pk, project.slug))
 
 
-@project_view()
+@project_view(archived=True, deleted=True)
 def export(request: HttpRequest, project: Project, format: str) -> StreamingHttpResponse:
     """All that the filters find, as a file, the newest first."""
     if format not in FILES:

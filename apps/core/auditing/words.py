@@ -45,6 +45,11 @@ WORDS: dict[str, str] = {
 } | {
     # People and keys
     "project.created": "created the project[ {name}]",
+    "project.renamed": "renamed the project “{before}” to “{name}”[ ({slug})]",
+    "project.archived": "archived the project",
+    "project.unarchived": "brought the project back from the archive",
+    "project.deletion_started": "started the deletion of the project",
+    "project.deleted": "deleted the project {name} with {rows} rows",
     "login.failed": "failed to log in[ from {address}]",
     "login.locked": "failed to log in too often[ from {address}]; locked[ until {until}]",
     "login.unlocked": "unlocked the account {username}",

@@ -26,7 +26,7 @@ from kombu.exceptions import OperationalError as BrokerError
 from apps.core import locks
 from apps.core.actions import audit
 from apps.core.locks import ProjectLock
-from apps.core.models import Project
+from apps.core.models import Project, Stage
 from apps.failures.actions import diagnose
 from apps.failures.clusters import identity, signatures
 from apps.failures.clusters.cases import Case, arguments_of, request_of, trouble_of
@@ -69,8 +69,11 @@ def version_of(row: Trajectory | Mapping[str, Any]) -> str:
 def due() -> list[int]:
     """Projects whose standing failures are others than those of their last clustering."""
     counts = Failure.objects.standing().order_by().values("project").annotate(n=Count("pk"), newest=Max("created_at"))
+    counts = counts.filter(project__stage=Stage.ACTIVE)
     by_project = {row["project"]: row for row in counts}
-    spaces = {space.project_id: space for space in ClusterSpace.objects.defer("space")}
+    spaces = {
+        space.project_id: space for space in ClusterSpace.objects.filter(project__stage=Stage.ACTIVE).defer("space")
+    }
     found = [pk for pk, row in by_project.items() if _has_news(spaces.get(pk), row)]
     return found + [pk for pk, space in spaces.items() if space.failures and pk not in by_project]
 

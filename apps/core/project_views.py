@@ -1,0 +1,93 @@
+"""Settings → Project: rename, archive, delete."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST
+
+from apps.core import lifecycle
+from apps.core.access import project_view
+from apps.core.auditing.words import page_of
+from apps.core.deletion import active_jobs, counts
+from apps.core.forms import RenameProjectForm
+from apps.core.lifecycle import LifecycleError
+from apps.core.models import Project, ProjectDeletion, Role
+
+
+@project_view(Role.OWNER)
+def project(request: HttpRequest, project: Project) -> HttpResponse:
+    form = RenameProjectForm(request.POST or None, instance=project)
+    if request.method == "POST" and form.is_valid():
+        try:
+            renamed = lifecycle.rename(project=project, by=request.user, **form.cleaned_data)
+        except LifecycleError as error:
+            form.add_error(error.field, str(error))
+        else:
+            messages.success(request, "Saved.")
+            return redirect("core:project", renamed.slug)
+    project.refresh_from_db()  # the form has written into it
+    return render(request, "core/project.html", {"form": form, "jobs": _listed(project)})
+
+
+def _listed(project: Project) -> list[tuple[str, str]]:
+    """(name, address) of the jobs under way."""
+    found = active_jobs(project)
+    return [(job.name, page_of(job._meta.label_lower, str(job.pk), project.slug)) for job in found]
+
+
+@require_POST
+@project_view(Role.OWNER, archived=True)
+def archive(request: HttpRequest, project: Project) -> HttpResponse:
+    try:
+        if "back" in request.POST:
+            lifecycle.unarchive(project=project, by=request.user)
+            messages.success(request, f"{project} is active again.")
+        else:
+            lifecycle.archive(project=project, by=request.user)
+            messages.success(request, f"{project} is archived.")
+    except LifecycleError as error:
+        messages.error(request, str(error))
+    return redirect("core:project", project.slug)
+
+
+@project_view(Role.OWNER, archived=True)
+def delete(request: HttpRequest, project: Project) -> HttpResponse:
+    """Says first what goes, and what notices."""
+    problem = ""
+    if request.method == "POST":
+        try:
+            lifecycle.delete(project=project, confirm=request.POST.get("confirm", ""), by=request.user)
+            return redirect("core:deletion", project.slug)
+        except LifecycleError as error:
+            problem = str(error)
+    week = timezone.now() - timezone.timedelta(days=7)
+    context = {
+        "counts": counts(project),
+        "keys": project.api_keys.live().filter(last_used_at__gte=week).order_by("-last_used_at"),
+        "jobs": _listed(project),
+        "members": project.memberships.count(),
+        "problem": problem,
+    }
+    return render(request, "core/delete_project.html", context)
+
+
+@project_view(archived=True, deleted=True)
+def deletion(request: HttpRequest, project: Project) -> HttpResponse:
+    """How far it is; of a deleted project, what is left."""
+    job = ProjectDeletion.objects.filter(project=project).order_by("-created_at").first()
+    if job is None:
+        return redirect("dashboard:home", project.slug)
+    page = "core/_deletion.html" if request.htmx else "core/deletion.html"  # type: ignore[attr-defined]
+    return render(request, page, {"job": job})
+
+
+@require_POST
+@project_view(Role.OWNER, archived=True, deleted=True)
+def try_again(request: HttpRequest, project: Project) -> HttpResponse:
+    job = get_object_or_404(ProjectDeletion.objects.filter(project=project).order_by("-created_at")[:1])
+    if lifecycle.try_again(deletion=job, by=request.user):
+        messages.success(request, "It goes on.")
+    return redirect("core:deletion", project.slug)
