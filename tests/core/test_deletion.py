@@ -88,7 +88,10 @@ def test_what_refers_goes_before_what_is_referred_to() -> None:
 
 
 def test_everything_goes_and_nothing_of_others(
-    world: dict[str, Any], data_dir: Path, monkeypatch: Any, django_capture_on_commit_callbacks: Any
+    world: dict[str, Any],  # noqa: F811
+    data_dir: Path,
+    monkeypatch: Any,
+    django_capture_on_commit_callbacks: Any,
 ) -> None:
     project, other = world["project"], make_project()
     shared, theirs = make_base(other, data_dir), make_trajectory(other)
