@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from django.apps import apps
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from apps.core import lifecycle
 from apps.core.access import project_view
 from apps.core.auditing.words import page_of
-from apps.core.deletion import active_jobs, counts
+from apps.core.deletion import active_jobs, rows_of
 from apps.core.forms import RenameProjectForm
 from apps.core.lifecycle import LifecycleError
 from apps.core.models import Project, ProjectDeletion, Role
+
+# What the page names of all that goes: {model: (one, several, the list where it is)}.
+NAMED = {
+    "trajectories.trajectory": ("trajectory", "trajectories", "trajectories:list"),
+    "failures.failure": ("failure", "failures", "failures:list"),
+    "evals.evalset": ("eval set version", "eval set versions", "evals:list"),
+    "evals.task": ("task", "tasks", "evals:list"),
+    "evals.evalrun": ("evaluation", "evaluations", "evals:list"),
+    "evals.holdoutview": ("hold-out view", "hold-out views", "evals:list"),
+    "environments.environment": ("environment version", "environment versions", "environments:list"),
+    "environments.verifier": ("verifier version", "verifier versions", "environments:list"),
+    "reviews.rewardreview": ("reward review", "reward reviews", "reviews:list"),
+    "training.trainingrun": ("training run", "training runs", "training:list"),
+    "registry.modelversion": ("model version", "model versions", "promotion:models"),
+    "registry.server": ("server", "servers", "registry:servers"),
+    "promotion.channel": ("channel", "channels", "promotion:models"),
+    "promotion.gatereport": ("gate report", "gate reports", "promotion:models"),
+    "automation.flow": ("flow", "flows", "automation:list"),
+    "core.apikey": ("API key", "API keys", "core:keys"),
+    "webhooks.webhook": ("webhook", "webhooks", "webhooks:list"),
+}
+
+
+def _named(project: Project) -> list[tuple[int, str, str]]:
+    """(how many, of what, address of the list) of what goes with a project."""
+    found = []
+    for label, (one, several, page) in NAMED.items():
+        if n := rows_of(apps.get_model(label), project).count():
+            found.append((n, one if n == 1 else several, reverse(page, args=[project.slug])))
+    return found
 
 
 @project_view(Role.OWNER)
@@ -63,9 +97,9 @@ def delete(request: HttpRequest, project: Project) -> HttpResponse:
             return redirect("core:deletion", project.slug)
         except LifecycleError as error:
             problem = str(error)
-    week = timezone.now() - timezone.timedelta(days=7)
+    week = timezone.now() - timedelta(days=7)
     context = {
-        "counts": counts(project),
+        "named": _named(project),
         "keys": project.api_keys.live().filter(last_used_at__gte=week).order_by("-last_used_at"),
         "jobs": _listed(project),
         "members": project.memberships.count(),

@@ -268,7 +268,7 @@ def test_deleting_says_what_goes_and_wants_the_name(world: dict[str, Any]) -> No
     project = world["project"]
     owner, url = client_of(admin_of(project)), f"/p/{project.slug}/settings/project/delete/"
     text = owner.get(url).content.decode()
-    assert "2 eval runs" in text and "Under way, and cancelled first" in text
+    assert ">2 evaluations</a>" in text and "Under way, and cancelled first" in text
     for wrong in ("", project.slug, project.name.upper()):
         assert b"Type the name of the project" in owner.post(url, {"confirm": wrong}).content
     assert Project.objects.get(pk=project.pk).stage == Stage.ACTIVE
