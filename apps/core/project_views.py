@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.apps import apps
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
@@ -121,7 +121,7 @@ def deletion(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.OWNER, archived=True, deleted=True)
 def try_again(request: HttpRequest, project: Project) -> HttpResponse:
-    job = get_object_or_404(ProjectDeletion.objects.filter(project=project).order_by("-created_at")[:1])
-    if lifecycle.try_again(deletion=job, by=request.user):
+    job = ProjectDeletion.objects.filter(project=project).order_by("-created_at").first()
+    if job and lifecycle.try_again(deletion=job, by=request.user):
         messages.success(request, "It goes on.")
     return redirect("core:deletion", project.slug)

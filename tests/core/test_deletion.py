@@ -105,7 +105,7 @@ def test_everything_goes_and_nothing_of_others(
     job = delete(project)
     folder = runner.job_folder(project.trainingruns.first())
     folder.mkdir(parents=True)
-    JobLog.objects.create(job=project.trainingruns.first().pk, attempt=1, seq=1, message="x")
+    log = JobLog.objects.create(job=project.trainingruns.first().pk, attempt=1, seq=1, message="x")
     name, old = project.name, project.slug
     with django_capture_on_commit_callbacks(execute=True):
         runner.run(job)
@@ -117,7 +117,7 @@ def test_everything_goes_and_nothing_of_others(
     assert set(SearchText.objects.values_list("trajectory_id", flat=True)) <= {theirs.pk}
     assert not Artifact.objects.filter(pk__in=only_here).exists() and not any(_home(pk).exists() for pk in only_here)
     assert all(_home(pk).is_dir() for pk in Artifact.objects.values_list("pk", flat=True)) and Artifact.objects.exists()
-    assert not folder.exists() and not JobLog.objects.exists()
+    assert not folder.exists() and not JobLog.objects.filter(pk=log.pk).exists()
     assert project.stage == Stage.DELETED and project.name == name and old not in (project.slug, "")
     assert set(project.memberships.values_list("role", flat=True)) == {"owner"}
     assert AuditEvent.objects.filter(project=project, action="channel.initial").exists()
