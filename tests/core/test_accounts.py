@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import jwt
 import pytest
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal import auth as totp
@@ -23,6 +20,7 @@ from django.urls import reverse
 
 from apps.core.models import Attempts, AuditEvent, Project
 from tests.factories import admin_of, make_project, make_user
+from tests.oidc import Provider
 
 pytestmark = pytest.mark.django_db
 SECRET = "JBSWY3DPEHPK3PXP"
@@ -256,61 +254,12 @@ def test_without_a_mail_server_the_page_says_what_to_do(project: Project) -> Non
 # OpenID Connect, against a scripted provider
 
 
-class Provider:
-    """Says that whoever comes is `user`."""
-
-    def __init__(self) -> None:
-        self.user: dict[str, Any] = {
-            "sub": "1",
-            "email": "ada@example.org",
-            "email_verified": True,
-            "preferred_username": "ada",
-        }
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.issuer = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def answer(self, path: str) -> dict[str, Any]:
-        if path == "/token":
-            claims = self.user | {"iss": self.issuer, "aud": "flywheel", "exp": time.time() + 60}
-            return {"access_token": "a", "token_type": "Bearer", "id_token": jwt.encode(claims, "k" * 32)}
-        if path == "/userinfo":
-            return self.user
-        names = {"authorization_endpoint": "/authorize", "token_endpoint": "/token", "userinfo_endpoint": "/userinfo"}
-        return {"issuer": self.issuer, "jwks_uri": f"{self.issuer}/keys"} | {
-            name: f"{self.issuer}{path}" for name, path in names.items()
-        }
-
-    def _handler(self) -> type:
-        provider = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                body = json.dumps(provider.answer(self.path)).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_POST = do_GET
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        return Handler
-
-
 @pytest.fixture
 def provider(settings: Any) -> Iterator[Provider]:
     made = Provider()
-    app = {"provider_id": "sso", "name": "Example SSO", "client_id": "flywheel", "secret": "s",
-           "settings": {"server_url": made.issuer}}  # fmt: skip
-    settings.SOCIALACCOUNT_PROVIDERS = {"openid_connect": {"OAUTH_PKCE_ENABLED": True, "APPS": [app]}}
+    settings.SOCIALACCOUNT_PROVIDERS = made.settings
     yield made
-    made.server.shutdown()
-    made.server.server_close()
+    made.close()
 
 
 def through(client: Client, process: str = "login", next: str = "") -> Any:
