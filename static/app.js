@@ -93,29 +93,29 @@ function showHelp() {
 // The command palette. What is typed asks the server; an answer that is no longer wanted is cancelled.
 let asking = null, askTimer = 0;
 const palette = () => document.getElementById("palette");
-function recent() {
-  try { return JSON.parse(localStorage.getItem(`recent:${palette().dataset.recent}`)) ?? []; } catch { return []; }
+function recentPages() {
+  try { return JSON.parse(localStorage.getItem(`recent:${paletteBox().dataset.recent}`)) ?? []; } catch { return []; }
 }
 function rememberPage() {
-  if (!palette() || !document.querySelector("main h1")) return;
+  if (!paletteBox() || !document.querySelector("main h1")) return;
   const here = { url: location.pathname + location.search, title: document.title.replace(/ · Flywheel$/, "") };
-  const kept = [here, ...recent().filter((page) => page.url !== here.url)].slice(0, 20);
-  localStorage.setItem(`recent:${palette().dataset.recent}`, JSON.stringify(kept));
+  const kept = [here, ...recentPages().filter((page) => page.url !== here.url)].slice(0, 20);
+  localStorage.setItem(`recent:${paletteBox().dataset.recent}`, JSON.stringify(kept));
 }
 function forgetPages() { for (const key of Object.keys(localStorage)) if (key.startsWith("recent:")) localStorage.removeItem(key); }
 function openPalette() {
-  const box = palette();
+  const box = paletteBox();
   if (!box || box.open) return;
   document.querySelector("dialog[open]")?.close();
   closeMenus();
   box.showModal();
   const field = box.querySelector("input");
   field.value = "";
-  ask();
+  askPalette();
   field.focus();
 }
-async function ask() {
-  const box = palette(), text = box.querySelector("input").value.trim();
+async function askPalette() {
+  const box = paletteBox(), text = box.querySelector("input").value.trim();
   asking?.abort();
   const mine = asking = new AbortController();
   const answer = await fetch(`${box.dataset.search}?q=${encodeURIComponent(text)}`, { signal: mine.signal }).catch(() => null);
@@ -130,11 +130,11 @@ async function ask() {
   const options = [...list.querySelectorAll("[role=option]")];
   options.forEach((option, n) => { option.id = `option-${n}`; });
   said.textContent = `${options.length} result${options.length === 1 ? "" : "s"}`;
-  choose(options[0]);
+  chooseFound(options[0]);
 }
 function showRecent(list, text) {
   const words = text.toLowerCase().split(/\s+/), here = location.pathname + location.search;
-  const pages = recent().filter((page) => page.url !== here && words.every((word) => page.title.toLowerCase().includes(word))).slice(0, text ? 3 : 6);
+  const pages = recentPages().filter((page) => page.url !== here && words.every((word) => page.title.toLowerCase().includes(word))).slice(0, text ? 3 : 6);
   if (!pages.length) return;
   const group = document.createElement("div"), title = document.createElement("div");
   group.setAttribute("role", "group");
@@ -155,8 +155,8 @@ function showRecent(list, text) {
   list.querySelector(".empty")?.remove();
   list.prepend(group);
 }
-function choose(option) {
-  const box = palette();
+function chooseFound(option) {
+  const box = paletteBox();
   for (const other of box.querySelectorAll("[role=option]")) other.setAttribute("aria-selected", String(other === option));
   box.querySelector("input").setAttribute("aria-activedescendant", option?.id ?? "");
   option?.scrollIntoView({ block: "nearest" });
@@ -164,20 +164,20 @@ function choose(option) {
 document.addEventListener("input", (event) => {
   if (!event.target.closest("#palette")) return;
   clearTimeout(askTimer);
-  askTimer = setTimeout(ask, 120);
+  askTimer = setTimeout(askPalette, 120);
 });
 document.addEventListener("keydown", (event) => {
-  if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k" && palette()) {
+  if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k" && paletteBox()) {
     event.preventDefault();
-    palette().open ? palette().close() : openPalette();
+    paletteBox().open ? paletteBox().close() : openPalette();
     return;
   }
-  if (!palette()?.open) return;
-  const options = [...palette().querySelectorAll("[role=option]")], at = options.findIndex((one) => one.getAttribute("aria-selected") === "true");
+  if (!paletteBox()?.open) return;
+  const options = [...paletteBox().querySelectorAll("[role=option]")], at = options.findIndex((one) => one.getAttribute("aria-selected") === "true");
   const to = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + 8, PageUp: at - 8 }[event.key];
   if (to !== undefined && options.length) {
     event.preventDefault();
-    choose(options[event.key.startsWith("Page") ? Math.max(0, Math.min(options.length - 1, to)) : (to + options.length) % options.length]);
+    chooseFound(options[event.key.startsWith("Page") ? Math.max(0, Math.min(options.length - 1, to)) : (to + options.length) % options.length]);
   } else if (event.key === "Enter" && event.target.matches("#palette input")) {
     event.preventDefault();
     options[at]?.click();

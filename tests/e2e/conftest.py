@@ -58,7 +58,7 @@ def page(browser: Any, live_server: Any, user: Any) -> Iterator[Any]:
     context.set_default_timeout(PATIENCE_MS)
     opened, wrong = context.new_page(), []
     opened.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("pageerror", lambda error: wrong.append(error.stack or str(error)))
     opened.on(
         "response", lambda answer: wrong.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None
     )
