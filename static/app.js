@@ -7,9 +7,9 @@ if (stored) root.dataset.theme = stored;
 
 const isDark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 
-function drawCharts(scope) {
+function drawCharts(scope, drawn = "") {
   if (!window.Plotly) return;
-  for (const box of scope.querySelectorAll(".figure[data-figure]")) {
+  for (const box of scope.querySelectorAll(`.figure[data-figure]${drawn}`)) {
     const source = document.getElementById(box.dataset.figure);
     if (!source) continue;
     const figure = JSON.parse(source.textContent);
@@ -395,8 +395,13 @@ document.addEventListener("DOMContentLoaded", () => {
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (window.Plotly) for (const box of event.target.querySelectorAll(".js-plotly-plot")) Plotly.purge(box);
 });
+// The live tail keeps its newest rows.
+document.addEventListener("htmx:oobAfterSwap", () => {
+  const tail = document.getElementById("tail");
+  while (tail && tail.rows.length > Number(tail.dataset.most)) tail.deleteRow(-1);
+});
 // Before the browser paints the new fragment: curves of a running job do not flicker.
-for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { fillBars(document); addCopyButtons(document); drawCharts(document); showInTree(); });
+for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { fillBars(document); addCopyButtons(document); drawCharts(document, ":not(.js-plotly-plot)"); showInTree(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(document));
 
 // Triage. The next case is fetched before it is asked for, and shown while the decision is still on its way; the

@@ -1,12 +1,14 @@
 from django.urls import path
 
-from apps.trajectories.pages import arrivals, bulk, data, detail, first, imports, listing, saved, sessions, spans
+from apps.trajectories.pages import arrivals, bulk, data, detail, first, imports, listing, live, saved, sessions, spans
 
 app_name = "trajectories"
 urlpatterns = [
     path("", listing.listing, name="list"),
     path("first/", first.page, name="first"),
     path("first/status/", first.status, name="first_status"),
+    path("live/", live.page, name="live"),
+    path("live/rows/", live.rows, name="live_rows"),
     path("count/", listing.count, name="count"),
     path("trend/", listing.trend, name="trend"),
     path("export/", listing.export, name="export"),

@@ -65,13 +65,13 @@ STATIONS = {
 }  # fmt: skip
 """What each says in a new project."""
 FORMS = (
-    "core:settings", "dashboard:explore", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
+    "core:settings", "dashboard:explore", "trajectories:live", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
     "environments:new", "environments:connect", "environments:import_grader", "reviews:policy", "reviews:verifier_new",
     "registry:register", "registry:server_new", "registry:managed_new", "prompts:new", "automation:new",
 )  # fmt: skip
 NO_PAGES = {
     "a fragment that a page asks for": (
-        "dashboard:failure_rate", "dashboard:performance", "dashboard:promotion_effect", "dashboard:chart",
+        "dashboard:failure_rate", "dashboard:performance", "dashboard:promotion_effect", "dashboard:chart", "trajectories:live_rows",
         "webhooks:log", "dashboard:search", "trajectories:first_status", "trajectories:count", "trajectories:trend", "trajectories:import_status", "trajectories:part", "trajectories:revision",
         "trajectories:redaction_test", "failures:charts", "failures:classification_status", "failures:similar",
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:variant_job_status", "evals:meaning_status",
