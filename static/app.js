@@ -294,7 +294,7 @@ document.addEventListener("change", (event) => {
 
 // Selection of rows: the form #bulk is shown with their ids.
 function picked() { return [...document.querySelectorAll("[data-pick]:checked")].map((box) => box.value); }
-function pickChanged() { document.getElementById("bulk").elements.all.value = ""; showPicked(); }
+function pickChanged() { const bulk = document.getElementById("bulk"); if (bulk?.elements.all) bulk.elements.all.value = ""; showPicked(); }
 function pickNone() { for (const box of document.querySelectorAll("[data-pick], [data-pick-all]")) box.checked = false; if (document.getElementById("bulk")) pickChanged(); }
 function pickAt() {
   if (!document.querySelector("[data-row].at")) move(1);
@@ -304,10 +304,15 @@ function pickAt() {
 function showPicked() {
   const bulk = document.getElementById("bulk");
   if (!bulk) return;
-  const ids = picked(), all = bulk.elements.all.value, matching = bulk.querySelector("[data-pick-matching]"), compare = bulk.querySelector("[data-compare]");
+  const ids = picked(), all = bulk.elements.all?.value, matching = bulk.querySelector("[data-pick-matching]"), compare = bulk.querySelector("[data-compare]");
+  const runs = bulk.querySelector("[data-compare-runs]");
   bulk.hidden = !ids.length;
-  bulk.elements.ids.value = ids.join(",");
+  if (bulk.elements.ids) bulk.elements.ids.value = ids.join(",");
   bulk.querySelector("[data-picked]").textContent = all ? matching.dataset.text : `${ids.length} selected`;
+  if (runs) {
+    runs.hidden = ids.length < 2;
+    runs.href = `${runs.dataset.compareRuns}?${ids.map((id) => `run=${id}`).join("&")}`;
+  }
   if (matching) matching.hidden = Boolean(all);
   if (compare) {
     compare.hidden = Boolean(all) || ids.length !== 2;

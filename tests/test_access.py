@@ -470,7 +470,7 @@ def test_a_key_sees_only_its_own_project(world: dict[str, Any]) -> None:
 
 
 NUMBERS = (
-    "a", "after", "against", "ahead", "at", "before", "b", "back", "cap", "cut", "from", "g", "ids", "index", "limit", "message", "mode", "page",
+    "a", "after", "against", "ahead", "at", "before", "b", "back", "cap", "cut", "from", "g", "ids", "index", "limit", "message", "metric", "mode", "page",
     "per_group", "phase", "show", "since", "split", "step", "suggestion", "to", "version",
 )  # fmt: skip
 

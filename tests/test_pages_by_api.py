@@ -130,6 +130,13 @@ BY_API = {
     "automation:cancel": "POST automation_api:cancel",
     "automation:answer": "POST automation_api:answer",
     "automation:retry": "POST automation_api:retry",
+    "training:list": "GET training_api:runs",
+    "training:detail": "GET training_api:run",
+    "training:status": "GET training_api:run",
+    "training:compare": "GET training_api:runs_compare",
+    "training:curve": "GET training_api:run_metrics",
+    "training:rollouts": "GET training_api:run_rollouts",
+    "training:rollout": "GET training_api:run_rollout",
     "training:searches": "GET training_api:searches",
     "training:search_new": "POST training_api:searches",
     "training:search": "GET training_api:search",
@@ -141,7 +148,7 @@ BY_API = {
 JUDGING = "people judge blind, on the pages"
 LOCK = "what opens the lock of training is decided by people, on the pages"
 TRYING = "tries what is typed in a form; a program sends the whole and is told what is wrong with it"
-NOT_YET = "not yet: training runs are started and followed on the pages"
+NOT_YET = "not yet: training runs are started and stopped on the pages"
 NOT_BY_API = {
     **dict.fromkeys(("evals:meaning_decide", "evals:meaning_undo"), "whether two requests are the same task a person decides"),
     "environments:test_connection": TRYING,
@@ -153,7 +160,7 @@ NOT_BY_API = {
     ),
     **dict.fromkeys([f"reviews:{name}" for name in ("adjudicate", "rule", "export", "effect")], JUDGING),
     **dict.fromkeys([f"reviews:{name}" for name in ("policy", "policy_save", "override")], LOCK),
-    **dict.fromkeys([f"training:{name}" for name in ("list", "new", "detail", "status", "resume", "cancel", "rollouts", "rollout")], NOT_YET),
+    **dict.fromkeys([f"training:{name}" for name in ("new", "resume", "cancel")], NOT_YET),
 }  # fmt: skip
 
 

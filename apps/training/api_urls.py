@@ -1,9 +1,16 @@
 from django.urls import path
 
+from apps.training import runs_api
 from apps.training.prompt_search import api
 
 app_name = "training_api"
 urlpatterns = [
+    path("training-runs/", runs_api.collection, name="runs"),
+    path("training-runs/compare/", runs_api.compare, name="runs_compare"),
+    path("training-runs/<uuid:pk>/", runs_api.item, name="run"),
+    path("training-runs/<uuid:pk>/metrics/", runs_api.metrics, name="run_metrics"),
+    path("training-runs/<uuid:pk>/rollouts/", runs_api.rollouts, name="run_rollouts"),
+    path("training-runs/<uuid:pk>/rollouts/<int:number>/", runs_api.rollout, name="run_rollout"),
     path("prompt-searches/", api.collection, name="searches"),
     path("prompt-searches/<uuid:pk>/", api.item, name="search"),
     path("prompt-searches/<uuid:pk>/cancel/", api.cancel, name="search_cancel"),

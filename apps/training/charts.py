@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from apps.core.charts import lines
+from collections.abc import Sequence
+
+from apps.core.charts import PALETTE, lines
 
 FIGURES = (
     ("loss", "Loss", {"loss": "train/loss"}),
@@ -39,3 +41,26 @@ def curves(values: dict[str, list[tuple[int, float]]]) -> list[tuple[str, dict]]
         if series:
             found.append((f"chart-{name}", lines(series, title)))
     return found
+
+
+DASHES = ("solid", "dash", "dot")  # after the last colour they begin again, with another dash
+
+
+def colour_of(at: int) -> str:
+    return PALETTE[at % len(PALETTE)]
+
+
+def overlaid(
+    series: Sequence[tuple[str, int, Sequence[float], Sequence[float]]], title: str, *, x: str, log: bool
+) -> dict:
+    """(name, number of the run, xs, ys) of several runs in one chart, five digits of each number. On a logarithmic axis what
+    is not above zero has no place."""
+    figure = lines({name: (xs, [float(f"{y:.5g}") for y in ys]) for name, _, xs, ys in series}, title, x=x, height=260)
+    for trace, (_, at, xs, _) in zip(figure["data"], series, strict=True):
+        trace["line"] = {"color": colour_of(at), "width": 1.6, "dash": DASHES[at // len(PALETTE) % len(DASHES)]}
+        trace["mode"] = "lines" if len(xs) > 40 else "lines+markers"
+    figure["layout"] |= {"showlegend": False, "hovermode": "x unified"}
+    figure["layout"]["margin"]["t"] = 30
+    if log:
+        figure["layout"]["yaxis"]["type"] = "log"
+    return figure

@@ -97,7 +97,7 @@ def store_metrics(run: TrainingRun, events: list[dict]) -> None:
         [Metric(run=run, name=name, step=step, value=value) for (name, step), value in latest.items()],
         update_conflicts=True,
         unique_fields=["run", "name", "step"],
-        update_fields=["value"],
+        update_fields=["value", "at"],
     )
 
 

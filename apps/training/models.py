@@ -86,6 +86,7 @@ class Metric(models.Model):
     step = models.PositiveIntegerField()
     name = models.CharField(max_length=60)
     value = models.FloatField()
+    at = models.DateTimeField(default=timezone.now)
 
     class Meta:
         ordering = ("step", "id")

@@ -1,12 +1,14 @@
 from django.urls import path
 
 from apps.training import views
-from apps.training.pages import rollouts
+from apps.training.pages import comparison, rollouts
 from apps.training.prompt_search import pages
 
 app_name = "training"
 urlpatterns = [
     path("", views.listing, name="list"),
+    path("compare/", comparison.compare, name="compare"),
+    path("compare/curve/", comparison.curve, name="curve"),
     path("new/", views.new, name="new"),
     path("prompt-searches/", pages.listing, name="searches"),
     path("prompt-searches/new/", pages.new, name="search_new"),

@@ -19,8 +19,9 @@ from apps.reviews.actions import TrainingLocked, environment_locks
 from apps.training import actions, checkpoints
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.charts import curves
+from apps.training.comparison import runs_of
 from apps.training.models import Method, TrainingRun
-from apps.training.pages.rollouts import listed, runs_of
+from apps.training.pages.rollouts import listed
 from apps.training.picks import PickForm
 from apps.training.prompt_search.advice import cost_words, was_tried
 

@@ -88,7 +88,7 @@ COUNTED: dict[str, str] = {
 # Shows only sums over an evaluation, which was itself counted when it was asked for.
 TOTALS: dict[str, str] = dict.fromkeys(
     (
-        "dashboard:home", "evals:list", "evals:run_status", "evals:distributions", "evals:compared_distributions", "training:list", "promotion:models", "promotion:model",
+        "dashboard:home", "evals:list", "evals:run_status", "evals:distributions", "evals:compared_distributions", "training:list", "training:compare", "training_api:runs_compare", "promotion:models", "promotion:model",
         "promotion:compare", "promotion:pair", "promotion:pair_parts", "promotion:plan", "promotion:wear", "promotion_api:plan", "reviews:list", "automation:run", "automation:run_status", "automation_api:run",
         "webhooks:delivery", "webhooks_api:delivery", "evals_api:sets", "promotion_api:channel", "reviews_api:reviews", "reviews_api:review",
         "evals_api:run", "evals_api:run_cancel", "evals_api:run_finish", "promotion_api:gate_reports",
@@ -125,7 +125,6 @@ NOTHING: dict[str, str] = {
     "variant_job_start variant_job_stop",
     "evals": "task_samples meaning_status meaning_stop create new_version environment import_cancel end_batch variant_job_start variant_job_status "
     "variant_job_stop confirm_task judge_variant remove_task cancel",
-    "dashboard": "failure_rate performance promotion_effect",
     "notifications": "list count read open preferences",
     "teamwork": "comment people assign",
     "teamwork_api": "assignments",
@@ -140,8 +139,8 @@ NOTHING: dict[str, str] = {
     "reviews": "policy policy_save score_run override queue rule verifier_new verifier_create verifier_check verifier "
     "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel probe_waive",
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
-    "training": "rollouts rollout detail status resume cancel searches search search_status search_cancel search_resume",
-    "training_api": "search search_cancel search_resume",
+    "training": "rollouts rollout curve detail status resume cancel searches search search_status search_cancel search_resume",
+    "training_api": "runs run run_metrics run_rollouts run_rollout search search_cancel search_resume",
     "promotion_api": "channels history policy promote rollback preparation",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
     "automation": "list flow new edit check dry_run run_now switch secret delete cancel answer retry",

@@ -262,6 +262,7 @@ class Migration(migrations.Migration):
                 ("step", models.PositiveIntegerField()),
                 ("name", models.CharField(max_length=60)),
                 ("value", models.FloatField()),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "run",
                     models.ForeignKey(

@@ -14,6 +14,7 @@ from apps.core.access import project_view
 from apps.core.models import Project
 from apps.core.paging import page_of
 from apps.evals.pages.samples import scored_output
+from apps.training.comparison import runs_of
 from apps.training.models import Rollout, TrainingRun
 from apps.training.rollouts import (
     OUTCOME,
@@ -43,12 +44,6 @@ OF_THE_STEP = (
     ("train/grad_norm", "Gradient norm"),
     ("train/learning_rate", "Learning rate"),
 )
-
-
-def runs_of(project: Project) -> Any:
-    return TrainingRun.objects.filter(project=project).select_related(
-        "project", "parent", "model_version", "dataset__eval_set", "environment__verifier", "created_by"
-    )
 
 
 def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:

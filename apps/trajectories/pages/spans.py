@@ -20,6 +20,7 @@ from apps.trajectories.pages.waterfall import Bar, Waterfall, is_finite, waterfa
 from apps.trajectories.shown import runs_shown
 from apps.trajectories.spans import Opened, open_span
 from apps.trajectories.spans import find as find_stored
+from workers.lib.messages import RESULT_ROLES, text_of
 
 TREE = 200  # spans of the tree on one page
 LONGEST, BRIEF = 4_000, 600  # characters of an input or output, and of an attribute; the whole is a link away
@@ -83,7 +84,7 @@ def opened(row: Any, metadata: dict[str, Any], bar: Bar, reader: Reader) -> dict
         model[name] = int(value) if isinstance(value, int | float) and is_finite(value) else None
     message = reader.message(bar.message_index) if bar.message_index is not None else None
     if span.output is None and message is not None:
-        span.output = [message]
+        span.output = text_of(message) if message.get("role") in RESULT_ROLES else [message]
     attributes = [(name, *short(value, BRIEF)) for name, value in sorted(span.attributes.items())]
     return {
         "span": span,

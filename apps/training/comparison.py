@@ -1,0 +1,131 @@
+"""Several training runs side by side: their numbers with intervals, what they were set to, and their curves, thinned out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Avg, F, Max, Min, QuerySet, Value
+
+from apps.core.http import uuid_of
+from apps.core.models import Project
+from apps.evals.jobs import ROW_FIELDS, rows_of
+from apps.evals.models import EvalRun
+from apps.evals.stats import summarise
+from apps.training.models import Metric, Rollout, TrainingRun
+
+MOST = 20  # runs
+POINTS = 200  # of a curve
+LAST_SHARE = 0.1  # of the steps, that the numbers of the end are taken over
+SUMMED = ("train/reward_mean", "train/success", "train/loss", "train/kl", "train/entropy", "train/completion_length")
+VALIDATION_FIELDS = tuple(name for name in ROW_FIELDS if name != "run_id")
+
+Curve = list[tuple[float, float]]
+
+
+def runs_of(project: Project) -> QuerySet[TrainingRun]:
+    return TrainingRun.objects.filter(project=project).select_related(
+        "project", "parent", "model_version", "dataset__eval_set", "environment__verifier", "created_by"
+    )
+
+
+def chosen_runs(project: Project, given: Iterable[str]) -> list[TrainingRun]:
+    """The runs with these ids, each once, in this order; what names none of the project is left out."""
+    wanted = list(dict.fromkeys(pk for text in given if (pk := uuid_of(text))))[:MOST]
+    found = runs_of(project).in_bulk(wanted)
+    return [found[pk] for pk in wanted if pk in found]
+
+
+# Curves
+
+
+def names_of(runs: Sequence[TrainingRun]) -> list[str]:
+    """The metrics that any of the runs has."""
+    rows = Metric.objects.filter(run__in=runs).order_by()
+    return sorted(rows.values_list("name", flat=True).distinct())
+
+
+def curves_of(
+    runs: Sequence[TrainingRun], name: str, *, by_time: bool = False, points: int = POINTS
+) -> dict[UUID, Curve]:
+    """{run: [(x, value)]} of a metric. Of a long run each point is the mean of some steps, and stands at the last of them. x is
+    the step, or the hours since the run's first value."""
+    rows = Metric.objects.filter(run__in=runs, name=name).order_by()
+    spans = rows.values("run").annotate(last=Max("step"), begin=Min("at"))
+    ends = {row["run"]: (row["last"], row["begin"]) for row in spans}
+    width = max((last for last, _ in ends.values()), default=0) // points + 1
+    found: dict[UUID, Curve] = defaultdict(list)
+    thinned = (
+        rows.annotate(part=F("step") / Value(width))
+        .values("run", "part")
+        .annotate(last=Max("step"), mean=Avg("value"), until=Max("at"))
+        .order_by("run", "part")
+    )
+    for row in thinned:
+        x = (row["until"] - ends[row["run"]][1]).total_seconds() / 3600 if by_time else row["last"]
+        found[row["run"]].append((round(x, 4), row["mean"]))
+    return found
+
+
+def smoothed(values: Sequence[float], weight: float) -> list[float]:
+    """The exponential moving average, its start corrected as Adam's moments are (what Weights & Biases and TensorBoard draw)."""
+    if not weight:
+        return list(values)
+    found, mean, held = [], 0.0, 1.0
+    for value in values:
+        mean, held = weight * mean + (1 - weight) * value, held * weight
+        found.append(mean / (1 - held))
+    return found
+
+
+# Numbers
+
+
+def ends_of(runs: Sequence[TrainingRun]) -> dict[UUID, dict[str, dict[str, float]]]:
+    """{run: {metric: {last, step, mean, low, high}}} of the metrics that a table shows: the last value, and mean, least and
+    greatest value over the last tenth of the steps."""
+    lasts = dict(
+        Metric.objects.filter(run__in=runs, name__in=SUMMED).order_by().values_list("run").annotate(last=Max("step"))
+    )
+    found: dict[UUID, dict[str, dict[str, float]]] = defaultdict(dict)
+    for run, last in lasts.items():
+        values: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        rows = Metric.objects.filter(run=run, name__in=SUMMED, step__gt=last - max(1, last * LAST_SHARE)).order_by(
+            "step"
+        )
+        for name, step, value in rows.values_list("name", "step", "value"):
+            values[name].append((step, value))
+        for name, pairs in values.items():
+            numbers = [value for _, value in pairs]
+            found[run][name] = {
+                "last": pairs[-1][1], "step": pairs[-1][0], "mean": sum(numbers) / len(numbers), "low": min(numbers), "high": max(numbers),
+            }  # fmt: skip
+    return found
+
+
+def validation_of(run: TrainingRun) -> dict[str, Any] | None:
+    """{step, success, reward} of the last validation, with intervals over its tasks; None where there was none."""
+    rows = run.rollouts.filter(phase=Rollout.Phase.VALIDATION)
+    step = rows.order_by().aggregate(at=Max("step"))["at"]
+    if step is None:
+        return None
+    found = summarise(rows_of(rows.filter(step=step).only(*VALIDATION_FIELDS)))
+    return {"step": step, "success": found["success"], "reward": found["reward"], "tasks": found["counts"]["tasks"]}
+
+
+def evaluations_of(runs: Sequence[TrainingRun]) -> dict[int, EvalRun]:
+    """{output model: its newest finished evaluation}."""
+    made = [run.model_version_id for run in runs if run.model_version_id]
+    rows = EvalRun.objects.filter(model_version__in=made, state="succeeded", result__has_key="metrics")
+    newest = rows.select_related("eval_set").order_by("model_version_id", "-created_at").distinct("model_version_id")
+    return {run.model_version_id: run for run in newest}
+
+
+def settings_of(run: TrainingRun) -> dict[str, Any]:
+    """What a run was set to: its configuration, and what it trained on."""
+    return {
+        "method": run.method, "parent": str(run.parent), "data": str(run.dataset), "data digest": run.dataset.digest[:12],
+        "environment": str(run.environment), "verifier": str(run.environment.verifier), "seed": run.spec.get("seed"),
+    } | run.spec.get("config", {})  # fmt: skip

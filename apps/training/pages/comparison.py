@@ -1,0 +1,169 @@
+"""Training runs side by side: one table, what they were set to, and a chart for each metric with all of their curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from apps.core.access import project_view
+from apps.core.differences import side_by_side
+from apps.core.models import Project
+from apps.evals.pages.compare import Cell, rate, reward
+from apps.training.charts import FIGURES, colour_of, overlaid
+from apps.training.comparison import (
+    MOST,
+    SUMMED,
+    chosen_runs,
+    curves_of,
+    ends_of,
+    evaluations_of,
+    names_of,
+    runs_of,
+    settings_of,
+    smoothed,
+    validation_of,
+)
+from apps.training.models import TrainingRun
+
+OFFERED, SHOWN = 100, 6
+SMOOTHING = (
+    ("0", "No smoothing"),
+    ("0.6", "Smoothing 0.6"),
+    ("0.8", "Smoothing 0.8"),
+    ("0.9", "Smoothing 0.9"),
+    ("0.97", "Smoothing 0.97"),
+)
+TITLES = {metric: title if len(metrics) == 1 else f"{title}, {label}"
+          for _, title, metrics in FIGURES for label, metric in metrics.items()}  # fmt: skip
+FIRST = (
+    "validation/reward",
+    "validation/success",
+    "train/reward_mean",
+    "train/success",
+    "train/loss",
+    "train/kl",
+    "train/entropy",
+)
+AXES = {"step": "Steps", "time": "Hours"}
+
+
+@dataclass(frozen=True)
+class View:
+    """How the curves are drawn, and which: what of the URL makes sense."""
+
+    metrics: tuple[str, ...] = ()
+    x: str = "step"
+    smooth: str = "0"
+    log: bool = False
+
+    @classmethod
+    def of(cls, request: HttpRequest, known: Sequence[str]) -> View:
+        asked = [name for name in dict.fromkeys(request.GET.getlist("metric")) if name in known]
+        usual = [name for name in (*FIRST, *known) if name in known]
+        smooth = request.GET.get("smooth", "")
+        return cls(
+            tuple(asked) or tuple(dict.fromkeys(usual))[:SHOWN],
+            "time" if request.GET.get("x") == "time" else "step",
+            smooth if smooth in dict(SMOOTHING) else "0",
+            request.GET.get("log") == "1",
+        )
+
+    @property
+    def query(self) -> list[tuple[str, str]]:
+        return [("x", self.x), ("smooth", self.smooth), *([("log", "1")] if self.log else [])]
+
+
+@project_view()
+def compare(request: HttpRequest, project: Project) -> HttpResponse:
+    """Without two runs in the URL it offers them."""
+    runs = chosen_runs(project, request.GET.getlist("run"))
+    if len(runs) < 2:
+        context = {"runs": runs_of(project)[:OFFERED], "chosen": runs, "most": MOST}
+        return render(request, "training/compare_choose.html", context)
+    known = names_of(runs)
+    view = View.of(request, known)
+    named = [("run", str(run.pk)) for run in runs]
+    settings = side_by_side([settings_of(run) for run in runs])
+    return render(
+        request,
+        "training/compare.html",
+        {
+            "runs": [(run, colour_of(at), urlencode([*(other for other in named if other[1] != str(run.pk)), *view.query]))
+                     for at, run in enumerate(runs)],
+            "lines": lines(runs),
+            "differing": [(name, values) for name, values, differs in settings if differs],
+            "equal": [(name, values[0]) for name, values, differs in settings if not differs],
+            "charts": [(name, urlencode([*named, *view.query, ("metric", name)])) for name in view.metrics],
+            "metrics": [(name, TITLES.get(name, name), name in view.metrics) for name in known],
+            "view": view,
+            "smoothing": SMOOTHING,
+            "axes": AXES,
+            "others": [run for run in runs_of(project)[:OFFERED] if run not in runs],
+            "full": len(runs) >= MOST,
+        },
+    )  # fmt: skip
+
+
+@project_view()
+def curve(request: HttpRequest, project: Project) -> HttpResponse:
+    """The fragment with one chart."""
+    runs, name = chosen_runs(project, request.GET.getlist("run")), request.GET.get("metric", "")[:60]
+    view = replace(View.of(request, [name]), metrics=(name,))
+    found = curves_of(runs, name, by_time=view.x == "time")
+    series = []
+    for at, run in enumerate(runs):
+        if points := found.get(run.pk):
+            xs, ys = zip(*points, strict=True)
+            series.append((f"{at + 1}. {run.name}", at, xs, smoothed(ys, float(view.smooth))))
+    figure = overlaid(series, TITLES.get(name, name), x=AXES[view.x].lower(), log=view.log) if series else None
+    return render(
+        request, "training/_curve.html", {"figure": figure, "id": f"curve-{name}", "title": TITLES.get(name, name)}
+    )
+
+
+# The numbers
+
+
+def lines(runs: Sequence[TrainingRun]) -> list[tuple[str, list[Cell]]]:
+    """A line for each metric: (title, a cell for each run); lines without a number are left out."""
+    validations = [validation_of(run) for run in runs]
+    evaluations, ends = evaluations_of(runs), ends_of(runs)
+    tested = [evaluations.get(run.model_version_id) if run.model_version_id else None for run in runs]
+    found = [
+        ("Success of the output model, newest evaluation", [evaluated(one) for one in tested]),
+        ("Success, last validation", [validated(one, "success") for one in validations]),
+        ("Reward, last validation", [validated(one, "reward") for one in validations]),
+    ]
+    for name in SUMMED:
+        found.append(
+            (
+                f"{TITLES.get(name, name)}, last tenth of the steps",
+                [ending(ends.get(run.pk, {}).get(name)) for run in runs],
+            )
+        )
+    return [(title, cells) for title, cells in found if any(cell.text != "–" for cell in cells)]
+
+
+def evaluated(run: Any) -> Cell:
+    if run is None:
+        return Cell("–")
+    cell = rate(run.result["metrics"].get("success"))
+    return replace(cell, interval=f"{cell.interval} {run.eval_set} {run.get_split_display().lower()}".strip())
+
+
+def validated(found: dict[str, Any] | None, name: str) -> Cell:
+    if found is None:
+        return Cell("–")
+    cell = rate(found[name]) if name == "success" else reward(found[name])
+    return replace(cell, interval=f"{cell.interval} step {found['step']:,}".strip())
+
+
+def ending(found: dict[str, float] | None) -> Cell:
+    if found is None:
+        return Cell("–")
+    return Cell(f"{found['mean']:.4g}", f"{found['low']:.4g} to {found['high']:.4g}")

@@ -1,0 +1,257 @@
+"""Training runs over REST: their state, their curves thinned out, their rollouts, and several side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.differences import side_by_side
+from apps.core.models import JobState
+from apps.core.openapi import NUMBER, described, page
+from apps.evals.lookups import CURSOR, LIMIT, MAX_PAGE, PAGE, filtered, listed
+from apps.evals.runs_schema import ESTIMATE
+from apps.training import comparison
+from apps.training.models import Method, Rollout, TrainingRun
+from apps.training.rollouts import OUTCOME, Filters, group_of, standing, with_advantages
+from apps.trajectories.api import number_of
+
+MOST_POINTS = 2_000
+STRING, INTEGER, OBJECT = {"type": "string"}, {"type": "integer"}, {"type": "object"}
+RUN = {
+    "type": "object",
+    "required": ["id", "name", "method", "state", "parent", "eval_set", "environment", "config", "done", "total"],
+    "properties": {
+        "id": {"type": "string", "format": "uuid"}, "name": STRING, "method": {"enum": Method.values},
+        "state": {"enum": JobState.values}, "parent": STRING, "eval_set": STRING, "dataset_digest": STRING, "environment": STRING,
+        "verifier": STRING, "config": OBJECT, "seed": INTEGER, "done": INTEGER, "total": INTEGER, "label": STRING, "error": STRING,
+        "model_version": {"type": ["string", "null"], "description": "What it made"}, "url": STRING,
+        "created_at": {"type": "string", "format": "date-time"},
+        "started_at": {"type": ["string", "null"], "format": "date-time"},
+        "finished_at": {"type": ["string", "null"], "format": "date-time"},
+    },
+}  # fmt: skip
+CURVES = {
+    "type": "object",
+    "required": ["names", "curves"],
+    "properties": {
+        "names": {"type": "array", "items": STRING, "description": "All metrics of the run"},
+        "curves": {
+            "type": "object", "description": "{metric: [[x, value], …]}",
+            "additionalProperties": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+        },
+    },
+}  # fmt: skip
+ROLLOUT = {
+    "type": "object",
+    "required": ["id", "phase", "step", "task", "index", "reward", "advantage", "masked", "output"],
+    "properties": {
+        "id": INTEGER, "phase": {"enum": Rollout.Phase.values}, "step": INTEGER, "task": {"type": "string", "format": "uuid"},
+        "key": STRING, "index": INTEGER, "reward": NUMBER, "advantage": NUMBER, "success": {"type": "boolean"},
+        "masked": {"type": "boolean"}, "mask_reason": STRING, "components": OBJECT, "details": {"type": "array", "items": STRING},
+        "output": STRING, "messages": {"type": "array", "items": OBJECT}, "stop_reason": STRING, "latency_ms": NUMBER,
+        "input_tokens": {"type": ["integer", "null"]}, "output_tokens": {"type": ["integer", "null"]},
+    },
+}  # fmt: skip
+WHOLE_ROLLOUT = ROLLOUT | {
+    "properties": ROLLOUT["properties"]
+    | {
+        "counted": {"type": "string", "description": "What it counted for: trained, masked, left out, no signal, …"},
+        "why": STRING,
+        "request": {"type": "array", "items": OBJECT},
+        "expected": {},
+        "group": {"type": "array", "items": OBJECT, "description": "{id, index, reward, advantage} of its group"},
+    }
+}
+COMPARISON = {
+    "type": "object",
+    "required": ["runs", "settings"],
+    "properties": {
+        "runs": {
+            "type": "array",
+            "items": RUN
+            | {
+                "properties": RUN["properties"]
+                | {
+                    "metrics": {
+                        "type": "object",
+                        "description": "{metric: {last, step, mean, low, high}}, the last three over the last tenth of the steps",
+                    },
+                    "validation": {
+                        "type": ["object", "null"],
+                        "properties": {"step": INTEGER, "tasks": INTEGER, "success": ESTIMATE, "reward": ESTIMATE},
+                    },
+                    "evaluation": {
+                        "type": ["object", "null"],
+                        "description": "The newest evaluation of what it made: {id, eval_set, split, success}",
+                    },
+                }
+            },
+        },
+        "settings": {
+            "type": "array",
+            "items": OBJECT,
+            "description": "{name, values, differs}; a value for each run, as text",
+        },
+    },
+}
+TOLD = ("id", "phase", "step", "index", "reward", "success", "masked", "mask_reason", "components", "details", "output", "messages",
+        "stop_reason", "latency_ms", "input_tokens", "output_tokens")  # fmt: skip
+
+
+@extend_schema(
+    operation_id="v1_training_runs_list", responses=described({200: page(RUN)}, 400), description="Training runs, the newest first.",
+    parameters=[OpenApiParameter("state", enum=JobState.values), OpenApiParameter("method", enum=Method.values), CURSOR, LIMIT],
+)  # fmt: skip
+@api_view(["GET"])
+def collection(request: Request) -> Response:
+    rows = filtered(
+        request, comparison.runs_of(request.auth.project), {"state": JobState.values, "method": Method.values}
+    )
+    return listed(request, rows, as_json)
+
+
+@extend_schema(
+    operation_id="v1_training_runs_read",
+    responses=described({200: RUN}, 404),
+    description="State, progress and settings.",
+)
+@api_view(["GET"])
+def item(request: Request, pk: UUID) -> Response:
+    return Response(as_json(request, find(request, pk)))
+
+
+@extend_schema(
+    operation_id="v1_training_runs_metrics", responses=described({200: CURVES}, 400, 404),
+    parameters=[
+        OpenApiParameter("name", {"type": "array", "items": {"type": "string"}}, description="Metrics; without one, all"),
+        OpenApiParameter("x", enum=["step", "time"], description="Steps, or hours since the first value"),
+        OpenApiParameter("points", int, description=f"1 to {MOST_POINTS}, else {comparison.POINTS}: more values are averaged"),
+    ],
+    description="The curves of a run.",
+)  # fmt: skip
+@api_view(["GET"])
+def metrics(request: Request, pk: UUID) -> Response:
+    run, by_time = find(request, pk), request.query_params.get("x") == "time"
+    points = number_of(request, "points", comparison.POINTS, 1, MOST_POINTS)
+    names = comparison.names_of([run])
+    wanted = (
+        [name for name in names if name in request.query_params.getlist("name")]
+        if "name" in request.query_params
+        else names
+    )
+    curves = {
+        name: comparison.curves_of([run], name, by_time=by_time, points=points).get(run.pk, []) for name in wanted
+    }
+    return Response({"names": names, "curves": curves})
+
+
+@extend_schema(
+    operation_id="v1_training_runs_rollouts", responses=described({200: page(ROLLOUT)}, 400, 404),
+    parameters=[
+        OpenApiParameter("phase", enum=Rollout.Phase.values), OpenApiParameter("outcome", enum=list(OUTCOME)),
+        OpenApiParameter("step", int), OpenApiParameter("q", str, description="Words of the task's key or the output"),
+        OpenApiParameter("cursor", str, description="`next` of the page before"), LIMIT,
+    ],
+    description="The rollouts of a run with their advantages, in the order in which they were stored.",
+)  # fmt: skip
+@api_view(["GET"])
+def rollouts(request: Request, pk: UUID) -> Response:
+    run = find(request, pk)
+    limit, cursor = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "cursor", 0, 0, 2**63 - 1)
+    rows = Filters.of(request.query_params).apply(run).filter(pk__gt=cursor).order_by("pk").select_related("task")
+    found = list(rows[: limit + 1])
+    following = str(found[limit - 1].pk) if len(found) > limit else None
+    return Response({"results": [rollout_json(row) for row in with_advantages(run, found[:limit])], "next": following})
+
+
+@extend_schema(
+    operation_id="v1_training_runs_rollout", responses=described({200: WHOLE_ROLLOUT}, 404),
+    description="One rollout whole: what was asked and expected, what it counted for and why, and its group.",
+)  # fmt: skip
+@api_view(["GET"])
+def rollout(request: Request, pk: UUID, number: int) -> Response:
+    run = find(request, pk)
+    row = run.rollouts.select_related("task").filter(pk=number).first()
+    if row is None:
+        raise NotFound("This run has no rollout with this number.")
+    row.run = run
+    group = group_of(row)
+    row.advantage = next(other.advantage for other in group if other.pk == row.pk)
+    said = standing(row, group, run.metrics.filter(step=row.step, name="train/loss").exists())
+    return Response(rollout_json(row) | {
+        "counted": said.state, "why": said.why, "request": row.task.messages, "expected": row.task.expected,
+        "group": [{"id": one.pk, "index": one.index, "reward": one.reward, "advantage": one.advantage} for one in group],
+    })  # fmt: skip
+
+
+@extend_schema(
+    operation_id="v1_training_runs_compare", responses=described({200: COMPARISON}, 400, 404),
+    parameters=[OpenApiParameter("run", {"type": "array", "items": {"type": "string", "format": "uuid"}}, required=True,
+                                 description=f"2 to {comparison.MOST} runs")],
+    description="Training runs side by side, as the page of the comparison has them: numbers with intervals, and settings.",
+)  # fmt: skip
+@api_view(["GET"])
+def compare(request: Request) -> Response:
+    given = request.query_params.getlist("run")
+    runs = comparison.chosen_runs(request.auth.project, given)
+    if not 2 <= len(given) <= comparison.MOST:
+        raise ValidationError({"path": "run", "error": f"2 to {comparison.MOST} runs"})
+    if len(runs) != len(set(given)):
+        raise NotFound("One of these is no training run of this project.")
+    ends, tested = comparison.ends_of(runs), comparison.evaluations_of(runs)
+    settings = side_by_side([comparison.settings_of(run) for run in runs])
+    return Response({
+        "runs": [
+            as_json(request, run) | {
+                "metrics": ends.get(run.pk, {}),
+                "validation": comparison.validation_of(run),
+                "evaluation": evaluation_json(tested.get(run.model_version_id)) if run.model_version_id else None,
+            }
+            for run in runs
+        ],
+        "settings": [{"name": name, "values": values, "differs": differs} for name, values, differs in settings],
+    })  # fmt: skip
+
+
+def find(request: Request, pk: UUID) -> TrainingRun:
+    """Raises NotFound."""
+    found = comparison.runs_of(request.auth.project).filter(pk=pk).first()
+    if found is None:
+        raise NotFound("No training run of this project has this id.")
+    return found
+
+
+def as_json(request: Request, run: TrainingRun) -> dict[str, Any]:
+    return {
+        "id": str(run.pk), "name": run.name, "method": run.method, "state": run.state, "parent": str(run.parent),
+        "eval_set": str(run.dataset.eval_set), "dataset_digest": run.dataset.digest, "environment": str(run.environment),
+        "verifier": str(run.environment.verifier), "config": run.spec.get("config", {}), "seed": run.spec.get("seed", 0),
+        "done": run.done, "total": run.total, "label": run.label, "error": run.error,
+        "model_version": str(run.model_version) if run.model_version else None,
+        "url": request.build_absolute_uri(reverse("training:detail", args=[run.project.slug, run.pk])),
+        "created_at": run.created_at, "started_at": run.started_at, "finished_at": run.finished_at,
+    }  # fmt: skip
+
+
+def rollout_json(row: Rollout) -> dict[str, Any]:
+    return {"task": str(row.task_id), "key": row.task.key, "advantage": row.advantage} | {
+        name: getattr(row, name) for name in TOLD
+    }
+
+
+def evaluation_json(run: Any) -> dict[str, Any] | None:
+    if run is None:
+        return None
+    return {
+        "id": str(run.pk),
+        "eval_set": str(run.eval_set),
+        "split": run.split,
+        "success": run.result["metrics"]["success"],
+    }
