@@ -246,6 +246,8 @@ def world(data_dir: Path) -> dict[str, Any]:
             "training:search_save": (search.pk, 1),
             **dict.fromkeys(("training:detail", "training:status", "training:cancel", "training:resume"), training.pk),
             "training:rollouts": training.pk,
+            "training:learned_from_trajectory": trajectory.pk,
+            "training:learned_from_task": eval_set.tasks.first().pk,
             "training:rollout": (training.pk, make_rollouts(training, [1.0, 0.0])[0].pk),
             **dict.fromkeys(
                 [f"registry:server{what}" for what in ("", "_status", "_edit", "_probe", "_remove")], server.name

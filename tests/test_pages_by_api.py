@@ -134,6 +134,8 @@ BY_API = {
     "training:detail": "GET training_api:run",
     "training:status": "GET training_api:run",
     "training:compare": "GET training_api:runs_compare",
+    "training:learned_from_trajectory": "GET training_api:lineage",
+    "training:learned_from_task": "GET training_api:lineage",
     "training:curve": "GET training_api:run_metrics",
     "training:rollouts": "GET training_api:run_rollouts",
     "training:rollout": "GET training_api:run_rollout",

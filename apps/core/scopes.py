@@ -180,6 +180,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "training_api:run_metrics": {"GET": RESULT},
     "training_api:run_rollouts": {"GET": RESULT},
     "training_api:run_rollout": {"GET": RESULT},
+    "training_api:lineage": {"GET": READABLE},
     "training_api:searches": {"GET": RESULT, "POST": MANAGED},
     "training_api:search": {"GET": RESULT},
     "training_api:search_cancel": {"POST": MANAGED},

@@ -22,6 +22,7 @@ from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
 from apps.promotion.signing import is_genuine, signed_document
 from apps.registry.models import ModelVersion
+from apps.training.lineage import count, datasets_behind, heirs_of, jobs_behind
 from workers.lib.prompts import as_lines
 
 SIDE_BY_SIDE = 30
@@ -57,21 +58,19 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     version = get_object_or_404(
         ModelVersion.objects.select_related("parent", "artifact", "server", "created_by"), project=project, pk=pk
     )
-    run = version.made_by.select_related("dataset__eval_set", "environment").first()
     return render(
         request,
         "promotion/model.html",
         {
             "version": version,
-            "ancestors": version.ancestors(),
+            "lineage": [
+                (node, job, *(count([job.dataset_id]) if job else (0, False))) for node, job in jobs_behind(version)
+            ],
+            "learned": count(datasets_behind(version)),
             "prompt_lines": as_lines(version.prompt),
-            "run": run,
-            "children": version.children.all(),
+            "children": heirs_of({version.pk})[version.pk],
             "evals": version.eval_runs.select_related("eval_set"),
             "live_in": version.live_in.all(),
-            "trajectories": run.dataset.rows.select_related("task__trajectory").exclude(task__trajectory=None)[:10]
-            if run
-            else [],
         },
     )
 

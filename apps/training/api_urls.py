@@ -1,10 +1,11 @@
 from django.urls import path
 
-from apps.training import runs_api
+from apps.training import lineage_api, runs_api
 from apps.training.prompt_search import api
 
 app_name = "training_api"
 urlpatterns = [
+    path("lineage/", lineage_api.lineage, name="lineage"),
     path("training-runs/", runs_api.collection, name="runs"),
     path("training-runs/compare/", runs_api.compare, name="runs_compare"),
     path("training-runs/<uuid:pk>/", runs_api.item, name="run"),

@@ -1,7 +1,7 @@
 from django.urls import path
 
 from apps.training import views
-from apps.training.pages import comparison, rollouts
+from apps.training.pages import comparison, lineage, rollouts
 from apps.training.prompt_search import pages
 
 app_name = "training"
@@ -9,6 +9,8 @@ urlpatterns = [
     path("", views.listing, name="list"),
     path("compare/", comparison.compare, name="compare"),
     path("compare/curve/", comparison.curve, name="curve"),
+    path("learned/trajectory/<uuid:pk>/", lineage.of_trajectory, name="learned_from_trajectory"),
+    path("learned/task/<uuid:pk>/", lineage.of_task, name="learned_from_task"),
     path("new/", views.new, name="new"),
     path("prompt-searches/", pages.listing, name="searches"),
     path("prompt-searches/new/", pages.new, name="search_new"),

@@ -48,6 +48,7 @@ FILTERS = (
     "tool",
     "tag",
     "session",
+    "trained",
     "user",
     "mode",
     "since",

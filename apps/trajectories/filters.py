@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -77,9 +77,13 @@ LABELS = {
     "tokens": "Tokens",
     "messages": "Messages",
     "reward": "Reward",
+    "trained": "Learned by",
 }
 EXPOSED = {"q", "outcome", "mode", "agent_version", "model", "tool", "since"}  # seen without “More filters”
 SIGNS = {"min": "≥", "max": "≤"}
+LINKED: dict[
+    str, Callable[[QuerySet, str], QuerySet]
+] = {}  # filters of floors above: {name: narrows the rows to what is linked}
 FEW = 1_000  # rows: more are soon met from the newest on
 
 
@@ -109,6 +113,9 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
             rows = rows.alias(tokens=_tokens()).filter(**{f"tokens__{lookup}": number})
     if value := _text(given.get("mode")):
         rows = rows.filter(failure__mode__slug=value).exclude(failure__state="dismissed")
+    for name, narrow in LINKED.items():
+        if value := _text(given.get(name)):
+            rows = narrow(rows, value)
     if value := _text(given.get("q")):
         rows = rows.filter(matching(value, within))
     return rows

@@ -167,6 +167,7 @@ def test_another_projects_run_is_left_out(runs: list[TrainingRun], client: Clien
 
 def test_the_same_by_api(runs: list[TrainingRun]) -> None:
     measure(runs[0], [1.0, 2.0])
+    measure(runs[0], [0.5], "train/loss")  # the update of step 1 is done
     rows = make_rollouts(runs[0], [1.0, 0.0])
     headers, client = key_headers(runs[0].project), Client()
 
