@@ -92,7 +92,7 @@ function showHelp() {
 
 // The command palette. What is typed asks the server; an answer that is no longer wanted is cancelled.
 let asking = null, askTimer = 0;
-const palette = () => document.getElementById("palette");
+const paletteBox = () => document.getElementById("palette");
 function recentPages() {
   try { return JSON.parse(localStorage.getItem(`recent:${paletteBox().dataset.recent}`)) ?? []; } catch { return []; }
 }
