@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Prefetch
+from django.db.models import F, OuterRef, Prefetch, Subquery
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
@@ -13,6 +13,7 @@ from apps.core.access import project_view
 from apps.core.charts import intervals
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.sorting import Sorting
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun
 from apps.promotion import actions
@@ -29,12 +30,30 @@ SIDE_BY_SIDE = 30
 IN_OTHER_UNITS = ("tokens", "latency", "latency_p95")  # than the chart's shares
 
 
+VERSION_COLUMNS = {
+    "version": "name",
+    "evaluated": "-evaluated_at",
+    "success": "-success",
+    "reward": "-reward",
+    "created": "-created_at",
+}
+
+
 @project_view()
 def models(request: HttpRequest, project: Project) -> HttpResponse:
     finished = EvalRun.objects.filter(state="succeeded").select_related("eval_set")
     versions = project.model_versions.select_related("parent").prefetch_related(
         "live_in", Prefetch("eval_runs", finished, to_attr="finished")
     )
+    shown = EvalRun.objects.filter(state="succeeded", model_version=OuterRef("pk")).order_by("-created_at")
+    metrics = shown.annotate(success=F("result__metrics__success__mean"), reward=F("result__metrics__reward__mean"))
+    order = Sorting.of(request.GET, VERSION_COLUMNS)
+    if order.chosen in ("evaluated", "success", "reward"):
+        versions = versions.annotate(
+            evaluated_at=Subquery(shown.values("created_at")[:1]),
+            success=Subquery(metrics.values("success")[:1]),
+            reward=Subquery(metrics.values("reward")[:1]),
+        )
     channels = [
         (channel, actions.previous_of(channel), policy_of(channel)[0].rollback_needs_reason)
         for channel in project.channels.select_related("current")
@@ -43,7 +62,8 @@ def models(request: HttpRequest, project: Project) -> HttpResponse:
         request,
         "promotion/models.html",
         {
-            "page": page_of(request, versions),
+            "page": page_of(request, order.apply(versions)),
+            "order": order,
             "channels": channels,
             "reports": project.gate_reports.select_related("baseline__model_version", "candidate__model_version")[:20],
             "moves": Promotion.objects.filter(channel__project=project).select_related(

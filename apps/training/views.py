@@ -4,6 +4,8 @@ from collections import defaultdict
 from typing import Any
 
 from django.contrib import messages
+from django.db.models import F
+from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
@@ -13,6 +15,7 @@ from apps.core.access import project_view
 from apps.core.http import progress
 from apps.core.models import JobLog, JobState, Project, Role
 from apps.core.paging import page_of
+from apps.core.sorting import Sorting
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalRun
 from apps.reviews.actions import TrainingLocked, environment_locks
@@ -25,11 +28,23 @@ from apps.training.pages.rollouts import listed
 from apps.training.picks import PickForm
 from apps.training.prompt_search.advice import cost_words, was_tried
 
+RUN_COLUMNS = {
+    "run": "name",
+    "method": "method",
+    "state": "state",
+    "output": "model_version__name",
+    "time": "-took",
+    "started": "-created_at",
+}
+
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     runs = TrainingRun.objects.filter(project=project).select_related("parent", "model_version", "created_by")
-    return render(request, "training/list.html", {"page": page_of(request, runs), "advice": advice_for(project)})
+    runs = runs.annotate(took=Coalesce(F("finished_at"), Now()) - F("started_at"))
+    order = Sorting.of(request.GET, RUN_COLUMNS)
+    context = {"page": page_of(request, order.apply(runs)), "order": order, "advice": advice_for(project)}
+    return render(request, "training/list.html", context)
 
 
 def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:

@@ -236,15 +236,17 @@ def list_page(request: Request) -> Response:
     )
 
 
-def page_of(rows: Any, cursor: str | None, limit: int) -> dict[str, Any]:
+def page_of(rows: Any, cursor: str | None, limit: int, oldest_first: bool = False) -> dict[str, Any]:
     """A page by keyset: {rows, next, previous}, the last two cursors or None. A cursor is a direction and an id."""
     direction, pk = _decode(cursor)
-    if direction == "before":  # the page before: newer rows
-        found = list(rows.filter(pk__gt=pk).order_by("pk")[: limit + 1])
+    up, down = ("pk__gt", "pk"), ("pk__lt", "-pk")
+    (on, onward), (back, backward) = (up, down) if oldest_first else (down, up)
+    if direction == "before":
+        found = list(rows.filter(**{back: pk}).order_by(backward)[: limit + 1])
         more, found = len(found) > limit, found[:limit][::-1]
         following, preceding = True, more
     else:
-        found = list((rows.filter(pk__lt=pk) if pk else rows).order_by("-pk")[: limit + 1])
+        found = list((rows.filter(**{on: pk}) if pk else rows).order_by(onward)[: limit + 1])
         following, preceding = len(found) > limit, pk is not None
         found = found[:limit]
     return {

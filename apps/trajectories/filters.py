@@ -110,7 +110,7 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
                 rows = rows.filter(**{f"{column}__{lookup}": number * unit})
     for side, lookup in (("min", "gte"), ("max", "lte")):
         if (number := _number(given.get(f"tokens_{side}"))) is not None:
-            rows = rows.alias(tokens=_tokens()).filter(**{f"tokens__{lookup}": number})
+            rows = rows.alias(tokens=total_tokens()).filter(**{f"tokens__{lookup}": number})
     if value := _text(given.get("mode")):
         rows = rows.filter(failure__mode__slug=value).exclude(failure__state="dismissed")
     for name, narrow in LINKED.items():
@@ -167,7 +167,7 @@ def without(given: QueryDict, *names: str) -> str:
     """The query without these parameters, the cursor and what is empty."""
     query = QueryDict(mutable=True)
     for name, values in given.lists():
-        if name not in names and name != "cursor" and (full := [value for value in values if value]):
+        if name not in names and name not in ("cursor", "page") and (full := [value for value in values if value]):
             query.setlist(name, full)
     return query.urlencode()
 
@@ -210,7 +210,7 @@ def _few(texts: QuerySet[SearchText]) -> list[UUID] | None:
     return found if len(found) <= FEW else None
 
 
-def _tokens() -> Any:
+def total_tokens() -> Any:
     return Coalesce(F("input_tokens"), 0) + Coalesce(F("output_tokens"), 0)
 
 

@@ -10,6 +10,7 @@ urlpatterns = [
     path("live/", live.page, name="live"),
     path("live/rows/", live.rows, name="live_rows"),
     path("count/", listing.count, name="count"),
+    path("sums/", listing.sums, name="sums"),
     path("trend/", listing.trend, name="trend"),
     path("export/", listing.export, name="export"),
     path("bulk/", bulk.change_many, name="bulk"),

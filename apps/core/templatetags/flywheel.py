@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import object_name
+from apps.core.sorting import Sorting, header
 from workers.lib.messages import is_example, is_prompt, part_text
 
 register = template.Library()
@@ -153,6 +154,11 @@ def with_query(context: dict, **changes: Any) -> str:
 def history_url(context: dict, target: Model) -> str:
     """The audit log, filtered to what concerns an object."""
     return f"{reverse('core:audit', args=[context['project'].slug])}?object={object_name(target)}"
+
+
+@register.simple_tag(takes_context=True)
+def sort_header(context: dict, sorting: Sorting, name: str, title: str, css: str = "") -> str:
+    return header(sorting, name, title, context["request"].GET, css)
 
 
 @register.inclusion_tag("_figure.html")

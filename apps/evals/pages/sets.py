@@ -13,6 +13,7 @@ from apps.core.forms import whole
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.sorting import Sorting
 from apps.evals import actions
 from apps.evals.baseline import baseline_of, like
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
@@ -27,6 +28,17 @@ from apps.evals.variants import batches
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import in_chunks
 
+SET_COLUMNS = {"set": "slug", "state": "state", "tasks": "-n", "train": "-train", "holdout": "-holdout"}
+RUN_COLUMNS = {
+    "model": "model_version__name",
+    "state": "state",
+    "success": "-result__metrics__success__mean",
+    "reward": "-result__metrics__reward__mean",
+    "unsafe": "-result__metrics__unsafe_action__mean",
+    "samples": "-result__metrics__counts__samples",
+    "when": "-created_at",
+}
+
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
@@ -36,7 +48,13 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         train=Count("tasks", filter=Q(tasks__split=Split.TRAIN)),
     ).order_by("slug", "-version")  # counting drops the model's order
     runs = EvalRun.objects.filter(project=project).select_related("model_version", "eval_set", "environment")
-    return render(request, "evals/list.html", {"sets": sets, "form": EvalSetForm(), "page": page_of(request, runs, 30)})
+    set_order, run_order = Sorting.of(request.GET, SET_COLUMNS, "sets"), Sorting.of(request.GET, RUN_COLUMNS)
+    context = {
+        "sets": set_order.apply(sets),
+        "form": EvalSetForm(),
+        "page": page_of(request, run_order.apply(runs), 30),
+    }
+    return render(request, "evals/list.html", context | {"set_order": set_order, "run_order": run_order})
 
 
 @require_POST

@@ -28,7 +28,7 @@ def written(value: float | None, unit: str) -> str:
     if value is None:
         return "–"
     if unit == "ms":
-        return f"{value:,.0f} ms" if value < 10_000 else f"{value / 1000:,.1f} s"
+        return f"{value:,.0f} ms" if value < 1000 else f"{value / 1000:,.{2 if value < 10_000 else 1}f} s"
     if unit == "usd":
         return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}" if value >= 0.0001 else f"${value:.2g}"
     return f"{value:.1%}" if unit == "share" else f"{value:,.0f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -13,28 +14,55 @@ from django.urls import reverse
 from rest_framework.exceptions import ValidationError
 
 from apps.core.access import project_view
+from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.core.sorting import Sorting
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import exports
 from apps.trajectories.actions.bulk import LIMIT
 from apps.trajectories.api import page_of
-from apps.trajectories.filters import EXPOSED, LABELS, SINCE, active, apply_filters, dimensions, normal, without
+from apps.trajectories.filters import (
+    EXPOSED,
+    LABELS,
+    SINCE,
+    active,
+    apply_filters,
+    dimensions,
+    normal,
+    total_tokens,
+    without,
+)
+from apps.trajectories.metrics import query
+from apps.trajectories.metrics.cells import MEASURES, Cell
+from apps.trajectories.metrics.figures import written
 from apps.trajectories.models import Arrival, BulkChange, Facet, Outcome, SavedView, Trace, Trajectory
 from apps.trajectories.pages import totals
 from apps.trajectories.pages.columns import COLUMNS, DEFAULT, chosen
 from apps.trajectories.shown import runs_shown
 
 PAGE, CHOICES = 50, 100
-LIST_MS = 10_000
+LIST_MS, SUMS_MS = 10_000, 3_000
 UNLISTED = ("outcome_reason", "terms", "content_digest")  # long or of no use in a list
 UNDO = "trajectories_undo"
 MEDIA = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet", "sft": "application/x-ndjson"}
 
 
+SORTED = 10_000  # of the newest that match: by what has no index, more are not sorted
+SORTS = {
+    "started": "-pk",
+    "latency": "-latency_ms",
+    "cost": "-cost_usd",
+    "tokens": "-tokens",
+    "messages": "-message_count",
+    "reward": "-outcome_reward",
+}
+
+
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.GET
-    page, too_long = read_page(apply_filters(project.trajectories.all(), given), given.get("cursor"))
+    order = Sorting.of(given, SORTS)
+    page, too_long = read_page(apply_filters(project.trajectories.all(), given), given, order)
     runs_shown(project, [row.pk for row in page["rows"]], to=request.user, where="list")
     columns, chips = chosen(given.get("cols", "")), active(given)
     return render(
@@ -42,6 +70,8 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         "trajectories/list.html",
         {
             "page": page,
+            "order": order,
+            "oldest_first": order.chosen == "started" and not order.descending,
             "too_long": too_long,
             "table": [(row, [(column, column.cell(row)) for column in columns]) for row in page["rows"]],
             "columns": columns,
@@ -64,17 +94,39 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
-def read_page(rows: QuerySet[Trajectory], cursor: str | None) -> tuple[dict[str, Any], bool]:
+def read_page(rows: QuerySet[Trajectory], given: QueryDict, order: Sorting) -> tuple[dict[str, Any], bool]:
     """A page, and whether it was given up because it would read too much."""
     rows = rows.defer(*UNLISTED).prefetch_related("failure__mode")
+    oldest_first = order.chosen == "started" and not order.descending
     try:
         with patience(LIST_MS):
+            if order.chosen not in ("", "started"):
+                return sorted_page(rows, order, whole(given.get("page"), 1, SORTED) or 1), False
             try:
-                return page_of(rows, cursor, PAGE), False
+                return page_of(rows, given.get("cursor"), PAGE, oldest_first), False
             except ValidationError:  # no cursor of ours
-                return page_of(rows, None, PAGE), False
+                return page_of(rows, None, PAGE, oldest_first), False
     except TooLong:
         return {"rows": [], "next": None, "previous": None}, True
+
+
+def sorted_page(rows: QuerySet[Trajectory], order: Sorting, number: int) -> dict[str, Any]:
+    """Page `number` of the newest SORTED rows by a column without an index. `more`: there are rows that were not sorted."""
+    column = SORTS[order.chosen].removeprefix("-")
+    keyed = rows.annotate(tokens=total_tokens()) if column == "tokens" else rows
+    values = list(keyed.order_by("-pk").values_list("pk", column)[: SORTED + 1])
+    known = [(value, pk) for pk, value in values[:SORTED] if value is not None]
+    pks = [pk for _, pk in sorted(known, reverse=order.descending)]
+    pks += [pk for pk, value in values[:SORTED] if value is None]
+    here = pks[(number - 1) * PAGE : number * PAGE]
+    found = rows.in_bulk(here)
+    return {
+        "rows": [found[pk] for pk in here if pk in found],
+        "next": number + 1 if len(pks) > number * PAGE else None,
+        "previous": number - 1 if number > 1 else None,
+        "sorted": min(len(values), SORTED),
+        "more": len(values) > SORTED,
+    }
 
 
 def facets(project: Project, given: QueryDict) -> dict[str, list[str]]:
@@ -112,6 +164,52 @@ def undo_of(request: HttpRequest, project: Project) -> BulkChange | None:
 @project_view()
 def count(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/_count.html", {"total": totals.total(project, request.GET)})
+
+
+@project_view()
+def sums(request: HttpRequest, project: Project) -> HttpResponse:
+    """What all that match add up to."""
+    answer = None
+    with suppress(TooLong), patience(SUMS_MS):
+        answer = query.totals(project, request.GET)
+    return render(
+        request, "trajectories/_sums.html", {"answer": answer, "tiles": tiles_of(answer.total) if answer else []}
+    )
+
+
+def tiles_of(cell: Cell) -> list[tuple[str, str, str]]:
+    """(title, figure, what is to know of it)."""
+    rate, known = MEASURES["failure_rate"], cell.known
+    low, high = cell.failure_interval
+    p50, p95 = (MEASURES[f"latency_{name}"] for name in ("p50", "p95"))
+    return [
+        ("runs", written(cell.runs, "runs"), ""),
+        (
+            "failed (known outcomes)",
+            written(rate.value(cell), "share"),
+            f"{cell.failed:,} of {known:,}, 95% interval {low:.1%} to {high:.1%}" if known > 0 else "",
+        ),
+        (
+            "unknown outcomes",
+            written(MEASURES["unknown_rate"].value(cell), "share"),
+            f"{cell.unknown:,} of {cell.runs:,}",
+        ),
+        (
+            "latency p50 · p95",
+            f"{written(p50.value(cell), 'ms')} · {written(p95.value(cell), 'ms')}",
+            f"of {p50.n(cell):,} runs, exact to 2%",
+        ),
+        (
+            "tokens",
+            written(cell.input_tokens + cell.output_tokens, "tokens"),
+            f"{cell.input_tokens:,} in, {cell.output_tokens:,} out",
+        ),
+        (
+            "cost",
+            written(cell.cost_usd if cell.cost else None, "usd"),
+            f"of {MEASURES['cost_p50'].n(cell):,} runs that say theirs",
+        ),
+    ]
 
 
 @project_view()

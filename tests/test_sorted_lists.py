@@ -1,0 +1,92 @@
+"""The lists of sets, evaluations, training runs and models are sorted by the columns of their heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.evals.models import EvalRun
+from apps.evals.pages import sets
+from apps.promotion import views as models
+from apps.training import views as training
+from apps.training.actions import freeze_dataset, submit_training
+from apps.training.models import Method
+from tests.factories import (
+    admin_of,
+    make_adapter,
+    make_base,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_project,
+    override,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world(data_dir: Path) -> dict[str, Any]:
+    project = make_project()
+    environment, base = make_environment(project), make_base(project, data_dir)
+    adapter, eval_set = make_adapter(project, base, data_dir), make_eval_set(project)
+    runs = [
+        make_eval_run(eval_set, version, environment, success=share)
+        for version, share in ((base, 0.25), (adapter, 1.0))
+    ]
+    make_adapter(project, base, data_dir, name="never-evaluated")
+    override(environment)
+    for steps in (2, 4):
+        submit_training(
+            project=project, method=Method.SFT, parent=base, dataset=freeze_dataset(eval_set=eval_set, by=admin_of(project)),
+            environment=environment, config={"steps": steps, "learning_rate": 1e-3, "batch_size": 1}, by=admin_of(project),
+        )  # fmt: skip
+    client = Client()
+    client.force_login(admin_of(project))
+    return {"project": project, "client": client, "base": base, "adapter": adapter, "runs": runs}
+
+
+def context(world: dict[str, Any], page: str, **given: str) -> Any:
+    answer = world["client"].get(reverse(page, args=[world["project"].slug]), given)
+    assert answer.status_code == 200
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("page", "parameter", "columns"),
+    [
+        ("evals:list", "sort", sets.RUN_COLUMNS),
+        ("evals:list", "sets", sets.SET_COLUMNS),
+        ("training:list", "sort", training.RUN_COLUMNS),
+        ("promotion:models", "sort", models.VERSION_COLUMNS),
+    ],
+)
+def test_every_column_sorts_both_ways(
+    world: dict[str, Any], page: str, parameter: str, columns: dict[str, str]
+) -> None:
+    for column in columns:
+        for sign, state in (("", "ascending"), ("-", "descending")):
+            said = context(world, page, **{parameter: sign + column}).content.decode()
+            assert said.count(f'aria-sort="{state}"') == 1, column
+    assert "aria-sort" not in context(world, page, **{parameter: "nonsense"}).content.decode()
+
+
+def test_evaluations_are_sorted_by_their_score(world: dict[str, Any]) -> None:
+    low, high = world["runs"]
+
+    def order(sort: str) -> list[Any]:
+        return [run.pk for run in context(world, "evals:list", sort=sort).context["page"]]
+
+    assert order("success") == [low.pk, high.pk] and order("-success") == [high.pk, low.pk]
+    EvalRun.objects.filter(pk=low.pk).update(result={})
+    assert order("success") == order("-success") == [high.pk, low.pk], "what has no score is last"
+
+
+def test_models_are_sorted_by_their_newest_score(world: dict[str, Any]) -> None:
+    for sort, first in (("success", world["base"]), ("-success", world["adapter"])):
+        shown = list(context(world, "promotion:models", sort=sort).context["page"])
+        assert shown[0] == first and shown[-1].name not in (world["base"].name, world["adapter"].name)
