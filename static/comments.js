@@ -9,7 +9,7 @@ function listOf(field) { return field.closest("form").querySelector(".suggested"
 
 function closeSuggested(field) {
   listOf(field)?.remove();
-  for (const name of ["aria-expanded", "aria-activedescendant", "aria-controls"]) field.removeAttribute(name);
+  for (const name of ["aria-activedescendant", "aria-controls"]) field.removeAttribute(name);
 }
 
 async function suggest(field) {
@@ -35,8 +35,7 @@ async function suggest(field) {
     list.append(item);
   });
   field.after(list);
-  field.setAttribute("role", "combobox");
-  field.setAttribute("aria-expanded", "true");
+  field.setAttribute("aria-autocomplete", "list");
   field.setAttribute("aria-controls", "suggested");
   choose(field, 0);
 }
