@@ -1,6 +1,7 @@
 "use strict";
 // Suggestions after an @ in a comment. The server says who may be mentioned; without this script a name is typed in full.
 
+{ // names of its own
 const AT = /(?:^|[^\w@./+-])@([\w.+-]{0,40})$/;
 let asked = 0;
 
@@ -79,3 +80,4 @@ document.addEventListener("mousedown", (event) => {
   accept(item.closest("form").querySelector("[data-mentions]"), item);
 });
 document.addEventListener("focusout", (event) => { if (event.target.matches("[data-mentions]")) { asked++; closeSuggested(event.target); } });
+}

@@ -6,6 +6,7 @@ import smtplib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core import mail
@@ -15,6 +16,7 @@ from django.utils import timezone
 
 from apps.core import jobs
 from apps.core.actions import accept_invitation, create_api_key, invite, remove_member, set_member
+from apps.core.kinds import job_models
 from apps.core.models import JobState, Project, Role
 from apps.notifications import actions, mailing, sources
 from apps.notifications.catalogue import RULES, Topic
@@ -284,6 +286,19 @@ def test_how_a_job_ends_is_told_to_who_started_it(project: Project, data_dir: Pa
     (row,) = Notification.objects.all()
     assert (row.user, row.topic, row.page) == (by, "job.failed", run.get_absolute_url())
     assert "quotes" not in row.subject + row.excerpt
+
+
+def test_every_kind_of_job_that_is_told_has_a_page(project: Project) -> None:
+    """Telling is a part of ending a job: what fails there would keep the job from ending."""
+    told = [model for model in job_models() if hasattr(model, "get_absolute_url")]
+    assert {"EvalRun", "TrainingRun", "ProbeRun", "Rescore", "PromptSearch"} <= {model.__name__ for model in told}
+    for model in told:
+        owner = {"eval_set_id": UUID(int=1)} if any(field.name == "eval_set" for field in model._meta.fields) else {}
+        job = model(
+            project=project, name="n" * 200 + "\0", state=JobState.SUCCEEDED, created_by=admin_of(project), **owner
+        )
+        sources.tell_of_job(model, job)
+    assert Notification.objects.count() == len(told)
 
 
 def test_an_accepted_invitation(project: Project) -> None:

@@ -102,15 +102,20 @@ def test_whoever_may_no_longer_loses_what_they_were_given(
     for person in (ada, bob):
         assign(project=project, kind=kind_named("cluster"), target=cluster, to=person, by=owner)
     decisions.assign(failure=failure, by=owner, to=ada)
-    decisions.assign(failure=failure, by=owner, to=None)  # undoing this would give it back to ada
-    decisions.assign(failure=failure, by=owner, to=ada)
     if how == "removed":
         remove_member(membership=project.memberships.get(user=ada), by=owner)
     else:
         set_member(project=project, user=ada, role=Role.VIEWER, by=owner)
     failure.refresh_from_db()
     assert failure.assigned_to is None and [*assignees(cluster)] == [bob]
-    decisions.undo(project=project, by=owner)
+
+
+def test_undoing_gives_nothing_back_to_who_may_no_longer(project: Project, failure: Failure) -> None:
+    owner, ada = admin_of(project), make_member(project, Role.REVIEWER)
+    decisions.assign(failure=failure, by=owner, to=ada)
+    decisions.assign(failure=failure, by=owner, to=None)
+    remove_member(membership=project.memberships.get(user=ada), by=owner)
+    assert decisions.undo(project=project, by=owner)
     failure.refresh_from_db()
     assert failure.assigned_to is None
 

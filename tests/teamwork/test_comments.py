@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.core.actions import create_api_key, remove_member
+from apps.core.actions import create_api_key, remove_member, set_member
 from apps.core.models import AuditEvent, Project, Role
 from apps.evals.holdout.view_log import record_output_view
 from apps.failures.actions.diagnose import classify_project
@@ -230,6 +230,10 @@ def test_what_is_said_of_a_hold_out_is_read_by_who_has_opened_it(
     record_output_view(held["run"], by=engineer)
     assert SECRET in client_of(engineer).get(thread).content.decode()
     assert SECRET in client_of(author).get(thread).content.decode()
+    set_member(
+        project=project, user=author, role=Role.REVIEWER, by=admin_of(project)
+    )  # who has opened it, but may no longer
+    assert SECRET not in client_of(author).get(thread).content.decode()
 
 
 def test_a_key_reads_what_is_said_of_a_hold_out_if_it_may_see_it(project: Project, held: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ NAMES = ["ada", "bob.smith", "Zoë", "a"]
         ("@ada @ada and @zoë", ["ada", "Zoë"]),
         ("mail ada@example.org", []),
         ("https://example.org/@ada", []),
+        ("https://example.org/?who=@ada", []),
         ("@adam", []),
         ("@nobody", []),
         ("(@a)", ["a"]),
