@@ -9,13 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.flywheel.machine import Machine, eventually, free_port, up
+from tests.test_proof import DemoRun
 from tests.workers.conftest import make_tiny_model
 
 pytestmark = pytest.mark.proof
-PATIENCE_S = 1500.0
+PATIENCE_S = 5400.0
 WHOLE = """
 retries: 2
 steps:
@@ -83,6 +85,28 @@ print(json.dumps([kind.objects.count() for kind in (Classification, EvalRun, Tra
 """
 
 
+def until_it_asks(machine: Machine, run: str) -> tuple[dict[str, Any], set[str]]:
+    """The run as it waits for a person, and the steps at whose beginning every worker was killed."""
+    killed: set[str] = set()
+
+    def look() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(machine.python(LOOK.format(run=run)))
+        assert found["state"] not in ("failed", "cancelled"), found
+        going = next((key for key, state, *_ in found["steps"] if state in ("running", "pending")), "")
+        if going and going not in killed:
+            killed.add(going)
+            for pid in machine.processes("celery"):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        return found
+
+    found = eventually(lambda: done if (done := look())["state"] == "waiting" else None, PATIENCE_S)
+    assert found is not None
+    print(json.dumps(found, indent=1), sorted(killed))
+    assert all(attempt == 0 for *_, attempt in found["steps"])  # deaths are no failures of a step
+    return found, killed
+
+
 def test_a_whole_turn_survives_the_death_of_every_process_at_each_step(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "data")
     machine.data.mkdir()
@@ -91,31 +115,118 @@ def test_a_whole_turn_survives_the_death_of_every_process_at_each_step(tmp_path:
         up(machine, free_port())
         run = machine.python(WORLD.format(folder=str(folder), text=WHOLE)).splitlines()[-1]
         predicted = json.loads(machine.python(DRY.format(run=run)))
-        killed: set[str] = set()
-
-        def look() -> dict[str, Any]:
-            found: dict[str, Any] = json.loads(machine.python(LOOK.format(run=run)))
-            assert found["state"] != "failed", found
-            going = next((key for key, state, *_ in found["steps"] if state in ("running", "pending")), "")
-            if going and going not in killed:
-                killed.add(going)
-                for pid in machine.processes("celery"):
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-            return found
-
-        found = eventually(lambda: done if (done := look())["state"] == "waiting" else None, PATIENCE_S)
-        assert found is not None
-        print(json.dumps(found, indent=1), sorted(killed))
+        found, killed = until_it_asks(machine, run)
         states = {key: state for key, state, *_ in found["steps"]}
         assert states.pop("ask") == "waiting"
         assert set(states.values()) <= {"done", "skipped"} and states["gate"] == "done"
-        assert all(attempt == 0 for *_, attempt in found["steps"])  # deaths are no failures of a step
         assert len(killed) >= 5
         # What a dry run said before is what there was to do, and nothing was done twice.
         assert [key for key, problem in predicted] == [key for key, *_ in found["steps"]]
         assert not any(problem for _, problem in predicted)
         classified, evaluated, trained, measured = json.loads(machine.python(COUNT))
         assert (classified, trained, measured) == (1, 1, 1) and evaluated == 3
+    finally:
+        machine.kill_everything()
+
+
+CLASSIFY = """
+starts: [{by: cron, when: "* * * * *"}]
+steps: [{do: classify}]
+"""
+IMPROVE = """
+starts: [{by: new_failures, at_least: 20}]
+budget: {hours_a_run: 5}
+retries: 1
+steps:
+- do: classify
+- do: cluster
+- {do: collect_tasks, into: SET, days: 30, successes: true}
+- {do: freeze_set, set: SET, holdout: 64, validation: 6}
+- {do: review, set: "step:freeze_set", environment: workplace}
+- {do: evaluate, name: baseline, set: "step:freeze_set", environment: workplace, samples: 2}
+- {do: train, method: sft, set: "step:freeze_set", environment: workplace, if: baseline.success < 0.9, config:
+   {steps: 12, batch_size: 8, learning_rate: 0.001, warmup_steps: 2, save_every: 4, lora_rank: 16, lora_alpha: 32}}
+- {do: evaluate, name: candidate, set: "step:freeze_set", environment: workplace, model: "step:train", samples: 2}
+- {do: gate, baseline: baseline, candidate: candidate}
+- {do: promote, if: gate.verdict == promote}
+- {do: ask, question: "It runs in staging. Does it go to production?"}
+"""
+DEMO = """
+import json
+from django.contrib.auth import get_user_model
+from apps.core.actions import DEMO_PROJECT, create_api_key
+from apps.core.models import Project
+from apps.promotion import actions as promotion
+from apps.registry.models import ModelVersion
+project = Project.objects.get(slug=DEMO_PROJECT[0])
+by = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
+channel, base = promotion.channel_of(project), ModelVersion.objects.get(project=project, name="smollm2-135m")
+while channel.current != base:
+    promotion.rollback(channel=channel, by=by, reason="What was promoted is taken back")
+    channel.refresh_from_db()
+key = create_api_key(project=project, name="flows", by=by, scopes=["manage", "read"])[1]
+print(json.dumps([key, project.eval_sets.order_by("pk").first().slug]))
+"""
+TRAFFIC = """
+from django.contrib.auth import get_user_model
+from apps.core.actions import DEMO_PROJECT
+from apps.core.models import Project
+from apps.demo.recipes import FAST
+from apps.demo.wheel import Demo
+from apps.registry.models import ModelVersion
+demo = Demo({url!r}, FAST, seed=2)
+demo.user = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
+demo.project = Project.objects.get(slug=DEMO_PROJECT[0])
+demo.base = ModelVersion.objects.get(project=demo.project, name="smollm2-135m")
+demo.environment = demo.project.environments.order_by("-version").first()
+demo.produce()
+"""
+
+
+def finished_demo(folder: Path) -> Path:
+    """The data folder of a demo that has turned its wheel once; FLYWHEEL_PROOF_DEMO names one that is there, and is changed."""
+    if there := os.environ.get("FLYWHEEL_PROOF_DEMO"):
+        return Path(there)
+    folder.mkdir()
+    DemoRun(folder).report()
+    return folder
+
+
+def test_failures_on_the_project_of_the_demo_turn_the_wheel_and_a_dry_run_said_so(tmp_path: Path) -> None:
+    """Nobody starts anything: production fails, and in the end a better version runs in staging and a person is asked."""
+    machine = Machine(finished_demo(tmp_path / "data"))
+    try:
+        port = free_port()
+        up(machine, port)
+        key, slug = json.loads(machine.python(DEMO).splitlines()[-1])
+        api = httpx2.Client(
+            base_url=f"http://127.0.0.1:{port}/api/v1", headers={"Authorization": f"Bearer {key}"}, timeout=300
+        )
+
+        def save(name: str, text: str) -> str:
+            answer = api.post("/flows/", json={"name": name, "yaml": text})
+            assert answer.status_code == 201, answer.text
+            return str(answer.json()["id"])
+
+        flow = save("Improve", IMPROVE.replace("SET", slug))
+        predicted = api.get(f"/flows/{flow}/dry-run/").json()
+        assert not any(step["problem"] for step in predicted["steps"]), predicted
+        save("Classify", CLASSIFY)
+        machine.python(TRAFFIC.format(url=f"http://127.0.0.1:{port}"), timeout=PATIENCE_S)
+        run = eventually(lambda: api.get(f"/flows/{flow}/runs/").json()["results"], PATIENCE_S)[0]
+        assert run["cause"]["by"] == "new_failures", run
+        found, killed = until_it_asks(machine, run["id"])
+
+        states = {key: state for key, state, *_ in found["steps"]}
+        assert states.pop("ask") == "waiting" and set(states.values()) == {"done"}, states
+        assert len(killed) >= 6
+        assert [step["key"] for step in predicted["steps"]] == [key for key, *_ in found["steps"]]
+        made = {key: outputs for key, _, _, outputs, _ in found["steps"]}
+        assert made["collect_tasks"]["made"] > 0 and made["freeze_set"]["train"] > 0
+        assert made["gate"]["verdict"] == "promote" and made["promote"]["channel"] == "staging"
+        assert made["candidate"]["success"] > made["baseline"]["success"]
+        # From what is stored, a dry run finds the same start.
+        again = api.get(f"/flows/{flow}/dry-run/").json()
+        assert [one["cause"]["by"] for one in again["runs"]] == ["new_failures"] * len(again["runs"]) and again["runs"]
     finally:
         machine.kill_everything()

@@ -8,10 +8,10 @@ from uuid import UUID
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from msgspec import UNSET, Meta, Struct, UnsetType
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -21,23 +21,21 @@ from apps.automation.models import Flow, FlowRun, FlowStep
 from apps.automation.specs import FlowError, FlowSpec, read, read_yaml, write_yaml
 from apps.core.api import member_of
 from apps.core.attempts import Locked, address_of, refuse_key
-from apps.core.forms import whole
 from apps.core.models import key_digest
-from apps.core.openapi import JSON, LINE, described, page, results, sent, told
-from apps.core.paging import keyset
-from workers.lib.typed import convert, json_schema, plain
+from apps.core.openapi import JSON, LINE, described, page, sent, told
+from apps.evals.lookups import CURSOR, LIMIT, listed
+from workers.lib.typed import convert, json_schema
 
-PAGE, MAX_PAGE = 50, 200
 SECRET_HEADER = "X-Flow-Secret"
 
 
 class Write(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`spec`, or `yaml` as a page shows it."""
+    """`spec`, or `yaml` as a page shows it. A new flow is `enabled`, another stays as it is, where nothing is said."""
 
     name: Annotated[str, Meta(min_length=1, max_length=80, pattern=LINE)]
     spec: dict[str, Any] | UnsetType = UNSET
     yaml: str | UnsetType = UNSET
-    enabled: bool = True
+    enabled: bool | UnsetType = UNSET
 
     def form(self) -> FlowSpec:
         """Raises FlowError."""
@@ -82,6 +80,7 @@ DRY_RUN = {
     "type": "object",
     "properties": {
         "days": {"type": "integer"}, "seconds": {"type": "number", "description": "Of one run, as far as known"},
+        "usd": {"type": "number", "description": "Of one run, as far as prices are known"},
         "steps": {"type": "array", "items": {"type": "object"}}, "runs": {"type": "array", "items": {"type": "object"}},
     },
 }  # fmt: skip
@@ -116,11 +115,11 @@ def _run(request: Request, pk: UUID) -> FlowRun:
 
 
 def flow_json(flow: Flow) -> dict[str, Any]:
-    spec, by = flow.version.form, flow.version.created_by
-    coming = starts.coming(spec, timezone.now()) if flow.enabled else []
+    spec, by = flow.version.readable, flow.version.created_by
+    coming = starts.coming(spec, timezone.now()) if spec and flow.enabled else []
     return {
-        "id": str(flow.pk), "name": flow.name, "version": flow.version.number, "enabled": flow.enabled, "spec": plain(spec),
-        "yaml": write_yaml(spec), "by": by.get_username() if by else None, "next_run_at": flow.next_run_at, "coming": coming,
+        "id": str(flow.pk), "name": flow.name, "version": flow.version.number, "enabled": flow.enabled, "spec": flow.version.spec,
+        "yaml": write_yaml(flow.version.spec), "by": by.get_username() if by else None, "next_run_at": flow.next_run_at, "coming": coming,
     }  # fmt: skip
 
 
@@ -141,8 +140,15 @@ def dry_json(found: DryRun) -> dict[str, Any]:
     return {
         "days": found.days,
         "seconds": found.seconds,
+        "usd": found.usd,
         "steps": [
-            {"key": step.key, "sentence": step.sentence, "seconds": step.seconds, "problem": step.problem}
+            {
+                "key": step.key,
+                "sentence": step.sentence,
+                "seconds": step.seconds,
+                "usd": step.usd,
+                "problem": step.problem,
+            }
             for step in found.steps
         ],
         "runs": [
@@ -152,7 +158,8 @@ def dry_json(found: DryRun) -> dict[str, Any]:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_flows_list", responses=described({200: results(FLOW)}, 403), description="The project's flows.",
+    methods=["GET"], operation_id="v1_flows_list", responses=described({200: page(FLOW)}, 400, 403), parameters=[LIMIT, CURSOR],
+    description="The project's flows, the newest first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_flows_add", request={JSON: SHAPE}, responses=described({201: FLOW}, 400, 403, 409),
@@ -162,14 +169,15 @@ def dry_json(found: DryRun) -> dict[str, Any]:
 def collection(request: Request) -> Response:
     project = request.auth.project
     if request.method == "GET":
-        return Response({"results": [flow_json(flow) for flow in actions.with_newest(project.flows.all())]})
+        return listed(request, actions.with_newest(project.flows.all()), lambda _, row: flow_json(row))
     return Response(flow_json(_saved(request, None)), status=201)
 
 
 def _saved(request: Request, flow: Flow | None) -> Flow:
     given, by = convert(request.data, Write), member_of(request).user
     saved = actions.save_flow(project=request.auth.project, name=given.name, spec=given.form(), by=by, flow=flow)
-    actions.switch(flow=saved, on=given.enabled, by=by)
+    if given.enabled is not UNSET:
+        actions.switch(flow=saved, on=bool(given.enabled), by=by)
     return _flow(request, saved.pk)
 
 
@@ -205,7 +213,7 @@ def try_it(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_flows_runs", responses=described({200: page(RUN)}, 400, 403, 404),
-    parameters=[OpenApiParameter("limit", int, description="1 to 200; 50"), OpenApiParameter("cursor", str)],
+    parameters=[LIMIT, CURSOR],
     examples=[told("One that asks", {"results": [RUN_JSON], "next": None})], description="Its runs, the newest first.",
 )  # fmt: skip
 @extend_schema(
@@ -217,15 +225,8 @@ def runs(request: Request, pk: UUID) -> Response:
     flow = _flow(request, pk)
     if request.method == "POST":
         return Response(run_json(actions.run_now(flow=flow, by=member_of(request).user)), status=201)
-    limit = whole(request.query_params.get("limit") or str(PAGE), 1, MAX_PAGE)
-    if limit is None:
-        raise ValidationError({"limit": [f"A whole number from 1 to {MAX_PAGE}."]})
     rows = FlowRun.objects.filter(version__flow=flow).select_related("version")
-    try:
-        found, following = keyset(rows, request.query_params.get("cursor", ""), limit)
-    except ValueError as error:
-        raise ValidationError({"cursor": [f"This is {error}. Leave it out for the first page."]}) from error
-    return Response({"results": [run_json(run) for run in found], "next": following})
+    return listed(request, rows, lambda _, row: run_json(row))
 
 
 @extend_schema(

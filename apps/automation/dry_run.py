@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from statistics import median
@@ -17,6 +18,7 @@ from apps.automation.specs import FlowSpec, Step
 from apps.automation.starts import Cause, Known, cause_of, names_known
 from apps.automation.steps import StepFailed, frozen_set, model_version, runs_of
 from apps.core.models import JobState, Project
+from apps.evals.costs import total_cost
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, LatencyMeasurement, Split
 from apps.failures import classify_job
 from apps.failures.models import Classification
@@ -48,6 +50,7 @@ class Forecast:
     sentence: str
     seconds: float | None = None
     problem: bool = False
+    usd: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,13 +69,19 @@ class DryRun:
         """Of one run, as far as known."""
         return sum(step.seconds or 0.0 for step in self.steps)
 
+    @property
+    def usd(self) -> float:
+        """Of one run, as far as prices are known."""
+        return sum(step.usd for step in self.steps)
+
 
 def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, days: int = DAYS) -> DryRun:
     now = now or timezone.now()
     steps = forecast(project, spec)
     runs: list[Would] = []
     took = timedelta(seconds=DryRun(runs, steps).seconds)
-    free, hours_today, today = now - timedelta(days=days), 0.0, None
+    usd = DryRun(runs, steps).usd
+    free, hours_today, usd_today, today = now - timedelta(days=days), 0.0, 0.0, None
     asked = _asked(project, spec, now - timedelta(days=days), now)
     for at, cause in asked:
         if len(runs) == MOST_RUNS:
@@ -80,12 +89,17 @@ def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, da
         if at < free:
             runs.append(Would(at, cause, None, "its last run would still have been under way"))
             continue
-        begins, note = _after_quiet(spec, at)
+        begins, quiet = spec.after_quiet(at), spec.quiet_at(at)
+        note = f"it would have waited for the end of the quiet hours at {quiet.end}" if quiet else ""
         if spec.midnight(begins) != today:
-            today, hours_today = spec.midnight(begins), 0.0
+            today, hours_today, usd_today = spec.midnight(begins), 0.0, 0.0
         if (limit := spec.budget.hours_a_day) and hours_today >= limit:
             runs.append(Would(at, cause, None, f"the limit of {limit:g} hours a day was used up"))
             continue
+        if (limit := spec.budget.usd_a_day) and usd_today >= limit:
+            runs.append(Would(at, cause, None, f"the limit of {limit:g} USD a day was used up"))
+            continue
+        usd_today += usd
         length = took
         if (most := spec.budget.hours_a_run) and took > timedelta(hours=most):
             length, note = timedelta(hours=most), f"it would have stopped at its limit of {most:g} hours"
@@ -93,13 +107,6 @@ def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, da
         free = begins + length
         runs.append(Would(at, cause, begins, note))
     return DryRun(runs, steps, days)
-
-
-def _after_quiet(spec: FlowSpec, at: datetime) -> tuple[datetime, str]:
-    quiet, begins = spec.quiet_at(at), at
-    while spec.quiet_at(begins):
-        begins += timedelta(minutes=1)
-    return begins, f"it would have waited for the end of the quiet hours at {quiet.end}" if quiet else ""
 
 
 def _asked(project: Project, spec: FlowSpec, start: datetime, now: datetime) -> Iterator[tuple[datetime, Cause]]:
@@ -209,12 +216,13 @@ def _evaluate(now: _Now, step: specs.Evaluate) -> Forecast:
     count = now.counts(step.set).get(step.split, 0)
     samples = count * step.samples
     each = _seconds(EvalRun, now.project, per_unit=True)
+    usd = samples * _usd_a_sample(now.project, step)
     what = (
         f"{count:,} tasks × {step.samples} samples of {step.model}"
         if count
         else f"{step.samples} samples a task of {step.model}"
     )
-    return _of(step, what, None if each is None or not samples else each * samples)
+    return replace(_of(step, what, None if each is None or not samples else each * samples), usd=usd)
 
 
 def _train(now: _Now, step: specs.Train) -> Forecast:
@@ -256,6 +264,19 @@ def _sizes(eval_set: EvalSet | None) -> dict[str, int]:
         return {}
     splits = eval_set.tasks.values_list("split", flat=True)
     return {str(split): sum(one == split for one in splits) for split in Split}
+
+
+def _usd_a_sample(project: Project, step: specs.Evaluate) -> float:
+    """The median of the newest evaluations in this environment whose price is known, of the same model where it is named."""
+    rows = EvalRun.objects.filter(project=project, state=JobState.SUCCEEDED, environment__slug=step.environment)
+    with suppress(StepFailed, KeyError):
+        rows = rows.filter(model_version=model_version(project, step.model, {}))
+    found = [
+        usd / run.total
+        for run in rows.order_by("-created_at")[:RECENT]
+        if run.total and (usd := total_cost(run)) is not None
+    ]
+    return median(found) if found else 0.0
 
 
 def _seconds(kind: Any, project: Project, *, per_unit: bool = False, **like: Any) -> float | None:

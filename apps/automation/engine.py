@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from apps.automation.models import OPEN_STATES, Flow, FlowRun, FlowStep, RunState, StepState
 from apps.automation.specs import FlowError, FlowSpec, Step, condition_of, holds
-from apps.automation.steps import REFUSALS, WORK, AsksPeople, NotYet, Turn, jobs_of, used
+from apps.automation.steps import REFUSALS, WORK, AsksPeople, NotYet, Turn, own_jobs_of, used
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import Membership, Role, Stage
@@ -105,28 +105,29 @@ def _once(given: FlowRun) -> bool:
     if step.state == StepState.FAILED:
         return _end(run, RunState.FAILED, f"{step.key}: {step.said}")
     now = timezone.now()
-    if step.state == StepState.PENDING and (why := _not_now(spec, step, now)):
-        return _note(run, why)
+    if step.state == StepState.PENDING and (later := _not_now(spec, step, now)):
+        return _hold(run, *later)
     if step.state == StepState.WAITING and step.not_before and step.not_before > now:
         return False
     if step.state == StepState.PENDING and run.state != RunState.RUNNING and not _take_turn(run):
         return _note(run, "Another flow of this project is running.")
     if why := _too_much(run, spec, now):
-        for job in jobs_of(step):
+        for job in own_jobs_of(step):
             jobs.cancel(job, by=run.version.created_by)
         return _fail(run, spec, step, why, final=True)
     return _work(run, spec, step, {one.key: one for one in steps})
 
 
 def _take_turn(run: FlowRun) -> bool:
-    """One run of a project is running at a time: the oldest that is queued is next."""
-    others = FlowRun.objects.filter(project=run.project)
-    if others.filter(state=RunState.QUEUED, created_at__lt=run.created_at).exists():
+    """One run of a project is running at a time: the oldest that is queued, and need not wait for a time, is next."""
+    now = timezone.now()
+    others = FlowRun.objects.filter(project=run.project, state=RunState.QUEUED, created_at__lt=run.created_at)
+    if others.exclude(not_before__gt=now).exists():
         return False
     try:
         with transaction.atomic():
             FlowRun.objects.filter(pk=run.pk).update(
-                state=RunState.RUNNING, note="", started_at=run.started_at or timezone.now()
+                state=RunState.RUNNING, note="", not_before=None, started_at=run.started_at or now
             )
     except IntegrityError:
         return False
@@ -134,12 +135,20 @@ def _take_turn(run: FlowRun) -> bool:
     return True
 
 
-def _not_now(spec: FlowSpec, step: FlowStep, now: datetime) -> str:
+def _not_now(spec: FlowSpec, step: FlowStep, now: datetime) -> tuple[str, datetime] | None:
+    """Why a step cannot begin yet, and when it can."""
     if step.not_before and step.not_before > now:
-        return f"{step.key} is tried again at {step.not_before:%H:%M} UTC. {step.said}"
+        return f"{step.key} is tried again at {step.not_before:%H:%M} UTC. {step.said}", step.not_before
     if quiet := spec.quiet_at(now):
-        return f"Quiet hours until {quiet.end} ({spec.timezone})."
-    return ""
+        return f"Quiet hours until {quiet.end} ({spec.timezone}).", spec.after_quiet(now)
+    return None
+
+
+def _hold(run: FlowRun, why: str, until: datetime) -> bool:
+    """Between two steps it holds nobody else up: the project's next flow may have the turn."""
+    held = FlowRun.objects.filter(pk=run.pk)
+    held.update(state=RunState.QUEUED, note=why[:300], not_before=until)
+    return False
 
 
 def _too_much(run: FlowRun, spec: FlowSpec, now: datetime) -> str:
@@ -302,7 +311,7 @@ def _note(run: FlowRun, why: str) -> bool:
 
 def _cancel(run: FlowRun, step: FlowStep | None) -> bool:
     """Asks what is under way to stop, and ends when it has."""
-    going = [job for job in jobs_of(step) if job.is_active] if step else []
+    going = [job for job in own_jobs_of(step) if job.is_active] if step else []
     for job in going:
         if job.cancel_requested_at is None:
             jobs.cancel(job, by=None)

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.automation.specs import FlowSpec, Step, read
+from apps.automation.specs import FlowError, FlowSpec, Step, read
 from apps.core.models import Project, Stage
 
 
@@ -73,7 +73,15 @@ class FlowVersion(models.Model):
 
     @property
     def form(self) -> FlowSpec:
+        """Raises FlowError for one that an older Flywheel saved and this one can no longer read."""
         return read(self.spec)
+
+    @property
+    def readable(self) -> FlowSpec | None:
+        try:
+            return self.form
+        except FlowError:
+            return None
 
 
 class RunState(models.TextChoices):
@@ -104,6 +112,7 @@ class FlowRun(models.Model):
     state = models.CharField(max_length=10, choices=RunState, default=RunState.QUEUED)
     error = models.TextField(blank=True)
     note = models.CharField(max_length=300, blank=True, help_text="What it waits for, as a sentence")
+    not_before = models.DateTimeField(null=True, help_text="Of a queued one that waits for a time: others go first")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)
     started_at = models.DateTimeField(null=True)

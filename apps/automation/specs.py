@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterator
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime, time, timedelta
 from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo, available_timezones
@@ -21,7 +21,7 @@ from msgspec import Meta, Struct, field, structs
 
 from apps.core.errors import Rejected
 from workers.lib.errors import SpecError
-from workers.lib.typed import AtLeastOne, Count, Share, Text, convert, plain, unknown
+from workers.lib.typed import AtLeastOne, Count, Share, Text, convert, unknown
 
 LARGEST = 64_000  # characters of YAML
 MOST_STEPS = 40
@@ -87,6 +87,9 @@ class Call(_Form, tag="webhook"):
 
 
 Trigger = Cron | NewFailures | FailureRate | NewVersion | Call
+TRIGGERS: dict[str, type[Struct]] = {
+    str(one.__struct_config__.tag): one for one in (Cron, NewFailures, FailureRate, NewVersion, Call)
+}
 
 
 class Step(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, tag_field="do"):
@@ -321,6 +324,11 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
                 return one
         return None
 
+    def after_quiet(self, at: datetime) -> datetime:
+        """The first minute from then on in which steps may begin: within a day, for they never cover all of it."""
+        minutes = (at + timedelta(minutes=n) for n in range(24 * 60))
+        return next((minute for minute in minutes if not self.quiet_at(minute)), at + timedelta(days=1))
+
     def midnight(self, at: datetime) -> datetime:
         """The beginning of that day in the flow's time zone."""
         return datetime.combine(at.astimezone(self.zone).date(), time.min, self.zone).astimezone(UTC)
@@ -340,6 +348,11 @@ class _Loader(yaml.SafeLoader):
 
 def read_yaml(text: str) -> FlowSpec:
     """Raises FlowError with the line, or the path of the field, and what to write instead."""
+    return read(load_yaml(text))
+
+
+def load_yaml(text: str) -> dict[str, Any]:
+    """One object, with no key twice and no aliases. Raises FlowError with the line."""
     if len(text) > LARGEST:
         raise FlowError(f"A flow has at most {LARGEST:,} characters.", "")
     try:
@@ -359,11 +372,12 @@ def read_yaml(text: str) -> FlowSpec:
         raise FlowError(f"This is not YAML: {str(error).splitlines()[0][:200]}", "") from error
     if not isinstance(value, dict):
         raise FlowError("A flow is an object with `steps`, and `starts` where something but a person starts it.", "")
-    return read(value)
+    return value
 
 
-def write_yaml(spec: FlowSpec) -> str:
-    value = {name: part for name, part in plain(spec).items() if part != {}}
+def write_yaml(value: dict[str, Any]) -> str:
+    """Of a plain spec, also one that can no longer be read."""
+    value = {name: part for name, part in value.items() if part != {}}
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
 
 

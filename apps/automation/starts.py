@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,13 +12,12 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 
 from apps.automation import specs
 from apps.automation.models import Flow
 from apps.automation.specs import FlowSpec
 from apps.core.models import Project, key_digest
-from apps.failures import rates
 from apps.failures.changes import Change
 from apps.failures.models import DailyRuns, Failure
 from apps.failures.rates import Rate
@@ -71,8 +71,9 @@ class Known:
         return Rate(mode or "all failures", self.failures(begin, end, mode), self._runs[first, days])
 
     @cached_property
-    def kinds(self) -> list[rates.Kind]:
-        return rates.kinds(self.project, None)
+    def versions(self) -> dict[str, tuple[str, int]]:
+        """What production had run by then: the name that `Flow.seen` keeps, with its words and its number of runs."""
+        return names_of(DailyRuns.objects.filter(project=self.project, first__lte=self.at))
 
 
 def cause_of(flow: Flow, spec: FlowSpec, since: datetime, known: Known) -> Cause | None:
@@ -120,28 +121,30 @@ def _failure_rate(start: specs.FailureRate, since: datetime, known: Known) -> Ca
 
 
 def _new_version(start: specs.NewVersion, seen: Iterable[str], known: Known) -> Cause | None:
-    runs: dict[str, int] = {}
-    for kind in known.kinds:
-        name = name_of(start, kind)
-        if name and kind.first <= known.at:
-            runs[name] = runs.get(name, 0) + kind.runs
-    new = next((name for name, n in sorted(runs.items()) if n >= start.runs and name not in set(seen)), None)
-    if new is None:
-        return None
-    return Cause("new_version", f"{new.partition(':')[2]} is new in production, with {runs[new]:,} runs", {"name": new})
+    before = set(seen)
+    for name, (words, runs) in sorted(known.versions.items()):
+        if name.startswith(f"{start.of}:") and runs >= start.runs and name not in before:
+            return Cause("new_version", f"{words} is new in production, with {runs:,} runs", {"name": name})
+    return None
 
 
-def name_of(start: specs.NewVersion, kind: rates.Kind) -> str:
-    if start.of == "model":
-        return f"model:{kind.model}" if kind.model else ""
-    return f"version:{kind.agent} {kind.version}" if kind.version else ""
+def names_of(rows: QuerySet[DailyRuns]) -> dict[str, tuple[str, int]]:
+    """{name: (its words, runs)} of the agent versions and the models in these days. A version's name keeps agent and version
+    apart: “a b” 1 is not “a” b 1."""
+    found: dict[str, tuple[str, int]] = {}
+    counted = rows.order_by().values_list("agent_name", "agent_version", "model").annotate(n=Sum("runs"))
+    for agent, version, model, runs in counted:
+        both = (f"version:{json.dumps([agent, version])}" if version else "", f"{agent} {version}".strip())
+        for name, words in (both, (f"model:{model}" if model else "", model)):
+            if name:
+                found[name] = words, found.get(name, ("", 0))[1] + runs
+    return found
 
 
 def names_known(project: Project, before: datetime | None = None) -> list[str]:
     """All versions and models that a project ran, or had run before a time: those are not new."""
-    kinds = [kind for kind in rates.kinds(project, None) if before is None or kind.first < before]
-    both = [specs.NewVersion(of="model"), specs.NewVersion(of="version")]
-    return sorted({name for start in both for kind in kinds if (name := name_of(start, kind))})
+    rows = DailyRuns.objects.filter(project=project)
+    return sorted(names_of(rows.filter(first__lt=before) if before else rows))
 
 
 def next_time(spec: FlowSpec, after: datetime) -> datetime | None:

@@ -267,9 +267,13 @@ def gate(turn: Turn, asked: specs.Gate) -> Outputs:
     if channel.current is None:  # below production, what is tested first is what runs there
         promotion.set_initial(channel=channel, version=baseline.model_version, by=turn.by)
     if not turn.step.jobs:
+        there = {job.pk for part in preparation.parts(baseline, candidate) for job in part.jobs}
         preparation.prepare(baseline=baseline, candidate=candidate, by=turn.by)
         parts = [job for part in preparation.parts(baseline, candidate) for job in part.jobs]
-        turn.step.jobs = {f"part {at}": [job._meta.label, str(job.pk)] for at, job in enumerate(parts)}
+        turn.step.jobs = {
+            f"{OTHERS if job.pk in there else 'part'} {at}": [job._meta.label, str(job.pk)]
+            for at, job in enumerate(parts)
+        }
         turn.step.save(update_fields=["jobs"])
     going = [job for job in jobs_of(turn.step) if job.is_active]
     if going:
@@ -304,18 +308,32 @@ WORK: dict[type[specs.Step], Callable[[Turn, Any], Outputs]] = {
 }  # fmt: skip
 
 
+OTHERS = (
+    "found"  # the name of a job that somebody else had started: a step waits for it, but neither pays for nor stops it
+)
+
+
 def jobs_of(step: FlowStep) -> list[Job]:
-    """What a step has started, as far as it still is there."""
-    found = [
-        apps.get_model(label).objects.filter(project=step.run.project_id, pk=pk).first()
-        for label, pk in step.jobs.values()
-    ]
-    return [job for job in found if job is not None]
+    """What a step has started or waits for, as far as it still is there."""
+    return list(_jobs(step).values())
+
+
+def own_jobs_of(step: FlowStep) -> list[Job]:
+    """What a step has started itself."""
+    return [job for name, job in _jobs(step).items() if not name.startswith(OTHERS)]
+
+
+def _jobs(step: FlowStep) -> dict[str, Job]:
+    found = {
+        name: apps.get_model(label).objects.filter(project=step.run.project_id, pk=pk).first()
+        for name, (label, pk) in step.jobs.items()
+    }
+    return {name: job for name, job in found.items() if job is not None}
 
 
 def used(step: FlowStep) -> tuple[float, float]:
     """(seconds that its jobs computed, USD that they cost as far as is known), of this attempt."""
-    return used_by(jobs_of(step))
+    return used_by(own_jobs_of(step))
 
 
 def used_by(jobs: Sequence[Job]) -> tuple[float, float]:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
-from django import forms
 from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
@@ -11,35 +13,19 @@ from django.views.decorators.http import require_POST
 
 from apps.automation import actions, engine, starts, words
 from apps.automation.dry_run import dry_run
+from apps.automation.editor import Editor
 from apps.automation.examples import EXAMPLES, example_of, filled
-from apps.automation.models import Flow, FlowRun, FlowStep, StepState
-from apps.automation.specs import LARGEST, FlowError, FlowSpec, read_yaml, write_yaml
-from apps.automation.steps import jobs_of, used_by
+from apps.automation.models import Flow, FlowRun, FlowStep, RunState, StepState
+from apps.automation.specs import FlowError, FlowSpec, write_yaml
+from apps.automation.steps import jobs_of, used
 from apps.core.access import project_view
 from apps.core.diffing import changed_lines
-from apps.core.forms import PlainForm
 from apps.core.http import progress
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.teamwork.assigning import assigned_to
 
-
-class FlowForm(PlainForm):
-    name = forms.CharField(max_length=80)
-    text = forms.CharField(
-        label="Flow", strip=False, max_length=LARGEST,
-        widget=forms.Textarea({"rows": 26, "class": "mono", "spellcheck": "false"}),
-    )  # fmt: skip
-
-    spec: FlowSpec
-
-    def clean_text(self) -> str:
-        text: str = self.cleaned_data["text"]
-        try:
-            self.spec = read_yaml(text)
-        except FlowError as error:
-            raise forms.ValidationError(str(error)) from error
-        return text
+RECENT = 20  # runs on the list of flows
 
 
 def _flow(project: Project, pk: str) -> Flow:
@@ -54,32 +40,48 @@ def _run(project: Project, pk: str) -> FlowRun:
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    runs = project.flow_runs.select_related("version__flow", "created_by")
-    mine = bool(request.GET.get("mine"))
-    if mine:
-        runs = runs.filter(pk__in=assigned_to(request.user, FlowRun))
-    last = (
-        FlowRun.objects.filter(project=project).order_by("version__flow_id", "-created_at").distinct("version__flow_id")
-    )
-    newest = {run.version.flow_id: run for run in last.select_related("version")}
-    flows = actions.with_newest(project.flows.all())
+    page = page_of(request, actions.with_newest(project.flows.all()))
+    last = FlowRun.objects.filter(version__flow__in=[flow.pk for flow in page])
+    last = last.order_by("version__flow_id", "-created_at").distinct("version__flow_id").select_related("version")
+    newest = {run.version.flow_id: run for run in last}
     return render(
         request,
         "automation/list.html",
         {
-            "flows": [(flow, words.starts_of(flow.version.form), newest.get(flow.pk)) for flow in flows],
-            "page": page_of(request, runs),
-            "mine": mine,
+            "flows": [(flow, words.starts_of(flow.version.readable), newest.get(flow.pk)) for flow in page],
+            "page": page,
+            "runs": _runs(project)[:RECENT],
             "examples": EXAMPLES,
         },
     )
 
 
+def _runs(project: Project) -> QuerySet[FlowRun]:
+    return project.flow_runs.select_related("version__flow", "created_by")
+
+
+@project_view()
+def runs(request: HttpRequest, project: Project) -> HttpResponse:
+    """All runs of the project's flows; ?state=waiting, ?flow=ID and ?mine=1 narrow them down."""
+    rows, state, flow = _runs(project), request.GET.get("state", ""), request.GET.get("flow", "")
+    if mine := bool(request.GET.get("mine")):
+        rows = rows.filter(pk__in=assigned_to(request.user, FlowRun))
+    if state in RunState.values:
+        rows = rows.filter(state=state)
+    with suppress(ValueError):
+        rows = rows.filter(version__flow=UUID(flow)) if flow else rows
+    context = {
+        "page": page_of(request, rows), "states": RunState.choices, "state": state, "flow": flow, "mine": mine,
+        "flows": project.flows.values_list("pk", "name")[:RECENT * 10],
+    }  # fmt: skip
+    return render(request, "automation/runs.html", context)
+
+
 @project_view()
 def flow(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = _flow(project, pk)
-    spec, versions = row.version.form, list(row.versions.select_related("created_by"))
-    texts = [write_yaml(version.form) for version in versions]
+    spec, versions = row.version.readable, list(row.versions.select_related("created_by"))
+    texts = [write_yaml(version.spec) for version in versions]
     changed = [
         list(changed_lines(before.splitlines(), after.splitlines()))
         for after, before in zip(texts, [*texts[1:], ""], strict=True)
@@ -93,7 +95,7 @@ def flow(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "starts": words.starts_of(spec),
             "steps": words.steps_of(spec),
             "limits": words.limits_of(spec),
-            "coming": starts.coming(spec, timezone.now()) if row.enabled else [],
+            "coming": starts.coming(spec, timezone.now()) if spec and row.enabled else [],
             "calls": words.is_called(spec),
             "page": page_of(request, FlowRun.objects.filter(version__flow=row).select_related("version", "created_by")),
             "versions": list(zip(versions, changed, strict=True)),
@@ -104,37 +106,49 @@ def flow(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view(Role.OPERATOR)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     example = example_of(request.GET.get("from", "")) or EXAMPLES[0]
-    initial = {"name": example.name, "text": filled(example, project)}
-    return _edit(request, project, None, initial)
+    return _edit(request, project, None, example.name, Editor.of_text(project, filled(example, project)))
 
 
 @project_view(Role.OPERATOR)
 def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = _flow(project, pk)
-    return _edit(request, project, row, {"name": row.name, "text": write_yaml(row.version.form)})
+    return _edit(request, project, row, row.name, Editor.of_value(project, row.version.spec))
 
 
-def _edit(request: HttpRequest, project: Project, row: Flow | None, initial: dict[str, Any]) -> HttpResponse:
-    form = FlowForm(request.POST or None, initial=initial)
-    if request.method == "POST" and form.is_valid():
+def _edit(request: HttpRequest, project: Project, row: Flow | None, name: str, shown: Editor) -> HttpResponse:
+    wrong_name = ""
+    if request.method == "POST":
+        name, shown = request.POST.get("name", ""), Editor.sent(project, request.POST)
         try:
-            saved = actions.save_flow(
-                project=project, name=form.cleaned_data["name"], spec=form.spec, by=request.user, flow=row
-            )
+            saved = actions.save_flow(project=project, name=name, spec=shown.spec(), by=request.user, flow=row)
         except FlowError as error:
-            form.add_error("name" if error.field == "name" else "text", str(error))
+            if error.field == "name":
+                wrong_name = str(error)
+            else:
+                shown = shown.with_error(error)
         else:
             messages.success(request, f"Version {saved.versions.count()} of “{saved}” is saved.")
             return redirect("automation:flow", project.slug, saved.pk)
-    context = {"form": form, "flow": row, "examples": EXAMPLES, "kinds": words.KINDS}
+    context = {
+        "flow": row, "name": name, "wrong_name": wrong_name, "editor": shown, "examples": EXAMPLES, "kinds": words.KINDS,
+    }  # fmt: skip
     return render(request, "automation/edit.html", context)
 
 
+@require_POST
+@project_view(Role.OPERATOR)
+def editor(request: HttpRequest, project: Project) -> HttpResponse:
+    """The editor after one of its buttons: a part more or less, moved, or the other way to write."""
+    shown = Editor.sent(project, request.POST).after(request.POST.get("act", ""), request.POST)
+    return render(request, "automation/_editor.html", {"editor": shown})
+
+
+@require_POST
 @project_view(Role.OPERATOR)
 def check(request: HttpRequest, project: Project) -> HttpResponse:
-    """What a text would do, for the editor: its steps in words, and the dry run."""
+    """What it would do as it is written now: the dry run beside the editor."""
     try:
-        spec = read_yaml(request.POST.get("text", ""))
+        spec = Editor.sent(project, request.POST).spec()
     except FlowError as error:
         return render(request, "automation/_dry_run.html", {"error": str(error)})
     return render(request, "automation/_dry_run.html", {"found": dry_run(project, spec)})
@@ -142,7 +156,11 @@ def check(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view()
 def try_it(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    return render(request, "automation/_dry_run.html", {"found": dry_run(project, _flow(project, pk).version.form)})
+    try:
+        spec = _flow(project, pk).version.form
+    except FlowError as error:
+        return render(request, "automation/_dry_run.html", {"error": str(error)})
+    return render(request, "automation/_dry_run.html", {"found": dry_run(project, spec)})
 
 
 @require_POST
@@ -198,7 +216,7 @@ def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def _timeline(row: FlowRun) -> dict[str, Any]:
-    spec, steps = row.version.form, list(row.steps.all())
+    spec, steps = row.version.readable, list(row.steps.all())
     shown = [_shown(step, spec) for step in steps]
     waiting = next((step for step in steps if step.state == StepState.WAITING and step.kind == "ask"), None)
     return {
@@ -207,12 +225,13 @@ def _timeline(row: FlowRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shown(step: FlowStep, spec: FlowSpec) -> dict[str, Any]:
+def _shown(step: FlowStep, spec: FlowSpec | None) -> dict[str, Any]:
     going, jobs = step.state in (StepState.RUNNING, StepState.WAITING), jobs_of(step)
-    seconds, usd = used_by(jobs) if going else (0.0, 0.0)
+    seconds, usd = used(step) if going else (0.0, 0.0)
     slug = step.run.project.slug
     return {
-        "step": step, "going": step.state == StepState.RUNNING and bool(step.jobs), "asked": step.asked(spec), "given": words.given(step.asked(spec)),
+        "step": step, "going": step.state == StepState.RUNNING and bool(step.jobs), "label": step.asked(spec).label if spec else step.kind,
+        "name": step.key if step.key != step.kind else "", "given": words.given(step.asked(spec)) if spec else [],
         "links": [words.link_of(job, slug) for job in jobs], "made": words.made(step), "rows": words.rows_of(step),
         "seconds": step.seconds + seconds, "usd": step.usd + usd,
     }  # fmt: skip

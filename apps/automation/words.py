@@ -25,7 +25,12 @@ KINDS = [
 ]  # fmt: skip
 
 
-def starts_of(spec: FlowSpec) -> list[str]:
+UNREADABLE = "An older Flywheel saved this version, and this one can no longer read it. Edit it."
+
+
+def starts_of(spec: FlowSpec | None) -> list[str]:
+    if spec is None:
+        return [UNREADABLE]
     return [_start(one, spec) for one in spec.starts] or ["Only a person starts it"]
 
 
@@ -43,12 +48,12 @@ def _start(one: Any, spec: FlowSpec) -> str:
     return "Its webhook is called"
 
 
-def is_called(spec: FlowSpec) -> bool:
-    return any(isinstance(one, specs.Call) for one in spec.starts)
+def is_called(spec: FlowSpec | None) -> bool:
+    return spec is not None and any(isinstance(one, specs.Call) for one in spec.starts)
 
 
-def steps_of(spec: FlowSpec) -> list[dict[str, Any]]:
-    return [{"step": step, "given": given(step)} for step in spec.steps]
+def steps_of(spec: FlowSpec | None) -> list[dict[str, Any]]:
+    return [{"step": step, "given": given(step)} for step in spec.steps] if spec else []
 
 
 def given(step: Step) -> list[tuple[str, Any]]:
@@ -63,7 +68,9 @@ def given(step: Step) -> list[tuple[str, Any]]:
     return found
 
 
-def limits_of(spec: FlowSpec) -> list[str]:
+def limits_of(spec: FlowSpec | None) -> list[str]:
+    if spec is None:
+        return []
     budget = spec.budget
     found = [
         f"{value:g} {unit} {span}"

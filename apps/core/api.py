@@ -11,7 +11,8 @@ from django.http import Http404, HttpRequest
 from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, PermissionDenied
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, ParseError, PermissionDenied
+from rest_framework.parsers import JSONParser
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
@@ -26,6 +27,16 @@ MAX_TRUSTED = 1000
 NO_MEMBER = "Whoever created this API key is no longer a member of the project."
 
 _trusted: dict[str, tuple[float, ApiKey]] = {}
+
+
+class JsonParser(JSONParser):
+    """JSON that is nested deeper than Python reads it is wrong as any other: 400."""
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        try:
+            return super().parse(stream, media_type, parser_context)
+        except RecursionError as error:
+            raise ParseError("This JSON has too many levels.") from error
 
 
 class ApiKeyAuthentication(BaseAuthentication):

@@ -53,11 +53,9 @@ def page(client: Client, name: str, *args: Any, **data: Any) -> str:
 def test_every_example_opens_in_the_editor_is_checked_and_saved(example, project: Project, member: Client) -> None:
     make_eval_set(project)
     make_environment(project)
-    text = (
-        member.get(reverse("automation:new", args=[project.slug]), {"from": example.slug})
-        .context["form"]
-        .initial["text"]
-    )
+    shown = member.get(reverse("automation:new", args=[project.slug]), {"from": example.slug}).context["editor"]
+    assert shown.shown == "form"
+    text = shown.after("to:yaml", {}).text
     assert "{eval_set}" not in text
     checked = member.post(reverse("automation:check", args=[project.slug]), {"text": text}).content.decode()
     assert "Now it would" in checked and "note error" not in checked

@@ -20,8 +20,7 @@ from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.evals import actions as evals
 from apps.evals import submission
 from apps.evals.models import Split
-from apps.failures.models import Classification
-from apps.failures.rates import Kind
+from apps.failures.models import Classification, DailyRuns
 from apps.promotion import actions as promotion
 from apps.webhooks.models import Delivery, Event
 from tests.factories import admin_of, make_base, make_environment, make_eval_set, make_failed, make_member, make_project
@@ -132,7 +131,7 @@ def test_a_step_that_fails_is_tried_again_later_and_then_ends_the_run(project: P
     run = begun(project, "retries: 1\nsteps: [{do: evaluate, set: 'set:none', environment: e}]")
     run = go(run)
     step = run.steps.get()
-    assert (run.state, step.state, step.attempt) == (RunState.RUNNING, StepState.PENDING, 1)
+    assert (run.state, step.state, step.attempt) == (RunState.QUEUED, StepState.PENDING, 1)
     assert step.said == "There is no frozen eval set “none”." and step.not_before > timezone.now()
     FlowStep.objects.update(not_before=timezone.now())
     run = go(run)
@@ -226,6 +225,23 @@ def test_no_step_begins_in_quiet_hours(project: Project, monkeypatch: pytest.Mon
     run = go(run)
     assert run.state == RunState.QUEUED and run.note.startswith("Quiet hours until ")
     assert not Classification.objects.exists()
+    # A later one, for which it is not quiet, need not wait for it.
+    monkeypatch.setattr(FlowSpec, "quiet_at", lambda spec, at: spec.quiet[0] if spec.quiet else None)
+    assert go(begun(project, "steps: [{do: cluster}]", name="later")).state == RunState.SUCCEEDED
+    assert go(run).state == RunState.QUEUED
+    monkeypatch.setattr(FlowSpec, "quiet_at", lambda spec, at: None)
+    engine.advance(run)
+    assert FlowRun.objects.get(pk=run.pk).state == RunState.RUNNING and Classification.objects.exists()
+
+
+def test_an_agent_and_a_version_with_spaces_are_not_mixed_up(project: Project) -> None:
+    now = timezone.now()
+    for agent, version in (("a b", "c"), ("a", "b c")):
+        DailyRuns.objects.create(
+            project=project, day=now.date(), agent_name=agent, agent_version=version, runs=60, first=now
+        )
+        found = starts.names_known(project)
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize("span", ["run", "day"])
@@ -480,13 +496,19 @@ def test_a_death_on_the_way_from_the_clock_to_the_run_loses_no_run(
     assert actions.tick()["clock"] == 1
 
 
-def test_none_of_very_many_known_versions_is_new(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = [Kind("agent", f"{number:04}", "", timezone.now(), 100, 0) for number in range(1001)]
-    monkeypatch.setattr(starts.rates, "kinds", lambda *_: kinds)
+def test_none_of_very_many_known_versions_is_new(project: Project) -> None:
+    now = timezone.now()
+
+    def ran(version: str) -> DailyRuns:
+        return DailyRuns(
+            project=project, day=now.date(), agent_name="agent", agent_version=version, runs=100, first=now
+        )
+
+    DailyRuns.objects.bulk_create(ran(f"{number:04}") for number in range(1001))
     flow_of(project, "starts: [{by: new_version}]\nsteps: [{do: classify}]")
     Flow.objects.update(looked_at=timezone.now() - timedelta(hours=1))
     assert actions.tick()["seen"] == 0
-    kinds.append(Kind("agent", "new", "", timezone.now(), 100, 0))
+    ran("new").save()
     Flow.objects.update(looked_at=timezone.now() - timedelta(hours=1))
     assert actions.tick()["seen"] == 1
 

@@ -110,9 +110,9 @@ class Machine:
         output, _ = process.communicate(timeout=timeout)
         return subprocess.CompletedProcess(arguments, process.returncode, output)
 
-    def python(self, program: str) -> str:
+    def python(self, program: str, timeout: float = 300.0) -> str:
         """What a program that uses the services prints. Fails the test where it fails."""
-        done = self.run("-c", f"{PREAMBLE}\n{program}")
+        done = self.run("-c", f"{PREAMBLE}\n{program}", timeout=timeout)
         assert done.returncode == 0, done.stdout
         return done.stdout.strip()
 
