@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ def until_it_asks(machine: Machine, run: str) -> tuple[dict[str, Any], set[str]]
     killed: set[str] = set()
 
     def look() -> dict[str, Any]:
+        time.sleep(2)  # each look is a process of its own, and takes time from the workers
         found: dict[str, Any] = json.loads(machine.python(LOOK.format(run=run)))
         assert found["state"] not in ("failed", "cancelled"), found
         going = next((key for key, state, *_ in found["steps"] if state in ("running", "pending")), "")

@@ -42,6 +42,7 @@ HELP = {
     "timezone": "Of all times of this flow, such as Europe/Berlin",
     "retries": "More tries for a step that fails",
 }
+RARE = {"name", "if", "seed", "most_usd", "learnable", "at_most", "validation"}
 BLANKS: dict[str, dict[str, Any]] = {
     "cron": {"when": "0 2 * * *"}, "new_failures": {"at_least": 100}, "": {"from": "08:00", "until": "18:00"},
     "train": {"method": "sft", "config": {"steps": 60, "learning_rate": 0.0003, "batch_size": 8}},
@@ -60,6 +61,7 @@ class Input:
     required: bool = False
     error: str = ""
     help: str = ""
+    rare: bool = False  # folded away while it is blank
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,14 @@ class Part:
     error: str = ""
     is_first: bool = False
     is_last: bool = False
+
+    @property
+    def usual(self) -> list[Input]:
+        return [one for one in self.inputs if not one.rare]
+
+    @property
+    def rare(self) -> list[Input]:
+        return [one for one in self.inputs if one.rare]
 
 
 @cache
@@ -264,6 +274,7 @@ class Editor:
             name, LABELS.get(field, field.replace("_", " ").capitalize()), kind,
             "" if shown is None or shown is False else str(shown), options,
             "" if default is None or default is False else str(default), required, str(self.error) if wrong else "", HELP.get(field, ""),
+            step >= 0 and field in RARE and not value and not wrong,
         )  # fmt: skip
 
     def _options(self, field: str, step: int) -> tuple[str, ...]:
