@@ -393,7 +393,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "reviews:adjudicate", "reviews:rule", "evals:confirm_task", "evals:judge_variant",
     }  # fmt: skip
     assert {name for name in pages_of(Role.OPERATOR) if not name.startswith("webhooks:")} == {
-        "core:keys", "core:revoke_key", "core:rotate_key", "automation:new", "automation:edit", "automation:check", "automation:switch",
+        "core:keys", "core:revoke_key", "core:rotate_key", "automation:new", "automation:edit", "automation:check", "automation:editor", "automation:switch",
         "automation:secret", "automation:delete", "failures:rubric_save", "failures:rubric_switch",
         "registry:managed_new", "registry:server_new", "registry:server_edit", "registry:server_remove", "registry:server_probe",
         "registry:server_start", "registry:server_stop", "trajectories:retention", "trajectories:redaction_switch",
