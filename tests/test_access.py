@@ -157,6 +157,10 @@ def world(data_dir: Path) -> dict[str, Any]:
             ),
             **dict.fromkeys(("webhooks:delivery", "webhooks:again"), send_test(hook=hook, by=by).pk),
             "core:audit_export": "csv",
+            **dict.fromkeys(
+                ("core:manage", "core:object_rename", "core:object_archive", "core:object_delete"),
+                ("set", str(draft.pk)),
+            ),
             **dict.fromkeys(("core:revoke_key", "core:rotate_key"), project.api_keys.first().pk),
             **dict.fromkeys([f"dashboard:{name}" for name in ("dashboard", "rename", "duplicate", "delete")], board.pk),
             **dict.fromkeys(("dashboard:chart", "dashboard:change_chart"), chart.pk),
@@ -401,7 +405,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
     }  # fmt: skip
     assert all(ROLES[name] == Role.OPERATOR for name in PAGES if name.startswith("webhooks:"))
     assert pages_of(Role.OWNER) == {
-        "core:project", "core:archive_project", "core:delete_project", "core:deletion_again",
+        "core:project", "core:archive_project", "core:delete_project", "core:deletion_again", "core:object_delete",
         "core:settings", "core:invite", "core:revoke_invitation", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save",
         "reviews:probe_waive", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import",
     }  # fmt: skip

@@ -118,7 +118,7 @@ class Turn:
 
 def frozen_set(project: Project, named: str, made: dict[str, Outputs]) -> EvalSet:
     """The set that a step froze, or the newest frozen version of that name. Raises StepFailed."""
-    rows = EvalSet.objects.filter(project=project, state=EvalSetState.FROZEN)
+    rows = EvalSet.objects.current().filter(project=project, state=EvalSetState.FROZEN)
     if named.startswith("step:"):
         pk = made[named.removeprefix("step:")]["eval_set"]
         return _there(rows.filter(pk=pk).first(), "The eval set was deleted meanwhile.")

@@ -89,6 +89,24 @@ def key_digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+class ArchivableQuerySet(models.QuerySet[Any]):
+    def current(self) -> Self:
+        """Those that are not archived: what lists and choices show."""
+        return self.filter(archived_at=None)
+
+    def shown(self, archived: bool) -> Self:
+        return self.filter(archived_at__isnull=not archived)
+
+
+class Archivable(models.Model):
+    """Something that is hidden from lists and choices when it is archived, and stays for what refers to it."""
+
+    archived_at = models.DateTimeField(null=True)
+
+    class Meta:
+        abstract = True
+
+
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def live(self) -> Self:
         """Not revoked; they may have expired."""

@@ -90,6 +90,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "otlp:metrics": {"POST": SENT},
     "otlp:langfuse_traces": {"POST": SENT},
     "core_api:audit": {"GET": READABLE},
+    "core_api:object": {"GET": READABLE, "PATCH": MANAGED, "DELETE": OWNED},
     "core_api:keys": {"GET": OPERATED, "POST": OPERATED},
     "core_api:key": {"DELETE": OPERATED},
     "core_api:key_rotate": {"POST": OPERATED},

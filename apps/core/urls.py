@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.core import project_views, views
+from apps.core import managed_views, project_views, views
 from apps.core.auditing import views as auditing
 
 app_name = "core"
@@ -10,6 +10,10 @@ urlpatterns = [
     path("p/<slug:slug>/settings/project/", project_views.project, name="project"),
     path("p/<slug:slug>/settings/project/archive/", project_views.archive, name="archive_project"),
     path("p/<slug:slug>/settings/project/delete/", project_views.delete, name="delete_project"),
+    path("p/<slug:slug>/manage/<slug:kind>/<slug:pk>/", managed_views.manage, name="manage"),
+    path("p/<slug:slug>/manage/<slug:kind>/<slug:pk>/rename/", managed_views.rename, name="object_rename"),
+    path("p/<slug:slug>/manage/<slug:kind>/<slug:pk>/archive/", managed_views.archive, name="object_archive"),
+    path("p/<slug:slug>/manage/<slug:kind>/<slug:pk>/delete/", managed_views.delete, name="object_delete"),
     path("p/<slug:slug>/deletion/", project_views.deletion, name="deletion"),
     path("p/<slug:slug>/deletion/again/", project_views.try_again, name="deletion_again"),
     path("p/<slug:slug>/audit/", auditing.audit, name="audit"),

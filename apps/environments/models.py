@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 
-from apps.core.models import Project
+from apps.core.models import Archivable, ArchivableQuerySet, Project
 from workers.lib.environments import opening
 from workers.lib.prompts import AGENT_PART, applied
 from workers.lib.specs import REMOTE, Harness
@@ -45,7 +45,7 @@ class EnvironmentKind(models.TextChoices):
     MCP = "mcp", "MCP tool server"
 
 
-class Environment(models.Model):
+class Environment(Archivable):
     """One immutable version: what it runs in, the agent's harness, the verifier, and the tasks it was made for.
 
     `dataset` holds facts of a frozen eval set ({name, digest, tasks}); the set itself stands a floor above. A remote
@@ -69,6 +69,8 @@ class Environment(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     is_new = False  # as of Verifier
+
+    objects = ArchivableQuerySet.as_manager()
 
     class Meta:
         ordering = ("slug", "-version")

@@ -33,9 +33,10 @@ from workers.lib.outgoing import RefusedAddress
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    rows = project.environments.select_related("verifier").order_by("slug", "-version")
+    archived = "archived" in request.GET
+    rows = project.environments.shown(archived).select_related("verifier").order_by("slug", "-version")
     groups = [list(versions) for _, versions in groupby(rows, key=lambda row: row.slug)]
-    context = {"groups": groups, "verifiers": project.verifiers.all()[:200]}
+    context = {"archived": archived, "groups": groups, "verifiers": project.verifiers.all()[:200]}
     return render(request, "environments/list.html", context)
 
 

@@ -8,12 +8,17 @@ class EvalsConfig(AppConfig):
     def ready(self) -> None:
         from apps.core import api_errors
         from apps.core.deletion import BEFORE
+        from apps.core.managed import Managed, register
         from apps.environments.protocol.guards import GUARDS
         from apps.evals import importing
         from apps.evals.holdout import guards, scoring, view_log
-        from apps.evals.models import TaskImport
+        from apps.evals.models import EvalSet, TaskImport
         from apps.trajectories import exports, shown
 
+        register(Managed(
+            kind="set", noun="the eval set", plural="Eval sets", model=EvalSet, name="slug", versioned=True, listing="evals:list",
+            warning="Flows, CI jobs and API clients that use the old name must be changed.",
+        ))  # fmt: skip
         BEFORE.setdefault(TaskImport, []).append(importing.remove_files)
         GUARDS.append(scoring.guard)
         shown.WATCHERS.append(guards.record_runs_shown)

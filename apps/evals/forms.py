@@ -115,7 +115,7 @@ class EvalRunForm(PlainForm):
         self.fields["split"].choices = [
             (split, f"{split.label} ({counts[split]:,})") for split in Split if split in counts
         ]
-        self.fields["model_version"].queryset = versions = project.model_versions.evaluated_here()
+        self.fields["model_version"].queryset = versions = project.model_versions.current().evaluated_here()
         self.fields["engine"].choices = engines.choices(project)
         agents = versions.filter(kind=ModelKind.AGENT).exists()
         servers = Server.objects.filter(project=project).exists()
@@ -124,7 +124,7 @@ class EvalRunForm(PlainForm):
         unused += () if servers or agents else ("most_tokens", "most_usd")
         for name in unused:
             del self.fields[name]
-        self.fields["environment"].queryset = project.environments.select_related("verifier")
+        self.fields["environment"].queryset = project.environments.current().select_related("verifier")
         done = EvalRun.objects.filter(eval_set=eval_set, split=Split.HOLDOUT, state=JobState.SUCCEEDED)
         self.fields["stop_against"].queryset = done
         channels = list(project.channels.values_list("name", flat=True))
@@ -144,7 +144,7 @@ class EvalRunForm(PlainForm):
 
 
 def drafts_of(project: Project) -> Any:
-    return EvalSet.objects.filter(project=project, state=EvalSetState.DRAFT)
+    return EvalSet.objects.current().filter(project=project, state=EvalSetState.DRAFT)
 
 
 class FailureTaskForm(PlainForm):
@@ -311,7 +311,7 @@ class MeaningForm(PlainForm):
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["version"].queryset = versions = project.model_versions.models()
+        self.fields["version"].queryset = versions = project.model_versions.current().models()
         self.fields["version"].initial = versions.first()
 
     def clean(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from django.db.models import Deferrable, Q
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.models import ACTIVE_STATES, ApiKey, Job, JobState, Project
+from apps.core.models import ACTIVE_STATES, ApiKey, Archivable, ArchivableQuerySet, Job, JobState, Project
 from apps.environments.models import Environment
 from apps.evals.canonical import group_key
 from apps.registry.models import ModelVersion
@@ -28,7 +28,7 @@ class EvalSetState(models.TextChoices):
     FROZEN = "frozen"
 
 
-class EvalSet(models.Model):
+class EvalSet(Archivable):
     """A versioned set of tasks. A draft takes changes; a frozen one is its digest, forever."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -42,6 +42,8 @@ class EvalSet(models.Model):
     frozen_at = models.DateTimeField(null=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = ArchivableQuerySet.as_manager()
 
     class Meta:
         ordering = ("slug", "-version")

@@ -6,9 +6,26 @@ class PromotionConfig(AppConfig):
     label = "promotion"
 
     def ready(self) -> None:
+        from apps.core.managed import Managed, register
         from apps.evals import jobs, runs_api
         from apps.promotion.reports_api import against
         from apps.promotion.stopping import decided
+        from apps.registry.artifacts import free_with
+        from apps.registry.models import ModelKind, ModelVersion
 
         jobs.DECIDED.append(decided)
+
+        def live(version: ModelVersion) -> str:
+            names = ", ".join(version.live_in.values_list("name", flat=True))
+            return f"It is live in {names}. Promote another version or roll back first." if names else ""
+
+        def agent(version: ModelVersion) -> str:
+            known = "An agent is known by its name in traces and answers, so it cannot be renamed."
+            return known if version.kind == ModelKind.AGENT else ""
+
+        register(Managed(
+            kind="model", noun="the model", plural="Models", model=ModelVersion, name="name", versioned=True,
+            listing="promotion:models", stays=live, named=agent, before=(free_with,),
+            warning="Flows and API clients that use the old name must be changed.",
+        ))  # fmt: skip
         runs_api.EXTRAS.append(against)

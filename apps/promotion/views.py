@@ -42,8 +42,11 @@ VERSION_COLUMNS = {
 @project_view()
 def models(request: HttpRequest, project: Project) -> HttpResponse:
     finished = EvalRun.objects.filter(state="succeeded").select_related("eval_set")
-    versions = project.model_versions.select_related("parent").prefetch_related(
-        "live_in", Prefetch("eval_runs", finished, to_attr="finished")
+    archived = "archived" in request.GET
+    versions = (
+        project.model_versions.shown(archived)
+        .select_related("parent")
+        .prefetch_related("live_in", Prefetch("eval_runs", finished, to_attr="finished"))
     )
     shown = EvalRun.objects.filter(state="succeeded", model_version=OuterRef("pk")).order_by("-created_at")
     metrics = shown.annotate(success=F("result__metrics__success__mean"), reward=F("result__metrics__reward__mean"))
@@ -62,6 +65,7 @@ def models(request: HttpRequest, project: Project) -> HttpResponse:
         request,
         "promotion/models.html",
         {
+            "archived": archived,
             "page": page_of(request, order.apply(versions)),
             "order": order,
             "channels": channels,

@@ -147,8 +147,8 @@ class PlaygroundForm(PlainForm):
     def __init__(self, project: Project, tasks: QuerySet[Task] | None, *args: Any, **kwargs: Any) -> None:
         """`tasks` to choose from; None where a step of a run is replayed."""
         super().__init__(*args, **kwargs)
-        self.fields["environment"].queryset = project.environments.order_by("-pk").select_related("verifier")
-        versions = project.model_versions.run_here()
+        self.fields["environment"].queryset = project.environments.current().order_by("-pk").select_related("verifier")
+        versions = project.model_versions.current().run_here()
         for number in range(MOST_SIDES):
             title = f"Version {number + 1}"
             self.fields[f"version_{number}"] = forms.ModelChoiceField(
@@ -213,4 +213,4 @@ class KeepTaskForm(PlainForm):
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["eval_set"].queryset = project.eval_sets.filter(state=EvalSetState.DRAFT)
+        self.fields["eval_set"].queryset = project.eval_sets.current().filter(state=EvalSetState.DRAFT)

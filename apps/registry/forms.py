@@ -87,7 +87,7 @@ class ManagedForm(PlainForm):
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["base"].queryset = ModelVersion.objects.filter(project=project, kind=ModelKind.BASE)
+        self.fields["base"].queryset = ModelVersion.objects.current().filter(project=project, kind=ModelKind.BASE)
 
     def clean_context(self) -> int:
         return self.cleaned_data["context"] or 0
@@ -116,7 +116,7 @@ class EndpointForm(PlainForm):
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["server"].queryset = Server.objects.filter(project=project)
-        self.fields["parent"].queryset = ModelVersion.objects.filter(project=project, kind=ModelKind.BASE)
+        self.fields["parent"].queryset = ModelVersion.objects.current().filter(project=project, kind=ModelKind.BASE)
 
 
 class BaseForm(PlainForm):
@@ -142,7 +142,7 @@ class AdapterForm(PlainForm):
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["parent"].queryset = ModelVersion.objects.filter(project=project, kind=ModelKind.BASE)
+        self.fields["parent"].queryset = ModelVersion.objects.current().filter(project=project, kind=ModelKind.BASE)
 
 
 class AgentForm(PlainForm):

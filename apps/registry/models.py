@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 
 from apps.core.diffing import changed_parts
-from apps.core.models import ACTIVE_STATES, Job, Project
+from apps.core.models import ACTIVE_STATES, Archivable, ArchivableQuerySet, Job, Project
 from workers.lib.prompts import as_parts
 
 SHOWN_OF_VERSION = 20  # characters of an agent's version: of a git SHA, enough to tell commits apart
@@ -186,7 +186,7 @@ class AdapterSlots(models.Model):
         return self.base_url
 
 
-class ModelVersionQuerySet(models.QuerySet["ModelVersion"]):
+class ModelVersionQuerySet(ArchivableQuerySet):
     def adapters(self) -> Self:
         return self.filter(kind=ModelKind.ADAPTER)
 
@@ -207,7 +207,7 @@ class ModelVersionQuerySet(models.QuerySet["ModelVersion"]):
         return self.filter(~Q(kind=ModelKind.AGENT) | Q(reached_by=Reach.HTTP))
 
 
-class ModelVersion(models.Model):
+class ModelVersion(Archivable):
     """One immutable version: a base model, an adapter on top of its parent's base, a model that a server has, a prompt
     version, or an agent.
 

@@ -10,3 +10,14 @@ class TrainingConfig(AppConfig):
         from apps.trajectories import filters
 
         filters.LINKED["trained"] = narrow
+
+        from apps.core.managed import Managed, register
+        from apps.training.models import TrainingRun
+
+        def made(run: TrainingRun) -> str:
+            return f"It made {run.model_version}, whose lineage it is." if run.model_version else ""
+
+        register(Managed(
+            kind="run", noun="the training run", plural="Training", model=TrainingRun, name="name", versioned=False,
+            listing="training:list", keeps=made,
+        ))  # fmt: skip

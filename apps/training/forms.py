@@ -59,9 +59,9 @@ class TrainingForm(PlainForm):
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["parent"].queryset = project.model_versions.trainable()
-        self.fields["eval_set"].queryset = project.eval_sets.filter(state=EvalSetState.FROZEN)
-        self.fields["environment"].queryset = project.environments.select_related("verifier")
+        self.fields["parent"].queryset = project.model_versions.current().trainable()
+        self.fields["eval_set"].queryset = project.eval_sets.current().filter(state=EvalSetState.FROZEN)
+        self.fields["environment"].queryset = project.environments.current().select_related("verifier")
         for name in ("parent", "eval_set", "environment"):  # the newest is chosen, not a row of dashes
             self.fields[name].empty_label = None
         for name in LORA:  # left empty, the usual

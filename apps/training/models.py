@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.models import Job, Project
+from apps.core.models import Archivable, ArchivableQuerySet, Job, JobQuerySet, Project
 from apps.environments.models import Environment
 from apps.evals.models import EvalSet, SampleFields, Split, Task
 from apps.registry.models import ModelVersion
@@ -62,7 +62,11 @@ class Method(models.TextChoices):
     GRPO = "grpo", "GRPO"
 
 
-class TrainingRun(Job):
+class TrainingRunQuerySet(JobQuerySet, ArchivableQuerySet):
+    pass
+
+
+class TrainingRun(Archivable, Job):
     """One training job: from a parent model version to a new adapter version."""
 
     method = models.CharField(max_length=10, choices=Method)
@@ -72,6 +76,11 @@ class TrainingRun(Job):
     model_version = models.ForeignKey(
         ModelVersion, models.PROTECT, null=True, related_name="made_by", help_text="What the run made"
     )
+
+    objects = TrainingRunQuerySet.as_manager()
+
+    class Meta(Job.Meta):
+        pass
 
     prompt: dict = {}  # like an evaluation's: no prompt version trains, so the environment's own is used
 

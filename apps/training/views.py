@@ -40,10 +40,16 @@ RUN_COLUMNS = {
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    runs = TrainingRun.objects.filter(project=project).select_related("parent", "model_version", "created_by")
+    archived = "archived" in request.GET
+    runs = (
+        TrainingRun.objects.filter(project=project)
+        .shown(archived)
+        .select_related("parent", "model_version", "created_by")
+    )
     runs = runs.annotate(took=Coalesce(F("finished_at"), Now()) - F("started_at"))
     order = Sorting.of(request.GET, RUN_COLUMNS)
-    context = {"page": page_of(request, order.apply(runs)), "order": order, "advice": advice_for(project)}
+    page = page_of(request, order.apply(runs))
+    context = {"archived": archived, "page": page, "order": order, "advice": advice_for(project)}
     return render(request, "training/list.html", context)
 
 

@@ -53,6 +53,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Environment",
             fields=[
+                ("archived_at", models.DateTimeField(null=True)),
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("slug", models.SlugField(max_length=80)),
                 ("version", models.PositiveIntegerField()),

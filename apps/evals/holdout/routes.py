@@ -108,8 +108,8 @@ NOTHING: dict[str, str] = {
     "mfa_activate_totp mfa_deactivate_totp mfa_view_recovery_codes mfa_generate_recovery_codes mfa_download_recovery_codes "
     "mfa_list_webauthn mfa_add_webauthn mfa_edit_webauthn mfa_remove_webauthn usersessions_list socialaccount_connections "
     "socialaccount_signup socialaccount_login_cancelled socialaccount_login_error openid_connect_login openid_connect_callback",
-    "core": "projects settings keys project archive_project delete_project deletion deletion_again rotate_key revoke_key invite revoke_invitation set_member unlock_member remove_member",
-    "core_api": "keys key key_rotate project",
+    "core": "projects settings keys project archive_project delete_project deletion deletion_again manage object_rename object_archive object_delete rotate_key revoke_key invite revoke_invitation set_member unlock_member remove_member",
+    "core_api": "keys key key_rotate project object",
     "otlp": "traces logs metrics langfuse_traces",
     "api": "schema docs batch",
     "environments_api": "environments environment verifiers grader_validate",

@@ -32,6 +32,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="EvalSet",
             fields=[
+                ("archived_at", models.DateTimeField(null=True)),
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ("slug", models.SlugField(max_length=80)),
                 ("version", models.PositiveIntegerField(default=1)),

@@ -42,14 +42,20 @@ RUN_COLUMNS = {
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    sets = project.eval_sets.annotate(
-        n=Count("tasks"),
-        holdout=Count("tasks", filter=Q(tasks__split=Split.HOLDOUT)),
-        train=Count("tasks", filter=Q(tasks__split=Split.TRAIN)),
-    ).order_by("slug", "-version")  # counting drops the model's order
+    archived = "archived" in request.GET
+    sets = (
+        project.eval_sets.shown(archived)
+        .annotate(
+            n=Count("tasks"),
+            holdout=Count("tasks", filter=Q(tasks__split=Split.HOLDOUT)),
+            train=Count("tasks", filter=Q(tasks__split=Split.TRAIN)),
+        )
+        .order_by("slug", "-version")
+    )  # counting drops the model's order
     runs = EvalRun.objects.filter(project=project).select_related("model_version", "eval_set", "environment")
     set_order, run_order = Sorting.of(request.GET, SET_COLUMNS, "sets"), Sorting.of(request.GET, RUN_COLUMNS)
     context = {
+        "archived": archived,
         "sets": set_order.apply(sets),
         "form": EvalSetForm(),
         "page": page_of(request, run_order.apply(runs), 30),

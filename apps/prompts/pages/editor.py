@@ -28,7 +28,7 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     """`?on=`: what the prompt is for, `?environment=`: whose prompt it starts from where that is no prompt version."""
     on = _chosen(project, request.GET.get("on"))
     if on is None:
-        versions = project.model_versions.run_here()
+        versions = project.model_versions.current().run_here()
         return render(request, "prompts/choose.html", {"versions": versions[:200]})
     start = _start(project, on, request.GET.get("environment"))
     form = PromptForm(request.POST or None, initial=_initial(on, start))
@@ -61,7 +61,7 @@ def _initial(on: ModelVersion, start: Environment | None) -> dict[str, Any]:
 
 
 def _context(project: Project, on: ModelVersion, start: Environment | None, form: PromptForm) -> dict[str, Any]:
-    environments = Environment.objects.filter(project=project).order_by("-pk")[:100]
+    environments = Environment.objects.current().filter(project=project).order_by("-pk")[:100]
     return {"on": on, "start": start, "form": form, "environments": [] if on.prompt else environments}
 
 

@@ -53,7 +53,7 @@ def form_page(
     request: HttpRequest, project: Project, step: Step | None, given: Any = None, initial: dict | None = None
 ) -> HttpResponse:
     """The form; where it was `given` and is right, what it leads to."""
-    sets = project.eval_sets.order_by("-created_at")
+    sets = project.eval_sets.current().order_by("-created_at")
     chosen = None if step else _set(request, sets)
     tasks = None if step else _tasks(chosen, request.GET.get("q", ""))
     start = {"version_0": request.GET.get("on"), "expected": _suggested(step)} | (initial or {})
@@ -71,7 +71,7 @@ def form_page(
         "q": request.GET.get("q", ""),
         "most_cases": actions.MOST_CASES,
         "page": page_of(request, Playground.objects.filter(project=project).select_related("created_by"), 10),
-        "missing": not project.model_versions.run_here().exists() or not project.environments.exists(),
+        "missing": not project.model_versions.current().run_here().exists() or not project.environments.exists(),
     }
     return render(request, "prompts/playground_new.html", context)
 

@@ -37,6 +37,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ModelVersion",
             fields=[
+                ("archived_at", models.DateTimeField(null=True)),
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("name", models.SlugField(max_length=80)),
                 ("version", models.PositiveIntegerField()),

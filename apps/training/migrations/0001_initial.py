@@ -87,6 +87,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="TrainingRun",
             fields=[
+                ("archived_at", models.DateTimeField(null=True)),
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ("name", models.CharField(max_length=200)),
                 (

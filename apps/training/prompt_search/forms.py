@@ -52,9 +52,9 @@ class SearchForm(PlainForm):
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["version"].queryset = project.model_versions.run_here()
-        self.fields["eval_set"].queryset = project.eval_sets.filter(state=EvalSetState.FROZEN)
-        self.fields["environment"].queryset = project.environments.select_related("verifier")
+        self.fields["version"].queryset = project.model_versions.current().run_here()
+        self.fields["eval_set"].queryset = project.eval_sets.current().filter(state=EvalSetState.FROZEN)
+        self.fields["environment"].queryset = project.environments.current().select_related("verifier")
         self.fields["server"].queryset = servers = Server.objects.filter(project=project)
         self.fields["engine"].choices = engines.choices(project)
         for name in ("version", "eval_set", "environment", "server"):

@@ -1,0 +1,226 @@
+"""Objects that people rename, archive and delete on one page, and what is in the way.
+
+Apps register their kinds in `ready`. What depends on an object is read from the models: a `PROTECT` key to it is in the way of deleting it, a
+`CASCADE` one goes with it, a `SET_NULL` one stays without it. What lineage needs is protected, so it is archived instead.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, connection, models, transaction
+from django.db.models import Q
+from django.http import Http404
+from django.utils import timezone
+
+from apps.core.actions import audit
+from apps.core.auditing.words import page_of
+from apps.core.errors import Rejected
+from apps.core.models import ACTIVE_STATES, Job, JobLog, Project
+from apps.core.runner import job_folder
+
+SHOWN = 5
+
+
+class ManagedError(Rejected):
+    """Something that may not be done to the object; `field` names a form's field."""
+
+    def __init__(self, sentence: str, field: str | None = None) -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
+class Dependent(NamedTuple):
+    """How many rows of what depend on an object, and (text, address) of some."""
+
+    n: int
+    what: str
+    links: list[tuple[str, str]]
+
+
+def _none(_: Any) -> str:
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Managed:
+    """`name` is the field that is renamed, on all rows of the project that share it where it is `versioned`. `keeps`, `stays` and
+    `named` answer with a sentence where the object may not be deleted, archived or renamed. `before`: in the transaction that deletes it."""
+
+    kind: str
+    noun: str  # with its article
+    plural: str
+    model: type[models.Model]
+    name: str
+    listing: str
+    versioned: bool
+    warning: str = ""
+    keeps: Callable[[Any], str] = _none
+    stays: Callable[[Any], str] = _none
+    named: Callable[[Any], str] = _none
+    shields: tuple[str, ...] = ()  # CASCADE keys whose rows are evidence: in the way, too
+    before: tuple[Callable[[models.QuerySet], Callable[[], None] | None], ...] = field(default=())
+
+
+KINDS: dict[str, Managed] = {}
+
+
+def register(managed: Managed) -> None:
+    KINDS[managed.kind] = managed
+
+
+def find(project: Project, kind: str, pk: str) -> tuple[Managed, Any]:
+    """Raises Http404, for what is another project's, too."""
+    managed = KINDS.get(kind)
+    try:
+        row = managed and managed.model._default_manager.filter(project=project, pk=pk).first()
+    except (ValueError, ValidationError) as error:
+        raise Http404 from error
+    if managed is None or row is None:
+        raise Http404
+    return managed, row
+
+
+@dataclass(frozen=True)
+class Dependents:
+    in_way: list[Dependent]
+    goes: list[Dependent]
+    stays: list[Dependent]
+    active: list[tuple[str, str]]  # jobs under way
+    sentence: str  # why it may not be deleted, besides
+
+    @property
+    def may_be_deleted(self) -> bool:
+        return not (self.in_way or self.active or self.sentence)
+
+
+def dependents(managed: Managed, row: Any) -> Dependents:
+    in_way, goes, stays, active = [], [], [], []
+    slug = row.project.slug
+    if isinstance(row, Job) and row.is_active:
+        active.append((str(row), page_of(row._meta.label_lower, str(row.pk), slug)))
+    for (model, what), keys in _relations(row).items():
+        rows = model._base_manager.filter(reduce(or_, (Q(**{key: row}) for key in keys)))
+        n = rows.count()
+        if not n:
+            continue
+        meta = model._meta
+        links = [(str(one), page_of(meta.label_lower, str(one.pk), slug)) for one in rows[:SHOWN]]
+        name = str(meta.verbose_name if n == 1 else meta.verbose_name_plural)
+        found = Dependent(n, name, [link for link in links if link[1]])
+        if issubclass(model, Job):
+            running = rows.filter(state__in=ACTIVE_STATES)
+            active += [(str(job), page_of(meta.label_lower, str(job.pk), slug)) for job in running]
+        if what is models.PROTECT or meta.label_lower in managed.shields:
+            in_way.append(found)
+        elif what is models.SET_NULL:
+            stays.append(found)
+        else:
+            goes.append(found)
+    return Dependents(in_way, goes, stays, active, managed.keeps(row))
+
+
+def _relations(row: models.Model) -> dict[tuple[type[models.Model], Any], list[str]]:
+    """{(model, what happens to its rows): its keys} of the foreign keys to an object, those without a name on its side, too."""
+    found: dict[tuple[type[models.Model], Any], list[str]] = {}
+    for one in row._meta.get_fields(include_hidden=True):
+        if one.auto_created and not one.concrete and not one.many_to_many and not one.related_model._meta.auto_created:
+            found.setdefault((one.related_model, one.on_delete), []).append(one.field.name)
+    return found
+
+
+@transaction.atomic
+def rename(*, managed: Managed, row: Any, name: str, by: Any, **label: str) -> None:
+    """Raises ManagedError."""
+    if problem := managed.named(row):
+        raise ManagedError(problem, "name")
+    rows = managed.model._default_manager.filter(project=row.project)
+    column = managed.model._meta.get_field(managed.name)
+    try:
+        name = column.clean(name.strip(), row)
+    except ValidationError as error:
+        raise ManagedError(" ".join(error.messages), "name") from error
+    before = getattr(row, managed.name)
+    if name == before:
+        return
+    if managed.versioned and rows.filter(**{managed.name: name}).exists():
+        raise ManagedError(f"There is {managed.noun} “{name}” already. Choose another name.", "name")
+    same = rows.filter(**{managed.name: before}) if managed.versioned else rows.filter(pk=row.pk)
+    try:
+        with transaction.atomic():
+            changed = same.update(**{managed.name: name})
+    except IntegrityError as error:
+        raise ManagedError(f"There is {managed.noun} “{name}” already. Choose another name.", "name") from error
+    row.refresh_from_db()
+    audit(
+        "object.renamed",
+        project=row.project,
+        by=by,
+        target=row,
+        noun=managed.noun,
+        before=before,
+        name=name,
+        versions=changed,
+        **label,
+    )
+
+
+@transaction.atomic
+def archive(*, managed: Managed, row: Any, by: Any, back: bool = False, **label: str) -> bool:
+    """Hides it from lists and choices, or brings it back. False where it was so already. Raises ManagedError."""
+    if not back and (problem := managed.stays(row)):
+        raise ManagedError(problem)
+    rows = managed.model._default_manager.filter(pk=row.pk, archived_at__isnull=not back)
+    changed = rows.update(archived_at=None if back else timezone.now())
+    if changed:
+        audit(
+            "object.unarchived" if back else "object.archived",
+            project=row.project,
+            by=by,
+            target=row,
+            noun=managed.noun,
+            name=str(row),
+            **label,
+        )
+    return bool(changed)
+
+
+@transaction.atomic
+def delete(*, managed: Managed, row: Any, by: Any, **label: str) -> None:
+    """Raises ManagedError where something is in the way; what came since it was asked, too."""
+    rows = managed.model._default_manager.filter(pk=row.pk)
+    if not rows.select_for_update(of=("self",)).exists():
+        raise ManagedError("It is deleted already.")
+    found = dependents(managed, row)
+    if found.active:
+        raise ManagedError(f"“{found.active[0][0]}” is under way. Cancel it first.")
+    if not found.may_be_deleted:
+        why = found.sentence or f"{found.in_way[0].n:,} {found.in_way[0].what} depend on it."
+        raise ManagedError(f"{row} cannot be deleted: {why} Archive it instead.")
+    audit(
+        "object.deleted", project=row.project, by=by, target=row, noun=managed.noun, name=str(row),
+        goes={one.what: one.n for one in found.goes}, **label,
+    )  # fmt: skip
+    after = [then for before in managed.before if (then := before(rows))]
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL flywheel.purge = 'on'")
+    if isinstance(row, Job):
+        JobLog.objects.filter(job=row.pk).delete()
+        folder = job_folder(row)
+        transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
+    try:
+        rows.get().delete()
+    except models.ProtectedError as error:
+        raise ManagedError(
+            f"{row} cannot be deleted: something of it is needed elsewhere. Archive it instead."
+        ) from error
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL flywheel.purge = 'off'")
+    for then in after:
+        then()

@@ -1,0 +1,241 @@
+"""Objects are renamed, archived and deleted; what lineage needs is archived only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.test import Client
+
+from apps.core import managed, runner
+from apps.core.auditing.words import page_of
+from apps.core.managed import KINDS, ManagedError, find
+from apps.core.models import AuditEvent, JobState, Project, Role
+from apps.evals.models import EvalSet, HoldoutView, Split, Task
+from apps.registry.artifacts import _home
+from apps.registry.models import Artifact, ModelVersion
+from apps.training.models import TrainingRun
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_adapter,
+    make_base,
+    make_environment,
+    make_eval_set,
+    make_member,
+    make_project,
+    make_user,
+)
+from tests.test_access import world  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.django_db
+
+
+def client_of(user: Any) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def remove(row: Any, kind: str) -> None:
+    managed.delete(managed=KINDS[kind], row=row, by=admin_of(row.project))
+
+
+def address(project: Project, kind: str, row: Any, what: str = "") -> str:
+    return f"/p/{project.slug}/manage/{kind}/{row.pk}/{what}"
+
+
+def test_kinds_are_what_can_be_archived() -> None:
+    assert set(KINDS) == {"set", "model", "environment", "run"}
+    for how in KINDS.values():
+        assert how.model._meta.get_field("archived_at").null and how.model._meta.get_field(how.name)
+
+
+# Deleting
+
+
+def test_what_lineage_needs_cannot_be_deleted(world: dict[str, Any]) -> None:  # noqa: F811
+    project = world["project"]
+    run = project.trainingruns.get()
+    TrainingRun.objects.filter(pk=run.pk).update(state=JobState.CANCELLED, finished_at="2026-01-01T00:00Z")
+    for kind, rows in (
+        ("set", project.eval_sets),
+        ("model", project.model_versions),
+        ("environment", project.environments),
+    ):
+        used = [row for row in rows.all() if managed.dependents(KINDS[kind], row).in_way]
+        assert used, kind
+        for row in used:
+            with pytest.raises(ManagedError, match=r"cannot be deleted|under way"):
+                remove(row, kind)
+            assert rows.filter(pk=row.pk).exists()
+
+
+def test_a_run_that_made_a_model_is_kept(world: dict[str, Any]) -> None:  # noqa: F811
+    project = world["project"]
+    run = project.trainingruns.get()
+    TrainingRun.objects.filter(pk=run.pk).update(
+        state=JobState.SUCCEEDED,
+        finished_at="2026-01-01T00:00Z",
+        model_version=project.model_versions.adapters().first(),
+    )
+    run.refresh_from_db()
+    with pytest.raises(ManagedError, match="whose lineage it is"):
+        remove(run, "run")
+    with pytest.raises(ManagedError, match="Archive it instead"):
+        remove(run.model_version, "model")
+
+
+def test_a_run_that_made_nothing_goes_with_its_folder(
+    world: dict[str, Any],  # noqa: F811
+    django_capture_on_commit_callbacks: Any,
+) -> None:
+    run = world["project"].trainingruns.get()
+    with pytest.raises(ManagedError, match="under way"):
+        remove(run, "run")
+    TrainingRun.objects.filter(pk=run.pk).update(state=JobState.FAILED, finished_at="2026-01-01T00:00Z")
+    run.refresh_from_db()
+    run.metrics.create(step=1, name="loss", value=1.0)
+    runner.job_folder(run).mkdir(parents=True)
+    with django_capture_on_commit_callbacks(execute=True):
+        remove(run, "run")
+    assert not TrainingRun.objects.exists() and not runner.job_folder(run).exists()
+    assert AuditEvent.objects.get(action="object.deleted").detail["goes"]["metric"] == 1
+
+
+def test_an_unused_model_goes_with_its_files(
+    project: Project, data_dir: Path, django_capture_on_commit_callbacks: Any
+) -> None:
+    base = make_base(project, data_dir)
+    adapter = make_adapter(project, base, data_dir)
+    digest = adapter.artifact_id
+    with pytest.raises(ManagedError, match="1 model version"):
+        remove(base, "model")
+    with django_capture_on_commit_callbacks(execute=True):
+        remove(adapter, "model")
+    assert not Artifact.objects.filter(pk=digest).exists() and not _home(digest).exists()
+    remove(base, "model")
+    assert not ModelVersion.objects.filter(project=project).exists()
+
+
+def test_files_that_another_project_has_stay(
+    project: Project, data_dir: Path, django_capture_on_commit_callbacks: Any
+) -> None:
+    mine, theirs = make_base(project, data_dir), make_base(make_project(), data_dir)
+    adapter, other = make_adapter(project, mine, data_dir), make_adapter(theirs.project, theirs, data_dir)
+    ModelVersion.objects.filter(pk=other.pk).update(artifact=adapter.artifact)
+    with django_capture_on_commit_callbacks(execute=True):
+        remove(adapter, "model")
+    assert _home(adapter.artifact_id).is_dir() and Artifact.objects.filter(pk=adapter.artifact_id).exists()
+
+
+def test_a_frozen_set_that_nobody_used_goes_and_its_views_stay(project: Project) -> None:
+    made = make_eval_set(project)
+    client_of(admin_of(project)).post(f"/p/{project.slug}/evals/{made.pk}/holdout/")
+    view = HoldoutView.objects.get()
+    found = managed.dependents(KINDS["set"], made)
+    assert found.may_be_deleted and [one.what for one in found.stays] == ["holdout view"]
+    remove(made, "set")
+    view.refresh_from_db()
+    assert not EvalSet.objects.exists() and not Task.objects.exists() and view.tasks and view.eval_set is None
+    other = make_eval_set(project)  # the trigger guards frozen sets again
+    with pytest.raises(IntegrityError, match="frozen"), transaction.atomic():
+        other.tasks.filter(split=Split.HOLDOUT).delete()
+
+
+# Renaming
+
+
+def test_all_versions_are_renamed(project: Project) -> None:
+    made = make_eval_set(project)
+    EvalSet.objects.create(project=project, slug=made.slug, version=2)
+    owner = client_of(admin_of(project))
+    answer = owner.post(address(project, "set", made, "rename/"), {"name": "refunds"}, follow=True)
+    assert "It is called refunds@1 now." in answer.content.decode()
+    assert set(EvalSet.objects.values_list("slug", "version")) == {("refunds", 1), ("refunds", 2)}
+    assert AuditEvent.objects.get(action="object.renamed").detail["before"] == made.slug
+
+
+@pytest.mark.parametrize("name", ["", " ", "two words", "<b>", "x" * 200, "taken"])
+def test_a_wrong_name_is_refused(project: Project, name: str) -> None:
+    made = make_eval_set(project)
+    EvalSet.objects.create(project=project, slug="taken")
+    answer = client_of(admin_of(project)).post(address(project, "set", made, "rename/"), {"name": name})
+    made.refresh_from_db()
+    assert answer.status_code == 200 and 'role="alert"' in answer.content.decode() and made.slug not in (name, "")
+    assert "<b>" not in answer.content.decode().split('id="name"')[1].split(">")[0]
+
+
+# Archiving
+
+
+def test_what_is_archived_leaves_lists_and_choices_and_comes_back(project: Project, data_dir: Path) -> None:
+    made, environment, base = make_eval_set(project), make_environment(project), make_base(project, data_dir)
+    owner = client_of(admin_of(project))
+    lists = {"set": ("evals", made), "environment": ("environments", environment), "model": ("models", base)}
+    form = f"/p/{project.slug}/training/new/"
+    for kind, (place, row) in lists.items():
+        page, link = f"/p/{project.slug}/{place}/", f'"{page_of(row._meta.label_lower, str(row.pk), project.slug)}"'
+        choice = f'<option value="{row.pk}"'
+        assert link in owner.get(page).content.decode(), kind
+        assert choice in owner.get(form).content.decode(), kind
+        owner.post(address(project, kind, row, "archive/"))
+        assert link not in owner.get(page).content.decode(), kind
+        assert choice not in owner.get(form).content.decode(), kind
+        assert link in owner.get(f"{page}?archived").content.decode(), kind
+        text = owner.get(address(project, kind, row)).content.decode()
+        assert "Bring back" in text and ">archived</span>" in text
+        owner.post(address(project, kind, row, "archive/"), {"back": "1"})
+        assert link in owner.get(page).content.decode(), kind
+    said = list(AuditEvent.objects.filter(action__startswith="object.").values_list("action", flat=True))
+    assert said.count("object.archived") == said.count("object.unarchived") == 3
+
+
+def test_a_live_model_is_not_archived(world: dict[str, Any]) -> None:  # noqa: F811
+    project = world["project"]
+    live = project.channels.get(name="production").current
+    with pytest.raises(ManagedError, match="live in production"):
+        managed.archive(managed=KINDS["model"], row=live, by=None)
+
+
+# Who may
+
+
+def test_only_owners_delete_and_strangers_find_nothing(project: Project) -> None:
+    made = make_eval_set(project, frozen=False)
+    engineer = client_of(make_member(project, Role.ENGINEER))
+    text = engineer.get(address(project, "set", made)).content.decode()
+    assert "Only an owner deletes." in text and "/delete/" not in text
+    assert engineer.post(address(project, "set", made, "delete/")).status_code == 403
+    assert client_of(make_user()).get(address(project, "set", made)).status_code == 404
+    other = make_eval_set(make_project(), frozen=False)
+    owner = client_of(admin_of(project))
+    for kind, pk in (("set", other.pk), ("set", "nonsense"), ("nonsense", made.pk), ("model", "9" * 40), ("run", "1")):
+        assert owner.get(f"/p/{project.slug}/manage/{kind}/{pk}/").status_code == 404, (kind, pk)
+    assert owner.post(address(project, "set", made, "delete/"))["Location"].endswith("/evals/")
+    assert not EvalSet.objects.filter(pk=made.pk).exists()
+
+
+def test_by_api(project: Project, data_dir: Path) -> None:
+    made, base = make_eval_set(project, frozen=False), make_base(project, data_dir)
+    make_adapter(project, base, data_dir)
+    headers = {"content_type": "application/json", **key_headers(project)}
+    url = f"/api/v1/objects/set/{made.pk}/"
+    assert Client().get(url, **headers).json()["may_be_deleted"] is True
+    assert Client().patch(url, {"name": "new", "archived": True}, **headers).json()["archived_at"]
+    assert Client().patch(url, {"name": "no way"}, **headers).json()["path"] == "name"
+    assert Client().delete(url, **headers).status_code == 204 and Client().get(url, **headers).status_code == 404
+    refused = Client().delete(f"/api/v1/objects/model/{base.pk}/", **headers)
+    assert refused.status_code == 409 and "Archive it instead" in refused.json()["detail"]
+    label = AuditEvent.objects.filter(action="object.deleted").get().actor_label
+    assert label == "API key “test”"
+
+
+def test_somebody_else_deleted_it_meanwhile(project: Project) -> None:
+    made = make_eval_set(project, frozen=False)
+    how, row = find(project, "set", str(made.pk))
+    made.delete()
+    with pytest.raises(ManagedError, match="deleted already"):
+        managed.delete(managed=how, row=row, by=None)
