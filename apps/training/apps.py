@@ -6,13 +6,12 @@ class TrainingConfig(AppConfig):
     label = "training"
 
     def ready(self) -> None:
+        from apps.core.managed import Managed, register
         from apps.training.lineage import narrow
+        from apps.training.models import TrainingRun
         from apps.trajectories import filters
 
         filters.LINKED["trained"] = narrow
-
-        from apps.core.managed import Managed, register
-        from apps.training.models import TrainingRun
 
         def made(run: TrainingRun) -> str:
             return f"It made {run.model_version}, whose lineage it is." if run.model_version else ""
