@@ -32,9 +32,11 @@ from apps.registry.actions import register_prompt
 from apps.reviews.actions import open_review
 from apps.reviews.models import ProbeRun
 from apps.reviews.rescoring import submit_probe
+from apps.teamwork.actions import add_comment
+from apps.teamwork.targets import kind_named
 from apps.training.models import PromptSearch
 from apps.trajectories.metrics import figures
-from apps.trajectories.models import Arrival, Trace, Upload
+from apps.trajectories.models import Arrival, Trace, Trajectory, Upload
 from apps.webhooks.actions import create_webhook, send_test
 from apps.webhooks.models import Event
 from apps.webhooks.sending import Outcome, claim, store
@@ -77,10 +79,10 @@ NO_PAGES = {
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:variant_job_status", "evals:meaning_status",
         "reviews:probe_status",
         "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear",
-        "automation:check", "automation:dry_run", "automation:run_status",
+        "automation:check", "automation:dry_run", "automation:run_status", "teamwork:people",
     ),
     "a file": ("evals:export_samples", "trajectories:export", "trajectories:raw", "reviews:export", "promotion:report_file", "promotion:policy_file"),
-    "leads to another page, or is its fragment": ("evals:task_samples", "failures:step", "reviews:queue", "reviews:step"),
+    "leads to another page, or is its fragment": ("evals:task_samples", "teamwork:comment", "failures:step", "reviews:queue", "reviews:step"),
 }  # fmt: skip
 FINDING = {
     "probe": "filler", "severity": "medium", "what": "200 words added", "task": "t1", "reward": 0.9, "gold_reward": 1.0,
@@ -145,7 +147,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "training:detail": (world.training.pk,), "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
         "promotion:report": (world.report.pk,), "promotion:pair": (world.baseline.pk, world.grpo.pk),
         "promotion:policy": ("production",), "registry:server": (server.name,), "registry:server_edit": (server.name,),
-        "automation:flow": (flow.pk,), "automation:edit": (flow.pk,), "automation:run": (run_now(flow=flow, by=by).pk,),
+        **talked(runs[0], by), "automation:flow": (flow.pk,), "automation:edit": (flow.pk,), "automation:run": (run_now(flow=flow, by=by).pk,),
     }  # fmt: skip
     queries = {
         "trajectories:session": "?id=session+1", "trajectories:compare": f"?a={runs[0].pk}&b={runs[1].pk}",
@@ -164,6 +166,14 @@ def charted(project: Project, by: Any) -> Dashboard:
         asked = {"measure": "failure_rate", "by": "" if kind == "number" else "agent_version", "kind": kind}
         add_chart(dashboard=dashboard, spec=Spec.of(asked | {"title": f"{kind} " + "unbroken" * 8}), by=by)
     return dashboard
+
+
+def talked(run: Trajectory, by: Any) -> dict[str, tuple]:
+    """Comments on a run, long and hostile."""
+    on = kind_named("trajectory")
+    for text in ("<script>alert(1)</script> https://example.org/" + "unbroken" * 60, "word " * 400):
+        said = add_comment(project=run.project, kind=on, target=run, text=text, by=by)
+    return {"teamwork:thread": ("trajectory", str(run.pk)), "teamwork:edit": (said.pk,)}
 
 
 def told(project: Project, by: Any) -> dict[str, tuple]:

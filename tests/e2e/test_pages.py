@@ -206,6 +206,7 @@ def test_an_unknown_page_says_so(world: World, logged_in: Any) -> None:
 OWN_PAGES = (
     "account", "account_change_password", "account_reauthenticate", "mfa_index", "mfa_activate_totp", "mfa_list_webauthn",
     "mfa_add_webauthn", "usersessions_list", "socialaccount_connections",
+    "notifications:list", "notifications:preferences",
 )  # fmt: skip
 
 
