@@ -31,7 +31,7 @@ ROW_BYTES, BATCH = 4000, 5000
 SHARES = (7, 2, 1)  # of ten rows, by project; the first is measured
 LONG_RUN, LONG_MESSAGES = "long-run", 33_000
 REQUESTS, WARM_UP, BUDGET_S = 40, 3, 30.0
-CHARTS = ("chart", "trend", "count", "histogram", "stats")
+CHARTS = ("chart", "trend", "count", "sums", "histogram", "stats")
 GOALS_MS = {
     "list 24 h": 150, "list 30 d": 550, "API list 24 h": 150, "API list 30 d": 550, "search rare word": 1000,
     "search common word": 1000, "search word of few rows": 1000, "detail of 33,000 messages": 1000,
@@ -133,6 +133,21 @@ def views(project: Any, text: Text, reader: Reader) -> Iterator[tuple[str, list[
     if chunks := list(chunks_of(reader, long)):
         yield "its further chunks", chunks
     yield "overview", [reverse("dashboard:home", args=[project.slug])]
+    for name in ("failure_rate", "performance", "promotion_effect"):
+        yield f"overview, {name.replace('_', ' ')}", [reverse(f"dashboard:{name}", args=[project.slug]) + "?since=30d"]
+    explore, metrics = reverse("dashboard:explore", args=[project.slug]), "/api/v1/metrics/"
+    for by in ("", "agent_version", "tool"):
+        yield f"API metrics 30 d, latency by {by or 'nothing'}", [f"{metrics}?measure=latency&since=30d&by={by}"]
+    yield "API metrics all time, failure rate by model", [f"{metrics}?measure=failure_rate&by=model"]
+    yield (
+        "API metrics 30 d, from rows",
+        [f"{metrics}?measure=latency&since=30d&by=model&tool={name}" for name in TOOLS[:4]],
+    )
+    yield "charts", [f"{explore}?measure=cost&by=model&since=30d"]
+    yield "list 30 d, sorted by latency", [f"{page}?since=30d&sort=-latency"]
+    yield "list, oldest first", [f"{page}?sort=started"]
+    live = reverse("trajectories:live_rows", args=[project.slug])
+    yield "live tail", [f"{live}?after=1", f"{live}?after=1&outcome=failure", f"{live}?after=1&cost_min=0.5"]
     for name, url in charts(project.slug):
         for since in ("24h", "30d"):
             yield f"{name} {since}", [f"{url}?since={since}"]
