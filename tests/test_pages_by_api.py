@@ -125,6 +125,7 @@ BY_API = {
     "automation:delete": "DELETE automation_api:flow",
     "automation:dry_run": "GET automation_api:dry_run",
     "automation:run_now": "POST automation_api:flow_runs",
+    "automation:runs": "GET automation_api:flow_runs",
     "automation:run": "GET automation_api:run",
     "automation:run_status": "GET automation_api:run",
     "automation:cancel": "POST automation_api:cancel",
@@ -155,6 +156,7 @@ NOT_BY_API = {
     **dict.fromkeys(("evals:meaning_decide", "evals:meaning_undo"), "whether two requests are the same task a person decides"),
     "environments:test_connection": TRYING,
     "automation:check": TRYING,
+    "automation:editor": TRYING,
     "automation:secret": "the secret of a webhook is shown once, to a person",
     **dict.fromkeys(("reviews:verifier_check", "reviews:verifier_try", "reviews:rescore", "prompts:preview"), TRYING),
     **dict.fromkeys(

@@ -16,12 +16,12 @@ from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.forms import PlainForm
 from apps.core.models import JobState
-from apps.core.openapi import described, results, sent, told
+from apps.core.openapi import described, page, sent, told
 from apps.evals import actions, importing
 from apps.evals.formats import FORMATS
 from apps.evals.forms import ImportChoiceForm, ImportForm
 from apps.evals.importing import Choice, Imported, ImportProblem, Preview
-from apps.evals.lookups import find_set
+from apps.evals.lookups import CURSOR, LIMIT, find_set, listed
 from apps.evals.models import EvalSet, Split, TaskImport
 from apps.trajectories.api import TooLarge
 
@@ -91,7 +91,8 @@ WAITING = DONE | {
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_eval_sets_imports", responses=described({200: results(JOB)}, 404),
+    methods=["GET"], operation_id="v1_eval_sets_imports", parameters=[LIMIT, CURSOR],
+    responses=described({200: page(JOB)}, 400, 404),
     examples=[told("A large file", WAITING)], description="The imports into a set that a worker made, the newest first.",
 )  # fmt: skip
 @extend_schema(
@@ -111,7 +112,7 @@ WAITING = DONE | {
 def imports(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     if request.method == "GET":
-        return Response({"results": [as_json(job) for job in eval_set.imports.all()[:100]]})
+        return listed(request, eval_set.imports.all(), lambda _, job: as_json(job))
     by = member_of(request).user
     if int(request.META.get("CONTENT_LENGTH") or 0) > 2 * importing.MAX_BYTES + 2**20:
         raise TooLarge(f"The files are larger than {importing.MAX_BYTES // 2**20} MiB. Send them in parts.")

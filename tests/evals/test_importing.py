@@ -312,7 +312,12 @@ def test_many_rows_by_api_are_followed_and_cancelled(draft: EvalSet, monkeypatch
     done(TaskImport.objects.get(pk=first.json()["id"]))
     read = Client().get(at[0], **key).json()
     assert read["state"] == "succeeded" and read["result"]["made"] == 5
-    assert len(Client().get(reverse("evals_api:imports", args=[draft.pk]), **key).json()["results"]) == 2
+    listing = reverse("evals_api:imports", args=[draft.pk])
+    assert len(Client().get(listing, **key).json()["results"]) == 2
+    one = Client().get(listing, {"limit": 1}, **key).json()
+    other = Client().get(listing, {"limit": 1, "cursor": one["next"]}, **key).json()
+    assert len(one["results"]) == len(other["results"]) == 1 and one["results"] != other["results"]
+    assert other["next"] is None and Client().get(listing, {"cursor": "x"}, **key).json()["path"] == "cursor"
 
 
 def test_who_may_import_by_api(draft: EvalSet) -> None:

@@ -14,9 +14,9 @@ from rest_framework.response import Response
 
 from apps.core import jobs
 from apps.core.models import JobState
-from apps.core.openapi import JSON, described, results
+from apps.core.openapi import JSON, described, page
 from apps.evals.holdout import leaks
-from apps.evals.lookups import find_set, find_version, form_of, needs_right
+from apps.evals.lookups import CURSOR, LIMIT, find_set, find_version, form_of, listed, needs_right
 from apps.evals.meaning import check, verdicts
 from apps.evals.meaning.check import MOST_PAIRS, PAIRS, Source
 from apps.evals.models import EvalSet, MeaningCheck, Split
@@ -71,7 +71,8 @@ WITH_PAIRS = {
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_meaning_checks_list", responses=described({200: results(CHECK)}, 404),
+    methods=["GET"], operation_id="v1_meaning_checks_list", parameters=[LIMIT, CURSOR],
+    responses=described({200: page(CHECK)}, 400, 404),
     description="The semantic checks of an eval set, the newest first.",
 )  # fmt: skip
 @extend_schema(
@@ -84,7 +85,7 @@ WITH_PAIRS = {
 def checks(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     if request.method == "GET":
-        return Response({"results": [as_json(job) for job in eval_set.meaning_checks.all()[:100]]})
+        return listed(request, eval_set.meaning_checks.all(), lambda _, job: as_json(job))
     needs_right(request, Split.HOLDOUT)
     source, most = _asked(request)
     job = check.submit(eval_set=eval_set, source=source, by=request.auth.created_by, most=most, asked_by=request.auth)
