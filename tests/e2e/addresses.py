@@ -58,7 +58,7 @@ STATIONS = {
     "dashboard:home": "Get started", "dashboard:dashboards": "No dashboards yet", "trajectories:first": "Waiting for the first trajectory", "trajectories:list": "No trajectories yet", "trajectories:sessions": "No sessions",
     "trajectories:arrivals": "Every batch is indexed", "failures:list": "No trajectories yet", "failures:triage": "Nothing left to triage",
     "failures:clusters": "Nothing to cluster", "failures:measures": "No decisions yet", "failures:verdicts": "No verdicts yet",
-    "failures:reclassify": "Nothing is classified yet", "evals:list": "Nothing evaluated yet", "evals:compare": "Two evaluations needed",
+    "failures:reclassify": "Nothing is classified yet", "evals:list": "Nothing evaluated yet", "evals:compare": "Two evaluations needed", "training:compare": "Two runs needed",
     "environments:list": "No environments yet", "reviews:list": "No verifiers yet", "training:list": "No runs yet",
     "training:new": "Required before a run can start", "promotion:models": "No models yet",
     "training:searches": "No prompt searches yet", "training:search_new": "Required before a search can start",
@@ -79,9 +79,10 @@ NO_PAGES = {
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:variant_job_status", "evals:meaning_status",
         "reviews:probe_status",
         "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear",
+        "training:rollouts", "training:curve", "training:learned_from_trajectory", "training:learned_from_task",
         "automation:check", "automation:dry_run", "automation:run_status", "teamwork:people",
     ),
-    "a file": ("evals:export_samples", "trajectories:export", "trajectories:raw", "reviews:export", "promotion:report_file", "promotion:policy_file"),
+    "a file": ("trajectories:span_text", "evals:export_samples", "trajectories:export", "trajectories:raw", "reviews:export", "promotion:report_file", "promotion:policy_file"),
     "leads to another page, or is its fragment": ("evals:task_samples", "teamwork:comment", "failures:step", "reviews:queue", "reviews:step"),
 }  # fmt: skip
 FINDING = {
@@ -98,6 +99,14 @@ REPORT = {
         {"name": "code_tricks", "kind": "attack", "about": "Tests fooled", "status": "not_applicable", "why": "no code"},
     ],
 }  # fmt: skip
+
+
+STEPS = [
+    {"span_id": "a", "name": "invoke_agent " + "unbroken" * 12, "kind": "agent", "start_ms": 0, "duration_ms": 900},
+    {"span_id": "b", "parent_id": "a", "name": "chat", "kind": "model", "start_ms": 10, "duration_ms": 400, "input_tokens": 812, "message_index": 1},
+    {"span_id": "c", "parent_id": "a", "name": "find", "kind": "tool", "start_ms": 420, "duration_ms": 90, "error": "unbroken" * 30,
+     "input": {"number": 4711}, "attributes": {"long." * 20: "unbroken" * 200}},
+]  # fmt: skip
 
 
 def pages_of(world: World, by: Any) -> dict[str, str]:
@@ -127,6 +136,9 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         project=project, name="brief", on=world.base, prompt=WHOLE_PROMPT, by=by, notes="Shorter.",
         started_from={"name": str(world.environment), "prompt": from_harness(world.environment.harness)},
     )  # fmt: skip
+    task, moved = (world.eval_set.tasks.filter(split=split).first() for split in (Split.TRAIN, Split.HOLDOUT))
+    record_output_view(world.baseline, by=by)
+    spans = make_trajectory(project, name="with-spans", metadata={"steps": STEPS})
     args: dict[str, tuple] = {
         "dashboard:dashboard": (charted(project, by).pk,),
         "prompts:playground": (tried(world, prompt, by).pk,), "core:remove_member": (project.memberships.get(user=by).pk,),
@@ -139,6 +151,8 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "evals:import": (draft.pk,), "evals:from_successes": (draft.pk,), "evals:import_status": (draft.pk, task_import(draft, by)),
         "evals:task_from_failure": (failure.pk,), "evals:run": (world.grpo.pk,), "evals:learnability": (world.grpo.pk,),
         "evals:to_tasks": (on_train(world, by).pk,),
+        "evals:task": (task.pk,), "evals:compared_task": (moved.pk,), "training:rollout": (world.training.pk, world.training.rollouts.first().pk),
+        "trajectories:spans": (spans.pk,),
         "evals:sample": (opened(world, by).pk, world.grpo.samples.filter(success=False).first().pk),
         "environments:detail": (world.environment.pk,),
         "reviews:detail": (review.pk,), "reviews:item": (item.pk,), "reviews:adjudicate": (review.pk,),
@@ -153,6 +167,8 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "trajectories:session": "?id=session+1", "trajectories:compare": f"?a={runs[0].pk}&b={runs[1].pk}",
         "failures:rubric_diff": "?a=1&b=2", "evals:compare": f"?run={world.baseline.pk}&run={opened(world, by).pk}&run={world.sft.pk}",
         "prompts:new": f"?on={prompt.pk}",
+        "evals:compared_task": f"?run={world.baseline.pk}&run={world.grpo.pk}&change=changed",
+        "training:compare": "?" + "&".join(f"run={one.pk}" for one in project.trainingruns.all()),
     }  # fmt: skip
     names = {**dict.fromkeys(STATIONS), **dict.fromkeys(FORMS), **args, **queries}
     found = {name: reverse(name, args=[project.slug, *args.get(name, ())]) + queries.get(name, "") for name in names}

@@ -286,7 +286,7 @@ def test_a_report_by_an_older_policy_leads_to_another_comparison(
     assert ">Promote</button>" not in page and f"/models/compare/{report.baseline_id}/{report.candidate_id}/" in page
 
 
-def test_the_pages_lead_from_a_report_to_its_samples_and_name_the_split_of_a_number(
+def test_the_pages_lead_from_a_report_to_its_moved_tasks_and_name_the_split_of_a_number(
     project: Project, base: ModelVersion, channel: Channel, data_dir: Path
 ) -> None:
     report = report_on(project, base, data_dir)
@@ -294,7 +294,7 @@ def test_the_pages_lead_from_a_report_to_its_samples_and_name_the_split_of_a_num
     client.force_login(make_member(project))
     page = client.get(f"/p/{project.slug}/models/reports/{report.pk}/").content.decode()
     sample = report.candidate.samples.filter(index=0, task__key__in=report.report["improved"]).first()
-    assert reverse("evals:sample", args=[project.slug, report.candidate_id, sample.pk]) in page
+    assert reverse("evals:compared_task", args=[project.slug, sample.task_id]) in page  # both samples, and a diff
     assert (
         f'{report.candidate.eval_set}</a> <span class="muted small">Hold-out</span>'
         in client.get(f"/p/{project.slug}/models/").content.decode()
