@@ -8,5 +8,6 @@ for (const area of document.querySelectorAll("textarea[data-code]")) {
     readOnly: area.readOnly, extraKeys: { Tab: (cm) => cm.execCommand("insertSoftTab"), "Shift-Tab": "indentLess", Esc: (cm) => cm.getInputField().blur() },
   });
   editor.getInputField().setAttribute("aria-label", area.labels[0]?.textContent || "code");
+  editor.getInputField().setAttribute("aria-description", "Tab indents. Escape, then Tab, leaves the editor.");
   editor.on("change", () => { editor.save(); area.dispatchEvent(new Event("typed", { bubbles: true })); });
 }

@@ -14,6 +14,7 @@ from apps.core.charts import intervals
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.sorting import Sorting
+from apps.core.templatetags.flywheel import number, percent
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun
 from apps.promotion import actions
@@ -160,7 +161,12 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         "promotion/report.html",
         {
             "report": row,
-            "checks": [check | {"change": change_of(check), "interval": interval_of(check)} for check in checks],
+            "checks": [
+                check
+                | {"change": change_of(check), "interval": interval_of(check)}
+                | {f"shown_{side}": shown_of(check, check[side]) for side in ("baseline", "candidate")}
+                for check in checks
+            ],
             "channel": row.channel,
             "policy_now": version,
             "signed": is_genuine(row),
@@ -188,8 +194,15 @@ def report_file(request: HttpRequest, project: Project, pk: str) -> HttpResponse
     return JsonResponse(signed_document(row), headers=headers, json_dumps_params={"indent": 1, "allow_nan": False})
 
 
+SHARES = ("success", "safety", "regressions", "masked", "regression", "general")  # checks of rates, shown in percent
+
+
+def shown_of(check: dict, value: float | None) -> str:
+    return percent(value) if check["name"] in SHARES else number(value)
+
+
 def change_of(check: dict) -> str:
-    """The difference with as many decimals as the two sides are shown with."""
+    """The difference with as many decimals as the two sides are shown with; of rates in percentage points."""
     return "–" if check["difference"] is None else _signed(check, check["difference"])
 
 
@@ -198,6 +211,8 @@ def interval_of(check: dict) -> str:
 
 
 def _signed(check: dict, value: float) -> str:
+    if check.get("name") in SHARES:
+        return f"{100 * value:+.1f} pp"
     large = max(abs(check[side] or 0) for side in ("baseline", "candidate")) >= 100
     return f"{value:+,.0f}" if large else f"{value:+.3f}"
 

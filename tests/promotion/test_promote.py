@@ -23,7 +23,7 @@ from apps.promotion import actions
 from apps.promotion.gate.policy import Policy
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.policies import save_policy
-from apps.promotion.views import change_of, suggested_pair
+from apps.promotion.views import change_of, shown_of, suggested_pair
 from apps.promotion.wear import comparison_number
 from apps.registry.models import ModelVersion
 from tests.factories import (
@@ -270,6 +270,12 @@ def test_a_difference_has_the_decimals_of_its_sides(
     baseline: float | None, candidate: float | None, difference: float | None, shown: str
 ) -> None:
     assert change_of({"baseline": baseline, "candidate": candidate, "difference": difference}) == shown
+
+
+def test_rates_are_shown_in_percent_and_their_difference_in_points() -> None:
+    check = {"name": "success", "baseline": 0.25, "candidate": 0.86, "difference": 0.61, "low": 0.5, "high": 0.7}
+    assert (shown_of(check, 0.86), change_of(check), shown_of(check, None)) == ("86.0%", "+61.0 pp", "–")
+    assert shown_of(check | {"name": "latency"}, 0.86) == "0.860"
 
 
 def test_a_report_by_an_older_policy_leads_to_another_comparison(
