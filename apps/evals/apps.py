@@ -15,8 +15,18 @@ class EvalsConfig(AppConfig):
         from apps.evals.models import EvalSet, TaskImport
         from apps.trajectories import exports, shown
 
+        def guards_something(eval_set: EvalSet) -> str:
+            """A hold-out that is frozen stays one: deletion is no way to train on it."""
+            held = eval_set.tasks.holdout().count() if eval_set.is_frozen else 0
+            return (
+                f"It is frozen and holds {held:,} tasks out of training: deleted, they could train. Archive it."
+                if held
+                else ""
+            )
+
         register(Managed(
             kind="set", noun="the eval set", plural="Eval sets", model=EvalSet, name="slug", versioned=True, listing="evals:list",
+            keeps=guards_something,
             warning="Flows, CI jobs and API clients that use the old name must be changed.",
         ))  # fmt: skip
         BEFORE.setdefault(TaskImport, []).append(importing.remove_files)

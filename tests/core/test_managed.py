@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.test import Client
 
 from apps.core import managed, runner
 from apps.core.auditing.words import page_of
 from apps.core.managed import KINDS, ManagedError, find
 from apps.core.models import AuditEvent, JobState, Project, Role
-from apps.evals.models import EvalSet, HoldoutView, Split, Task
+from apps.evals.models import EvalSet, Split, Task
 from apps.registry.artifacts import _home
 from apps.registry.models import Artifact, ModelVersion
 from apps.training.models import TrainingRun
@@ -131,15 +131,22 @@ def test_files_that_another_project_has_stay(
     assert _home(adapter.artifact_id).is_dir() and Artifact.objects.filter(pk=adapter.artifact_id).exists()
 
 
-def test_a_frozen_set_that_nobody_used_goes_and_its_views_stay(project: Project) -> None:
+def test_a_frozen_hold_out_stays_one_and_a_set_without_any_goes(project: Project) -> None:
+    """Deleting it would let its tasks train."""
     made = make_eval_set(project)
-    client_of(admin_of(project)).post(f"/p/{project.slug}/evals/{made.pk}/holdout/")
-    view = HoldoutView.objects.get()
+    owner = client_of(admin_of(project))
     found = managed.dependents(KINDS["set"], made)
-    assert found.may_be_deleted and [one.what for one in found.stays] == ["holdout view"]
+    assert not found.may_be_deleted and "deleted, they could train. Archive it." in found.sentence
+    owner.post(address(project, "set", made, "delete/"), {"name": str(made)})
+    assert made.tasks.holdout().exists()
+    with pytest.raises(ManagedError, match="Archive it"):
+        remove(made, "set")
+    with connection.cursor() as cursor, transaction.atomic():
+        cursor.execute("SET session_replication_role = replica")
+        made.tasks.holdout().update(split=Split.REGRESSION)
+        cursor.execute("SET session_replication_role = DEFAULT")
     remove(made, "set")
-    view.refresh_from_db()
-    assert not EvalSet.objects.exists() and not Task.objects.exists() and view.tasks and view.eval_set is None
+    assert not EvalSet.objects.exists() and not Task.objects.exists()
     other = make_eval_set(project)  # the trigger guards frozen sets again
     with pytest.raises(IntegrityError, match="frozen"), transaction.atomic():
         other.tasks.filter(split=Split.HOLDOUT).delete()

@@ -22,7 +22,7 @@ COUNTED: dict[str, str] = {
             "api:trajectories", "api:trajectory", "api:feedback", "trajectories:list", "trajectories:export",
             "dashboard:search", "trajectories:bulk", "trajectories:sessions", "trajectories:session", "trajectories:compare",
             "trajectories:redaction_test", "trajectories:detail", "trajectories:raw", "trajectories:part",
-            "trajectories:revision", "trajectories:spans", "trajectories:span_text", "failures:list", "failures:case", "failures:similar", "failures:step",
+            "trajectories:revision", "trajectories:spans", "trajectories:span_text", "trajectories:live_rows", "failures:list", "failures:case", "failures:similar", "failures:step",
             "failures:decide", "failures:split", "failures:assign", "failures:undo", "failures:mark", "failures:cluster",
             "failures:reclassify", "failures:reclassification", "failures:rubric", "failures:rubric_save",
             "failures:rubric_try", "failures:rubric_try_one", "failures:verdicts", "evals:from_successes",
@@ -88,7 +88,7 @@ COUNTED: dict[str, str] = {
 # Shows only sums over an evaluation, which was itself counted when it was asked for.
 TOTALS: dict[str, str] = dict.fromkeys(
     (
-        "dashboard:home", "evals:list", "evals:run_status", "evals:distributions", "evals:compared_distributions", "training:list", "training:compare", "training_api:runs_compare", "promotion:models", "promotion:model",
+        "dashboard:home", "dashboard:promotion_effect", "evals:list", "evals:run_status", "evals:distributions", "evals:compared_distributions", "training:list", "training:compare", "training_api:runs_compare", "promotion:models", "promotion:model",
         "promotion:compare", "promotion:pair", "promotion:pair_parts", "promotion:plan", "promotion:wear", "promotion_api:plan", "reviews:list", "automation:run", "automation:run_status", "automation_api:run",
         "webhooks:delivery", "webhooks_api:delivery", "evals_api:sets", "promotion_api:channel", "reviews_api:reviews", "reviews_api:review",
         "evals_api:run", "evals_api:run_cancel", "evals_api:run_finish", "promotion_api:gate_reports",
@@ -111,11 +111,12 @@ NOTHING: dict[str, str] = {
     "core": "projects settings keys project archive_project delete_project deletion deletion_again manage object_rename object_archive object_delete rotate_key revoke_key invite revoke_invitation set_member unlock_member remove_member",
     "core_api": "keys key key_rotate project object",
     "otlp": "traces logs metrics langfuse_traces",
-    "api": "schema docs batch",
+    "api": "schema docs batch metrics",
+    "dashboard": "failure_rate performance explore save_chart chart change_chart dashboards create dashboard rename duplicate delete",
     "environments_api": "environments environment verifiers grader_validate",
     "hosted": "grader_validate",
     "protocol": "describe describe_slash aggregate_metrics close_session reverify_mode tool nothing",
-    "trajectories": "first first_status count trend bulk_undo bulk_keep arrivals arrival_retry arrival_discard trace_retry trace_discard "
+    "trajectories": "first first_status live sums count trend bulk_undo bulk_keep arrivals arrival_retry arrival_discard trace_retry trace_discard "
     "save_view delete_view import import_start import_detail import_status import_retry import_cancel redaction retention "
     "redaction_switch redaction_add redaction_edit redaction_delete feedback",
     "failures": "charts bulk classify classification_status triage modes mode_add mode_save mode_delete clusters recluster "
@@ -143,7 +144,7 @@ NOTHING: dict[str, str] = {
     "training_api": "lineage runs run run_metrics run_rollouts run_rollout search search_cancel search_resume",
     "promotion_api": "channels history policy promote rollback preparation",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
-    "automation": "list flow new edit check dry_run run_now switch secret delete cancel answer retry",
+    "automation": "list runs flow new edit editor check dry_run run_now switch secret delete cancel answer retry",
     "automation_api": "flows flow dry_run flow_runs call cancel retry answer",
 }
 KEYED = (
