@@ -117,6 +117,7 @@ def given(name: str, scene: dict[str, Any]) -> dict[str, Any]:
     run, held = scene["run"], scene["held"]
     task = held.tasks.get(trajectory=scene["run"])
     return {
+        "dashboard:search": {"q": run.external_id},
         "trajectories:bulk": {"do": "delete", "ids": str(run.pk)},
         "trajectories:session": {"id": "s-held"},
         "trajectories:compare": {"a": str(run.pk), "b": str(scene["like"].pk)},
