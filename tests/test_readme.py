@@ -1,4 +1,5 @@
-"""README's commands are those that work: the curl snippet is sent to a real server, the make targets exist."""
+"""README and the documentation's site: their commands work against a real server, every page is in the navigation, every link leads
+somewhere."""
 
 from __future__ import annotations
 
@@ -6,16 +7,30 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from apps.failures.actions.diagnose import classify_project
+from apps.failures.models import Failure
+from apps.trajectories import digest
 from apps.trajectories.models import Trajectory
-from tests.factories import make_key, make_project
+from tests.factories import admin_of, make_key, make_project
+from tests.sending.snippets import BLOCK, User
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+DOCS = ROOT / "docs"
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+PAGES = {path.relative_to(DOCS).as_posix(): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
+FIRST = "start/first-trajectory.md"
+WRITTEN_FOR_THE_SITE = [name for name in PAGES if "/" in name or name in ("index.md", "glossary.md")]
+WITH_SNIPPETS = [name for name in WRITTEN_FOR_THE_SITE if "```" in PAGES[name]]
+MOST_BYTES_OF_PICTURES = 1_500_000
 
 
 @pytest.mark.django_db(transaction=True)
@@ -39,3 +54,94 @@ def test_the_variables_it_names_are_read() -> None:
     code = "".join(path.read_text() for path in [*ROOT.glob("flywheel/*.py"), *ROOT.glob("apps/core/*.py")])
     for name in re.findall(r"`([A-Z][A-Z_]{4,})`", README):
         assert name in code, name
+
+
+def run_snippets(page: str, user: User) -> None:
+    """Does what the page says, from top to bottom, in a terminal whose address and key are the user's."""
+    blocks = BLOCK.findall(PAGES[page])
+    assert 2 * len(blocks) == PAGES[page].count("```"), "a block without its language is run by nobody"
+    for language, block in blocks:
+        block = block.replace("http://127.0.0.1:8000", user.flywheel_url).replace("fw_…", user.key)
+        if language == "python":
+            (user.home / "program.py").write_text(block, encoding="utf-8")
+            user.sh(f"{sys.executable} program.py")
+        elif block.startswith("make "):
+            user.sh(f"make --dry-run --directory {ROOT} {block.removeprefix('make ')}")
+        else:
+            assert language == "sh", language
+            user.sh(block)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+@pytest.mark.parametrize("page", [name for name in WITH_SNIPPETS if name != FIRST])
+def test_the_snippets_of_a_page_run(page: str, live_server: Any, tmp_path: Path) -> None:
+    run_snippets(page, User(tmp_path, live_server.url, make_key(make_project())))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_the_first_trajectory_ends_where_the_page_says(live_server: Any, tmp_path: Path) -> None:
+    project = make_project()
+    run_snippets(FIRST, User(tmp_path, live_server.url, make_key(project)))
+    assert set(project.trajectories.values_list("external_id", "outcome_status")) == {
+        ("ticket-12", "failure"),
+        ("ticket-13", "success"),
+    }
+    digest.run()
+    classify_project(project=project, by=admin_of(project))
+    failure = Failure.objects.get(project=project)
+    assert (failure.trajectory.external_id, failure.mode.name, failure.blamed_message) == (
+        "ticket-12",
+        "Wrong arguments",
+        1,
+    )
+
+
+def leaves(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for part in nav.values() if isinstance(nav, dict) else nav:
+            yield from leaves(part)
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    assert sorted(leaves(SITE["nav"])) == sorted(PAGES)
+
+
+def anchors(text: str) -> set[str]:
+    """As Python-Markdown makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    broken = []
+    for link in re.findall(
+        r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```|`[^`\n]*`", "", PAGES[page], flags=re.MULTILINE | re.DOTALL)
+    ):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (DOCS / page).parent / path if path else DOCS / page
+        if not target.is_file() or (anchor and target.suffix == ".md" and anchor not in anchors(target.read_text())):
+            broken.append(link)
+    assert not broken
+
+
+def test_pictures_are_used_described_and_small() -> None:
+    pictures = list((DOCS / "img").iterdir())
+    found = re.findall(r"!\[([^\]]*)\]\([^)]*img/([^)]+)\)", "".join(PAGES.values()))
+    assert {name for _, name in found} == {path.name for path in pictures}
+    assert all(alt for alt, _ in found)
+    assert sum(path.stat().st_size for path in pictures) < MOST_BYTES_OF_PICTURES
+
+
+def test_the_site_fetches_nothing_from_elsewhere() -> None:
+    assert SITE["theme"]["font"] is False and {"search", "offline"} <= set(SITE["plugins"])
+    assert all((DOCS / name).is_file() for name in SITE["extra"]["polyfills"]), "the offline plugin would name a CDN's"
+    assets = [ROOT / "mkdocs.yml", DOCS / "site.css", *(DOCS / "img").glob("*.svg")]
+    addresses = re.findall(r"https?://\S+|url\((?!#)", "".join(path.read_text() for path in assets))
+    assert set(addresses) <= {'http://www.w3.org/2000/svg"'}
