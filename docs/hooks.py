@@ -19,13 +19,14 @@ OUTSIDE = re.compile(r"\[(?:[^\]]+)\]\(\.\./(?P<path>(?:bench|clients)/[^)#]+)(?
 NAMED = re.compile(r"(?<!\[)`?docs/(?P<name>[a-z-]+)\.md`?(?!\])")
 SVG = re.compile(r'<img alt="(?P<alt>[^"]*)" src="[^"]*img/(?P<name>[a-z-]+\.svg)" ?/?>')
 SCREENSHOT = re.compile(r'<img alt="[^"]*" src="(?P<address>[^"]+\.webp)" ?/?>')
-FETCHED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]+>")
+FETCHED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//[^>]+>")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if "/" in page.file.src_uri:
         return markdown
-    return NAMED.sub(link, OUTSIDE.sub(r"`\g<path>`", markdown))
+    lines = OUTSIDE.sub(r"`\g<path>`", markdown).split("\n")
+    return "\n".join(line if line.startswith("    ") else NAMED.sub(link, line) for line in lines)  # indented: code
 
 
 def link(match: re.Match[str]) -> str:
