@@ -46,6 +46,23 @@ def shots(world: Any, by: Any) -> dict[str, str]:
     }
 
 
+def first_failure(url: str, home: Path, by: Any) -> str:
+    """Where the page of the first trajectory leads: its snippets are sent to the server."""
+    from django.urls import reverse
+
+    from apps.core.actions import create_api_key, create_project
+    from apps.failures.actions.diagnose import classify_project
+    from apps.trajectories import digest
+    from tests.sending.snippets import User
+    from tests.test_readme import FIRST, run_snippets
+
+    project = create_project(slug="my-agent", name="My agent", by=by)
+    run_snippets(FIRST, User(home, url, create_api_key(project=project, name="agent", by=by)[1]))
+    digest.run()
+    classify_project(project=project, by=by)
+    return reverse("failures:triage", args=[project.slug])
+
+
 def take(page: Any, addresses: dict[str, str]) -> None:
     for name, address in addresses.items():
         page.goto(address)
@@ -91,6 +108,7 @@ def photograph(playwright: Any, url: str, folder: Path, wanted: list[str]) -> No
     try:
         page = chromium.new_page(base_url=url, viewport=SIZE, color_scheme="light", timezone_id="UTC")
         log_in(page)
+        addresses["first-failure"] = first_failure(url, folder, user)
         take(page, {name: at for name, at in addresses.items() if not wanted or name in wanted})
     finally:
         chromium.close()
