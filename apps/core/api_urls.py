@@ -1,7 +1,9 @@
 from django.urls import path
 
-from apps.core import keys_api, managed_api, project_api
+from apps.core import keys_api
 from apps.core.auditing import api as auditing
+from apps.core.managed import api as managed_api
+from apps.core.projects import api as project_api
 
 app_name = "core_api"
 urlpatterns = [

@@ -7,8 +7,8 @@ class CoreConfig(AppConfig):
     label = "core"
 
     def ready(self) -> None:
-        from apps.core import deletion
         from apps.core.accounts import signals
+        from apps.core.projects import deletion
 
         signals.connect()
         deletion.register_kind()

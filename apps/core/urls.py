@@ -1,7 +1,9 @@
 from django.urls import path
 
-from apps.core import managed_views, project_views, views
+from apps.core import views
 from apps.core.auditing import views as auditing
+from apps.core.managed import views as managed_views
+from apps.core.projects import views as project_views
 
 app_name = "core"
 urlpatterns = [

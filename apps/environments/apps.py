@@ -6,7 +6,7 @@ class EnvironmentsConfig(AppConfig):
     label = "environments"
 
     def ready(self) -> None:
-        from apps.core.managed import Managed, register
+        from apps.core.managed.objects import Managed, register
         from apps.environments.models import Environment
 
         register(Managed(

@@ -7,8 +7,8 @@ class EvalsConfig(AppConfig):
 
     def ready(self) -> None:
         from apps.core import api_errors
-        from apps.core.deletion import BEFORE
-        from apps.core.managed import Managed, register
+        from apps.core.managed.objects import Managed, register
+        from apps.core.projects.deletion import BEFORE
         from apps.environments.protocol.guards import GUARDS
         from apps.evals import importing
         from apps.evals.holdout import guards, scoring, view_log

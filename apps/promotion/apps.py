@@ -6,7 +6,7 @@ class PromotionConfig(AppConfig):
     label = "promotion"
 
     def ready(self) -> None:
-        from apps.core.managed import Managed, register
+        from apps.core.managed.objects import Managed, register
         from apps.evals import jobs, runs_api
         from apps.promotion.reports_api import against
         from apps.promotion.stopping import decided

@@ -6,7 +6,7 @@ class RegistryConfig(AppConfig):
     label = "registry"
 
     def ready(self) -> None:
-        from apps.core.deletion import BEFORE
+        from apps.core.projects.deletion import BEFORE
         from apps.registry import artifacts
         from apps.registry.models import ModelVersion
 

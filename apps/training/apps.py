@@ -6,7 +6,7 @@ class TrainingConfig(AppConfig):
     label = "training"
 
     def ready(self) -> None:
-        from apps.core.managed import Managed, register
+        from apps.core.managed.objects import Managed, register
         from apps.training.lineage import narrow
         from apps.training.models import TrainingRun
         from apps.trajectories import filters

@@ -6,7 +6,7 @@ class TrajectoriesConfig(AppConfig):
     label = "trajectories"
 
     def ready(self) -> None:
-        from apps.core.deletion import BEFORE
+        from apps.core.projects.deletion import BEFORE
         from apps.trajectories import uploads
         from apps.trajectories.actions import store
         from apps.trajectories.models import Trajectory, Upload

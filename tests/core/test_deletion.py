@@ -13,11 +13,12 @@ from django.test import Client
 from apps.automation import actions as flows
 from apps.automation.models import Flow, FlowRun
 from apps.automation.specs import FlowError
-from apps.core import deletion, lifecycle, runner
+from apps.core import runner
 from apps.core.api import _trusted
 from apps.core.errors import Rejected
 from apps.core.kinds import job_models
 from apps.core.models import AuditEvent, JobLog, JobState, Project, ProjectDeletion, Role, Stage
+from apps.core.projects import deletion, lifecycle
 from apps.registry.artifacts import _home
 from apps.registry.models import Artifact
 from apps.trajectories.models import Content, SearchText, Trajectory

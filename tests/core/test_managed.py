@@ -9,9 +9,10 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test import Client
 
-from apps.core import managed, runner
+from apps.core import runner
 from apps.core.auditing.words import page_of
-from apps.core.managed import KINDS, ManagedError, find
+from apps.core.managed import objects as managed
+from apps.core.managed.objects import KINDS, ManagedError, find
 from apps.core.models import AuditEvent, JobState, Project, Role
 from apps.evals.models import EvalSet, Split, Task
 from apps.registry.artifacts import _home

@@ -10,7 +10,7 @@ from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core import managed
+from apps.core.managed import objects as managed
 from apps.core.openapi import JSON, described, sent
 from workers.lib.typed import convert, json_schema
 

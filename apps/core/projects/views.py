@@ -12,13 +12,13 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from apps.core import lifecycle
 from apps.core.access import project_view
 from apps.core.auditing.words import page_of
-from apps.core.deletion import active_jobs, rows_of
 from apps.core.forms import RenameProjectForm
-from apps.core.lifecycle import LifecycleError
 from apps.core.models import Project, ProjectDeletion, Role
+from apps.core.projects import lifecycle
+from apps.core.projects.deletion import active_jobs, rows_of
+from apps.core.projects.lifecycle import LifecycleError
 
 # What the page names of all that goes: {model: (one, several, the list where it is)}.
 NAMED = {

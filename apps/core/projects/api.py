@@ -10,9 +10,9 @@ from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core import lifecycle
 from apps.core.models import Project, Stage
 from apps.core.openapi import JSON, LINE, described, sent
+from apps.core.projects import lifecycle
 from workers.lib.typed import convert, json_schema
 
 

@@ -9,10 +9,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST
 
-from apps.core import managed
 from apps.core.access import project_view
 from apps.core.auditing.words import page_of
-from apps.core.managed import ManagedError
+from apps.core.managed import objects as managed
+from apps.core.managed.objects import ManagedError
 from apps.core.models import Project, Role
 
 

@@ -8,9 +8,9 @@ from django.db import IntegrityError, transaction
 
 from apps.core import jobs
 from apps.core.actions import audit
-from apps.core.deletion import active_jobs
 from apps.core.errors import Rejected
 from apps.core.models import Project, ProjectDeletion, Stage
+from apps.core.projects.deletion import active_jobs
 
 
 class LifecycleError(Rejected):
