@@ -282,6 +282,7 @@ CELERY_BEAT_SCHEDULE = {
     "settle_traces": {"task": "evals.settle_traces", "schedule": 10.0},
     "forget_attempts": {"task": "core.forget_attempts", "schedule": 3600.0},
     "partitions": {"task": "trajectories.partitions", "schedule": 43_200.0},
+    "classify": {"task": "failures.classify_new", "schedule": 10.0},
     "recluster": {"task": "failures.recluster_due", "schedule": 900.0},
     "retention": {"task": "trajectories.enforce_retention", "schedule": 3600.0},
     "forget_spans": {"task": "trajectories.forget_spans", "schedule": 3600.0},

@@ -15,6 +15,7 @@ urlpatterns = [
     path("api/v1/", include("apps.webhooks.api_urls")),
     path("api/v1/", include("apps.teamwork.api_urls")),
     path("api/v1/", include("apps.registry.api_urls")),
+    path("api/v1/", include("apps.failures.api_urls")),
     path("api/v1/", include("apps.environments.api_urls")),
     path("v1/", include("apps.environments.hosted_urls")),
     path("env/", include("apps.environments.protocol_urls")),

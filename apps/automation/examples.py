@@ -6,15 +6,6 @@ from dataclasses import dataclass
 
 from apps.core.models import Project
 
-CLASSIFY = """\
-# Finds out every hour what of the new trajectories failed, and how.
-starts:
-- by: cron
-  when: "0 * * * *"
-steps:
-- do: classify
-"""
-
 NIGHTLY = """\
 # Every night: how good is what production runs, on tasks that it never trained on?
 starts:
@@ -110,7 +101,6 @@ class Example:
 
 
 EXAMPLES = (
-    Example("classify", "Hourly classification", "New trajectories are classified every hour.", CLASSIFY),
     Example("nightly", "Nightly evaluation", "What production runs is evaluated on the hold-out every night.", NIGHTLY),
     Example(
         "weekly",

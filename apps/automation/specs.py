@@ -125,7 +125,7 @@ class Step(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True,
 
 
 class Classify(Step, tag="classify"):
-    """Finds out what of the new and changed trajectories failed, and how."""
+    """Finds out at once what of the new and changed trajectories failed, and how; without it they are classified within a minute."""
 
     label: ClassVar[str] = "Classify new trajectories"
     outputs: ClassVar[Outputs] = ("looked", "found")

@@ -127,6 +127,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "protocol:close_session": {"POST": RUN},
     "protocol:reverify_mode": {"GET": RUN},
     "protocol:tool": {"POST": RUN},
+    "failures_api:classification": {"GET": READABLE, "POST": MANAGED},
     "evals_api:sets": {"GET": READABLE, "POST": MANAGED},
     "evals_api:set": {"GET": READABLE},
     "evals_api:tasks": {"POST": MANAGED, "DELETE": MANAGED},

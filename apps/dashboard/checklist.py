@@ -44,7 +44,7 @@ def checklist(project: Project) -> list[Item]:
             "trajectories:first", counts.exclude(outcome_status=Outcome.UNKNOWN).exists(), Role.VIEWER,
         ),
         Item(
-            "Triage failures", "Rules sort them into modes as they arrive; you confirm or correct.", "failures:triage",
+            "Triage failures", "Rules sort them into modes within a minute; you confirm or correct.", "failures:triage",
             failures.exclude(state=FailureState.OPEN).exists(), Role.REVIEWER,
         ),
         Item(

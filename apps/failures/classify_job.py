@@ -1,4 +1,5 @@
-"""Classifying as a job: what is new or has changed; everything once where the rules are newer than the last pass.
+"""Classifying what is new or has changed: by itself, seconds after it came (`classify_new`), or as a job that a person or a flow
+starts; the job goes through everything once where the rules are newer than the last pass.
 
 The digest notes what is new (`note`). A note is removed in the transaction that stores the diagnosis, before the
 trajectory is read: a change that comes meanwhile leaves a new one.
@@ -6,24 +7,28 @@ trajectory is read: a change that comes meanwhile leaves a new one.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Generator, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, connection
-from django.db.models import QuerySet
+from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce
 
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.kinds import Progress
-from apps.core.models import Project
+from apps.core.models import ACTIVE_STATES, JobState, Project
 from apps.failures.actions.diagnose import diagnose
 from apps.failures.classify import RULES_VERSION
-from apps.failures.clusters.store import place_new
-from apps.failures.models import Classification, Classifier, Unclassified
-from apps.trajectories.models import Trajectory, with_content
+from apps.failures.clusters.store import PLACED_AT_ONCE, place, place_new
+from apps.failures.models import Classification, Classifier, Failure, Unclassified
+from apps.trajectories.models import HourlyCount, Trajectory, with_content
 from apps.trajectories.rollups import Counts
 
+log = logging.getLogger(__name__)
 CHUNK = 500
 Steps = Generator[Progress, None, dict]
 
@@ -54,6 +59,49 @@ def count(project: Project) -> int:
     if Classifier.objects.filter(project=project, rules=RULES_VERSION).exists():
         return project.unclassified.count()
     return project.trajectories.count()
+
+
+def due() -> list[Project]:
+    """Projects where something is noted, or where runs have come and nothing was ever classified. One whose classification goes on
+    is left to it, and one whose last failed to people: the page shows the error."""
+    of_project = Classification.objects.filter(project=OuterRef("pk")).order_by("-created_at").values("state")[:1]
+    rows = Project.objects.running().annotate(last=Coalesce(Subquery(of_project), Value("")))
+    noted = Exists(Unclassified.objects.filter(project=OuterRef("pk")))
+    first = Q(Exists(HourlyCount.objects.filter(project=OuterRef("pk"))), classifier=None)
+    return list(rows.exclude(last__in=[*ACTIVE_STATES, JobState.FAILED]).filter(Q(noted) | first))
+
+
+def classify_new(project: Project, *, for_s: float) -> int:
+    """Goes through what is noted for at most so long; says how many it looked at. No job and no line in the audit log: this is
+    done every few seconds. Who else does it takes other rows. The first pass is a job; so is one after an error, which it shows."""
+    if not Classifier.objects.filter(project=project).exists():
+        start(project=project, by=None)
+        return 0
+    try:
+        return _classify_noted(project, time.monotonic() + for_s)
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception:
+        log.exception("New trajectories of project %s cannot be classified", project.pk)
+        start(project=project, by=None)
+        return 0
+
+
+def _classify_noted(project: Project, until: float) -> int:
+    cursor, looked = {"looked": 0, "found": 0}, []
+    noted = project.unclassified.select_for_update(skip_locked=True).values_list("pk", flat=True)
+    while time.monotonic() < until:
+        with transaction.atomic():
+            ids = list(noted[:CHUNK])
+            _classify(project, ids, cursor)
+        looked += ids
+        if len(ids) < CHUNK:
+            break
+    if cursor["found"]:
+        place(
+            project, list(Failure.objects.filter(trajectory_id__in=looked[-PLACED_AT_ONCE:], cluster=None).standing())
+        )
+    return cursor["looked"]
 
 
 def steps(job: Classification) -> Steps:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from apps.core.models import Project
+from apps.failures import classify_job
 from apps.failures.clusters import store
 from apps.failures.judge import judging
 
@@ -16,6 +17,21 @@ def recluster(project_id: int) -> dict[str, int] | None:
 @shared_task(name="failures.recluster_due", expires=600)
 def recluster_due() -> int:
     return sum(store.request(pk) for pk in store.due())
+
+
+@shared_task(name="failures.classify_new", expires=10)
+def classify_new() -> int:
+    """What came in the last seconds: a task for each project that has news, done before the next tick asks again."""
+    projects = classify_job.due()
+    for project in projects:
+        classify_new_of.apply_async(args=[project.pk], expires=10)
+    return len(projects)
+
+
+@shared_task(name="failures.classify_new_of")
+def classify_new_of(project_id: int) -> int:
+    project = Project.objects.running().filter(pk=project_id).first()
+    return classify_job.classify_new(project, for_s=8.0) if project else 0
 
 
 @shared_task(name="failures.judge_new", expires=150)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.test import Client
 from django.urls import reverse
 
-from apps.core import runner
+from apps.core import jobs, runner
 from apps.core.models import AuditEvent, Project
-from apps.failures import classify_job
+from apps.failures import classify_job, tasks
 from apps.failures.actions import diagnose
 from apps.failures.models import Classification, Classifier, Failure
 from apps.trajectories import digest
 from apps.trajectories.actions.store import delete, ingest
 from apps.trajectories.models import Trajectory
-from tests.factories import make_member, make_project, row
+from tests.factories import make_key, make_member, make_project, row
 
 pytestmark = pytest.mark.django_db
 BAD = {"outcome": {"status": "failure"}, "messages": [{"role": "user", "content": "Close it."}]}
@@ -141,3 +142,77 @@ def test_no_request_classifies(project: Project, looked: list[dict], client: Cli
     runner.run(Classification.objects.get())
     assert client.get(status, headers={"HX-Request": "true"}).headers["HX-Refresh"] == "true"
     assert len(looked) == 3
+
+
+def test_what_arrives_is_classified_without_anybody(project: Project, looked: list[dict]) -> None:
+    assert classify_job.due() == [project]
+    assert classify_job.classify_new(project, for_s=5) == 0 and len(looked) == 0
+    assert classify_job.due() == []  # a job goes through what was there before
+    runner.run(Classification.objects.get())
+    assert len(looked) == 3 and classify_job.due() == []
+    send(project, row(name="new") | BAD)
+    lines = AuditEvent.objects.count()
+    assert classify_job.due() == [project] and classify_job.classify_new(project, for_s=5) == 1
+    assert Failure.objects.get().trajectory.external_id == "new"
+    assert (classify_job.due(), Classification.objects.count(), AuditEvent.objects.count()) == ([], 1, lines)
+
+
+def test_the_tick_sends_a_task_for_each_project_with_news(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_project()  # nothing has come here
+    archived = make_project()
+    send(archived, row())
+    Project.objects.filter(pk=archived.pk).update(stage="archived")
+    sent: list[int] = []
+    monkeypatch.setattr(tasks.classify_new_of, "apply_async", lambda args, **_: sent.extend(args))
+    assert tasks.classify_new() == 1 and sent == [project.pk]
+    assert tasks.classify_new_of(archived.pk) == 0 and not archived.classifications.exists()
+
+
+def test_an_error_becomes_a_job_that_shows_it_and_is_not_repeated(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classified(project)
+    send(project, row(name="new") | BAD)
+
+    def broken(given: dict) -> None:
+        raise ValueError("a fault in a rule")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(diagnose, "classify", broken)
+        assert classify_job.classify_new(project, for_s=5) == 0
+        assert project.unclassified.count() == 1
+        runner.run(Classification.objects.active().get())
+        assert classify_job.due() == []
+    classified(project)
+    assert not project.unclassified.exists() and Failure.objects.count() == 1
+    send(project, row(name="r1") | BAD)
+    assert classify_job.due() == [project]
+
+
+def test_a_database_that_is_away_starts_no_job(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    classified(project)
+    send(project, row(name="new") | BAD)
+
+    def away(given: dict) -> None:
+        raise OperationalError("the connection is gone")
+
+    monkeypatch.setattr(diagnose, "classify", away)
+    with pytest.raises(OperationalError):
+        classify_job.classify_new(project, for_s=5)
+    assert project.unclassified.count() == 1 and not Classification.objects.active().exists()
+
+
+def test_a_first_pass_that_was_cancelled_with_its_flow_is_made_up_for(project: Project) -> None:
+    jobs.cancel(classify_job.start(project=project, by=None), by=None)
+    assert classify_job.due() == [project]
+
+
+def test_classifying_by_api(project: Project, client: Client) -> None:
+    url, headers = "/api/v1/classification/", {"Authorization": f"Bearer {make_key(project)}"}
+    assert client.get(url, headers=headers).json() == {"waiting": 3, "job": None}
+    started = client.post(url, headers=headers)
+    assert started.status_code == 202 and started.json()["job"]["state"] == "queued"
+    assert client.post(url, headers=headers).json()["job"]["id"] == started.json()["job"]["id"]
+    runner.run(Classification.objects.get())
+    found = client.get(url, headers=headers).json()
+    assert found["waiting"] == 0 and found["job"]["result"] == {"looked": 3, "found": 0}

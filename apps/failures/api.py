@@ -1,0 +1,63 @@
+"""Classifying over REST: what waits for it, how the newest job goes, and a start. The key decides the project."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.api import member_of
+from apps.core.models import JobState, Project
+from apps.core.openapi import described
+from apps.failures import classify_job
+from apps.failures.models import Classification
+
+JOB = {
+    "type": ["object", "null"],
+    "description": "The newest job. New trajectories are classified without one, seconds after they came",
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "state": {"enum": JobState.values},
+        "done": {"type": "integer"},
+        "total": {"type": "integer"},
+        "error": {"type": "string"},
+        "result": {"type": "object", "description": "`looked`: trajectories, `found`: failures among them"},
+        "created_at": {"type": "string", "format": "date-time"},
+        "finished_at": {"type": ["string", "null"], "format": "date-time"},
+    },
+}
+STATUS = {
+    "type": "object",
+    "required": ["waiting", "job"],
+    "properties": {
+        "waiting": {"type": "integer", "description": "Trajectories that a classification would go through now"},
+        "job": JOB,
+    },
+}
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_classification_read", responses=described({200: STATUS}, 403),
+    description="How many trajectories wait to be classified, and the newest job.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_classification_start", request=None, responses=described({202: STATUS}, 403, 409),
+    description="Classifies what is new or has changed now; everything once where the rules are newer than the last pass. The job "
+    "under way is answered where there is one.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def classification(request: Request) -> Response:
+    project = request.auth.project
+    if request.method == "POST":
+        job = classify_job.start(project=project, by=member_of(request).user)
+        return Response(as_json(project, job), status=202)
+    return Response(as_json(project, project.classifications.first()))
+
+
+def as_json(project: Project, job: Classification | None) -> dict[str, Any]:
+    names = ("state", "done", "total", "error", "result", "created_at", "finished_at")
+    shown = {"id": str(job.pk)} | {name: getattr(job, name) for name in names} if job else None
+    return {"waiting": classify_job.count(project), "job": shown}
