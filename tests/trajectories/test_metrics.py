@@ -131,6 +131,56 @@ def test_one_filter_of_a_dimension_is_answered_by_roll_ups_and_others_by_rows(bu
         assert answer.read == answer.total.runs == exact.count() and not answer.more
 
 
+def at_minutes(project: Project, *minutes: int) -> datetime:
+    """Runs that began so many minutes after the hour that is returned, which is days ago."""
+    hour = (timezone.now() - timedelta(days=2)).replace(minute=0, second=0, microsecond=0)
+    rows = [
+        row_of(f"at-{minute}") | {"started_at": (hour + timedelta(minutes=minute)).isoformat()} for minute in minutes
+    ]
+    store.ingest(project=project, rows=rows)
+    digest.run()
+    return hour
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("begin", "end", "runs"),
+    [(0, 180, 6), (10, 180, 5), (0, 130, 5), (10, 130, 4), (20, 40, 1), (55, 65, 1), (40, 50, 0), (180, 10, 0)],
+)
+@pytest.mark.parametrize("given", [{}, {"agent": "a"}])
+def test_a_range_that_cuts_an_hour_has_only_its_runs(
+    project: Project, begin: int, end: int, runs: int, given: dict[str, str]
+) -> None:
+    hour = at_minutes(project, 5, 30, 60, 90, 125, 150)
+    name = Trajectory.objects.filter(project=project)[0].agent_name
+    between = {
+        key: (hour + timedelta(minutes=minute)).isoformat() for key, minute in (("from", begin), ("to", end))
+    } | ({"agent": name} if given else {})
+    answer = query.totals(project, between)
+    assert (answer.total.runs, answer.read, answer.rounded) == (runs, None, False)
+    for bucket in query.UNITS:
+        drawn = query.ask(project, between, "runs", "outcome", bucket)
+        assert sum(point.n for one in drawn.series for point in one.points) == runs
+
+
+@pytest.mark.django_db
+def test_a_busy_hour_is_counted_whole_and_that_is_said(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    hour = at_minutes(project, 5, 30, 40, 70)
+    monkeypatch.setattr(query, "PART", 1)
+    answer = query.ask(project, {"from": (hour + timedelta(minutes=20)).isoformat()}, "runs")
+    assert answer.total.runs == 4 and answer.rounded and "counted whole" in answer.note
+
+
+@pytest.mark.django_db
+def test_totals_have_the_runs_whose_clock_is_ahead_as_the_list_has(project: Project) -> None:
+    ahead = timezone.now() + timedelta(days=400)
+    store.ingest(project=project, rows=[row_of("now"), row_of("ahead") | {"started_at": ahead.isoformat()}])
+    digest.run()
+    for given in ({}, {"since": "7d"}, {"since": "7d", "messages_min": "1"}):
+        assert query.totals(project, given).total.runs == 2, given
+        assert query.ask(project, given, "runs").total.runs == 1, "a chart ends tomorrow"
+
+
 @pytest.mark.django_db
 def test_of_more_rows_than_it_reads_it_says_so(busy: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "NEWEST", 10)

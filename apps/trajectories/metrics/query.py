@@ -1,7 +1,7 @@
 """Figures of trajectories over time and by group, for the filters of their list.
 
-Roll-ups answer where they know all filters: any number of trajectories, exact but for percentiles (`sketch.ACCURACY`).
-Otherwise the newest NEWEST that match are read, and the answer says so.
+Roll-ups answer where they know all filters: any number of trajectories, exact but for percentiles (`sketch.ACCURACY`). The rows of an
+hour that begins before or ends after the time range are read. Otherwise the newest NEWEST that match are read, and the answer says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from apps.trajectories.rollups import DIMENSIONS, rollup_unit
 NEWEST = 20_000
 GROUPS = 8  # the largest are shown, the rest is one of its own
 OTHER = "all others"
-UNITS = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
+HOUR = timedelta(hours=1)
+FOREVER = datetime(2101, 1, 1, tzinfo=UTC)  # no run starts as late
+UNITS = {"hour": HOUR, "day": timedelta(days=1), "week": timedelta(days=7)}
+PART = 5_000  # of an hour that is only partly in the time range; with more, the hour counts whole
 MOST_POINTS = 800
 BY = {
     "outcome": "Outcome",
@@ -74,6 +77,7 @@ class Answer:
     read: int | None = None
     more: bool = False
     others: int = 0  # groups that are one series
+    rounded: bool = False  # the hours at the ends of the time range are counted whole
 
     @property
     def note(self) -> str:
@@ -84,6 +88,8 @@ class Answer:
         if self.total.unknown > 0 and "failure_rate" in self.measure and self.total.runs:
             share = self.total.unknown / self.total.runs
             said.append(f"{share:.1%} of the runs have no known outcome and are left out.")
+        if self.rounded:
+            said.append("The first and the last hour are counted whole.")
         if self.others:
             said.append(f"“{OTHER}” are {self.others:,} smaller groups.")
         return " ".join(said)
@@ -93,9 +99,10 @@ class Answer:
 class Read:
     """Cells by time and group."""
 
-    cells: dict[tuple[datetime, str], Cell] = field(default_factory=dict)
+    cells: defaultdict[tuple[datetime, str], Cell] = field(default_factory=lambda: defaultdict(Cell))
     rows: int | None = None
     more: bool = False
+    rounded: bool = False
 
 
 def ask(project: Project, given: Mapping[str, str], measure: str, by: str = "", bucket: str = "") -> Answer:
@@ -116,14 +123,14 @@ def ask(project: Project, given: Mapping[str, str], measure: str, by: str = "", 
             points = [_point(MEASURES[key], at, own.get(at)) for at in times]
             title = name if by else key[-3:] if len(keys) > 1 else MEASURES[key].title
             series.append(Series(title, key, points, _point(MEASURES[key], None, whole), whole.runs))
-    return Answer(measure, unit, series, total, read.rows, read.more, others)
+    return Answer(measure, unit, series, total, read.rows, read.more, others, read.rounded)
 
 
 def totals(project: Project, given: Mapping[str, str]) -> Answer:
     """All that match, added up, without groups or times."""
-    begin, end = _span(project, given)
-    read = _read(project, given, "", "day", begin, end)
-    return Answer("runs", "day", [], _merged(read.cells.values()), read.rows, read.more)
+    begin, _ = _span(project, given)
+    read = _read(project, given, "", "day", begin, bounds(given)[1] or FOREVER)
+    return Answer("runs", "day", [], _merged(read.cells.values()), read.rows, read.more, rounded=read.rounded)
 
 
 def measures_of(measure: str, by: str) -> tuple[str, ...]:
@@ -163,21 +170,35 @@ def _read(
         return Read()
     dimension = _dimension(given, by)
     if dimension is None:
-        return _from_rows(project, given, by, unit)
+        return _from_rows(project, given, by, unit, end)
     name, value = dimension
-    rows = MetricCell.objects.filter(_times_between(begin, end, unit), project=project, dimension=name, runs__gt=0)
+    found = Read()
+    first, last = _hour(begin + HOUR - timedelta(microseconds=1)), _hour(end)
+    edges = [(begin, min(first, end)), (max(first, last), end)]
+    if not all(_add_rows(found, project, given, by, unit, *edge) for edge in edges):
+        found, (first, last) = Read(rounded=True), (_hour(begin), end)
+    rows = MetricCell.objects.filter(_times_between(first, last, unit), project=project, dimension=name, runs__gt=0)
     if value is not None:
         rows = rows.filter(value=value)
-    found = Read()
     for at, group, *columns in rows.order_by().values_list("at", "value", *COUNTED, *SKETCHED):
-        key = (at if unit == "hour" else midnight(at), group if by else "")
         counted = len(COUNTED)
         cell = Cell(*columns[:counted], *(sketch.from_json(item) for item in columns[counted:]))
-        if key in found.cells:
-            found.cells[key].merge(cell)
-        else:
-            found.cells[key] = cell
+        found.cells[at if unit == "hour" else midnight(at), group if by else ""].merge(cell)
     return found
+
+
+def _add_rows(
+    found: Read, project: Project, given: Mapping[str, str], by: str, unit: str, begin: datetime, end: datetime
+) -> bool:
+    """Adds the runs of a part of an hour. False where they are too many to be read."""
+    if begin >= end:
+        return True
+    given = {**dict(given.items()), "since": "", "from": begin.isoformat(), "to": end.isoformat()}
+    rows = apply_filters(project.trajectories.filter(started_at__gte=begin, started_at__lt=end), given).order_by("-pk")
+    read = list(rows.values(*COLUMNS)[: PART + 1])
+    for values in read:
+        _count(found, values, by, unit)
+    return len(read) <= PART
 
 
 def _dimension(given: Mapping[str, str], by: str) -> tuple[str, str | None] | None:
@@ -196,29 +217,31 @@ def _dimension(given: Mapping[str, str], by: str) -> tuple[str, str | None] | No
 
 
 def _times_between(begin: datetime, end: datetime, unit: str) -> Q:
-    """The cells of these times: hours, or whole days and the hours before and after them. The first hour is whole."""
-    begin = begin.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    """The cells of these times, which begin with an hour: hours, or whole days and the hours before and after them."""
     hours = Q(unit="hour", at__gte=begin, at__lt=end)
-    first, last = midnight(begin + UNITS["day"] - timedelta(hours=1)), midnight(end)
+    first, last = midnight(begin + UNITS["day"] - HOUR), midnight(end)
     if unit == "hour" or first >= last:
         return hours
     days = Q(unit="day", at__gte=first, at__lt=last)
     return days | Q(unit="hour", at__gte=begin, at__lt=first) | Q(unit="hour", at__gte=last, at__lt=end)
 
 
-def _from_rows(project: Project, given: Mapping[str, str], by: str, unit: str) -> Read:
-    matching = apply_filters(project.trajectories.all(), given).order_by("-pk")
-    found, seen = Read(cells=defaultdict(Cell)), 0
+def _from_rows(project: Project, given: Mapping[str, str], by: str, unit: str, end: datetime) -> Read:
+    matching = apply_filters(project.trajectories.filter(started_at__lt=end), given).order_by("-pk")
+    found, seen = Read(), 0
     for values in matching.values(*COLUMNS)[: NEWEST + 1]:
         seen += 1
         if seen > NEWEST:
             break
-        at = values["started_at"].astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        numbers = Numbers.of(values)
-        for group in _groups_of(values, by):
-            found.cells[at if unit == "hour" else midnight(at), group].add(numbers)
+        _count(found, values, by, unit)
     found.rows, found.more = min(seen, NEWEST), seen > NEWEST
     return found
+
+
+def _count(found: Read, row: Mapping[str, Any], by: str, unit: str) -> None:
+    at, numbers = _hour(row["started_at"]), Numbers.of(row)
+    for group in _groups_of(row, by):
+        found.cells[at if unit == "hour" else midnight(at), group].add(numbers)
 
 
 def _groups_of(row: Mapping[str, Any], by: str) -> Iterable[str]:
@@ -226,6 +249,10 @@ def _groups_of(row: Mapping[str, Any], by: str) -> Iterable[str]:
         return dict.fromkeys(row["tool_names"])
     names = {FILTER_OF.get(name, name): column for name, column in DIMENSIONS.items()}
     return (row[names[by]],) if by else ("",)
+
+
+def _hour(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def midnight(at: datetime) -> datetime:
