@@ -147,7 +147,7 @@ def views(project: Any, text: Text, reader: Reader) -> Iterator[tuple[str, list[
     yield "list 30 d, sorted by latency", [f"{page}?since=30d&sort=-latency"]
     yield "list, oldest first", [f"{page}?sort=started"]
     live = reverse("trajectories:live_rows", args=[project.slug])
-    yield "live tail", [f"{live}?after=1", f"{live}?after=1&outcome=failure", f"{live}?after=1&cost_min=0.5"]
+    yield "live tail", [f"{live}?after=1.1", f"{live}?after=1.1&outcome=failure", f"{live}?after=1.1&cost_min=0.5"]
     for name, url in charts(project.slug):
         for since in ("24h", "30d"):
             yield f"{name} {since}", [f"{url}?since={since}"]

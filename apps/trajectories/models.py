@@ -17,6 +17,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVectorField
 from django.db import models
+from django.db.models.functions import Cast
 from django.urls import reverse
 from django.utils import timezone
 
@@ -60,6 +61,11 @@ class Trajectory(models.Model):
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
     received_at = models.DateTimeField(default=timezone.now)
+    stored_in = models.BigIntegerField(
+        db_default=Cast(Cast(models.Func(function="pg_current_xact_id"), models.TextField()), models.BigIntegerField()),
+        editable=False,
+        help_text="The transaction that inserted it: the live tail follows commits",
+    )
     outcome_status = models.CharField(max_length=10, choices=Outcome, default=Outcome.UNKNOWN)
     outcome_reward = models.FloatField(null=True)
     outcome_label = models.CharField(max_length=120, blank=True)

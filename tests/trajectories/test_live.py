@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -15,7 +17,7 @@ from apps.trajectories.models import Trajectory
 from apps.trajectories.pages import live
 from tests.factories import make_member, make_project, make_trajectory
 
-pytestmark = pytest.mark.django_db
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
@@ -43,20 +45,41 @@ def test_each_run_is_shown_once(project: Project, viewer: Client) -> None:
     seen = look(viewer, project)
     assert [row.pk for row in seen["tail"].rows] == [first.pk] and seen["first"]
     second = arrived(project, 3)
-    Trajectory.objects.filter(pk=first.pk).update(received_at=timezone.now() - timedelta(seconds=60))
-    after = seen["tail"].after - 10_000_000
-    again = look(viewer, project, after=after)
-    assert [row.pk for row in again["tail"].rows] == [second.pk]
+    Trajectory.objects.filter(pk=first.pk).update(received_at=timezone.now(), outcome_status="failure")
+    again = look(viewer, project, after=seen["tail"].after)
+    assert [row.pk for row in again["tail"].rows] == [second.pk], "a run that is changed does not arrive again"
     assert not look(viewer, project, after=again["tail"].after)["tail"].rows
 
 
-def test_what_may_still_be_stored_waits_for_the_next_look(project: Project, viewer: Client) -> None:
-    row = arrived(project, 0)
-    seen = look(viewer, project)["tail"]
-    assert not seen.rows
-    Trajectory.objects.filter(pk=row.pk).update(received_at=timezone.now() - live.SETTLED)
-    # the cursor is behind what was not shown
-    assert seen.after <= (timezone.now() - live.SETTLED - live.EPOCH) // timedelta(microseconds=1)
+def test_a_batch_that_commits_late_is_shown(project: Project, viewer: Client) -> None:
+    """It was received before another one that was shown already, and committed when two tabs had looked several times."""
+    begun, may_commit = threading.Event(), threading.Event()
+
+    def slowly() -> None:
+        try:
+            with transaction.atomic():
+                arrived(project, 600, name="late", started_at="2026-11-01T00:00:00Z")
+                begun.set()
+                may_commit.wait(60)
+        finally:
+            connection.close()
+
+    storing = threading.Thread(target=slowly)
+    storing.start()
+    assert begun.wait(60)
+    arrived(project, 0, name="early")
+    tabs = [look(viewer, project)["tail"] for _ in range(2)]
+    assert [[row.external_id for row in tab.rows] for tab in tabs] == [["early"]] * 2
+    tabs = [look(viewer, project, after=tab.after)["tail"] for tab in tabs]
+    may_commit.set()
+    storing.join()
+    for tab in tabs:
+        arrived(project, 0)
+        seen = look(viewer, project, after=tab.after)["tail"]
+        assert "late" in [row.external_id for row in seen.rows] and "early" not in [
+            row.external_id for row in seen.rows
+        ]
+        assert not look(viewer, project, after=seen.after)["tail"].rows
 
 
 def test_of_many_it_shows_the_newest_and_says_how_many_are_left_out(
@@ -81,16 +104,31 @@ def test_filters_apply_and_times_do_not(project: Project, viewer: Client) -> Non
 
 
 def test_paused_it_reads_nothing_and_goes_on_where_it_was(project: Project, viewer: Client) -> None:
+    before = live.Cursor.now()
     arrived(project, 5)
-    before = look(viewer, project)["tail"].after - 20_000_000
-    paused = viewer.get(reverse("trajectories:live_rows", args=[project.slug]), {"after": before, "paused": "1"})
+    paused = viewer.get(reverse("trajectories:live_rows", args=[project.slug]), {"after": str(before), "paused": "1"})
     assert not paused.context["tail"].rows and paused.context["tail"].after == before
     said = paused.content.decode()
     assert "Resume" in said and "hx-trigger" not in said
     assert len(look(viewer, project, after=before)["tail"].rows) == 1
 
 
-@pytest.mark.parametrize("after", ["", "-1", "x", "9" * 30, "9" * 18])
+@pytest.mark.parametrize(
+    "after",
+    [
+        "",
+        "-1",
+        "x",
+        "9" * 30,
+        "9" * 16,
+        "1.1",
+        "9999999999999999.999999999999999999.7.7",
+        "1.",
+        ".1",
+        "1.1." + "1." * 600,
+        "１.１",
+    ],
+)
 def test_any_cursor_is_taken(project: Project, viewer: Client, after: str) -> None:
     arrived(project, 5)
     look(viewer, project, after=after)

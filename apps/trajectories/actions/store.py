@@ -36,7 +36,7 @@ from apps.trajectories.schema import EvalSample, Parsed
 
 CHUNK = 500  # rows of one transaction
 ARRAYS = tuple(column.attname for column in Trajectory._meta.concrete_fields if isinstance(column, ArrayField))
-HOT = tuple(column.attname for column in Trajectory._meta.concrete_fields)
+HOT = tuple(column.attname for column in Trajectory._meta.concrete_fields if column.attname != "stored_in")
 DERIVED = ("content_digest", "message_count", "tool_names", "terms", "preview")
 SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_id", "received_at"))
 

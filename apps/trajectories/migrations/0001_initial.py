@@ -7,6 +7,7 @@ import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
 import django.contrib.postgres.search
 import django.db.models.deletion
+import django.db.models.functions.comparison
 import django.db.models.functions.datetime
 import django.utils.timezone
 from django.conf import settings
@@ -139,6 +140,19 @@ class Migration(migrations.Migration):
                 ("started_at", models.DateTimeField()),
                 ("ended_at", models.DateTimeField(null=True)),
                 ("received_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "stored_in",
+                    models.BigIntegerField(
+                        db_default=django.db.models.functions.comparison.Cast(
+                            django.db.models.functions.comparison.Cast(
+                                models.Func(function="pg_current_xact_id"), models.TextField()
+                            ),
+                            models.BigIntegerField(),
+                        ),
+                        editable=False,
+                        help_text="The transaction that inserted it: the live tail follows commits",
+                    ),
+                ),
                 (
                     "outcome_status",
                     models.CharField(

@@ -1,20 +1,24 @@
 """The live tail: runs as they arrive, within the filters of the list.
 
 It costs the same at any traffic: a poll looks at the SCANNED runs that started last, shows SHOWN of those that are new, and says
-how many it left out. Runs are shown SETTLED after they were received, so that none that is still being stored is skipped.
+how many it left out. New is what was committed since the last look: a time would miss a batch that is committed later than one
+that was received after it, so a look remembers the transactions it could not see yet.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Self
 
+from django.db import connection
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.utils import timezone
 
 from apps.core.access import project_view
-from apps.core.forms import whole
 from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories.filters import EXPOSED, active, apply_filters, without
@@ -24,11 +28,47 @@ from apps.trajectories.pages.listing import UNLISTED, facets
 from apps.trajectories.shown import runs_shown
 
 SHOWN, SCANNED, KEPT = 30, 5_000, 200
-EVERY_S, SETTLED = 2, timedelta(seconds=2)
+EVERY_S = 2
 LOOK_BACK = timedelta(minutes=10)  # of the first look
+LONGEST_STORING = timedelta(hours=1)  # between a run's receipt and its commit
 PATIENCE_MS = 1_500
 UNKNOWN_HERE = ("since", "from", "to", "cursor", "cols", "after", "paused", "sort")
 EPOCH = datetime.fromtimestamp(0, UTC)
+CURSOR = re.compile(r"[0-9]{1,16}(\.[0-9]{1,18}){1,500}")
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A look: when it was, and what it could see, as a snapshot of PostgreSQL: the transactions below `end` but those of `running`."""
+
+    at: datetime
+    end: int
+    running: tuple[int, ...] = ()
+
+    @classmethod
+    def now(cls) -> Self:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_current_snapshot()::text")
+            _, end, running = cursor.fetchone()[0].split(":")
+        return cls(timezone.now(), int(end), tuple(int(one) for one in running.split(",") if one))
+
+    @classmethod
+    def of(cls, text: str) -> Self | None:
+        """None for a text that is none."""
+        if not CURSOR.fullmatch(text):
+            return None
+        at, end, *running = map(int, text.split("."))
+        now = (timezone.now() - EPOCH) // timedelta(microseconds=1)
+        return cls(EPOCH + timedelta(microseconds=min(at, now)), end, tuple(running))
+
+    def __str__(self) -> str:
+        at = (self.at - EPOCH) // timedelta(microseconds=1)
+        return ".".join(map(str, (at, self.end, *self.running)))
+
+    @property
+    def unseen(self) -> Q:
+        """The rows that this look could not see."""
+        return Q(stored_in__gte=self.end) | Q(stored_in__in=self.running)
 
 
 @dataclass(frozen=True)
@@ -38,7 +78,7 @@ class Tail:
     rows: list[Trajectory]
     left_out: int
     more: bool
-    after: int
+    after: Cursor
     too_long: bool = False
 
 
@@ -69,9 +109,9 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view()
 def rows(request: HttpRequest, project: Project) -> HttpResponse:
     """What arrived since the last look, and the element that looks again, unless it is paused."""
-    given, since = request.GET, whole(request.GET.get("after"))
+    given, since = request.GET, Cursor.of(request.GET.get("after", ""))
     paused = "paused" in given
-    tail = Tail([], 0, False, since or now_us()) if paused else read(project, filters_of(given), since)
+    tail = Tail([], 0, False, since or Cursor.now()) if paused else read(project, filters_of(given), since)
     runs_shown(project, [row.pk for row in tail.rows], to=request.user, where="live tail")
     context = {
         "tail": tail,
@@ -92,25 +132,22 @@ def filters_of(given: QueryDict) -> QueryDict:
     return found
 
 
-def now_us() -> int:
-    return (timezone.now() - EPOCH) // timedelta(microseconds=1)
-
-
-def read(project: Project, given: QueryDict, since: int | None) -> Tail:
-    """Of the newest SCANNED runs those that were received after `since` (microseconds), the newest first."""
-    until = timezone.now() - SETTLED
-    after = EPOCH + timedelta(microseconds=min(since, now_us())) if since is not None else until - LOOK_BACK
-    cursor = (max(until, after) - EPOCH) // timedelta(microseconds=1)
+def read(project: Project, given: QueryDict, since: Cursor | None) -> Tail:
+    """Of the newest SCANNED runs those that were committed after the look `since`, the newest first."""
+    look = Cursor.now()
+    begin = since.at - LONGEST_STORING if since else look.at - LOOK_BACK
     newest = project.trajectories.order_by("-pk").values_list("pk", flat=True)
     try:
         with patience(PATIENCE_MS):
             oldest = newest[SCANNED - 1 : SCANNED].first()
-            seen = project.trajectories.filter(received_at__gt=after, received_at__lte=until)
+            seen = project.trajectories.filter(received_at__gt=begin).exclude(look.unseen)
+            if since:
+                seen = seen.filter(since.unseen)
             if oldest:
                 seen = seen.filter(pk__gte=oldest)
             found = apply_filters(seen, given)
             n = found.order_by().count()
             shown = list(found.defer(*UNLISTED).prefetch_related("failure__mode").order_by("-pk")[:SHOWN])
     except TooLong:
-        return Tail([], 0, False, cursor, too_long=True)
-    return Tail(shown, n - len(shown), n >= SCANNED, cursor)
+        return Tail([], 0, False, since or look, too_long=True)
+    return Tail(shown, n - len(shown), n >= SCANNED, look)
