@@ -10,7 +10,8 @@ from django.utils import timezone
 
 from apps.automation.actions import run_now, save_flow
 from apps.automation.specs import read_yaml
-from apps.core.models import JobState, Project
+from apps.core.actions import create_api_key
+from apps.core.models import JobState, Project, ProjectDeletion
 from apps.core.runner import complete, run
 from apps.core.runner import store as store_events
 from apps.dashboard.actions import add_chart, create_dashboard
@@ -62,12 +63,12 @@ STATIONS = {
     "environments:list": "No environments yet", "reviews:list": "No verifiers yet", "training:list": "No runs yet",
     "training:new": "Required before a run can start", "promotion:models": "No models yet",
     "training:searches": "No prompt searches yet", "training:search_new": "Required before a search can start",
-    "promotion:compare": "Two evaluations needed", "registry:servers": "No servers yet", "automation:list": "No flows yet", "core:keys": "No API keys yet", "webhooks:list": "No webhooks yet",
+    "promotion:compare": "Two evaluations needed", "registry:servers": "No servers yet", "automation:list": "No flows yet", "automation:runs": "No runs yet", "core:keys": "No API keys yet", "webhooks:list": "No webhooks yet",
     "prompts:playground_new": "No runs yet",
 }  # fmt: skip
 """What each says in a new project."""
 FORMS = (
-    "core:settings", "dashboard:explore", "trajectories:live", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
+    "core:settings", "core:project", "core:delete_project", "core:audit", "dashboard:explore", "trajectories:live", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
     "environments:new", "environments:connect", "environments:import_grader", "reviews:policy", "reviews:verifier_new",
     "registry:register", "registry:server_new", "registry:managed_new", "prompts:new", "automation:new",
 )  # fmt: skip
@@ -80,9 +81,9 @@ NO_PAGES = {
         "reviews:probe_status",
         "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear",
         "training:rollouts", "training:curve", "training:learned_from_trajectory", "training:learned_from_task",
-        "automation:check", "automation:dry_run", "automation:run_status", "teamwork:people",
+        "automation:dry_run", "automation:run_status", "teamwork:people",
     ),
-    "a file": ("trajectories:span_text", "evals:export_samples", "trajectories:export", "trajectories:raw", "reviews:export", "promotion:report_file", "promotion:policy_file"),
+    "a file": ("trajectories:span_text", "evals:export_samples", "trajectories:export", "trajectories:raw", "core:audit_export", "reviews:export", "promotion:report_file", "promotion:policy_file"),
     "leads to another page, or is its fragment": ("evals:task_samples", "teamwork:comment", "failures:step", "reviews:queue", "reviews:step"),
 }  # fmt: skip
 FINDING = {
@@ -128,6 +129,9 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
     upload = Upload.objects.create(
         project=project, name="runs.jsonl", format="chat", path="gone", size=1, state="failed", finished_at=timezone.now()
     )  # fmt: skip
+    ProjectDeletion.objects.create(
+        project=project, name="Deletion", state=JobState.FAILED, finished_at=timezone.now(), error="The disk is full."
+    )
     verifier, item = world.environment.verifier_id, review.items.first()
     flow = save_flow(project=project, name="hourly", spec=read_yaml("steps: [{do: classify}]"), by=by)
     server = make_server(project, "https://gpu.example.com/v1")
@@ -142,6 +146,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
     args: dict[str, tuple] = {
         "dashboard:dashboard": (charted(project, by).pk,),
         "prompts:playground": (tried(world, prompt, by).pk,), "core:remove_member": (project.memberships.get(user=by).pk,),
+        "core:rotate_key": (create_api_key(project=project, name="rotated", by=by)[0].pk,), "core:manage": ("set", str(draft.pk)), "core:deletion": (),
         **told(project, by), "trajectories:detail": (failure.trajectory_id,), "trajectories:import_detail": (upload.pk,),
         "failures:case": (failure.pk,), "failures:mark": (runs[0].pk,), "failures:cluster": (make_cluster(failure).pk,),
         "failures:reclassification": (reclassification.pk,),

@@ -1,6 +1,8 @@
 """`make screenshots`: the pictures of the documentation, taken from the seeded project into docs/img/.
 
 python -m tests.e2e.screenshots [NAME …]
+python -m tests.e2e.screenshots --every FOLDER [PART …]    every page (or those with PART in their name), full and empty, light and dark,
+                                                       1280 and 390 px wide, to look at
 """
 
 from __future__ import annotations
@@ -71,6 +73,38 @@ def take(page: Any, addresses: dict[str, str]) -> None:
         print(f"{name}: {(FOLDER / f'{name}.webp').stat().st_size // 1024} KiB")
 
 
+def album(page: Any, folder: Path, addresses: dict[str, str]) -> None:
+    """NAME-WIDTH-THEME.png of each page, whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, address in addresses.items():
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            page.goto(address)
+            page.wait_for_load_state("networkidle")
+            for _ in range(2):
+                page.locator("#theme").click()
+                theme = page.evaluate("document.documentElement.dataset.theme")
+                path = folder / f"{name.replace(':', '-')}-{width}-{theme}.png"
+                page.screenshot(path=path, full_page=True, animations="disabled")
+        print(name)
+
+
+def every(world: Any, by: Any) -> dict[str, str]:
+    """{name of the picture: address}: full pages, those of an empty project, one's own."""
+    from django.urls import reverse
+
+    from apps.core.actions import create_project
+    from tests.e2e.addresses import FORMS, STATIONS, pages_of
+    from tests.e2e.test_pages import OWN_PAGES
+
+    empty = create_project(slug="empty", name="Empty", by=by)
+    return (
+        {f"full-{name}": address for name, address in pages_of(world, by).items()}
+        | {f"empty-{name}": reverse(name, args=[empty.slug]) for name in (*STATIONS, *FORMS)}
+        | {f"own-{name}": reverse(name) for name in OWN_PAGES}
+    )
+
+
 def main(wanted: list[str]) -> None:
     import django
     from django.conf import settings
@@ -103,13 +137,20 @@ def photograph(playwright: Any, url: str, folder: Path, wanted: list[str]) -> No
     from tests.e2e.seed import fill
 
     user = get_user_model().objects.create_user("ada", password=PASSWORD)
-    addresses = shots(fill(folder / "sources", user), user)
+    world = fill(folder / "sources", user)
     chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
     try:
         page = chromium.new_page(base_url=url, viewport=SIZE, color_scheme="light", timezone_id="UTC")
         log_in(page)
+        if wanted[:1] == ["--every"]:
+            pages = every(world, user)
+            parts = wanted[2:] or [""]
+            return album(
+                page, Path(wanted[1]), {name: pages[name] for name in pages if any(part in name for part in parts)}
+            )
+        addresses = shots(world, user)
         addresses["first-failure"] = first_failure(url, folder, user)
-        take(page, {name: at for name, at in addresses.items() if not wanted or name in wanted})
+        return take(page, {name: at for name, at in addresses.items() if not wanted or name in wanted})
     finally:
         chromium.close()
 

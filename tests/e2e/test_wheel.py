@@ -159,7 +159,7 @@ def promote_and_roll_back(page: Any, world: World) -> None:
     go(page, "gm", "models")
     page.get_by_role("link", name=better, exact=True).click()
     expect(page.get_by_text("Lineage", exact=True)).to_be_visible()
-    expect(page.get_by_role("link", name=f"↳ {base}")).to_be_visible()
+    expect(page.locator("span", has_text="↳").get_by_role("link", name=base, exact=True)).to_be_visible()
     expect(page.get_by_role("link", name=world.training.name)).to_be_visible()
     lineage_ends_in_production(page, world)
     page.get_by_role("link", name="Models").first.click()
