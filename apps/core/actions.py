@@ -20,6 +20,7 @@ from django.utils import timezone
 from apps.core import attempts
 from apps.core.api import forget
 from apps.core.errors import Rejected
+from apps.core.locks import Lock, acquire
 from apps.core.models import (
     INVITATION_LASTS,
     ApiKey,
@@ -163,9 +164,18 @@ class InvitationError(Exception):
     """The invitation was accepted or revoked meanwhile, or has expired."""
 
 
+class NameTaken(Exception):
+    """Somebody else chose this user name meanwhile."""
+
+
 @transaction.atomic
 def invite(*, project: Project, email: str, role: Role, by: Any) -> tuple[Invitation, str]:
-    """The row and the token of its link, which cannot be read again. An open invitation of the same address is replaced."""
+    """The row and the token of its link, which cannot be read again. An open invitation of the same address is replaced.
+
+    Raises InvitationError where `by` is an owner no more.
+    """
+    if by.pk not in _locked_owners(project):
+        raise InvitationError(f"Only owners of {project} invite.")
     project.invitations.open().filter(email=email).update(revoked_at=timezone.now())
     token = secrets.token_urlsafe(32)
     invitation = Invitation.objects.create(
@@ -210,11 +220,15 @@ def accept_invitation(*, invitation: Invitation, by: Any) -> Membership:
 
 @transaction.atomic
 def join(*, invitation: Invitation, username: str, name: str, password: str) -> Any:
-    """A new account that is a member of the invitation's project. Raises InvitationError.
+    """A new account that is a member of the invitation's project. Raises InvitationError, and NameTaken.
 
-    An address that another account uses is not taken over: one logs in with it, too.
+    An address that another account uses is not taken over: one logs in with it, too. Nor is a name in other letters: people log in by
+    either.
     """
     users = get_user_model().objects
+    acquire(Lock.USER_NAMES)
+    if users.filter(username__iexact=username).exists():
+        raise NameTaken
     email = "" if users.filter(email__iexact=invitation.email).exists() else invitation.email
     user = users.create_user(username, email, password, first_name=name)
     accept_invitation(invitation=invitation, by=user)
@@ -274,9 +288,14 @@ def _forget_keys(project: Project, user: Any) -> None:
 
 
 def _require_other_owner(project: Project, user: Any) -> None:
-    owners = project.memberships.select_for_update().filter(role=Role.OWNER)
-    if {membership.user_id for membership in owners} == {user.pk}:
+    if _locked_owners(project) == {user.pk}:
         raise MembershipError(f"{user} is the only owner of {project}. Make someone else an owner first.")
+
+
+def _locked_owners(project: Project) -> set[int]:
+    """The users' ids; their roles stay until the transaction ends, so that what owners do goes one after the other."""
+    owners = project.memberships.select_for_update().filter(role=Role.OWNER).order_by("pk")
+    return {membership.user_id for membership in owners}
 
 
 @dataclass(frozen=True)

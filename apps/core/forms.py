@@ -127,12 +127,24 @@ def no_address(username: str) -> None:
         raise forms.ValidationError("A user name has no @.")
 
 
+def mailable(email: str) -> str:
+    """The address in lower case. Raises ValidationError for one to which no mail can be sent."""
+    try:
+        email.rpartition("@")[2].encode("idna")
+    except UnicodeError as error:
+        raise forms.ValidationError("Enter a valid email address.") from error
+    return email.lower()
+
+
 class InviteForm(PlainForm):
-    email = forms.EmailField(label="E-mail")
+    email = forms.EmailField(label="E-mail", max_length=254)
     role = forms.ChoiceField(choices=Role.choices, initial=Role.ENGINEER)
 
     def clean_email(self) -> str:
-        return str(self.cleaned_data["email"]).lower()
+        return mailable(self.cleaned_data["email"])
+
+
+NAME_TAKEN = "This user name is taken. If it is yours, log in instead."
 
 
 class JoinForm(PlainForm):
@@ -146,7 +158,7 @@ class JoinForm(PlainForm):
     def clean_username(self) -> str:
         name = self.cleaned_data["username"]
         if get_user_model().objects.filter(username__iexact=name).exists():
-            raise forms.ValidationError("This user name is taken. If it is yours, log in instead.")
+            raise forms.ValidationError(NAME_TAKEN)
         return name
 
     def clean_password(self) -> str:

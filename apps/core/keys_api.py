@@ -23,14 +23,14 @@ LONGEST_GRACE_H = 24 * 90
 
 class NewKey(Struct, forbid_unknown_fields=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=80, pattern=LINE)]
-    scopes: Annotated[list[str], Meta(min_length=1)]
-    expires_at: datetime | None = None
+    scopes: Annotated[list[Annotated[str, Meta(pattern=LINE)]], Meta(min_length=1)]
+    expires_at: datetime | UnsetType | None = UNSET
     may_see_holdout: bool = False
 
 
 class Rotate(Struct, forbid_unknown_fields=True, kw_only=True):
     """`grace_hours`: for how long the old key works, too; 0 stops it at once. `expires_at` of the new one: left out, it is valid for as
-    long as the old one was; null, it does not expire."""
+    long as the old one was, at most until the asking key expires; null, it does not expire."""
 
     grace_hours: Annotated[int, Meta(ge=0, le=LONGEST_GRACE_H)] = 24
     expires_at: datetime | UnsetType | None = UNSET
@@ -96,7 +96,7 @@ def collection(request: Request) -> Response:
     _require_own(asking, given.scopes, given.may_see_holdout)
     key, secret = actions.create_api_key(
         project=asking.project, name=given.name, by=asking.created_by, scopes=given.scopes,
-        expires_at=_later(given.expires_at), may_see_holdout=given.may_see_holdout, actor_label=_label(asking),
+        expires_at=_expiry(asking, given.expires_at, None), may_see_holdout=given.may_see_holdout, actor_label=_label(asking),
     )  # fmt: skip
     return Response(key_json(key) | {"secret": secret}, status=201)
 
@@ -122,7 +122,7 @@ def rotate(request: Request, pk: int) -> Response:
     _require_own(request.auth, key.scopes, key.may_see_holdout)
     new, secret = actions.rotate_api_key(
         key=key, by=request.auth.created_by, grace=timedelta(hours=given.grace_hours), actor_label=_label(request.auth),
-        expires_at=key.same_expiry if given.expires_at is UNSET else _later(given.expires_at),
+        expires_at=_expiry(request.auth, given.expires_at, key.same_expiry),
     )  # fmt: skip
     return Response(key_json(new) | {"secret": secret}, status=201)
 
@@ -138,11 +138,28 @@ def _label(key: ApiKey) -> str:
     return f"API key “{key.name}”"
 
 
+def _expiry(asking: ApiKey, given: datetime | UnsetType | None, otherwise: datetime | None) -> datetime | None:
+    """No key that a key makes outlives it: what is left out ends with it at the latest, what is asked for later is refused."""
+    end = asking.expires_at
+    if given is UNSET:
+        return min(filter(None, (otherwise, end)), default=None)
+    at = _later(given)
+    if end and (at is None or at > end):
+        raise PermissionDenied(
+            f"The API key {asking} expires on {end:%Y-%m-%d %H:%M} UTC, so no key that it makes lasts longer. Do it on the page "
+            "Settings → API keys."
+        )
+    return at
+
+
 def _later(moment: Any) -> datetime | None:
-    """Raises ValidationError for what has passed; a time without a zone is UTC."""
+    """Raises ValidationError for what has passed, and for what is no date in UTC; a time without a zone is UTC."""
     if moment is None:
         return None
-    at: datetime = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    try:
+        at: datetime = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except OverflowError as error:
+        raise ValidationError({"path": "expires_at", "error": "must be a date from year 1 to 9999 in UTC"}) from error
     if at <= datetime.now(UTC):
         raise ValidationError({"path": "expires_at", "error": "must be in the future"})
     return at

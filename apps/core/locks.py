@@ -15,6 +15,7 @@ class Lock(IntEnum):
     """Bigint locks. PostgreSQL keeps those of one bigint and those of two ints apart."""
 
     MAKE_PARTITIONS = 0x666C7977
+    USER_NAMES = 0x666C756E
     OLD_MONTHS = 0x666C7979  # shared by those who write to an old month, exclusive to who drops one
 
 

@@ -9,6 +9,7 @@ from drf_spectacular.utils import OpenApiExample
 JSON, LINES = "application/json", "application/x-ndjson"
 REFERENCE = "#/components/schemas/"
 # A pattern of one line: no control characters, which PostgreSQL and headers do not take, and no lone surrogates.
+TEXT = r"\A[^\x00\ud800-\udfff]*\Z"  # of several lines
 LINE = r"\A[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z"
 NUMBER = {"type": ["number", "null"]}
 

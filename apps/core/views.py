@@ -112,7 +112,11 @@ def invite(request: HttpRequest, project: Project) -> HttpResponse:
         messages.error(request, " ".join(error for errors in form.errors.values() for error in errors))
         return redirect("core:settings", project.slug)
     email, role = form.cleaned_data["email"], Role(form.cleaned_data["role"])
-    invitation, token = actions.invite(project=project, email=email, role=role, by=request.user)
+    try:
+        invitation, token = actions.invite(project=project, email=email, role=role, by=request.user)
+    except actions.InvitationError as error:
+        messages.error(request, str(error))
+        return redirect("core:settings", project.slug)
     link = request.build_absolute_uri(f"{reverse('join')}?token={token}")
     sent = django_settings.FLYWHEEL_MAIL and send_invitation(invitation, link)
     request.session["invited"] = {"email": email, "link": link, "sent": sent}
@@ -124,7 +128,7 @@ def send_invitation(invitation: Invitation, link: str) -> bool:
     text = render_to_string("core/invitation.txt", {"invitation": invitation, "link": link})
     try:
         send_mail(f"[Flywheel] Join {invitation.project}", text, None, [invitation.email])
-    except OSError:
+    except (OSError, ValueError):
         log.warning("The invitation %s could not be sent", invitation.pk, exc_info=True)
         return False
     return True

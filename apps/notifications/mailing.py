@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import smtplib
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -52,7 +51,7 @@ def send_to(user: Any) -> bool:
         return False
     try:
         mail_of(user, going).send()
-    except (OSError, smtplib.SMTPException) as error:
+    except (OSError, ValueError) as error:  # an address or a text that is none keeps nobody else's mail
         log.warning("Notifications of user %s could not be mailed: %s", user.pk, error)
         _again([row.pk for row in going])
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -45,7 +46,7 @@ def readers_of(kind: Kind, target: Any, project: Project) -> QuerySet[Any]:
 def cleaned(text: str) -> str:
     """Raises CommentError."""
     text = text.replace("\r\n", "\n").replace("\0", "").strip()
-    if not text:
+    if not any(unicodedata.category(letter)[0] not in "CZ" for letter in text):  # nothing that can be seen
         raise CommentError("Write something first.", "text")
     if len(text) > LONGEST:
         raise CommentError(f"A comment has at most {LONGEST:,} characters; this one has {len(text):,}.", "text")

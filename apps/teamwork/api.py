@@ -15,7 +15,7 @@ from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.models import Role
-from apps.core.openapi import JSON, described, page
+from apps.core.openapi import JSON, LINE, TEXT, described, page
 from apps.core.paging import keyset
 from apps.teamwork import actions, assigning
 from apps.teamwork.models import LONGEST, Comment
@@ -23,8 +23,8 @@ from apps.teamwork.targets import Kind, Unknown, kind_named, kind_of, kinds, rol
 from workers.lib.typed import convert, json_schema
 
 PAGE = 100
-On = Annotated[str, Meta(min_length=3, max_length=120, pattern=r"\A[a-z]+:[^\x00]+\Z")]
-Text = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
+On = Annotated[str, Meta(min_length=3, max_length=120, pattern=r"\A[a-z]+:[^\x00\ud800-\udfff]+\Z")]
+Text = Annotated[str, Meta(min_length=1, max_length=LONGEST, pattern=TEXT)]
 ABOUT_ON = "What it is on: `trajectory:<id>`, `failure:<id>`, `task:<id>`, `sample:<id>`, `evaluation:<id>`, `training:<id>`, `report:<id>` or `flow:<id>`"
 
 
@@ -43,7 +43,7 @@ class Assignees(Struct, forbid_unknown_fields=True, kw_only=True):
     """The user names that it is assigned to from now on; an empty list for nobody. `on`: `cluster:<id>`, `review:<id>` or `flow:<id>`."""
 
     on: On
-    users: Annotated[list[str], Meta(max_length=20)]
+    users: Annotated[list[Annotated[str, Meta(max_length=150, pattern=LINE)]], Meta(max_length=20)]
 
 
 TIME, TIME_OR_NULL = {"type": "string", "format": "date-time"}, {"type": ["string", "null"], "format": "date-time"}

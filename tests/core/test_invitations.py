@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.core import mail
+from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.actions import create_api_key, remove_member, set_member
+from apps.core.actions import InvitationError, create_api_key, invite, remove_member, set_member
 from apps.core.models import AuditEvent, Invitation, Project, Role
+from tests.concurrent import Other
 from tests.core.test_accounts import Provider, provider, through
 from tests.factories import admin_of, make_eval_set, make_member, make_user
 
@@ -118,6 +120,60 @@ def test_the_form_says_what_is_wrong(project: Project, owner: Client, given: dic
     client.get(invited(owner, project))
     page = client.post(reverse("join"), NEW | given)
     assert page.status_code == 200 and said in page.content.decode() and Invitation.objects.open().exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", ["grace", "GRACE"])
+def test_two_people_who_choose_one_name_at_once_do_not_both_get_it(
+    project: Project, owner: Client, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    first, second = Client(), Client()
+    first.get(invited(owner, project))
+    second.get(invited(owner, project, "other@example.org"))
+    monkeypatch.setattr("apps.core.forms.JoinForm.clean_username", lambda form: form.cleaned_data["username"])
+    with transaction.atomic():
+        first.post(reverse("join"), NEW)
+        late = Other(lambda: second.post(reverse("join"), NEW | {"username": name}))
+        late.wait_until_it_waits()
+    page = late.wait()
+    assert page.status_code == 200 and "This user name is taken" in page.content.decode()
+    assert get_user_model().objects.filter(username__iexact="grace").count() == 1
+    assert Invitation.objects.open().get().email == "other@example.org"  # and may be followed with another name
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_owners_who_invite_one_address_at_once_leave_one_link(project: Project) -> None:
+    owners, given = (
+        [admin_of(project), make_member(project, Role.OWNER)],
+        {"email": "g@example.org", "role": Role.VIEWER},
+    )
+    with transaction.atomic():
+        invite(project=project, by=owners[0], **given)
+        late = Other(lambda: invite(project=project, by=owners[1], **given))
+        late.wait_until_it_waits()
+    late.wait()
+    assert Invitation.objects.open().get().created_by == owners[1]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_owner_who_is_lowered_meanwhile_invites_nobody(project: Project) -> None:
+    lowered = make_member(project, Role.OWNER)
+    with transaction.atomic():
+        set_member(project=project, user=lowered, role=Role.VIEWER, by=admin_of(project))
+        late = Other(lambda: invite(project=project, email="g@example.org", role=Role.OWNER, by=lowered))
+        late.wait_until_it_waits()
+    with pytest.raises(InvitationError):
+        late.wait()
+    assert not Invitation.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "email", ["x" * 250 + "@example.org", "sam@exam\u202eple.org", "a@b", "ok\r\nBcc: all@example.org"]
+)
+def test_an_address_that_is_none_invites_nobody(project: Project, owner: Client, settings: Any, email: str) -> None:
+    settings.FLYWHEEL_MAIL = True
+    page = owner.post(reverse("core:invite", args=[project.slug]), {"email": email, "role": "viewer"}, follow=True)
+    assert page.status_code == 200 and not Invitation.objects.exists() and not mail.outbox
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,23 @@ def test_a_key_hands_out_only_what_it_has(project: Project, asking: list, other:
     assert ApiKey.objects.count() == 2
 
 
+def test_no_key_that_a_key_makes_outlives_it(project: Project) -> None:
+    end = timezone.now() + timedelta(days=2)
+    own, secret = make(project, expires_at=end)
+    lasting, _ = make(project)
+
+    def made(**given: Any) -> Any:
+        new = {"name": "n", "scopes": ["ingest"]} | given
+        return Client().post("/api/v1/keys/", new, "application/json", headers=bearer(secret))
+
+    later = (end + timedelta(seconds=1)).isoformat()
+    for answer in (made(expires_at=None), made(expires_at=later), rotate(secret, own.pk, expires_at=None), rotate(secret, lasting.pk, expires_at=later)):  # fmt: skip
+        assert answer.status_code == 403 and "no key that it makes lasts longer" in answer.json()["detail"]
+    assert made(expires_at=end.isoformat()).status_code == made().status_code == 201
+    assert rotate(secret, lasting.pk).status_code == rotate(secret, own.pk).status_code == 201
+    assert {key.expires_at for key in ApiKey.objects.exclude(pk__in=[own.pk, lasting.pk])} == {end}
+
+
 def test_another_projects_key_is_not_found(project: Project) -> None:
     theirs, _ = make(make_project())
     _, secret = make(project)
@@ -160,7 +177,8 @@ def test_a_key_is_created_and_revoked_by_api(project: Project) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{"grace_hours": -1}, {"grace_hours": 10**9}, {"expires_at": "2001-01-01T00:00:00Z"}, {"grace": 1}, {"grace_hours": "1"}],
+    [{"grace_hours": -1}, {"grace_hours": 10**9}, {"expires_at": "2001-01-01T00:00:00Z"}, {"grace": 1}, {"grace_hours": "1"},
+     {"expires_at": "9999-12-31T23:59:59-12:00"}],
 )  # fmt: skip
 def test_what_is_wrong_is_said(project: Project, given: dict) -> None:
     key, secret = make(project)

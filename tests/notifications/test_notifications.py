@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.core import mail
 from django.test import Client
 from django.urls import reverse
@@ -213,6 +214,15 @@ def test_a_server_that_refuses_is_tried_again_and_given_up_in_the_end(
     make_due()
     mailing.send_due()
     assert len(asked) == mailing.TRIES
+
+
+def test_an_address_that_is_none_keeps_nobody_elses_mail(project: Project, ada: Any, mails: None) -> None:
+    get_user_model().objects.filter(pk=ada.pk).update(email="ada@exam\u202eple.org")
+    bob = make_member(project)
+    get_user_model().objects.filter(pk=bob.pk).update(email="bob@example.org")
+    tell(project, to=[ada, bob])
+    make_due()
+    assert mailing.send_due() == 1 and [sent.to for sent in mail.outbox] == [["bob@example.org"]]
 
 
 def test_a_worker_that_dies_while_it_sends_loses_nothing(

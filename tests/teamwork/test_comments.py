@@ -280,6 +280,9 @@ def test_comments_by_api(project: Project, run: Trajectory) -> None:
     assert again.status_code == 409
     for wrong in ("", "trajectory", "x:1", "cluster:1", f"trajectory:{make_failed(make_project()).pk}"):
         assert Client().get(url, {"on": wrong}, headers=headers).status_code in (400, 404), wrong
+    for text in ("", "\u200b\u2060 \u00a0", "\ud800", "x" * 4001):  # nothing to see, half of a letter, too long
+        refused = Client().post(url, {"on": on, "text": text}, content_type="application/json", headers=headers)
+        assert refused.status_code == 400 and refused.json()["path"] == "text", text
     theirs = say(run, ada, "Hers.")
     one = reverse("teamwork_api:comment", args=[theirs.pk])
     assert Client().delete(one, headers=headers).status_code == 403

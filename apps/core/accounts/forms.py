@@ -13,7 +13,7 @@ from django.db import transaction
 from django.http import HttpRequest
 
 from apps.core.attempts import Locked, LogIn, address_of
-from apps.core.forms import PlainLabels
+from apps.core.forms import PlainLabels, mailable
 
 LOCKED = "locked"
 CODE_KEPT_S = 120  # longer than a code is right (allauth remembers it for one period of three)
@@ -62,7 +62,7 @@ class AccountForm(PlainLabels, forms.ModelForm):
         help_texts = {"email": "You can log in with it; password resets and notifications go there."}
 
     def clean_email(self) -> str:
-        email = self.cleaned_data["email"].lower()
+        email = mailable(self.cleaned_data["email"])
         others = get_user_model().objects.exclude(pk=self.instance.pk)
         if email and (
             others.filter(username__iexact=email).exists() or set(filter_users_by_email(email)) - {self.instance}

@@ -24,7 +24,7 @@ from apps.core import actions
 from apps.core.accounts.adapters import INVITATION, invitation_of
 from apps.core.accounts.forms import LOCKED, AccountForm
 from apps.core.attempts import note
-from apps.core.forms import JoinForm
+from apps.core.forms import NAME_TAKEN, JoinForm
 from apps.core.models import Invitation, key_digest
 
 log = logging.getLogger(__name__)
@@ -111,6 +111,9 @@ def join(request: HttpRequest) -> HttpResponse:
             joined = actions.join(invitation=invitation, **form.cleaned_data)
         except actions.InvitationError:
             return redirect("join")
+        except actions.NameTaken:
+            form.add_error("username", NAME_TAKEN)
+            return render(request, "account/join.html", {"invitation": invitation, "form": form})
         return perform_login(request, joined, redirect_url=invitation.project.get_absolute_url())
     return render(request, "account/join.html", {"invitation": invitation, "form": form})
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import ValidationError
-from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
 
 from apps.core.access import project_view
 from apps.core.auditing import filters
-from apps.core.auditing.filters import KINDS, TABS, Filters
+from apps.core.auditing.filters import KINDS, TABS, FilterError, Filters
 from apps.core.auditing.words import Piece, page_of, pieces, sentence
 from apps.core.models import AuditEvent, Project
 from apps.core.paging import keyset
@@ -70,11 +71,14 @@ def _about(name: str, project: Project) -> Piece | None:
 
 
 @project_view(archived=True, deleted=True)
-def export(request: HttpRequest, project: Project, format: str) -> StreamingHttpResponse:
-    """All that the filters find, as a file, the newest first."""
+def export(request: HttpRequest, project: Project, format: str) -> HttpResponseBase:
+    """All that the filters find, as a file, the newest first; 400 for a filter that makes no sense."""
     if format not in FILES:
         raise Http404
-    asked, _ = Filters.lenient(request.GET.dict())
+    try:
+        asked = Filters.read(request.GET.dict())
+    except FilterError as error:  # a file of everything would pass for what was asked for
+        return HttpResponseBadRequest(f"“{error.field}” {error}.", content_type="text/plain; charset=utf-8")
     rows = asked.of(project, request.membership.role)  # type: ignore[attr-defined]
     written, kind = FILES[format]
     name = f"audit-{project.slug}-{timezone.now():%Y-%m-%d}.{format}"

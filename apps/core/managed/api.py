@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from drf_spectacular.utils import extend_schema
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.managed import objects as managed
-from apps.core.openapi import JSON, described, sent
+from apps.core.openapi import JSON, LINE, described, sent
 from workers.lib.typed import convert, json_schema
 
 
 class Changes(Struct, forbid_unknown_fields=True, kw_only=True):
-    name: str | UnsetType = UNSET
+    name: Annotated[str, Meta(pattern=LINE)] | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
 
 

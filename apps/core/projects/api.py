@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.models import Project, Stage
-from apps.core.openapi import JSON, LINE, described, sent
+from apps.core.openapi import JSON, LINE, TEXT, described, sent
 from apps.core.projects import lifecycle
 from workers.lib.typed import convert, json_schema
 
@@ -21,7 +21,7 @@ class Changes(Struct, forbid_unknown_fields=True, kw_only=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=120, pattern=LINE)] | UnsetType = UNSET
     slug: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[-a-zA-Z0-9_]+\Z")] | UnsetType = UNSET
-    description: Annotated[str, Meta(max_length=2_000)] | UnsetType = UNSET
+    description: Annotated[str, Meta(max_length=2_000, pattern=TEXT)] | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
 
 
