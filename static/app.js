@@ -321,6 +321,9 @@ function showPicked() {
   for (const box of document.querySelectorAll("[data-pick]")) box.closest("tr").classList.toggle("picked", box.checked);
 }
 
+document.addEventListener("toggle", (event) => {
+  if (event.target.matches("details.menu[open]")) event.target.querySelector("form.panel input:not([type=hidden])")?.focus();
+}, true);
 function closeMenus() { for (const menu of document.querySelectorAll("details.menu[open]")) menu.open = false; }
 
 // A form that keeps the URL short: what is empty, or the usual, is not sent.

@@ -76,7 +76,7 @@ class EnvironmentForm(HarnessForm):
     system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 5}))
     examples = ListOfObjects(label="Few-shot messages", help_text='[{"role": "user", "content": "…"}, …]')
     tools = ListOfObjects(
-        help_text='[{"type": "function", "function": {"name", "description", "parameters"}}]. A task\'s own tools go first'
+        help_text='[{"type": "function", "function": {"name", "description", "parameters"}}]. A task\'s own tools take precedence'
     )
     max_turns = forms.IntegerField(min_value=1, max_value=200, initial=1, label="Max turns")
     max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=512, label="Max new tokens")
@@ -159,7 +159,9 @@ class ConnectionForm(HarnessForm):
     slug = forms.SlugField(max_length=80, label="Name", help_text="Reusing a name creates the next version")
     url = forms.CharField(max_length=500, label="Address")
     api_key_env = forms.ChoiceField(
-        required=False, label="Key", help_text="Environment variable on this Flywheel; only its name is stored"
+        required=False,
+        label="Key variable",
+        help_text="Environment variable of this installation; only its name is stored",
     )
     timeout_s = forms.FloatField(min_value=1, max_value=3600, initial=60, label="Timeout per call (s)")
     system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 4}))
@@ -184,7 +186,7 @@ class ConnectionForm(HarnessForm):
 
 
 class RemoteForm(ConnectionForm):
-    success_at = forms.FloatField(initial=1.0, label="Success from reward")
+    success_at = forms.FloatField(initial=1.0, label="Min reward for success")
     ADDRESS = "Of a NeMo Gym resources server: https://host/path"
 
     def save(self, *, found: Found, by: Any) -> Environment:

@@ -74,40 +74,40 @@ class EvalRunForm(PlainForm):
     samples_per_task = forms.IntegerField(min_value=1, max_value=64, initial=8)
     seed = forms.IntegerField(initial=0)
     engine = forms.ChoiceField(
-        help_text="Automatic: a served model on its server, an adapter on a server that can load it, anything else in a worker"
+        help_text="Automatic: a served model on its server, an adapter on a server that can load it, everything else in a worker"
     )
     most_tokens = forms.IntegerField(
         min_value=1, max_value=MOST_TOKENS, required=False, label="Max tokens",
-        help_text="Optional, on a server or of an agent that is called over HTTP: the evaluation stops before it uses more",
+        help_text="Optional, for servers and agents called over HTTP: the evaluation stops before it uses more",
     )  # fmt: skip
     most_usd = forms.FloatField(
         min_value=0.0001,
         max_value=1e6,
         required=False,
         label="Max cost (USD)",
-        help_text="Optional, on a server whose prices are known, or of an agent that is called over HTTP",
+        help_text="Optional, for agents called over HTTP and servers whose prices are known",
     )
     tokens_per_call = forms.IntegerField(
         min_value=1, max_value=MOST_TOKENS, required=False, label="Tokens per call",
-        help_text="Of an agent, with Max tokens: what a call counts for whose tokens it does not report",
+        help_text="For agents, with Max tokens: assumed for a call that does not report its tokens",
     )  # fmt: skip
     usd_per_call = forms.FloatField(
         min_value=0.000001, max_value=1e6, required=False, label="Cost per call (USD)",
-        help_text="Of an agent, with Max cost: what a call counts for whose cost it does not report",
+        help_text="For agents, with Max cost: assumed for a call that does not report its cost",
     )  # fmt: skip
     timeout_s = forms.IntegerField(
         min_value=1, max_value=engines.LONGEST_AGENT_S, required=False, label="Seconds per sample",
-        help_text=f"Of an agent that is called over HTTP, {engines.AGENT_TIMEOUT_S} if empty; a sample that takes longer fails",
+        help_text=f"For agents called over HTTP; {engines.AGENT_TIMEOUT_S} if empty. A sample that takes longer fails",
     )  # fmt: skip
     at_once = forms.IntegerField(
         min_value=1, max_value=engines.MOST_AT_ONCE, required=False, label="Tasks at a time",
-        help_text=f"Of an agent that is called over HTTP, {engines.AGENTS_AT_ONCE} if empty",
+        help_text=f"For agents called over HTTP; {engines.AGENTS_AT_ONCE} if empty",
     )  # fmt: skip
     stop_against = forms.ModelChoiceField(
         None, required=False, label="Stop early against", empty_label="Evaluate all tasks",
-        help_text="Stops as soon as the gate can decide by the policy of the channel below, which must be sequential",
+        help_text="Stops as soon as the gate can decide by the policy of the channel below. Needs a sequential policy",
     )  # fmt: skip
-    stop_channel = forms.ChoiceField(required=False, label="By the policy of")
+    stop_channel = forms.ChoiceField(required=False, label="Policy of channel")
 
     def __init__(self, eval_set: EvalSet, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -134,6 +134,28 @@ class EvalRunForm(PlainForm):
             del self.fields["stop_against"], self.fields["stop_channel"]
         for name in ("model_version", "environment"):  # the newest is chosen, not a row of dashes
             self.fields[name].empty_label = None
+
+    NUMBERS = ("samples_per_task", "seed")
+    MORE = (
+        "engine", "most_tokens", "most_usd", "tokens_per_call", "usd_per_call", "timeout_s", "at_once", "stop_against", "stop_channel",
+    )  # fmt: skip
+
+    @property
+    def main(self) -> list[forms.BoundField]:
+        return [field for field in self if field.name not in (*self.NUMBERS, *self.MORE)]
+
+    @property
+    def numbers(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.NUMBERS]
+
+    @property
+    def more(self) -> list[forms.BoundField]:
+        """What most evaluations leave as it is: the page folds it away."""
+        return [self[name] for name in self.MORE if name in self.fields]
+
+    @property
+    def more_open(self) -> bool:
+        return any(field.errors for field in self.more) or bool(self.non_field_errors())
 
     def missing(self) -> list[str]:
         """The choices that have nothing to choose from."""

@@ -96,6 +96,10 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """Of the train split; not the synthetic ones that nobody has looked through yet."""
         return self.filter(split=Split.TRAIN).exclude(**WAITING)
 
+    def search(self, text: str) -> Self:
+        """Those whose key or messages contain the text."""
+        return self.filter(Q(key__icontains=text) | Q(messages__icontains=text))
+
     def bulk_create(self, objs: Iterable[Task], *args: Any, **kwargs: Any) -> list[Task]:
         tasks = list(objs)
         for task in tasks:

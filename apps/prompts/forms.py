@@ -18,8 +18,12 @@ from workers.lib.prompts import checked_prompt
 from workers.lib.typed import FormError
 
 CODE = {"rows": 6, "class": "mono", "spellcheck": "false"}
-KEEPS = "If empty, the environment's own"
-SHOWN = [("", "As the environment"), ("yes", "Send definitions"), ("no", "Send none: the system prompt describes them")]
+KEEPS = "If empty, the environment's is used"
+SHOWN = [
+    ("", "Same as the environment"),
+    ("yes", "Send definitions"),
+    ("no", "Send none: the system prompt describes them"),
+]
 
 
 class JsonList(forms.CharField):
@@ -125,7 +129,7 @@ class PlaygroundForm(PlainForm):
     """Whom to ask, and how it is scored. What is asked stands beside it: a step of a run, or tasks of a set."""
 
     environment = forms.ModelChoiceField(
-        None, empty_label=None, help_text="Its verifier scores the answers; it supplies whatever a prompt leaves out"
+        None, empty_label=None, help_text="Scores the answers, and supplies what a prompt leaves out"
     )
     samples_per_task = forms.IntegerField(min_value=1, max_value=MOST_SAMPLES, initial=1, label="Answers per request")
     most_tokens = forms.IntegerField(
@@ -133,11 +137,11 @@ class PlaygroundForm(PlainForm):
         max_value=10_000_000,
         initial=MOST_TOKENS,
         label="Max tokens",
-        help_text="Per version, on a server",
+        help_text="Per version; for models on a server",
     )
     most_usd = forms.FloatField(
         min_value=0.0001, max_value=1e6, required=False, label="Max cost (USD)",
-        help_text="Per version, on a server whose prices are known",
+        help_text="Per version; for servers whose prices are known",
     )  # fmt: skip
     expected = ExpectedField(
         required=False,

@@ -31,8 +31,8 @@ class ServerForm(PlainForm):
     )
 
     adapters_at = forms.CharField(
-        max_length=500, required=False, label="Path of adapters",
-        help_text="Optional: the path of this installation's artifacts on the server. LoRA adapters are then loaded at run time",
+        max_length=500, required=False, label="Adapter path",
+        help_text="Optional: where the server sees this installation's artifacts, so that LoRA adapters can be loaded at run time",
     )  # fmt: skip
 
     prices = forms.CharField(
@@ -106,7 +106,7 @@ class EndpointForm(PlainForm):
     served_as = forms.CharField(max_length=200, label="Model on that server", help_text="Its id as the server lists it")
     name = forms.SlugField(max_length=80, help_text="Name of the version in Flywheel")
     dialect = forms.ChoiceField(
-        choices=[("", "As the server"), *Dialect.choices], required=False, label="API and tool calls"
+        choices=[("", "Same as the server"), *Dialect.choices], required=False, label="API and tool calls"
     )
     parent = forms.ModelChoiceField(
         None, required=False, label="Same weights as", empty_label="Not known",

@@ -72,10 +72,10 @@ class ProbeForm(PlainForm):
     eval_set = forms.ModelChoiceField(None, label="Tasks from", empty_label=None)
 
     cheat_server = forms.ModelChoiceField(
-        None, required=False, label="Model told to cheat, on", empty_label="No model",
-        help_text="One of the project's servers. Its outputs join the search for what the verifier pays wrongly.",
+        None, required=False, label="Model that tries to cheat", empty_label="None",
+        help_text="A server whose model is told to earn reward without doing the task. Optional",
     )  # fmt: skip
-    cheat_model = forms.CharField(required=False, max_length=200, label="Its name on the server")
+    cheat_model = forms.CharField(required=False, max_length=200, label="Model on that server")
     cheat_tokens = forms.IntegerField(
         required=False,
         min_value=1,

@@ -109,6 +109,8 @@ def triage(page: Any, world: World) -> None:
 
 def make_an_eval_set(page: Any, world: World) -> None:
     go(page, "ge", "evals")
+    page.get_by_text("New eval set").click()
+    expect(page.locator("#id_slug")).to_be_focused()
     page.locator("#id_slug").fill("second")
     page.get_by_role("button", name="Create", exact=True).click()
     expect(page.get_by_role("heading", name="second@1")).to_be_visible()
@@ -136,7 +138,7 @@ def read_runs(page: Any, world: World) -> None:
     expect(page.get_by_text("arguments +0.4").first).to_be_visible()
     page.goto(f"/p/{world.project.slug}/evals/runs/{world.grpo.pk}/")
     expect(page.get_by_role("cell", name="pass@8")).to_be_visible()
-    page.get_by_role("button", name="Open, counting one view").click()
+    page.get_by_role("button", name="Open (counts as a view)").click()
     page.get_by_label("Outcome").select_option("failed")
     page.wait_for_url("**outcome=failed")
     failed = world.grpo.samples.filter(success=False)

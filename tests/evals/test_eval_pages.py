@@ -11,7 +11,7 @@ from django.utils.html import escape
 
 from apps.core.models import Role
 from apps.evals import actions
-from apps.evals.models import EvalSet, HoldoutView, Split
+from apps.evals.models import EvalSet, HoldoutView, Split, Task
 from tests.factories import (
     admin_of,
     make_base,
@@ -20,6 +20,7 @@ from tests.factories import (
     make_eval_set,
     make_member,
     make_project,
+    make_server,
 )
 
 pytestmark = pytest.mark.django_db
@@ -107,6 +108,60 @@ def test_where_there_is_nothing_to_evaluate_the_page_says_what_is_missing(client
     frozen = make_eval_set(make_project(), frozen=True)
     client.force_login(admin_of(frozen.project))
     assert "No model to evaluate" in client.get(url(frozen, "new_run")).content.decode()
+
+
+def test_the_search_finds_tasks_by_key_and_request_and_never_tells_of_held_out_ones(client: Client) -> None:
+    frozen = make_eval_set(make_project())
+    client.force_login(admin_of(frozen.project))
+    tasks = frozen.tasks.order_by("pk")
+    free, held = tasks.exclude(split=Split.HOLDOUT).first(), tasks.filter(split=Split.HOLDOUT).first()
+
+    def found(text: str) -> tuple[list[Task], str]:
+        answer = client.get(url(frozen), {"q": text})
+        return list(answer.context["page"]), answer.content.decode()
+
+    assert free in found(free.key.upper())[0] and free in found(free.messages[-1]["content"][:12])[0]
+    for text in (held.key, held.messages[-1]["content"]):
+        rows, page = found(text)
+        assert held not in rows and "Held-out task<" not in page
+    rows, page = found("<script>%_nothing")
+    assert not rows and "No matches" in page and "<script>%_" not in page
+
+
+def test_the_list_leads_to_an_evaluation_on_the_set_frozen_last(client: Client) -> None:
+    project = make_project()
+    client.force_login(admin_of(project))
+    page = reverse("evals:list", args=[project.slug])
+    assert "Evaluate a model" not in client.get(page).content.decode()
+    make_eval_set(project)
+    newest = make_eval_set(project)
+    assert url(newest, "new_run") in client.get(page).content.decode()
+    client.force_login(make_member(project, Role.VIEWER))
+    assert (
+        "new_run" not in client.get(page).content.decode() and "New eval set" not in client.get(page).content.decode()
+    )
+
+
+def test_every_field_of_an_evaluation_is_on_the_page_once_and_what_is_wrong_is_unfolded(
+    client: Client, tmp_path: Path
+) -> None:
+    project = make_project()
+    frozen, base, environment = make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    make_server(project, "https://gpu.example.com/v1")
+    client.force_login(admin_of(project))
+    answer = client.get(url(frozen, "new_run"))
+    page = answer.content.decode()
+    assert all(page.count(f'name="{field.name}"') == 1 for field in answer.context["form"])
+    assert '<details class="more-fields">' in page
+    given = {
+        "model_version": base.pk,
+        "environment": environment.pk,
+        "split": Split.HOLDOUT,
+        "samples_per_task": 2,
+        "seed": 0,
+    }
+    wrong = client.post(url(frozen, "new_run"), given | {"most_tokens": -1}).content.decode()
+    assert '<details class="more-fields" open>' in wrong
 
 
 def test_an_evaluation_is_started_once_and_the_list_shows_it_before_it_has_numbers(

@@ -337,7 +337,7 @@ def test_a_division_keeps_what_was_judged_the_same_on_one_side(draft: EvalSet) -
 
 def test_the_freeze_form_says_whether_a_check_was_made_and_what_is_undecided(draft: EvalSet) -> None:
     user = admin_of(draft.project)
-    assert "No semantic check was made. Freeze it?" in page(user, draft, "evals:detail")
+    assert "No semantic check has been run. Freeze it?" in page(user, draft, "evals:detail")
     pairs = checked_with(draft, ("held-0", "other-0"), ("held-1", "other-2"))
     assert "Semantic check: 2 of 2 pairs undecided. Freeze it?" in page(user, draft, "evals:detail")
     decide(pairs[1], "different")

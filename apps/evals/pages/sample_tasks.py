@@ -27,11 +27,11 @@ class SampleTasksForm(PlainForm):
     eval_set = forms.ModelChoiceField(None, label="Draft", empty_label=None)
     cut = forms.ChoiceField(
         choices=[
-            (STEP, "at the blamed step, where what was right there is known"),
-            (WHOLE, "as the evaluated task began"),
+            (STEP, "At the blamed step, if the right answer there is known"),
+            (WHOLE, "Where the evaluated task starts"),
         ],
         initial=STEP,
-        label="Begin each task",
+        label="Start each task",
     )
 
     def __init__(self, project: Project, *args: object, **kwargs: object) -> None:

@@ -56,7 +56,8 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     set_order, run_order = Sorting.of(request.GET, SET_COLUMNS, "sets"), Sorting.of(request.GET, RUN_COLUMNS)
     context = {
         "archived": archived,
-        "sets": set_order.apply(sets),
+        "sets": (rows := list(set_order.apply(sets))),
+        "newest_frozen": max((row for row in rows if row.is_frozen), key=lambda row: row.frozen_at, default=None),
         "form": EvalSetForm(),
         "page": page_of(request, run_order.apply(runs), 30),
     }
@@ -91,6 +92,9 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
         tasks = tasks.filter(split=split)
     if one := uuid_of(request.GET.get("task", "")):
         tasks = tasks.filter(pk=one)
+    if q := request.GET.get("q", "").strip()[:120]:  # a match would reveal what a held-out task asks
+        tasks = tasks.search(q).exclude(split=Split.HOLDOUT)
+    counts = dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split"))
     return render(
         request,
         "evals/detail.html",
@@ -103,7 +107,9 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "one": one,
             "looked": looked,
             "splits": Split.choices,
-            "counts": dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split")),
+            "counts": counts,
+            "total": sum(counts.values()),
+            "q": q,
             "looks": views_of(eval_set).count(),
             "worn_out": WORN_OUT,
             "viewers": viewers_of(eval_set),

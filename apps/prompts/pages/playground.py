@@ -106,7 +106,7 @@ def _tasks(eval_set: EvalSet | None, query: str) -> Any:
     """Those that are not held out."""
     rows = Task.objects.exclude(split=Split.HOLDOUT).select_related("eval_set").order_by("split", "key")
     rows = rows.filter(eval_set=eval_set) if eval_set else rows.none()
-    return rows.filter(key__icontains=query) if query else rows
+    return rows.search(query) if query else rows
 
 
 def _start(request: HttpRequest, project: Project, form: PlaygroundForm, step: Step | None) -> Playground | None:

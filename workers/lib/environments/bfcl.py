@@ -1,5 +1,5 @@
-"""BFCL's conversations of several turns (multi_turn base, miss_func, miss_param, long_context): a user asks turn by turn, tools keep a
-state, and after each turn state and answers are compared with those of the expected calls. Light: no torch.
+"""BFCL's multi-turn conversations (base, miss_func, miss_param, long_context): the user asks turn by turn, tools keep state, and after
+each turn state and answers are compared with those of the expected calls. Light: no torch.
 
 The tools are the Python classes and documents of the package `bfcl-eval`, which must be installed beside Flywheel (`pip install
 --no-deps bfcl-eval`). They run in the sandbox: each call replays the episode's calls from the task's initial state.

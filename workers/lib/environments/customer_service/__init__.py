@@ -1,4 +1,4 @@
-"""A shop's service desk: a written policy, tools some of which cannot be undone, and a user with a will. Light: no torch."""
+"""A shop's service desk: a written policy, tools with irreversible effects, and a simulated user who has a goal. Light: no torch."""
 
 from __future__ import annotations
 

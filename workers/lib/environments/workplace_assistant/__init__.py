@@ -1,4 +1,4 @@
-"""A workplace with mail, calendar, projects, customers and analytics; judged by the tables that are left at the end.
+"""A workplace with mail, calendar, projects, customers and analytics; scored by the final state of its tables.
 
 Rows and tools are those of NeMo Gym's Workplace Assistant; the company is invented, or given as tables. Light: no torch.
 """
