@@ -235,7 +235,7 @@ class ImportForm(PlainForm):
     format = forms.ChoiceField(
         choices=[("auto", "Detect automatically"), *((name, name) for name in FORMATS)], initial="auto"
     )
-    answers = forms.FileField(required=False, label="Possible answers", help_text="BFCL: its second file")
+    answers = forms.FileField(required=False, label="Possible answers", help_text="For BFCL only: its second file")
 
     def clean_file(self) -> Any:
         return _not_too_large(self.cleaned_data["file"])

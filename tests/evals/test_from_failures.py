@@ -253,7 +253,7 @@ def test_without_a_draft_the_first_task_opens_one(client: Client) -> None:
     client.force_login(admin_of(project))
     url = reverse("evals:task_from_failure", args=[project.slug, failure.pk])
     html = client.get(url).content.decode()
-    assert "the task opens <b>production-failures</b>" in html and not project.eval_sets.exists()
+    assert "saving creates <b>production-failures</b>" in html and not project.eval_sets.exists()
     right = {"tool": "tickets.close", "args": {"id": 1234}}
     body = {"expected": json.dumps(right), "split": "train", "group": groups_of(failure.trajectory)[0][1]}
     assert client.post(url, body | {"expected": "{"}).status_code == 400 and not project.eval_sets.exists()
