@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django_htmx.http import HttpResponseClientRedirect
+
+LONGEST_FILTER = 120  # characters
+
+
+@dataclass(frozen=True)
+class QueryFilters:
+    """Filters that a page's address carries: a subclass has a text field for each parameter, "" where it is not given."""
+
+    @classmethod
+    def texts(cls, query: Mapping[str, str]) -> dict[str, str]:
+        return {field.name: str(query.get(field.name) or "").strip()[:LONGEST_FILTER] for field in fields(cls)}
+
+    @property
+    def given(self) -> dict[str, str]:
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name))}
+
+    @cached_property
+    def query(self) -> str:
+        return urlencode(self.given)
 
 
 def uuid_of(text: str | None) -> UUID | None:

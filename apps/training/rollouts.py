@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from functools import cached_property
-from urllib.parse import urlencode
+from dataclasses import dataclass
 
 from django.db.models import Avg, Count, Max, Min, Q, QuerySet
 
 from apps.core.forms import whole
+from apps.core.http import QueryFilters
 from apps.evals.samples.filters import OUTCOMES
 from apps.training.models import Rollout, TrainingRun
 from workers.lib.advantages import group_advantages
 
 OUTCOME = {name: OUTCOMES[name] for name in ("passed", "failed", "invalid", "unsafe", "truncated", "masked")}
-LONGEST = 120  # characters of a filter
 ORDER = ("-step", "task__key", "index", "pk")  # as the list shows them
 OTHER_STEPS = 40
 
 
 @dataclass(frozen=True)
-class Filters:
+class Filters(QueryFilters):
     """`step` is a number; `q` words of the task's key or of the output."""
 
     phase: str = ""
@@ -32,7 +30,7 @@ class Filters:
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Filters:
         """What of a query makes sense; the rest is left out."""
-        given = {field.name: str(query.get(field.name) or "").strip()[:LONGEST] for field in fields(cls)}
+        given = cls.texts(query)
         if given["phase"] not in Rollout.Phase.values:
             given["phase"] = ""
         if given["outcome"] not in OUTCOME:
@@ -40,14 +38,6 @@ class Filters:
         if whole(given["step"], 0, 2**31 - 1) is None:
             given["step"] = ""
         return cls(**given)
-
-    @property
-    def given(self) -> dict[str, str]:
-        return {field.name: value for field in fields(self) if (value := getattr(self, field.name))}
-
-    @cached_property
-    def query(self) -> str:
-        return urlencode(self.given)
 
     @property
     def phases(self) -> list[str]:

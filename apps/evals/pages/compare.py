@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.charts import intervals, lines
 from apps.core.differences import side_by_side
-from apps.core.http import uuid_of
+from apps.core.http import LONGEST_FILTER, QueryFilters, uuid_of
 from apps.core.models import Project, Role
 from apps.evals.costs import total_cost
 from apps.evals.holdout.view_log import record_output_view, views_of
@@ -90,23 +90,19 @@ def tasks(request: HttpRequest, runs: Sequence[EvalRun], tables: Sequence[Table]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(QueryFilters):
     """Which tasks the URL asks for, in which order: `sort` is “drop”, or empty for the order of keys."""
 
     change: str = ""
     q: str = ""
     sort: str = ""
 
-    @property
-    def given(self) -> dict[str, str]:
-        return {name: value for name, value in asdict(self).items() if value}
-
 
 def asked(query: Mapping[str, str]) -> Asked:
     change = query.get("change", "")
     return Asked(
         change if change in CHANGES else "",
-        query.get("q", "").strip()[:120],
+        query.get("q", "").strip()[:LONGEST_FILTER],
         "drop" if query.get("sort") == "drop" else "",
     )
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cached_property
-from urllib.parse import urlencode
+from dataclasses import dataclass
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
 from apps.core.forms import whole
-from apps.core.http import uuid_of
+from apps.core.http import QueryFilters, uuid_of
 from apps.evals.models import EvalRun, Sample
 from apps.evals.samples import comparison
 
@@ -24,11 +22,10 @@ OUTCOMES: dict[str, tuple[str, Q]] = {
     "masked": ("Masked", Q(masked=True)),
 }
 NO_BUCKET = "none"
-LONGEST = 120  # characters of a filter
 
 
 @dataclass(frozen=True)
-class Filters:
+class Filters(QueryFilters):
     """`bucket` is the slug of a failure mode, or NO_BUCKET for failures that no rule found one for. `change` is one of
     `comparison.CHANGES` since the evaluation `against`."""
 
@@ -43,7 +40,7 @@ class Filters:
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Filters:
         """What of a query makes sense; the rest is left out."""
-        given = {field.name: str(query.get(field.name) or "").strip()[:LONGEST] for field in fields(cls)}
+        given = cls.texts(query)
         if given["outcome"] not in OUTCOMES:
             given["outcome"] = ""
         if not uuid_of(given["against"]):
@@ -53,14 +50,6 @@ class Filters:
         elif given["change"] not in comparison.CHANGES:
             given["change"] = comparison.REGRESSED
         return cls(**given)
-
-    @property
-    def given(self) -> dict[str, str]:
-        return {field.name: value for field in fields(self) if (value := getattr(self, field.name))}
-
-    @cached_property
-    def query(self) -> str:
-        return urlencode(self.given)
 
     def apply(self, run: EvalRun) -> QuerySet[Sample]:
         """The samples, by task and index. Raises EvalRun.DoesNotExist where `against` is none of the project."""
