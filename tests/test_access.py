@@ -80,6 +80,7 @@ OWN = {
     "account_change_password", "account_set_password", "mfa_index", "mfa_activate_totp", "mfa_deactivate_totp",
     "mfa_view_recovery_codes", "mfa_generate_recovery_codes", "mfa_download_recovery_codes", "mfa_list_webauthn",
     "mfa_add_webauthn", "mfa_edit_webauthn", "mfa_remove_webauthn", "usersessions_list", "socialaccount_connections",
+    "account_activity",
 }  # fmt: skip
 
 

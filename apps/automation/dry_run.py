@@ -209,8 +209,10 @@ def _freeze(now: _Now, step: specs.FreezeSet) -> Forecast:
 
 
 def _evaluate(now: _Now, step: specs.Evaluate) -> Forecast:
-    if not now.project.environments.filter(slug=step.environment).exists():
-        return _of(step, f"There is no environment “{step.environment}” in this project", problem=True)
+    if not now.project.environments.current().filter(slug=step.environment).exists():
+        return _of(
+            step, f"There is no environment “{step.environment}” in this project, or it is archived", problem=True
+        )
     if problem := now.problem_of(step.set, step.model):
         return _of(step, problem, problem=True)
     count = now.counts(step.set).get(step.split, 0)
@@ -226,8 +228,10 @@ def _evaluate(now: _Now, step: specs.Evaluate) -> Forecast:
 
 
 def _train(now: _Now, step: specs.Train) -> Forecast:
-    if not now.project.environments.filter(slug=step.environment).exists():
-        return _of(step, f"There is no environment “{step.environment}” in this project", problem=True)
+    if not now.project.environments.current().filter(slug=step.environment).exists():
+        return _of(
+            step, f"There is no environment “{step.environment}” in this project, or it is archived", problem=True
+        )
     if problem := now.problem_of(step.set, step.model):
         return _of(step, problem, problem=True)
     try:

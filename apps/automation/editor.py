@@ -311,12 +311,14 @@ class Editor:
 
     @cached_property
     def _known(self) -> dict[str, list[str]]:
-        project, sets = self.project, self.project.eval_sets.order_by("-pk")
-        versions = project.model_versions.order_by("-pk").values_list("name", "version")[:50]
+        project, sets = self.project, self.project.eval_sets.current().order_by("-pk")
+        versions = project.model_versions.current().order_by("-pk").values_list("name", "version")[:50]
         return {
             "sets": list(dict.fromkeys(sets.values_list("slug", flat=True))),
             "frozen": list(dict.fromkeys(sets.filter(state=EvalSetState.FROZEN).values_list("slug", flat=True))),
-            "environments": list(dict.fromkeys(project.environments.order_by("-pk").values_list("slug", flat=True))),
+            "environments": list(
+                dict.fromkeys(project.environments.current().order_by("-pk").values_list("slug", flat=True))
+            ),
             "channels": list(project.channels.order_by("name").values_list("name", flat=True)),
             "versions": [f"{name}-v{version}" for name, version in versions],
             "modes": list(FailureMode.objects.filter(project=project).order_by("slug").values_list("slug", flat=True)),

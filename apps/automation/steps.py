@@ -100,8 +100,10 @@ class Turn:
         return found
 
     def environment(self, slug: str) -> Environment:
-        found = self.project.environments.select_related("verifier", "project").filter(slug=slug)
-        return _there(found.order_by("-version").first(), f"There is no environment “{slug}” in this project.")
+        found = self.project.environments.current().select_related("verifier", "project").filter(slug=slug)
+        return _there(
+            found.order_by("-version").first(), f"There is no environment “{slug}” in this project, or it is archived."
+        )
 
     def eval_set(self, named: str) -> EvalSet:
         return frozen_set(self.project, named, self.made)
@@ -121,26 +123,28 @@ def frozen_set(project: Project, named: str, made: dict[str, Outputs]) -> EvalSe
     rows = EvalSet.objects.current().filter(project=project, state=EvalSetState.FROZEN)
     if named.startswith("step:"):
         pk = made[named.removeprefix("step:")]["eval_set"]
-        return _there(rows.filter(pk=pk).first(), "The eval set was deleted meanwhile.")
+        return _there(rows.filter(pk=pk).first(), "The eval set was deleted or archived meanwhile.")
     slug = named.removeprefix("set:")
     newest_version = rows.filter(slug=slug).order_by("-version").first()
-    return _there(newest_version, f"There is no frozen eval set “{slug}”.")
+    return _there(newest_version, f"There is no frozen eval set “{slug}”, or it is archived.")
 
 
 def model_version(project: Project, named: str, made: dict[str, Outputs]) -> ModelVersion:
     """What a channel runs (production, where it is empty), what a step made, or a version by its name and number (“support-v3”).
     Raises StepFailed."""
     kind, _, name = named.partition(":")
-    versions = ModelVersion.objects.filter(project=project)
+    versions = ModelVersion.objects.current().filter(project=project)
     if kind == "step":
-        return _there(versions.filter(pk=made[name]["model"]).first(), "The model was deleted meanwhile.")
+        return _there(versions.filter(pk=made[name]["model"]).first(), "The model was deleted or archived meanwhile.")
     if kind == "channel":
         channels = [find_channel(project, one) for one in (name, specs.PRODUCTION)]
         live = next((channel.current for channel in channels if channel and channel.current), None)
         return _there(live, f"Nothing is live in the channel “{name}” yet, nor in production.")
     base, _, number = name.rpartition("-v")
     found = versions.filter(name=base, version=int(number)).first() if number.isdecimal() else None
-    return _there(found, f"There is no model version “{name}”. Write its name and number, as “support-v3”.")
+    return _there(
+        found, f"There is no model version “{name}”, or it is archived. Write its name and number, as “support-v3”."
+    )
 
 
 def _there(found: Any, otherwise: str) -> Any:
@@ -170,6 +174,8 @@ def runs_of(project: Project, asked: specs.CollectTasks) -> QuerySet[Trajectory]
 def collect_tasks(turn: Turn, asked: specs.CollectTasks) -> Outputs:
     sets = EvalSet.objects.filter(project=turn.project, slug=asked.into).order_by("-version")
     newest_set = sets.first()
+    if newest_set and newest_set.archived_at:
+        raise StepFailed(f"{newest_set} is archived. Bring it back, or collect into another eval set.")
     if newest_set is None:
         newest_set = evals.create_eval_set(
             project=turn.project,
@@ -190,7 +196,7 @@ def collect_tasks(turn: Turn, asked: specs.CollectTasks) -> Outputs:
 
 def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
     """A draft without anything new is left as it is: its frozen version stands."""
-    sets = EvalSet.objects.filter(project=turn.project, slug=asked.set).order_by("-version")
+    sets = EvalSet.objects.current().filter(project=turn.project, slug=asked.set).order_by("-version")
     draft, frozen = sets.filter(state=EvalSetState.DRAFT).first(), sets.filter(state=EvalSetState.FROZEN).first()
     if draft and frozen and _contents(draft) == _contents(frozen):
         draft = None
@@ -199,7 +205,9 @@ def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
             eval_set=draft, holdout_size=asked.holdout, validation_size=asked.validation, seed=asked.seed, by=turn.by
         )
         frozen = evals.freeze(eval_set=draft, by=turn.by)
-    eval_set: EvalSet = _there(frozen, f"There is no eval set “{asked.set}”: a step collect_tasks makes one.")
+    eval_set: EvalSet = _there(
+        frozen, f"There is no eval set “{asked.set}” that is not archived: a step collect_tasks makes one."
+    )
     count = eval_set.tasks.filter
     return {
         "eval_set": str(eval_set.pk), "tasks": eval_set.tasks.count(),

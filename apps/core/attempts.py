@@ -144,6 +144,7 @@ def note(action: str, user: Any, request: HttpRequest, **detail: Any) -> None:
 
 
 def _note(action: str, user: Any, address: str, **detail: Any) -> None:
+    now = timezone.now()  # the same in all of them: to the person it is one event
     projects = list(Membership.objects.filter(user=user).values_list("project_id", flat=True)) if user else []
     AuditEvent.objects.bulk_create(
         AuditEvent(
@@ -152,6 +153,7 @@ def _note(action: str, user: Any, address: str, **detail: Any) -> None:
             actor_label=user.get_username() if user else UNKNOWN,
             action=action,
             detail={"address": address, **detail},
+            at=now,
         )
         for project in projects or [None]
     )

@@ -246,6 +246,11 @@ class AuditQuerySet(models.QuerySet["AuditEvent"]):
         hidden = [prefix for prefix, least in AUDITED_FOR.items() if Role(role).rank < least.rank]
         return self.exclude(reduce(or_, (Q(action__startswith=f"{prefix}.") for prefix in hidden))) if hidden else self
 
+    def of_account(self, user: Any) -> Self:
+        """How somebody's account was used and changed, each once, the newest first: it is in the log of each of their projects."""
+        own = self.filter(Q(action__startswith="account.") | Q(action__in=["login.failed", "login.locked"]), actor=user)
+        return own.order_by("-at", "action", "-pk").distinct("at", "action")
+
 
 AUDITED_FOR = {
     **dict.fromkeys(("login", "account", "invitation", "member"), Role.OWNER),

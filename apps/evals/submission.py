@@ -130,6 +130,8 @@ def prepare_eval(
     decides between the two. `viewer`: the API key that asks, whose look at a hold-out it is. `engine`: as
     `engines.choose` returns it. Raises EvalSetError for a draft, an empty split, or one that is under way already.
     """
+    if archived := next((row for row in (eval_set, environment, model_version) if row.archived_at), None):
+        raise EvalSetError(f"{archived} is archived. Choose another, or bring it back on its page under “Manage”.")
     if not eval_set.is_frozen:
         raise EvalSetError(f"{eval_set} is a draft. Freeze it first so evaluations stay comparable.")
     count = eval_set.tasks.filter(split=split).count()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +20,8 @@ from apps.webhooks.models import Event
 
 DIGEST_AFTER = timedelta(minutes=2)  # what happens meanwhile goes into the same mail
 KEPT = timedelta(days=90)
+# What floors above answer of keys: those whose excerpts may no longer be quoted.
+WITHHELD: list[Callable[[Collection[str]], Collection[str]]] = []
 
 
 def notify(
@@ -100,6 +102,17 @@ def choose(*, user: Any, wanted: Mapping[str, tuple[bool, bool]]) -> None:
         for topic, (in_app, by_mail) in wanted.items()
         if (in_app, by_mail) != (RULES[Topic(topic)].in_app, RULES[Topic(topic)].by_mail)
     )
+
+
+def withdraw_excerpts(rows: Iterable[Notification]) -> None:
+    """Before they are shown or sent: what was quoted and has become part of a hold-out since is quoted no more, for good."""
+    shown = [row for row in rows if row.excerpt]
+    gone = {key for withheld in WITHHELD for key in withheld({row.key for row in shown})}
+    if gone:
+        Notification.objects.filter(key__in=gone).update(excerpt="")
+    for row in shown:
+        if row.key in gone:
+            row.excerpt = ""
 
 
 def forget_old() -> int:

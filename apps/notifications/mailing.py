@@ -21,6 +21,7 @@ from django.db.models.functions import Now
 from django.template.loader import render_to_string
 from django.urls import reverse
 
+from apps.notifications.actions import withdraw_excerpts
 from apps.notifications.models import Mail, Notification
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ def send_to(user: Any) -> bool:
     _settle([pk for pk in claimed if pk not in shown or not user.email], Mail.DROPPED)
     if not going or not user.email:
         return False
+    withdraw_excerpts(going)
     try:
         mail_of(user, going).send()
     except (OSError, ValueError) as error:  # an address or a text that is none keeps nobody else's mail

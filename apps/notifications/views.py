@@ -42,8 +42,11 @@ def listing(request: HttpRequest) -> HttpResponse:
         rows = rows.filter(topic=given["topic"])
     if given["project"]:
         rows = rows.filter(project__slug=given["project"])
+    page = page_of(request, rows, ROWS)
+    page.object_list = list(page.object_list)
+    actions.withdraw_excerpts(page.object_list)
     context = {
-        "page": page_of(request, rows, ROWS), "topics": Topic.choices, "projects": Project.objects.visible_to(request.user),
+        "page": page, "topics": Topic.choices, "projects": Project.objects.visible_to(request.user),
         "filtered": any(given.values()), "query": request.GET.urlencode(), "unread": unread_of(request.user),
     }  # fmt: skip
     return render(request, "notifications/list.html", context)

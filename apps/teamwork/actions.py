@@ -19,7 +19,7 @@ from apps.core.models import Project
 from apps.notifications.actions import change_excerpt, notify, retract
 from apps.notifications.catalogue import Topic
 from apps.teamwork.models import LONGEST, Assignment, Comment
-from apps.teamwork.targets import Kind, kinds
+from apps.teamwork.targets import Kind, Unknown, kind_of, kinds
 from apps.teamwork.text import mentioned
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
@@ -88,6 +88,24 @@ def _mention(row: Comment, kind: Kind, target: Any) -> None:
         subject=f"{row.by} mentioned you in a comment on {kind.title(target)}", excerpt=_excerpt(row, kind, target),
         role=kind.role(target),
     )  # fmt: skip
+
+
+def withheld(keys: Iterable[str]) -> set[str]:
+    """Those of the keys of notifications whose comment may not be quoted now: a hold-out may have been made of its object since."""
+    ids = [key.removeprefix("comment:") for key in keys if key.startswith("comment:")]
+    found: dict[tuple[str, str], list[Comment]] = {}
+    for row in Comment.objects.filter(pk__in=ids).select_related("project"):
+        found.setdefault((row.target_type, row.target_id), []).append(row)
+    gone = set()
+    for (label, pk), rows in found.items():
+        kind = kind_of(label)
+        try:
+            quotable = kind.may_be_quoted(kind.find(rows[0].project, pk))
+        except Unknown:
+            quotable = False
+        if not quotable:
+            gone |= {key_of(row) for row in rows}
+    return gone
 
 
 def _excerpt(row: Comment, kind: Kind, target: Any) -> str:

@@ -7,7 +7,9 @@ class TeamworkConfig(AppConfig):
     label = "teamwork"
 
     def ready(self) -> None:
-        from apps.teamwork import assigning
+        from apps.notifications.actions import WITHHELD
+        from apps.teamwork import actions, assigning
 
         assigning.connect()
+        WITHHELD.append(actions.withheld)
         autodiscover_modules("targets")  # where apps register what people talk about and are given

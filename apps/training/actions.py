@@ -107,6 +107,8 @@ def submit_training(
 ) -> TrainingRun:
     """Queues a run; `picked_by` is the evaluation that chose its tasks. Raises TrainingLocked where the reward is not reviewed
     for this environment and these tasks or this person may not start it, TrainingError for what cannot train."""
+    if archived := next((row for row in (parent, environment) if row.archived_at), None):
+        raise TrainingError(f"{archived} is archived. Choose another, or bring it back on its page under “Manage”.")
     require_unlocked(environment=environment, tasks=dataset.tasks(), by=by)
     try:
         settings = convert(config, CONFIGS[method], "config")

@@ -16,6 +16,7 @@ from apps.automation.dry_run import forecast
 from apps.automation.models import Flow, FlowRun, FlowStep, FlowVersion, RunState, StepState
 from apps.automation.specs import FlowError, FlowSpec, read_yaml
 from apps.core import runner
+from apps.core.managed.objects import KINDS, archive
 from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.evals import actions as evals
 from apps.evals import submission
@@ -127,15 +128,32 @@ def test_a_step_that_is_done_again_starts_its_job_once(
     assert Classification.objects.count() == 1 and calls
 
 
+@pytest.mark.parametrize("kind", ["set", "environment", "model"])
+def test_what_is_archived_is_not_picked(project: Project, data_dir: Path, kind: str) -> None:
+    rows = {
+        "set": make_eval_set(project),
+        "environment": make_environment(project),
+        "model": make_base(project, data_dir),
+    }
+    text = f"steps: [{{do: evaluate, set: 'set:{rows['set'].slug}', environment: {rows['environment'].slug}, model: 'version:{rows['model']}'}}]"
+    archive(managed=KINDS[kind], row=rows[kind], by=None)
+    run = begun(project, text)
+    engine.advance(run)
+    assert "or it is archived" in run.steps.get().said and not project.evalruns.exists()
+
+
 def test_a_step_that_fails_is_tried_again_later_and_then_ends_the_run(project: Project) -> None:
     run = begun(project, "retries: 1\nsteps: [{do: evaluate, set: 'set:none', environment: e}]")
     run = go(run)
     step = run.steps.get()
     assert (run.state, step.state, step.attempt) == (RunState.QUEUED, StepState.PENDING, 1)
-    assert step.said == "There is no frozen eval set “none”." and step.not_before > timezone.now()
+    assert step.said == "There is no frozen eval set “none”, or it is archived." and step.not_before > timezone.now()
     FlowStep.objects.update(not_before=timezone.now())
     run = go(run)
-    assert (run.state, run.error) == (RunState.FAILED, "evaluate: There is no frozen eval set “none”.")
+    assert (run.state, run.error) == (
+        RunState.FAILED,
+        "evaluate: There is no frozen eval set “none”, or it is archived.",
+    )
 
 
 def test_a_failed_run_goes_on_at_the_step_that_failed(project: Project) -> None:

@@ -18,8 +18,8 @@ from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
-from apps.core.models import Attempts, AuditEvent, Project
-from tests.factories import admin_of, make_project, make_user
+from apps.core.models import Attempts, AuditEvent, Membership, Project, Role
+from tests.factories import admin_of, make_member, make_project, make_user
 from tests.oidc import Provider
 
 pytestmark = pytest.mark.django_db
@@ -326,3 +326,20 @@ def test_the_provider_starts_by_a_post_only(provider: Provider, project: Project
     log_in(client)
     asked = client.get(f"{reverse('openid_connect_login', args=['sso'])}?process=connect")
     assert asked.status_code == 200 and "authorize" not in asked.content.decode()
+
+
+def test_somebody_reads_what_happened_to_their_account_once_and_nothing_of_others(project: Project) -> None:
+    ada, bob = make_member(project), make_member(project)
+    Membership.objects.create(project=make_project(), user=ada, role=Role.VIEWER)
+    for user in (ada, bob):
+        Client().post("/login/", {"login": user.username, "password": "wrong"})
+    Client().post("/login/", {"login": "nobody", "password": "wrong"})
+    client = Client()
+    client.force_login(ada)
+    page = client.get(reverse("account_activity")).content.decode()
+    assert page.count(f"{ada} failed to log in") == 1 and str(bob) not in page and "nobody" not in page
+    assert client.get(reverse("account_activity"), {"all": ""}).content.decode().count("failed to log in") == 1
+    ada.is_superuser = True
+    ada.save()
+    page = client.get(reverse("account_activity"), {"all": ""}).content.decode()
+    assert page.count("failed to log in") == 1 and str(ada) not in page.partition("panel tight")[2]  # of no project

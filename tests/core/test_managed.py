@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test import Client
+from django.urls import reverse
 
 from apps.core import runner
 from apps.core.auditing.words import page_of
@@ -17,7 +18,8 @@ from apps.core.models import AuditEvent, JobState, Project, Role
 from apps.evals.models import EvalSet, Split, Task
 from apps.registry.artifacts import _home
 from apps.registry.models import Artifact, ModelVersion
-from apps.training.models import TrainingRun
+from apps.training.actions import TrainingError, freeze_dataset, submit_training
+from apps.training.models import Method, TrainingRun
 from tests.factories import (
     admin_of,
     key_headers,
@@ -199,6 +201,40 @@ def test_what_is_archived_leaves_lists_and_choices_and_comes_back(project: Proje
         assert link in owner.get(page).content.decode(), kind
     said = list(AuditEvent.objects.filter(action__startswith="object.").values_list("action", flat=True))
     assert said.count("object.archived") == said.count("object.unarchived") == 3
+
+
+@pytest.mark.parametrize("kind", ["set", "environment", "model"])
+def test_nothing_is_started_with_what_is_archived(project: Project, data_dir: Path, kind: str) -> None:
+    rows = {
+        "set": make_eval_set(project),
+        "environment": make_environment(project),
+        "model": make_base(project, data_dir),
+    }
+    managed.archive(managed=KINDS[kind], row=rows[kind], by=None)
+    for row in rows.values():
+        row.refresh_from_db()
+    headers = key_headers(project, may_see_holdout=True)
+    asked = {"eval_set": str(rows["set"]), "environment": str(rows["environment"]), "model_version": str(rows["model"])}
+    answer = Client().post("/api/v1/eval-runs/", asked, content_type="application/json", **headers)
+    assert answer.status_code == 409 and f"{rows[kind]} is archived" in answer.json()["detail"]
+    page = client_of(admin_of(project)).post(
+        reverse("evals:new_run", args=[project.slug, rows["set"].pk]),
+        {
+            "environment": rows["environment"].pk,
+            "model_version": rows["model"].pk,
+            "split": "train",
+            "samples_per_task": 1,
+            "seed": 0,
+        },
+        follow=True,
+    )
+    assert page.status_code == 200 and not project.evalruns.exists()
+    if kind != "set":
+        with pytest.raises(TrainingError, match="is archived"):
+            submit_training(
+                project=project, method=Method.GRPO, parent=rows["model"], environment=rows["environment"], config={},
+                dataset=freeze_dataset(eval_set=rows["set"], by=None), by=admin_of(project),
+            )  # fmt: skip
 
 
 def test_a_live_model_is_not_archived(world: dict[str, Any]) -> None:  # noqa: F811

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.core import mail
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from apps.core.actions import create_api_key, remove_member, set_member
 from apps.core.models import AuditEvent, Project, Role
 from apps.evals.holdout.view_log import record_output_view
+from apps.evals.models import Task
 from apps.failures.actions.diagnose import classify_project
+from apps.notifications import mailing
 from apps.notifications.models import Notification
 from apps.teamwork import actions
 from apps.teamwork.models import LONGEST, Comment
@@ -234,6 +239,29 @@ def test_what_is_said_of_a_hold_out_is_read_by_who_has_opened_it(
         project=project, user=author, role=Role.REVIEWER, by=admin_of(project)
     )  # who has opened it, but may no longer
     assert SECRET not in client_of(author).get(thread).content.decode()
+
+
+@pytest.mark.parametrize("seen_in", ["the list", "a mail"])
+def test_what_was_quoted_of_a_run_is_withdrawn_when_it_is_held_out(
+    project: Project, run: Trajectory, settings: Any, seen_in: str
+) -> None:
+    settings.FLYWHEEL_MAIL = True
+    ada = make_member(project)
+    get_user_model().objects.filter(pk=ada.pk).update(email="ada@example.org")
+    say(run, admin_of(project), f"@{ada} {SECRET}")
+    assert SECRET in client_of(ada).get(reverse("notifications:list")).content.decode()
+    draft = make_eval_set(project, train=0, holdout=1, frozen=False)
+    Task.objects.filter(pk=draft.tasks.get().pk).update(trajectory=run)
+    if seen_in == "a mail":
+        Notification.objects.update(mail_due_at=timezone.now())
+        assert (
+            mailing.send_due() == 1
+            and "mentioned you" in mail.outbox[0].body
+            and SECRET not in str(mail.outbox[0].message())
+        )
+    else:
+        assert SECRET not in client_of(ada).get(reverse("notifications:list")).content.decode()
+    assert Notification.objects.get(user=ada).excerpt == ""
 
 
 def test_a_key_reads_what_is_said_of_a_hold_out_if_it_may_see_it(project: Project, held: dict[str, Any]) -> None:

@@ -43,6 +43,7 @@ urlpatterns = [
     path("account/keys/add/", keys.add_webauthn, name="mfa_add_webauthn"),
     path("account/keys/<int:pk>/", keys.edit_webauthn, name="mfa_edit_webauthn"),
     path("account/keys/<int:pk>/remove/", keys.remove_webauthn, name="mfa_remove_webauthn"),
+    path("account/activity/", views.activity, name="account_activity"),
     path("account/sessions/", sessions.list_usersessions, name="usersessions_list"),
     path("account/sign-in/", social.connections, name="socialaccount_connections"),
     path("oidc/signup/", social.signup, name="socialaccount_signup"),

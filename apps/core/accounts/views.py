@@ -21,13 +21,17 @@ from django.shortcuts import redirect, render
 from requests import RequestException
 
 from apps.core import actions
+from apps.core.access import refuse_nul
 from apps.core.accounts.adapters import INVITATION, invitation_of
 from apps.core.accounts.forms import LOCKED, AccountForm
 from apps.core.attempts import note
+from apps.core.auditing.words import sentence
 from apps.core.forms import NAME_TAKEN, JoinForm
-from apps.core.models import Invitation, key_digest
+from apps.core.models import AuditEvent, Invitation, key_digest
+from apps.core.paging import page_of
 
 log = logging.getLogger(__name__)
+EVENTS = 50
 PROVIDER_FAILS = (
     "The sign-in provider cannot be reached, or does not answer as it should. Try again, or log in with your password."
 )
@@ -116,6 +120,18 @@ def join(request: HttpRequest) -> HttpResponse:
             return render(request, "account/join.html", {"invitation": invitation, "form": form})
         return perform_login(request, joined, redirect_url=invitation.project.get_absolute_url())
     return render(request, "account/join.html", {"invitation": invitation, "form": form})
+
+
+@login_required
+def activity(request: HttpRequest) -> HttpResponse:
+    """What happened to one's own account. Whoever administers the installation sees also (`all`) what belongs to no project: names and keys
+    that nobody has, accounts without a project."""
+    refuse_nul(request)
+    all_of_it = request.user.is_superuser and "all" in request.GET
+    rows = AuditEvent.objects.filter(project=None) if all_of_it else AuditEvent.objects.of_account(request.user)
+    page = page_of(request, rows, EVENTS)
+    context = {"page": page, "lines": [(event, sentence(event)) for event in page], "all": all_of_it}
+    return render(request, "account/activity.html", context)
 
 
 def changes_email(request: HttpRequest) -> bool:

@@ -1,7 +1,7 @@
 """The audit log in sentences: the one place that says an action in words. An action without a sentence fails the tests.
 
 A sentence goes on after who did it. `{name}` is a value of the event's detail; `{name@}` links it to the target, `{=words@}` links these
-words; `{name@registry.modelversion:id}` links to the object whose id is the value `id`. A part in [brackets] is left out where one
+words; `{n|task|tasks}` counts ("1 task", "2 tasks"), `{n||task|tasks}` only says the noun; `{name@registry.modelversion:id}` links to the object whose id is the value `id`. A part in [brackets] is left out where one
 of its values is missing or false; `{?name}` and `{!name}` only ask for that, and show nothing.
 """
 
@@ -49,7 +49,7 @@ WORDS: dict[str, str] = {
     "project.archived": "archived the project",
     "project.unarchived": "brought the project back from the archive",
     "project.deletion_started": "started the deletion of the project",
-    "project.deleted": "deleted the project {name} with {rows} rows",
+    "project.deleted": "deleted the project {name} with {rows|row|rows}",
     "object.renamed": "renamed {noun} “{before}” to {name@}",
     "object.archived": "archived {noun} {name@}",
     "object.unarchived": "brought {noun} {name@} back from the archive",
@@ -66,10 +66,10 @@ WORDS: dict[str, str] = {
     "account.recovery_codes_made": "made new recovery codes[ from {address}]",
     "account.sign_in_connected": "connected a sign-in provider[ from {address}]",
     "account.sign_in_removed": "disconnected a sign-in provider[ from {address}]",
-    "api_key.created": "created the API key {name@} with the scopes {scopes}[, valid until {expires_at}][, with access to hold-outs{?may_see_holdout}]",
+    "api_key.created": "created the API key {name@} with the {scopes||scope|scopes} {scopes}[, valid until {expires_at}][, with access to hold-outs{?may_see_holdout}]",
     "api_key.rotated": "rotated the API key {name@}[; the old one works until {until}][; the old one stopped at once{!until}]",
     "api_key.revoked": "revoked the API key {name@}",
-    "api_key.refused": "was refused[ {refused} times][ from {address}][; locked until {until}]",
+    "api_key.refused": "was refused[ {refused|time|times}][ from {address}][; locked until {until}]",
     "invitation.created": "invited {email} as {role}",
     "invitation.accepted": "accepted the invitation of {email} and joined as {role}",
     "invitation.revoked": "revoked the invitation of {email}",
@@ -78,13 +78,13 @@ WORDS: dict[str, str] = {
     # Trajectories
     "trajectory.deleted": "deleted the trajectory {external_id}",
     "trajectory.feedback": "set the outcome of {=a trajectory@} to {outcome}",
-    "trajectories.deleted": "deleted {n} trajectories",
-    "trajectories.tag": "tagged {n} trajectories “{value}”",
-    "trajectories.untag": "removed the tag “{value}” from {n} trajectories",
-    "trajectories.outcome": "set the outcome of {n} trajectories to {value}",
-    "trajectories.undone": "undid a change of {n} trajectories ({kind}[ “{value}”])",
+    "trajectories.deleted": "deleted {n|trajectory|trajectories}",
+    "trajectories.tag": "tagged {n|trajectory|trajectories} “{value}”",
+    "trajectories.untag": "removed the tag “{value}” from {n|trajectory|trajectories}",
+    "trajectories.outcome": "set the outcome of {n|trajectory|trajectories} to {value}",
+    "trajectories.undone": "undid a change of {n|trajectory|trajectories} ({kind}[ “{value}”])",
     "arrival.retried": "had a batch of trajectories processed again, which had failed with “{problem}”",
-    "arrival.discarded": "discarded a batch of {n} trajectories from totals and search, which had failed with “{problem}”",
+    "arrival.discarded": "discarded a batch of {n|trajectory|trajectories} from totals and search, which had failed with “{problem}”",
     "trace.retried": "had a trace assembled again, which had failed with “{problem}”",
     "trace.discarded": "discarded a trace, which had failed with “{problem}”",
     "view.saved": "saved the view “{name}”[ for everyone{?shared}]",
@@ -103,17 +103,17 @@ WORDS: dict[str, str] = {
     "redaction.disabled": "disabled the redaction rule “{name}”",
     "redaction.moved": "moved the redaction rule “{name}” to position {position}",
     "redaction.deleted": "deleted the redaction rule “{name}”",
-    "retention.set": "set retention[ to {days} days][ to unlimited{!days}][; it was {before} days]",
-    "retention.enforced": "deleted {removed} trajectories older than {days} days (retention)",
+    "retention.set": "set retention[ to {days|day|days}][ to unlimited{!days}][; it was {before|day|days}]",
+    "retention.enforced": "deleted {removed|trajectory|trajectories} older than {days|day|days} (retention)",
     # Failures
     "failure.decided": "decided {=a failure@}[ as {after.mode}]",
     "failure.split": "split a second mode off {=a failure@}",
     "failure.assigned": "assigned {=a failure@}",
     "failure.marked": "marked {=a run@} as a failure[: {after.mode}]",
-    "failure.undone": "undid a decision on {n} failures[; {kept} were changed meanwhile and stay]",
+    "failure.undone": "undid a decision on {n|failure|failures}[; {kept} changed meanwhile and left as {kept||it is|they are}]",
     "failures.decided": "decided several failures: {did}",
     "failures.assigned": "assigned several failures: {did}",
-    "failures.classified": "had {looked} trajectories classified; {found} failures found",
+    "failures.classified": "had {looked|trajectory|trajectories} classified; {found|failure|failures} found",
     "failure_mode.added": "added the failure mode “{name}”[, relevant to safety{?safety_relevant}]",
     "failure_mode.changed": "changed the failure mode “{name}”",
     "failure_mode.deleted": "deleted the failure mode “{name}”",
@@ -125,49 +125,49 @@ WORDS: dict[str, str] = {
     "rubric.switched": "switched the judge [on, with version {version} of the rubric{?on}][off{!on}]",
     "rubric.tried": "tried the judge's rubric on a trajectory",
     "rubric.try_ended": "paid {paid_usd} USD for a try of the judge's rubric",
-    "failures.unassigned": "ended {n} assignments of {user}, who may no longer triage",
+    "failures.unassigned": "ended {n|assignment|assignments} of {user}, who may no longer triage",
     # Comments and assignments
     "comment.added": "commented on {what@}",
     "comment.edited": "edited a comment on {what@}",
     "comment.deleted": "deleted a comment on {what@}",
     "assignment.made": "assigned {what@} to {user}",
     "assignment.ended": "took {what@} from {user}",
-    "assignments.ended": "ended {n} assignments of {user}",
+    "assignments.ended": "ended {n|assignment|assignments} of {user}",
     # Eval sets
     "eval_set.created": "created the eval set {name@}",
     "eval_set.new_version": "created {name@} as a new version of {source}",
-    "eval_set.tasks_added": "added {made} tasks to {name@}[: {what}]",
+    "eval_set.tasks_added": "added {made|task|tasks} to {name@}[: {what}]",
     "eval_set.split": "split {name@} (seed {seed})",
     "eval_set.frozen": "froze {name@}",
     "task.created": "added {=a task@evals.evalset:set_id} to {set}",
     "task.removed": "removed the task “{key}” from {set}",
     "task.confirmed": "confirmed the task “{key}” of {set}",
-    "variants.used": "accepted {used} synthetic variants for {name@}",
-    "variants.discarded": "discarded a batch of {size} synthetic variants of {name@}",
-    "variants.asked_for": "asked {model} for synthetic variants of {name@} ({asked} questions)",
-    "variants.model_asked": "had {model} write synthetic variants of {name@}[: {calls} calls][, {output_tokens} output tokens]",
+    "variants.used": "accepted {used|synthetic variant|synthetic variants} for {name@}",
+    "variants.discarded": "discarded a batch of {size|synthetic variant|synthetic variants} of {name@}",
+    "variants.asked_for": "asked {model} for synthetic variants of {name@} ({asked|question|questions})",
+    "variants.model_asked": "had {model} write synthetic variants of {name@}[: {calls|call|calls}][, {output_tokens|output token|output tokens}]",
     "meaning.asked_for": "started a check of meaning for {name@}[ by {source}]",
     "meaning.decided": "judged a pair of tasks of {name@} “{verdict}”[; the task {key} was removed{?removed}]",
     "meaning.undone": "took back the judgement “{verdict}” on a pair of tasks of {name@}",
-    "holdout.evaluation": "evaluated on {n} held-out tasks[ of {set@}][ ({where})]",
-    "holdout.view": "looked at {n} held-out tasks[ of {set@}][ ({where})]",
-    "holdout.score": "scored answers to {n} held-out tasks by API[ of {set@}][ ({where})]",
-    "holdout.membership": "learnt of {n} tasks that they are held out[ by {set@}][ ({where})]",
-    "evalrun.finished_early": "ended the evaluation {name@} with {answers} answers",
-    "evalrun.stopped": "stopped the evaluation {name@} after {done} of {total} tasks: its result was clear",
+    "holdout.evaluation": "evaluated on {n|held-out task|held-out tasks}[ of {set@}][ ({where})]",
+    "holdout.view": "looked at {n|held-out task|held-out tasks}[ of {set@}][ ({where})]",
+    "holdout.score": "scored answers to {n|held-out task|held-out tasks} by API[ of {set@}][ ({where})]",
+    "holdout.membership": "learnt that {n|task is|tasks are} held out[ by {set@}][ ({where})]",
+    "evalrun.finished_early": "ended the evaluation {name@} with {answers|answer|answers}",
+    "evalrun.stopped": "stopped the evaluation {name@} after {done} of {total|task|tasks}: its result was clear",
     # Environments, rewards, training
     "environment.created": "created the environment {name@}",
     "verifier.created": "saved the verifier {name@}",
-    "review.opened": "opened {=a reward review@} of {verifier} with {n} outputs",
+    "review.opened": "opened {=a reward review@} of {verifier} with {n|output|outputs}",
     "review.judged": "judged {=an output@} [a success{?success}][a failure{!success}]",
     "review.answered": "said of a score: [right{?agrees}][wrong{!agrees}][: “{reason}”]",
     "review.undone": "took back a judgement in a reward review",
     "review.ruled": "ruled {=an output@} [a success{?success}][a failure{!success}][: “{reason}”]",
     "review.lock_overridden": "let {verifier@} train without a passed review, overriding the lock[: “{reason}”]",
     "review.policy_changed": "changed the review policy[: “{reason}”]",
-    "review.held_out_exported": "exported {n} judged held-out outputs of {=a reward review@}",
-    "probes.waived": "waived {findings} findings of the probe “{probe}” for {verifier} ({=probe run@})[: “{reason}”]",
-    "dataset.frozen": "froze a training set of {size} tasks[, chosen from {of}]",
+    "review.held_out_exported": "exported {n|judged held-out output|judged held-out outputs} of {=a reward review@}",
+    "probes.waived": "waived {findings|finding|findings} of the probe “{probe}” for {verifier} ({=probe run@})[: “{reason}”]",
+    "dataset.frozen": "froze a training set of {size|task|tasks}[, chosen from {of}]",
     # Models and channels
     "model_version.created": "registered the model {name@}",
     "server.added": "added the server {name}[ at {base_url}][, serving {serves}]",
@@ -185,7 +185,7 @@ WORDS: dict[str, str] = {
     "flow.renamed": "renamed the flow “{before}” to {name@}",
     "flow.switched_on": "switched on the flow {name@}",
     "flow.switched_off": "switched off the flow {name@}",
-    "flow.deleted": "deleted the flow “{name}” with its {runs} runs",
+    "flow.deleted": "deleted the flow “{name}” with its {runs|run|runs}",
     "flow.secret_made": "made a new webhook secret for the flow {name@}",
     "flow.started": "started {=a run@} of the flow {name} (version {version})[, by {cause}]",
     "flow.succeeded": "finished {=a run@} of the flow {name}",
@@ -281,7 +281,7 @@ def _value(detail: dict[str, Any], name: str) -> Any:
 
 def _given(detail: dict[str, Any], sign: str, name: str) -> bool:
     """Whether a part with this field is shown; 0 is a value."""
-    value = _value(detail, name)
+    value = _value(detail, name.partition("|")[0])
     empty = value is None or value is False or value in ("", [])
     return sign == "=" or empty == (sign == "!")
 
@@ -289,10 +289,12 @@ def _given(detail: dict[str, Any], sign: str, name: str) -> bool:
 def _filled(text: str, event: AuditEvent, slug: str, gone: Collection[str]) -> list[Piece]:
     found, at = [], 0
     for field in FIELD.finditer(text):
-        sign, name, linked, where = field.groups()
+        sign, asked, linked, where = field.groups()
+        name, *forms = asked.split("|")
         found.append(Piece(text[at : field.start()]))
         if sign not in ("?", "!"):
-            shown = name if sign == "=" else _shown(_value(event.detail, name))
+            value = _value(event.detail, name)
+            shown = name if sign == "=" else _counted(value, *forms) if forms else _shown(value)
             found.append(Piece(shown, _url(event, where, slug, gone) if linked else ""))
         at = field.end()
     return [*found, Piece(text[at:])]
@@ -303,6 +305,12 @@ def _url(event: AuditEvent, where: str, slug: str, gone: Collection[str]) -> str
     pk = str(_value(event.detail, name) or "") if where else event.target_id
     kind = kind or event.target_type
     return page_of(kind, pk, slug) if pk and f"{kind}:{pk}" not in gone else ""
+
+
+def _counted(value: Any, *forms: str) -> str:
+    """The number (or how many are in a list) with its noun; the noun alone after an empty form."""
+    noun = forms[-2] if (len(value) if isinstance(value, list) else value) == 1 else forms[-1]
+    return f"{_shown(value)} {noun}" if forms[0] else noun
 
 
 def _shown(value: Any) -> str:
