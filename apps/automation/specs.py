@@ -7,11 +7,13 @@ every step that names it.
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 from collections.abc import Hashable, Iterator
 from datetime import UTC, datetime, time, timedelta
 from functools import cache, cached_property
+from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -29,6 +31,8 @@ DEEPEST = 20  # levels of lists and objects: PyYAML takes quadratic time for dee
 PRODUCTION = "production"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 CONDITION = re.compile(r"(\w+)\.(\w+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*\Z")
+TWO = re.compile(r"\s(and|or)\s|&&|\|\||[<>=]")  # in a condition's value: a second condition
+WORDS = {"answer": ("yes", "no"), "verdict": ("promote", "reject", "inconclusive")}  # all that these outputs can be
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")
 
@@ -306,12 +310,14 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
 
     def times(self, after: datetime) -> Iterator[datetime]:
         """When its clocks start it, the next ones first (UTC), without end; nothing where it has no clock."""
-        clocks = [CronSim(one.when, after.astimezone(self.zone)) for one in self.crons]
-        ahead: list[datetime | None] = [next(clock, None) for clock in clocks]
-        while coming := [at for at in ahead if at is not None]:
-            first = min(coming)
-            yield first.astimezone(UTC)
-            ahead = [next(clock, None) if at == first else at for at, clock in zip(ahead, clocks, strict=True)]
+        ahead = heapq.merge(*(self._times(one.when, after) for one in self.crons))
+        return (at for at, _ in groupby(ahead))
+
+    def _times(self, when: str, after: datetime) -> Iterator[datetime]:
+        """In UTC: in the hour that a clock shows twice, times of one zone compare as the clock shows them, and a fixed time of the
+        first pass would come after one of the second."""
+        coming = (at.astimezone(UTC) for at in CronSim(when, after.astimezone(self.zone)))
+        return (at for at in coming if at > after)
 
     def quiet_at(self, at: datetime) -> Quiet | None:
         return self.quiet_by(at.astimezone(self.zone).strftime("%H:%M"))
@@ -428,6 +434,8 @@ def _check_times(spec: FlowSpec) -> None:
     for at, cron in enumerate(spec.starts):
         if isinstance(cron, Cron):
             try:
+                if len(cron.when.split()) != 5:  # six would be seconds
+                    raise CronSimError("Wrong number of fields")
                 if next(CronSim(cron.when, datetime.now(spec.zone)), None) is None:
                     raise CronSimError("It never comes")
             except CronSimError as error:
@@ -475,7 +483,17 @@ def condition_of(step: Step, path: str = "") -> tuple[str, str, str, str]:
             f"“{step.condition}” is not a condition. Write a step, its output and a value: “gate.verdict == promote”."
         )
         raise FlowError(sentence, f"{path}.if")
-    return found[1], found[2], found[3], found[4].strip("'\"")
+    output, operator, value = found[2], found[3], found[4].strip("'\"")
+    if TWO.search(value):
+        raise FlowError(
+            f"“{step.condition}”: One comparison a step. Put the second one on a step before it.", f"{path}.if"
+        )
+    if operator not in ("==", "!=") and _number(value) is None:
+        raise FlowError(f"“{step.condition}”: “{value}” is not a number, as {operator} needs.", f"{path}.if")
+    if value not in WORDS.get(output, (value,)):
+        *others, last = WORDS[output]
+        raise FlowError(f"“{step.condition}”: {output} is {', '.join(others)} or {last}.", f"{path}.if")
+    return found[1], output, operator, value
 
 
 def _require(earlier: dict[str, Step], name: str, output: str, path: str) -> None:
