@@ -45,6 +45,7 @@ def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flo
         raise FlowError(f"There is a flow “{name}” in this project already. Choose another name.", "name") from error
     newest, value = flow.versions.order_by("-number").first(), plain(spec)
     same = newest is not None and newest.spec == value
+    _note_known(flow, spec, newest.readable if newest else None)
     if newest is None or not same or newest.created_by_id != by.pk:
         number = newest.number + 1 if newest else 1
         FlowVersion.objects.create(flow=flow, number=number, spec=value, created_by=by)
@@ -52,6 +53,15 @@ def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flo
         audit(what, project=project, by=by, target=flow, name=name, version=number)
     _set_clock(flow, spec)
     return flow
+
+
+def _note_known(flow: Flow, spec: FlowSpec, before: FlowSpec | None) -> None:
+    """What ran before somebody asked for what is new, is not new."""
+    asked = {f"{one.of}:" for one in spec.watched if isinstance(one, specs.NewVersion)}
+    asked -= {f"{one.of}:" for one in before.watched if isinstance(one, specs.NewVersion)} if before else set()
+    known = [name for name in starts.names_known(flow.project) if name.startswith(tuple(asked))] if asked else []
+    flow.seen = sorted({*flow.seen, *known})
+    flow.save(update_fields=["seen"])
 
 
 def _set_clock(flow: Flow, spec: FlowSpec) -> None:
@@ -153,14 +163,16 @@ def _start_at_its_time(flow: Flow, now: datetime) -> bool:
 
 
 def _start_by_what_is_seen(now: datetime) -> int:
-    flows = with_newest(Flow.objects.watched().filter(looked_at__lte=now - starts.EVERY))
-    found = list(flows.select_related("project").order_by("looked_at")[:MOST_LOOKED_AT])
+    with transaction.atomic():  # each flow is looked at by one caller
+        due = Flow.objects.watched().filter(looked_at__lte=now - starts.EVERY).order_by("looked_at")
+        taken = [flow.pk for flow in due.select_for_update(of=("self",), skip_locked=True)[:MOST_LOOKED_AT]]
+        Flow.objects.filter(pk__in=taken).update(looked_at=now)
+    found = with_newest(Flow.objects.filter(pk__in=taken)).select_related("project")
     known: dict[int, Known] = {}
     started = 0
     for flow in found:
         with _alone(flow):
             started += _start_by_cause(flow, known.setdefault(flow.project_id, Known(flow.project, now)))
-    Flow.objects.filter(pk__in=[flow.pk for flow in found]).update(looked_at=now)
     return started
 
 

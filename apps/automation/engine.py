@@ -112,9 +112,7 @@ def _once(given: FlowRun) -> bool:
     if step.state == StepState.PENDING and run.state != RunState.RUNNING and not _take_turn(run):
         return _note(run, "Another flow of this project is running.")
     if why := _too_much(run, spec, now):
-        for job in own_jobs_of(step):
-            jobs.cancel(job, by=run.version.created_by)
-        return _fail(run, spec, step, why, final=True)
+        return _stop(run, spec, step, why)
     return _work(run, spec, step, {one.key: one for one in steps})
 
 
@@ -201,7 +199,7 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
         why = (
             f"{by or 'Who saved this flow'} may no longer run flows here. Save the flow again in somebody else's name."
         )
-        return _fail(run, spec, step, why, final=True)
+        return _stop(run, spec, step, why)
     if step.started_at is None:
         step.started_at = timezone.now()
         step.save(update_fields=["started_at"])
@@ -226,6 +224,7 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
         return _fail(run, spec, step, why)
     transaction.savepoint_commit(before)
     step.outputs = outputs
+    FlowRun.objects.filter(pk=run.pk).update(note="")
     return _close(step, StepState.DONE, "")
 
 
@@ -286,6 +285,13 @@ def _close(step: FlowStep, state: StepState, said: str) -> bool:
     step.seconds, step.usd = step.seconds + seconds, step.usd + usd
     step.save()
     return True
+
+
+def _stop(run: FlowRun, spec: FlowSpec, step: FlowStep, why: str) -> bool:
+    """Fails for good, and what is under way stops."""
+    for job in own_jobs_of(step):
+        jobs.cancel(job, by=run.version.created_by)
+    return _fail(run, spec, step, why, final=True)
 
 
 def _fail(run: FlowRun, spec: FlowSpec, step: FlowStep, why: str, *, final: bool = False) -> bool:

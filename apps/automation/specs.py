@@ -71,8 +71,9 @@ class NewFailures(_Form, tag="new_failures"):
 
 
 class FailureRate(_Form, tag="failure_rate"):
-    """The share of failed runs of the last `days` whole days is above that of the `days` before: the lower bound of the 95%
-    interval of the difference (Newcombe) is more than `rise`. Looked at once a day."""
+    """The share of failed runs of the last `days` whole days is above that of the `days` before: the lower bound of the 99.7%
+    interval of the difference (Newcombe) is more than `rise`. Looked at once a day; without a change, at most 4% of flows see a rise
+    within 30 days."""
 
     days: Annotated[int, Meta(ge=1, le=90)] = 7
     rise: Share = 0.0

@@ -154,7 +154,9 @@ def _there(found: Any, otherwise: str) -> Any:
 
 
 def classify(turn: Turn, asked: specs.Classify) -> Outputs:
-    job = turn.job("classify", Classification, lambda: classify_job.start(project=turn.project, by=turn.by))
+    under_way = OTHERS if turn.project.classifications.active().exists() else "classify"
+    name = next(iter(turn.step.jobs), under_way)
+    job = turn.job(name, Classification, lambda: classify_job.start(project=turn.project, by=turn.by))
     return {name: job.result[name] for name in ("looked", "found")}
 
 

@@ -42,7 +42,7 @@ def _start(one: Any, spec: FlowSpec) -> str:
         return f"{one.at_least:,} new failures{of_mode}"
     if isinstance(one, specs.FailureRate):
         by = f" by more than {100 * one.rise:g} points" if one.rise else ""
-        return f"The share of failed runs{of_mode} of {one.days} days rose{by} (95%)"
+        return f"The share of failed runs{of_mode} of {one.days} days rose{by} (tested at 99.7%)"
     if isinstance(one, specs.NewVersion):
         return f"A new {'agent version' if one.of == 'version' else 'model'} has {one.runs:,} runs in production"
     return "Its webhook is called"

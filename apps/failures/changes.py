@@ -14,6 +14,7 @@ from itertools import pairwise
 from math import sqrt
 
 from apps.core.charts import UNKNOWN
+from apps.core.intervals import LEVEL, wilson
 from apps.core.models import Project
 from apps.failures import rates
 from apps.failures.rates import Kind, Rate
@@ -39,8 +40,11 @@ class Change:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95%, by Newcombe's method 10 (1998): from the Wilson intervals of both sides."""
-        (low1, high1), (low2, high2) = self.before.interval, self.after.interval
+        return self.interval_at(LEVEL)
+
+    def interval_at(self, level: float) -> tuple[float, float]:
+        """Of the difference, by Newcombe's method 10 (1998): from the Wilson intervals of both sides."""
+        (low1, high1), (low2, high2) = (wilson(one.failed, one.n, level) for one in (self.before, self.after))
         p1, p2 = self.before.rate, self.after.rate
         below, above = sqrt((p2 - low2) ** 2 + (high1 - p1) ** 2), sqrt((high2 - p2) ** 2 + (p1 - low1) ** 2)
         return max(-1.0, p2 - p1 - below), min(1.0, p2 - p1 + above)

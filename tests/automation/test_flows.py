@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.evals import actions as evals
 from apps.evals import submission
 from apps.evals.models import Split
+from apps.failures import classify_job
 from apps.failures.models import Classification, DailyRuns
+from apps.failures.rates import Rate
 from apps.promotion import actions as promotion
 from apps.webhooks.models import Delivery, Event
 from tests.factories import admin_of, make_base, make_environment, make_eval_set, make_failed, make_member, make_project
@@ -588,3 +591,79 @@ def test_a_dry_run_reads_the_config_of_a_training(project: Project, tmp_path: Pa
     named = f"set: 'set:{make_eval_set(project).slug}', environment: workplace"
     (step,) = forecast(project, read_yaml(f"steps: [{{do: train, method: sft, {named}, config: {{stepz: 3}}}}]"))
     assert step.problem and "did you mean “steps”" in step.sentence
+
+
+# Somebody goes, something is archived, several do the same
+
+
+def test_when_its_author_goes_the_job_under_way_is_stopped(project: Project) -> None:
+    author = make_member(project, Role.OPERATOR)
+    run = begun(project, by=author)
+    engine.advance(run)
+    job = Classification.objects.get()
+    Membership.objects.filter(user=author).delete()
+    engine.advance(run)
+    run.refresh_from_db()
+    job.refresh_from_db()
+    assert run.state == RunState.FAILED and "may no longer run flows here" in run.error
+    assert job.state == "cancelled"
+
+
+def test_cancelling_leaves_a_classification_that_somebody_else_started(project: Project) -> None:
+    theirs = classify_job.start(project=project, by=admin_of(project))
+    run = begun(project)
+    engine.advance(run)
+    engine.cancel(run=run, by=admin_of(project))
+    run.refresh_from_db()
+    theirs.refresh_from_db()
+    assert (run.state, theirs.state, theirs.cancel_requested_at) == (RunState.CANCELLED, "queued", None)
+
+
+def test_a_version_that_ran_before_the_start_was_added_is_not_new(project: Project) -> None:
+    flow = flow_of(project)
+    today = timezone.now()
+    runs = {"agent_name": "helpdesk", "runs": 60, "day": today.date(), "first": today}
+    DailyRuns.objects.create(project=project, agent_version="1", **runs)
+    watched = TWO.replace("steps:", "starts: [{by: new_version}]\nsteps:")
+    actions.save_flow(project=project, name=flow.name, spec=read_yaml(watched), by=admin_of(project), flow=flow)
+    DailyRuns.objects.create(project=project, agent_version="2", **(runs | {"runs": 30}))
+    more = watched.replace("steps:", "retries: 3\nsteps:")  # an edit of something else forgets nothing
+    actions.save_flow(project=project, name=flow.name, spec=read_yaml(more), by=admin_of(project), flow=flow)
+    later = today + 2 * starts.EVERY
+    assert actions.tick(later)["seen"] == 0
+    DailyRuns.objects.filter(agent_version="2").update(runs=60)
+    assert actions.tick(later + 2 * starts.EVERY)["seen"] == 1
+    assert FlowRun.objects.get().cause["seen"] == {"name": 'version:["helpdesk", "2"]'}
+
+
+def test_no_change_is_rarely_a_rise_in_a_month_of_looks() -> None:
+    """At 95% every third month without any change had one."""
+    drawn, found = random.Random(12), 0
+    for _ in range(150):
+        failed = [sum(drawn.random() < 0.3 for _ in range(20)) for _ in range(44)]
+        known = [(sum(failed[at - 14 : at - 7]), sum(failed[at - 7 : at])) for at in range(14, 44)]
+        found += any(rose(before, after, 140) for before, after in known)
+    assert found / 150 < 0.08
+
+
+def rose(before: int, after: int, runs: int) -> bool:
+    known = starts.Known(Project(), timezone.now())
+    counts = iter([Rate("", after, runs), Rate("", before, runs)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(starts.Known, "rate", lambda *_: next(counts))
+        spec = read_yaml("starts: [{by: failure_rate}]\nsteps: [{do: classify}]")
+        return starts.cause_of(Flow(), spec, timezone.now() - timedelta(days=2), known) is not None
+
+
+def test_a_large_rise_is_found() -> None:
+    assert rose(14, 42, 140) and not rose(42, 14, 140)
+
+
+def test_flows_that_began_at_different_times_share_what_they_read(
+    project: Project, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(30):
+        text = f"starts: [{{by: new_failures, at_least: {5 + number}}}]\nsteps: [{{do: classify}}]"
+        flow_of(project, text, name=f"flow {number}")
+    with django_assert_max_num_queries(15):
+        actions.tick(timezone.now() + 2 * starts.EVERY)
