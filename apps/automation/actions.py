@@ -111,7 +111,7 @@ def make_secret(*, flow: Flow, by: Any) -> str:
 
 def run_now(*, flow: Flow, by: Any) -> FlowRun:
     """Raises FlowError."""
-    return engine.begin(flow=flow, cause={"by": "person", "sentence": f"{by.get_username()} started it"}, by=by)
+    return engine.begin(flow=flow, cause={"by": "person", "sentence": f"Started by {by.get_username()}"}, by=by)
 
 
 def called(*, flow: Flow) -> FlowRun:
@@ -119,7 +119,7 @@ def called(*, flow: Flow) -> FlowRun:
     if not any(isinstance(start, specs.Call) for start in flow.version.form.starts):
         raise FlowError("This flow is not started by a webhook. Add `by: webhook` to its starts.")
     if not flow.enabled:
-        raise FlowError(f"“{flow}” is switched off.")
+        raise FlowError(f"“{flow}” is disabled.")
     return engine.begin(flow=flow, cause={"by": "webhook", "sentence": "Its webhook was called"})
 
 
@@ -159,7 +159,7 @@ def _start_at_its_time(flow: Flow, now: datetime) -> bool:
     claimed = Flow.objects.filter(pk=flow.pk, next_run_at=at, enabled=True)
     if not claimed.update(next_run_at=starts.next_time(spec, now)):
         return False
-    return _begin(flow, starts.Cause("cron", f"Its time has come: {at:%F %H:%M} UTC"))
+    return _begin(flow, starts.Cause("cron", f"Scheduled for {at:%F %H:%M} UTC"))
 
 
 def _start_by_what_is_seen(now: datetime) -> int:

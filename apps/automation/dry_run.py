@@ -87,17 +87,17 @@ def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, da
         if len(runs) == MOST_RUNS:
             return DryRun(runs, steps, days, more=True)
         if at < free:
-            runs.append(Would(at, cause, None, "its last run would still have been under way"))
+            runs.append(Would(at, cause, None, "the previous run would still have been running"))
             continue
         begins, quiet = spec.after_quiet(at), spec.quiet_at(at)
-        note = f"it would have waited for the end of the quiet hours at {quiet.end}" if quiet else ""
+        note = f"it would have waited until the quiet hours ended at {quiet.end}" if quiet else ""
         if spec.midnight(begins) != today:
             today, hours_today, usd_today = spec.midnight(begins), 0.0, 0.0
         if (limit := spec.budget.hours_a_day) and hours_today >= limit:
-            runs.append(Would(at, cause, None, f"the limit of {limit:g} hours a day was used up"))
+            runs.append(Would(at, cause, None, f"the limit of {limit:g} hours per day was used up"))
             continue
         if (limit := spec.budget.usd_a_day) and usd_today >= limit:
-            runs.append(Would(at, cause, None, f"the limit of {limit:g} USD a day was used up"))
+            runs.append(Would(at, cause, None, f"the limit of {limit:g} USD per day was used up"))
             continue
         usd_today += usd
         length = took
@@ -119,7 +119,7 @@ def _asked(project: Project, spec: FlowSpec, start: datetime, now: datetime) -> 
     while at <= now:
         at = min(at + LOOKS, now) if at < now else now + LOOKS
         while ahead is not None and ahead <= min(at, now):
-            yield ahead, Cause("cron", "Its time had come")
+            yield ahead, Cause("cron", "Schedule")
             since, ahead = ahead, next(clock, None)
         if at > now or not seen.starts:
             continue
@@ -190,7 +190,7 @@ def _collect(now: _Now, step: specs.CollectTasks) -> Forecast:
     now.tasks[f"collect:{step.into}"] = {"new": count}
     return _of(
         step,
-        f"{count:,} runs of the last {step.days} days are looked at; those that say what was right, and are not held out, become tasks",
+        f"Checks {count:,} runs of the last {step.days} days; those with a known correct answer that are not held out become tasks",
     )
 
 

@@ -25,22 +25,22 @@ PARTS: dict[str, dict[str, type[Struct]]] = {
     "starts": specs.TRIGGERS, "steps": dict(specs.STEPS), "quiet": {"": specs.Quiet},
 }  # fmt: skip
 TITLES = {
-    "cron": "At times", "new_failures": "New failures", "failure_rate": "A failure rate that rose",
-    "new_version": "A new version in traffic", "webhook": "A webhook", "": "Quiet hours",
+    "cron": "Schedule", "new_failures": "New failures", "failure_rate": "Failure rate rises",
+    "new_version": "New version in production", "webhook": "Webhook call", "": "Quiet hours",
 }  # fmt: skip
 LABELS = {
-    "if": "Only if", "name": "Name for later steps", "most_usd": "At most, USD", "when": "When", "of": "New", "mode": "Failure mode",
-    "usd_a_run": "USD a run", "usd_a_day": "USD a day",
+    "if": "Only if", "name": "Name for later steps", "most_usd": "Max cost (USD)", "when": "When", "of": "New", "mode": "Failure mode",
+    "hours_a_run": "Max hours per run", "hours_a_day": "Max hours per day", "usd_a_run": "Max USD per run", "usd_a_day": "Max USD per day",
 }  # fmt: skip
 HELP = {
-    "when": "Five fields as in crontab: “0 2 * * *” is every night at two",
-    "rise": "0.05: the rate must have risen by more than five points for certain",
-    "config": "In YAML, as a training run's settings",
+    "when": "0 2 * * * is every night at 2:00",
+    "rise": "0.05: only a rise of clearly more than five points counts",
+    "config": "Settings of the training run, as YAML",
     "if": "An output of an earlier step, compared: gate.verdict == promote",
     "seed": "The same seed divides or samples the same way",
-    "learnable": "Trains only on what this evaluation found able to teach",
-    "timezone": "Of all times of this flow, such as Europe/Berlin",
-    "retries": "More tries for a step that fails",
+    "learnable": "Trains only on tasks that this step found informative",
+    "timezone": "For all times of this flow, such as Europe/Berlin",
+    "retries": "For a step that fails",
 }
 RARE = {"name", "if", "seed", "most_usd", "learnable", "at_most", "validation"}
 BLANKS: dict[str, dict[str, Any]] = {

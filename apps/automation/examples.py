@@ -105,10 +105,12 @@ EXAMPLES = (
     Example(
         "weekly",
         "Weekly improvement",
-        "Tasks from failures, training, gate and staging; production stays yours.",
+        "Turns failures into tasks, trains, compares, promotes to staging, then asks you.",
         WEEKLY,
     ),
-    Example("watch", "Regression watch", "A failure rate that rose, or a new version, is looked at at once.", WATCH),
+    Example(
+        "watch", "Regression watch", "Evaluates as soon as the failure rate rises or a new version goes live.", WATCH
+    ),
 )
 
 

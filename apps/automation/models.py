@@ -135,7 +135,7 @@ class FlowRun(models.Model):
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        return f"{self.version.flow} of {self.created_at:%F %H:%M}"
+        return f"{self.version.flow}, {self.created_at:%F %H:%M}"
 
     def get_absolute_url(self) -> str:
         return reverse("automation:run", args=[self.project.slug, self.pk])

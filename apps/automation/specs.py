@@ -58,21 +58,21 @@ class _Form(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 
 
 class Cron(_Form, tag="cron"):
-    """By the clock, in the flow's time zone: five fields as crontab has them."""
+    """At fixed times in the flow's time zone, written as the five fields of crontab."""
 
     when: Text
 
 
 class NewFailures(_Form, tag="new_failures"):
-    """So many standing failures in runs since the flow last ran; of one failure mode, where one is named."""
+    """When runs since the last run of this flow have this many failures, of one failure mode if you name it."""
 
     at_least: AtLeastOne
     mode: str = ""
 
 
 class FailureRate(_Form, tag="failure_rate"):
-    """The share of failed runs of the last `days` whole days is above that of the `days` before: the lower bound of the 99.7%
-    interval of the difference (Newcombe) is more than `rise`. Looked at once a day; without a change, at most 4% of flows see a rise
+    """When the failure rate of the last `days` whole days is above that of the `days` before: the lower bound of the 99.7%
+    interval of the difference (Newcombe) is more than `rise`. Checked once a day; without a change, at most 4% of flows see a rise
     within 30 days."""
 
     days: Annotated[int, Meta(ge=1, le=90)] = 7
@@ -81,14 +81,14 @@ class FailureRate(_Form, tag="failure_rate"):
 
 
 class NewVersion(_Form, tag="new_version"):
-    """An agent version or model that production did not run before the flow was saved, once it has `runs` runs."""
+    """When an agent version or model that is new since the flow was saved reaches `runs` runs in production."""
 
     of: Literal["version", "model"] = "version"
     runs: AtLeastOne = 50
 
 
 class Call(_Form, tag="webhook"):
-    """A POST to the flow's own address, with its secret."""
+    """When another system sends a POST to the flow's address with its secret. You get both after saving."""
 
 
 Trigger = Cron | NewFailures | FailureRate | NewVersion | Call
@@ -137,15 +137,15 @@ class Classify(Step, tag="classify"):
 
 
 class Cluster(Step, tag="cluster"):
-    """Groups similar failures anew."""
+    """Groups similar failures."""
 
     label: ClassVar[str] = "Cluster failures"
     outputs: ClassVar[Outputs] = ("clusters", "failures")
 
 
 class CollectTasks(Step, tag="collect_tasks"):
-    """Adds a task to the set's draft for every trajectory of the last `days` that says what would have been right: failures that
-    people corrected and, with `successes`, runs that succeeded. What is held out, or nearly, is left out."""
+    """Adds a task to the set's draft for every trajectory of the last `days` with a known correct answer: corrected failures and,
+    with `successes`, runs that succeeded. Trajectories that are held out, or close to one, are left out."""
 
     label: ClassVar[str] = "Collect tasks"
     outputs: ClassVar[Outputs] = ("made", "duplicates", "without_expected", "left_out", "tasks")
@@ -158,7 +158,7 @@ class CollectTasks(Step, tag="collect_tasks"):
 
 
 class FreezeSet(Step, tag="freeze_set"):
-    """Divides the draft of a set by groups and freezes it. Where there is no draft, its newest frozen version stands."""
+    """Splits the draft of a set by groups and freezes it. Without a draft, later steps use the newest frozen version."""
 
     label: ClassVar[str] = "Freeze the eval set"
     outputs: ClassVar[Outputs] = ("eval_set", "tasks", "train", "validation", "holdout")
@@ -185,7 +185,7 @@ class Evaluate(Step, tag="evaluate"):
 
 
 class Learnability(Evaluate, tag="learnability"):
-    """Evaluates the training tasks and counts those that can teach: some samples right, some wrong."""
+    """Evaluates the training tasks and counts the informative ones: some samples right, some wrong."""
 
     label: ClassVar[str] = "Measure learnability"
     outputs: ClassVar[Outputs] = (*Evaluate.outputs, "learnable", "share")
@@ -195,7 +195,7 @@ class Learnability(Evaluate, tag="learnability"):
 
 
 class Review(Step, tag="review"):
-    """Waits until people have reviewed the reward: until training with this environment on this set is unlocked."""
+    """Waits for a passed reward review, which unlocks training with this environment on this set."""
 
     label: ClassVar[str] = "Reward review"
     outputs: ClassVar[Outputs] = ("verifier",)
@@ -205,8 +205,8 @@ class Review(Step, tag="review"):
 
 
 class Train(Step, tag="train"):
-    """Trains an adapter on the training tasks of a frozen set. `config`: as a training run's; `learnable`: only on those that this
-    step found able to teach."""
+    """Trains an adapter on the training tasks of a frozen set. `config`: the run's settings; `learnable`: only on tasks that this
+    step found informative."""
 
     label: ClassVar[str] = "Train"
     outputs: ClassVar[Outputs] = ("run", "model", "seconds")
@@ -224,7 +224,7 @@ class Train(Step, tag="train"):
 
 
 class Gate(Step, tag="gate"):
-    """Measures what a comparison needs (latency in turns, regression and general tasks) and asks the gate of a channel."""
+    """Measures what the comparison needs (latency, regression and general tasks), then runs the gate of a channel."""
 
     label: ClassVar[str] = "Gate"
     outputs: ClassVar[Outputs] = ("report", "verdict", "model")
@@ -238,7 +238,7 @@ class Gate(Step, tag="gate"):
 
 
 class Promote(Step, tag="promote"):
-    """Moves the gate's channel to its candidate, where the gate says “promote”. Never production: people do that."""
+    """Moves the gate's channel to the candidate if the verdict is “promote”. Never production: that needs a person."""
 
     label: ClassVar[str] = "Promote"
     outputs: ClassVar[Outputs] = ("model", "channel")
@@ -250,7 +250,7 @@ class Promote(Step, tag="promote"):
 
 
 class Ask(Step, tag="ask"):
-    """Stops until a person says yes or no. `answer` is then “yes” or “no”; without a later `if`, no ends the flow."""
+    """Waits for a person to answer yes or no. A later `if` can use `answer`; without one, no ends the flow."""
 
     label: ClassVar[str] = "Ask a person"
     outputs: ClassVar[Outputs] = ("answer", "by")
@@ -273,7 +273,7 @@ STEPS: dict[str, type[Step]] = {
 
 
 class Quiet(Struct, forbid_unknown_fields=True, kw_only=True):
-    """From and until a time of day in the flow's time zone, over midnight too: no step begins then."""
+    """No step starts between these times of day, in the flow's time zone. May span midnight."""
 
     start: str = field(name="from")
     end: str = field(name="until")

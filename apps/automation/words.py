@@ -31,7 +31,7 @@ UNREADABLE = "An older Flywheel saved this version, and this one can no longer r
 def starts_of(spec: FlowSpec | None) -> list[str]:
     if spec is None:
         return [UNREADABLE]
-    return [_start(one, spec) for one in spec.starts] or ["Only a person starts it"]
+    return [_start(one, spec) for one in spec.starts] or ["Manual only"]
 
 
 def _start(one: Any, spec: FlowSpec) -> str:
@@ -42,10 +42,10 @@ def _start(one: Any, spec: FlowSpec) -> str:
         return f"{one.at_least:,} new failures{of_mode}"
     if isinstance(one, specs.FailureRate):
         by = f" by more than {100 * one.rise:g} points" if one.rise else ""
-        return f"The share of failed runs{of_mode} of {one.days} days rose{by} (tested at 99.7%)"
+        return f"The failure rate{of_mode} over {one.days} days rises{by} (99.7% confidence)"
     if isinstance(one, specs.NewVersion):
-        return f"A new {'agent version' if one.of == 'version' else 'model'} has {one.runs:,} runs in production"
-    return "Its webhook is called"
+        return f"A new {'agent version' if one.of == 'version' else 'model'} reaches {one.runs:,} runs in production"
+    return "A call to its webhook"
 
 
 def is_called(spec: FlowSpec | None) -> bool:
@@ -73,16 +73,16 @@ def limits_of(spec: FlowSpec | None) -> list[str]:
         return []
     budget = spec.budget
     found = [
-        f"{value:g} {unit} {span}"
+        f"At most {value:g} {unit} {span}"
         for value, unit, span in (
-            (budget.hours_a_run, "hours", "a run"), (budget.hours_a_day, "hours", "a day"),
-            (budget.usd_a_run, "USD", "a run"), (budget.usd_a_day, "USD", "a day"),
+            (budget.hours_a_run, "hours", "per run"), (budget.hours_a_day, "hours", "per day"),
+            (budget.usd_a_run, "USD", "per run"), (budget.usd_a_day, "USD", "per day"),
         )
         if value is not None
     ]  # fmt: skip
-    found += [f"No step begins from {quiet.start} to {quiet.end} ({spec.timezone})" for quiet in spec.quiet]
-    tries = f"{spec.retries} more {'try' if spec.retries == 1 else 'tries'}" if spec.retries else "no second try"
-    return [*found, f"A step that fails has {tries}"]
+    found += [f"No step starts between {quiet.start} and {quiet.end} ({spec.timezone})" for quiet in spec.quiet]
+    times = {0: "not retried", 1: "retried once", 2: "retried twice"}.get(spec.retries, f"retried {spec.retries} times")
+    return [*found, f"A failed step is {times}"]
 
 
 def made(step: FlowStep) -> list[tuple[str, str]]:

@@ -33,6 +33,7 @@ from apps.core.models import (
     key_digest,
     object_name,
 )
+from apps.core.nouns import noun
 from apps.core.scopes import Scope
 from apps.core.signals import invitation_accepted, member_changed
 
@@ -264,15 +265,17 @@ def remove_member(*, membership: Membership, by: Any) -> None:
 
 
 def work_of(project: Project, user: Any) -> list[tuple[str, int]]:
-    """What somebody leaves in a project: (kind, how many), of every table that names people."""
+    """What somebody leaves in a project: (kind, how many), of every table that names people but their notifications."""
     found = []
     for model in apps.get_models():
+        if model._meta.app_label == "notifications":
+            continue
         names = [field.name for field in model._meta.fields if field.related_model is get_user_model()]
         if model is Membership or not names or not any(field.name == "project" for field in model._meta.fields):
             continue
         rows = model._default_manager.filter(project=project)
         if n := rows.filter(reduce(or_, (Q(**{name: user}) for name in names))).count():
-            found.append((str(model._meta.verbose_name if n == 1 else model._meta.verbose_name_plural), n))
+            found.append((noun(model, n), n))
     return sorted(found, key=lambda row: -row[1])
 
 

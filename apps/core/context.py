@@ -22,12 +22,15 @@ NAVIGATION = (
 SHOWN_UNDER = {"registry": "promotion", "prompts": "promotion", "webhooks": "core", "teamwork": "dashboard"}
 
 
+def section_of(namespace: str) -> str:
+    return SHOWN_UNDER.get(namespace, namespace)
+
+
 def navigation(request: HttpRequest) -> dict[str, Any]:
     match = request.resolver_match
-    section = match.namespace if match else ""
     return {
         "navigation": NAVIGATION,
-        "section": SHOWN_UNDER.get(section, section),
+        "section": section_of(match.namespace if match else ""),
         "project": getattr(request, "project", None),
         "membership": getattr(request, "membership", None),
     }

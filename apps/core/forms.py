@@ -47,10 +47,15 @@ class ProjectForm(PlainLabels, forms.ModelForm):
         fields = ("name", "slug", "description")
         widgets = {"description": forms.TextInput}
         labels = {"slug": "Short name"}
-        help_texts = {"slug": "For addresses: letters, digits, - and _"}
+        help_texts = {"slug": "Part of the URL: letters, digits, - and _"}
 
 
 class RenameProjectForm(ProjectForm):
+    class Meta(ProjectForm.Meta):
+        help_texts = {
+            "slug": "Part of the URL of every page: letters, digits, - and _. Changing it breaks links and bookmarks; API keys keep working"
+        }
+
     def clean_slug(self) -> str:
         """That it is free is checked by the action, against the row as it is then."""
         return str(self.cleaned_data["slug"])
@@ -74,7 +79,7 @@ class KeyForm(PlainForm):
     may_see_holdout = forms.BooleanField(
         required=False,
         label="May see hold-outs",
-        help_text="With read or evaluate: may read held-out tasks and score answers to them; each counts as a view",
+        help_text="Together with read or evaluate: reads held-out tasks and scores answers to them. Each access counts as a view",
     )
 
     def clean_expires_on(self) -> date | None:
@@ -92,7 +97,7 @@ class KeyForm(PlainForm):
 
 
 GRACE = {
-    "0": ("none: it stops at once", timedelta(0)),
+    "0": ("0: revoke it now", timedelta(0)),
     "1h": ("1 hour", timedelta(hours=1)),
     "24h": ("1 day", timedelta(days=1)),
     "7d": ("7 days", timedelta(days=7)),
@@ -102,12 +107,12 @@ GRACE = {
 
 class RotateForm(PlainForm):
     grace = forms.ChoiceField(
-        label="The old key works for another", choices=[(value, label) for value, (label, _) in GRACE.items()],
-        initial="24h", help_text="Long enough to put the new one in its place everywhere",
+        label="Keep the old key for", choices=[(value, label) for value, (label, _) in GRACE.items()],
+        initial="24h", help_text="Long enough to replace it everywhere",
     )  # fmt: skip
     expires_on = forms.DateField(
         required=False, label="The new key expires after", widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"),
-        help_text="As long from today as the old one was valid. Leave empty for no expiry",
+        help_text="Defaults to the lifetime of the old key. Leave empty for no expiry",
     )  # fmt: skip
 
     clean_expires_on = KeyForm.clean_expires_on

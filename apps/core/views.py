@@ -181,5 +181,5 @@ def remove_member(request: HttpRequest, project: Project, pk: int) -> HttpRespon
     except actions.MembershipError as error:
         messages.error(request, str(error))
     else:
-        messages.success(request, f"{membership.user} is removed and can no longer open {project}. Their work stays.")
+        messages.success(request, f"{membership.user} is removed from {project}. Their work stays.")
     return redirect("core:settings", project.slug)

@@ -9,6 +9,8 @@ from apps.core.models import Role
 from apps.promotion.gate.policy import FIELDS, Field, Policy, from_toml, from_values
 from workers.lib.typed import FormError, plain
 
+PROMOTING = ("promoters", "api_keys", "rollback_needs_reason")
+DECIDING = ("eval_set", "min_tasks", "alpha", "sequential")
 SAID_BY_VALUE = ("role", "yes or no", "name")  # units that add nothing to a value
 
 
@@ -24,6 +26,18 @@ class PolicyForm(PlainForm):
         for name, field in FIELDS.items():
             self.fields[name] = _field(name, getattr(policy, name), label_of(name), field.help)
         self.fields["reason"] = forms.CharField(max_length=2_000, help_text="Stored with the new version")
+
+    @property
+    def parts(self) -> list[tuple[str, str, list[forms.BoundField]]]:
+        """(title, what is said below it, fields) in the order of the page."""
+        rest = [name for name in FIELDS if name not in (*PROMOTING, *DECIDING)]
+        named = [
+            ("Who promotes", PROMOTING),
+            ("Evidence", DECIDING),
+            ("Limits for the candidate", rest),
+            ("", ["reason"]),
+        ]
+        return [(title, "", [self[name] for name in names]) for title, names in named]
 
     def clean(self) -> dict[str, Any]:
         if self.errors:

@@ -19,6 +19,7 @@ from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun
 from apps.promotion import actions
 from apps.promotion.conditions import needs_owner
+from apps.promotion.gate.types import points
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
@@ -177,10 +178,11 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
                 [check["difference"] for check in measured],
                 [check["low"] for check in measured],
                 [check["high"] for check in measured],
-                "Candidate − baseline, paired over tasks, 95%",
+                "Candidate minus baseline, paired over tasks, with 95% intervals",
                 height=220,
             ),
             "pairs": pairs,
+            "moved": len(row.report["regressed"]) + len(row.report["improved"]),
         },
     )
 
@@ -212,7 +214,7 @@ def interval_of(check: dict) -> str:
 
 def _signed(check: dict, value: float) -> str:
     if check.get("name") in SHARES:
-        return f"{100 * value:+.1f} pp"
+        return points(value)
     large = max(abs(check[side] or 0) for side in ("baseline", "candidate")) >= 100
     return f"{value:+,.0f}" if large else f"{value:+.3f}"
 

@@ -135,7 +135,7 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
         return Standing(
             "masked",
             "warn",
-            "Masked: it has no reward, its tokens are left out of the update, and its group goes on without it.",
+            "It has no reward, so its tokens are left out of the update. The rest of its group counts.",
         )
     if not updated and not row.run.is_active:
         return Standing("not trained", "warn", "The run ended before the update of this step.")

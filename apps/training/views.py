@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import F
+from django.db.models import F, OuterRef, Subquery
 from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -12,6 +12,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core import jobs
 from apps.core.access import project_view
+from apps.core.differences import as_text
 from apps.core.http import progress
 from apps.core.models import JobLog, JobState, Project, Role
 from apps.core.paging import page_of
@@ -23,7 +24,7 @@ from apps.training import actions, checkpoints
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.charts import curves
 from apps.training.comparison import runs_of
-from apps.training.models import Method, TrainingRun
+from apps.training.models import Method, Metric, TrainingRun
 from apps.training.pages.rollouts import listed
 from apps.training.picks import PickForm
 from apps.training.prompt_search.advice import cost_words, was_tried
@@ -33,6 +34,8 @@ RUN_COLUMNS = {
     "method": "method",
     "state": "state",
     "output": "model_version__name",
+    "reward": "-reward",
+    "loss": "loss",
     "time": "-took",
     "started": "-created_at",
 }
@@ -44,13 +47,23 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     runs = (
         TrainingRun.objects.filter(project=project)
         .shown(archived)
-        .select_related("parent", "model_version", "created_by")
+        .select_related("parent", "model_version", "dataset__eval_set", "environment")
     )
-    runs = runs.annotate(took=Coalesce(F("finished_at"), Now()) - F("started_at"))
+    runs = runs.annotate(
+        took=Coalesce(F("finished_at"), Now()) - F("started_at"),
+        reward=_last("train/reward_mean"),
+        loss=_last("train/loss"),
+    )
     order = Sorting.of(request.GET, RUN_COLUMNS)
     page = page_of(request, order.apply(runs))
     context = {"archived": archived, "page": page, "order": order, "advice": advice_for(project)}
     return render(request, "training/list.html", context)
+
+
+def _last(metric: str) -> Subquery:
+    """Its value at the last step so far."""
+    rows = Metric.objects.filter(run=OuterRef("pk"), name=metric).order_by("-step")
+    return Subquery(rows.values("value")[:1])
 
 
 def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
@@ -130,6 +143,9 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         | listed(request, run)
         | {
             "checkpoints": run.checkpoints.all()[:20],
+            "settings": [
+                (name, as_text(value)) for name, value in sorted(run.spec["config"].items()) if value is not None
+            ],
             "resume_from": checkpoints.latest(run) if run.state in (JobState.FAILED, JobState.CANCELLED) else None,
         },
     )
@@ -166,7 +182,7 @@ def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(runs_of(project), pk=pk)
     try:
         step = actions.resume(run=run, by=request.user)
-        messages.success(request, f"Queued again; it goes on from step {step}.")
+        messages.success(request, f"Queued again. It resumes from step {step}.")
     except (actions.TrainingError, TrainingLocked) as error:
         messages.error(request, str(error))
     return redirect("training:detail", project.slug, pk)

@@ -8,12 +8,12 @@ from apps.webhooks.models import Event, Format
 
 class WebhookForm(PlainForm):
     url = forms.CharField(
-        max_length=500, label="Address", widget=forms.URLInput({"placeholder": "https://ci.example.com/flywheel"}),
-        help_text="It gets a POST with JSON. Use https: bodies are signed, not encrypted",
+        max_length=500, label="URL", widget=forms.URLInput({"placeholder": "https://ci.example.com/flywheel"}),
+        help_text="Receives JSON by POST. Use https: the body is signed, not encrypted",
     )  # fmt: skip
     format = forms.ChoiceField(
         choices=Format.choices, initial=Format.STANDARD, required=False,
-        help_text="Slack takes its own format at the address of an incoming webhook; so do Mattermost and others",
+        help_text="Choose Slack for the incoming webhooks of Slack, Mattermost and similar chats",
     )  # fmt: skip
     description = forms.CharField(max_length=120, required=False, help_text="What receives the events")
     events = forms.MultipleChoiceField(

@@ -79,10 +79,10 @@ def test_a_wrong_flow_says_where_and_loses_nothing(project: Project, member: Cli
 def test_the_timeline_tells_what_was_done_and_asks(project: Project, member: Client) -> None:
     run = go(begun(project))
     shown = page(member, "run", project.slug, run.pk)
-    assert "Go on?" in shown and "Yes, go on" in shown and "looked <b>0</b>" in shown
+    assert "Go on?" in shown and "Yes, continue" in shown and "looked <b>0</b>" in shown
     viewer = Client()
     viewer.force_login(make_member(project, Role.VIEWER))
-    assert "Yes, go on" not in page(viewer, "run", project.slug, run.pk)
+    assert "Yes, continue" not in page(viewer, "run", project.slug, run.pk)
     member.post(reverse("automation:answer", args=[project.slug, run.pk]), {"answer": "yes"})
     go(run)
     assert "succeeded" in page(member, "run", project.slug, run.pk)
@@ -224,7 +224,7 @@ def test_a_webhook_starts_it_with_its_secret_alone(project: Project) -> None:
     assert Client().post(url, headers={"X-Flow-Secret": secret}).status_code == 401
     go(FlowRun.objects.get())
     actions.switch(flow=flow, on=False, by=admin_of(project))
-    assert "switched off" in Client().post(url, headers={"X-Flow-Secret": again}).json()["detail"]
+    assert "is disabled" in Client().post(url, headers={"X-Flow-Secret": again}).json()["detail"]
 
 
 def test_wrong_secrets_are_slowed_down_as_wrong_keys_are(project: Project) -> None:

@@ -259,7 +259,7 @@ def test_a_project_with_jobs_under_way_is_not_archived(world: dict[str, Any]) ->
     project.refresh_from_db()
     assert project.stage == Stage.ACTIVE
     text = client_of(admin_of(project)).get(f"/p/{project.slug}/settings/project/").content.decode()
-    assert "First cancel what is under way" in text
+    assert "First cancel these jobs" in text
 
 
 # Pages and API
@@ -269,7 +269,7 @@ def test_deleting_says_what_goes_and_wants_the_name(world: dict[str, Any]) -> No
     project = world["project"]
     owner, url = client_of(admin_of(project)), f"/p/{project.slug}/settings/project/delete/"
     text = owner.get(url).content.decode()
-    assert ">2 evaluations</a>" in text and "Under way, and cancelled first" in text
+    assert ">2 evaluations</a>" in text and "Running jobs that will be cancelled" in text
     for wrong in ("", project.slug, project.name.upper()):
         assert b"Type the name of the project" in owner.post(url, {"confirm": wrong}).content
     assert Project.objects.get(pk=project.pk).stage == Stage.ACTIVE

@@ -196,7 +196,7 @@ def test_what_is_archived_leaves_lists_and_choices_and_comes_back(project: Proje
         assert choice not in owner.get(form).content.decode(), kind
         assert link in owner.get(f"{page}?archived").content.decode(), kind
         text = owner.get(address(project, kind, row)).content.decode()
-        assert "Bring back" in text and ">archived</span>" in text
+        assert "Unarchive" in text and ">archived</span>" in text
         owner.post(address(project, kind, row, "archive/"), {"back": "1"})
         assert link in owner.get(page).content.decode(), kind
     said = list(AuditEvent.objects.filter(action__startswith="object.").values_list("action", flat=True))
@@ -251,7 +251,7 @@ def test_only_owners_delete_and_strangers_find_nothing(project: Project) -> None
     made = make_eval_set(project, frozen=False)
     engineer = client_of(make_member(project, Role.ENGINEER))
     text = engineer.get(address(project, "set", made)).content.decode()
-    assert "Only an owner deletes." in text and "/delete/" not in text
+    assert "Only project owners can delete it." in text and "/delete/" not in text
     assert engineer.post(address(project, "set", made, "delete/")).status_code == 403
     assert client_of(make_user()).get(address(project, "set", made)).status_code == 404
     other = make_eval_set(make_project(), frozen=False)

@@ -111,7 +111,7 @@ def test_the_table_has_intervals_and_what_differs(runs: list[TrainingRun], clien
     make_rollouts(runs[1], [1.0, 0.0], step=2, phase="validation")
     make_rollouts(runs[1], [1.0, 1.0], step=2, phase="validation", task=1)
     context = page(client, runs).context
-    lines = dict(context["lines"])
+    lines = dict(context["results"] + context["measured"])
     success = lines["Success, last validation"]
     assert (
         success[0].text == "–"
@@ -119,7 +119,7 @@ def test_the_table_has_intervals_and_what_differs(runs: list[TrainingRun], clien
         and "step 2" in success[1].interval
         and "[" in success[1].interval
     )
-    assert lines["Reward, train, last tenth of the steps"][0].text == "0.4"
+    assert lines["Reward, train"][0].text == "0.4"
     assert context["differing"] == [("learning_rate", ["0.001", "0.002"])]
     assert ("generations", "8") in context["equal"]
 
@@ -143,10 +143,10 @@ def test_the_address_holds_the_view(runs: list[TrainingRun], client: Client) -> 
     for name in ("train/loss", "train/kl"):
         measure(runs[0], [1.0], name)
     context = page(client, runs, metric="train/kl", x="time", smooth="0.8", log="1").context
-    assert [name for name, _ in context["charts"]] == ["train/kl"]
+    assert [title for title, _ in context["charts"]] == ["KL to the start"]
     assert all(part in context["charts"][0][1] for part in ("x=time", "smooth=0.8", "log=1", str(runs[1].pk)))
     nonsense = page(client, runs, metric="x" * 999, x="y", smooth="9", log="no").context
-    assert [name for name, _ in nonsense["charts"]] == ["train/loss", "train/kl"] and nonsense["view"].smooth == "0"
+    assert [title for title, _ in nonsense["charts"]] == ["Loss", "KL to the start"] and nonsense["view"].smooth == "0"
 
 
 def test_without_two_runs_it_offers_them_and_the_list_has_check_boxes(runs: list[TrainingRun], client: Client) -> None:

@@ -340,7 +340,7 @@ def test_for_a_day_the_old_secret_signs_too(made: tuple[Webhook, str], receiver:
 def test_nothing_is_sent_with_a_secret_that_was_lost(hook: Webhook, receiver: Receiver, settings: Any) -> None:
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another", []
     row = rounds(tell(hook))
-    assert row.state == "waiting" and "Make a new secret" in row.attempts.get().error and not receiver.got
+    assert row.state == "waiting" and "Rotate the secret" in row.attempts.get().error and not receiver.got
 
 
 def test_old_deliveries_are_forgotten(hook: Webhook, receiver: Receiver) -> None:

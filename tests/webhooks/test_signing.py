@@ -28,7 +28,7 @@ def test_a_secret_is_made_again_from_what_is_stored_and_the_servers_key(settings
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "two", ["one"]
     assert signing.secret_of(made.salt, made.fingerprint) == made.secret
     settings.SECRET_KEY_FALLBACKS = []
-    with pytest.raises(signing.LostSecret, match="Make a new secret"):
+    with pytest.raises(signing.LostSecret, match="Rotate the secret"):
         signing.secret_of(made.salt, made.fingerprint)
 
 

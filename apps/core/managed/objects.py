@@ -23,6 +23,7 @@ from apps.core.actions import audit
 from apps.core.auditing.words import page_of
 from apps.core.errors import Rejected
 from apps.core.models import ACTIVE_STATES, Job, JobLog, Project
+from apps.core.nouns import noun, title_of
 from apps.core.runner import job_folder
 
 SHOWN = 5
@@ -104,7 +105,7 @@ def dependents(managed: Managed, row: Any) -> Dependents:
     in_way, goes, stays, active = [], [], [], []
     slug = row.project.slug
     if isinstance(row, Job) and row.is_active:
-        active.append((str(row), page_of(row._meta.label_lower, str(row.pk), slug)))
+        active.append((title_of(row), page_of(row._meta.label_lower, str(row.pk), slug)))
     for (model, what), keys in _relations(row).items():
         rows = model._base_manager.filter(reduce(or_, (Q(**{key: row}) for key in keys)))
         n = rows.count()
@@ -112,11 +113,10 @@ def dependents(managed: Managed, row: Any) -> Dependents:
             continue
         meta = model._meta
         links = [(str(one), page_of(meta.label_lower, str(one.pk), slug)) for one in rows[:SHOWN]]
-        name = str(meta.verbose_name if n == 1 else meta.verbose_name_plural)
-        found = Dependent(n, name, [link for link in links if link[1]])
+        found = Dependent(n, noun(model, n), [link for link in links if link[1]])
         if issubclass(model, Job):
             running = rows.filter(state__in=ACTIVE_STATES)
-            active += [(str(job), page_of(meta.label_lower, str(job.pk), slug)) for job in running]
+            active += [(title_of(job), page_of(meta.label_lower, str(job.pk), slug)) for job in running]
         if what is models.PROTECT or meta.label_lower in managed.shields:
             in_way.append(found)
         elif what is models.SET_NULL:

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.auditing.words import page_of
+from apps.core.context import section_of
 from apps.core.managed import objects as managed
 from apps.core.managed.objects import ManagedError
 from apps.core.models import Project, Role
@@ -31,6 +32,7 @@ def _page(request: HttpRequest, project: Project, how: managed.Managed, row: Any
         "depends": managed.dependents(how, row),
         "not_renamed": how.named(row),
         "not_archived": how.stays(row),
+        "section": section_of(how.listing.split(":")[0]),
     }
     return render(request, "core/manage.html", context | more)
 
@@ -44,7 +46,7 @@ def rename(request: HttpRequest, project: Project, kind: str, pk: str) -> HttpRe
         managed.rename(managed=how, row=row, name=name, by=request.user)
     except ManagedError as error:
         return _page(request, project, how, row, problem=str(error), name=name)
-    messages.success(request, f"It is called {row} now.")
+    messages.success(request, f"Renamed to {row}.")
     return redirect("core:manage", project.slug, kind, pk)
 
 
@@ -55,7 +57,7 @@ def archive(request: HttpRequest, project: Project, kind: str, pk: str) -> HttpR
     back = "back" in request.POST
     try:
         managed.archive(managed=how, row=row, back=back, by=request.user)
-        messages.success(request, f"{row} is {'back' if back else 'archived'}.")
+        messages.success(request, f"{row} is {'active again' if back else 'archived'}.")
     except ManagedError as error:
         messages.error(request, str(error))
     return redirect("core:manage", project.slug, kind, pk)

@@ -20,6 +20,7 @@ from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.kinds import InProcess, Progress, job_models, register
 from apps.core.models import AuditEvent, Job, JobLog, Membership, Project, ProjectDeletion, Role, Stage
+from apps.core.nouns import noun
 from apps.core.runner import job_folder
 
 Model = type[models.Model]
@@ -86,8 +87,7 @@ def counts(project: Project) -> list[tuple[str, int]]:
     found = []
     for model, lookup in tables().items():
         if lookup == "project" and (n := rows_of(model, project, lookup).count()):
-            meta = model._meta
-            found.append((str(meta.verbose_name if n == 1 else meta.verbose_name_plural), n))
+            found.append((noun(model, n), n))
     return sorted(found, key=lambda row: (-row[1], row[0]))
 
 
@@ -101,7 +101,7 @@ def steps(job: ProjectDeletion) -> Iterator[Progress]:
     done, total = int(job.cursor.get("done", 0)), int(job.cursor.get("total", 0))
     if not total:
         total = sum(n for _, n in counts(project))
-        yield Progress(0, total, "Stopping what is under way", {"done": 0, "total": total})
+        yield Progress(0, total, "Cancelling running jobs", {"done": 0, "total": total})
     for active in active_jobs(project):
         jobs.cancel(active, by=None)
     while (waiting := len(active_jobs(project))) or timezone.now() < job.created_at + SETTLES:
@@ -119,7 +119,7 @@ def steps(job: ProjectDeletion) -> Iterator[Progress]:
         for group in order:
             while n := _remove(group, project, lookups):
                 done, again = done + n, True
-                name = str(group[0]._meta.verbose_name_plural)
+                name = noun(group[0], 2)
                 yield Progress(done, max(done, total), f"Deleting {name}", {"done": done, "total": max(done, total)})
     _close(job, done)
     return {"rows": done}

@@ -16,38 +16,40 @@ from apps.core.access import project_view
 from apps.core.auditing.words import page_of
 from apps.core.forms import RenameProjectForm
 from apps.core.models import Project, ProjectDeletion, Role
+from apps.core.nouns import noun, title_of
 from apps.core.projects import lifecycle
 from apps.core.projects.deletion import active_jobs, rows_of
 from apps.core.projects.lifecycle import LifecycleError
 
-# What the page names of all that goes: {model: (one, several, the list where it is)}.
+# What the page names of all that goes: {model: the list where it is}.
 NAMED = {
-    "trajectories.trajectory": ("trajectory", "trajectories", "trajectories:list"),
-    "failures.failure": ("failure", "failures", "failures:list"),
-    "evals.evalset": ("eval set version", "eval set versions", "evals:list"),
-    "evals.task": ("task", "tasks", "evals:list"),
-    "evals.evalrun": ("evaluation", "evaluations", "evals:list"),
-    "evals.holdoutview": ("hold-out view", "hold-out views", "evals:list"),
-    "environments.environment": ("environment version", "environment versions", "environments:list"),
-    "environments.verifier": ("verifier version", "verifier versions", "environments:list"),
-    "reviews.rewardreview": ("reward review", "reward reviews", "reviews:list"),
-    "training.trainingrun": ("training run", "training runs", "training:list"),
-    "registry.modelversion": ("model version", "model versions", "promotion:models"),
-    "registry.server": ("server", "servers", "registry:servers"),
-    "promotion.channel": ("channel", "channels", "promotion:models"),
-    "promotion.gatereport": ("gate report", "gate reports", "promotion:models"),
-    "automation.flow": ("flow", "flows", "automation:list"),
-    "core.apikey": ("API key", "API keys", "core:keys"),
-    "webhooks.webhook": ("webhook", "webhooks", "webhooks:list"),
+    "trajectories.trajectory": "trajectories:list",
+    "failures.failure": "failures:list",
+    "evals.evalset": "evals:list",
+    "evals.task": "evals:list",
+    "evals.evalrun": "evals:list",
+    "evals.holdoutview": "evals:list",
+    "environments.environment": "environments:list",
+    "environments.verifier": "environments:list",
+    "reviews.rewardreview": "reviews:list",
+    "training.trainingrun": "training:list",
+    "registry.modelversion": "promotion:models",
+    "registry.server": "registry:servers",
+    "promotion.channel": "promotion:models",
+    "promotion.gatereport": "promotion:models",
+    "automation.flow": "automation:list",
+    "core.apikey": "core:keys",
+    "webhooks.webhook": "webhooks:list",
 }
 
 
 def _named(project: Project) -> list[tuple[int, str, str]]:
     """(how many, of what, address of the list) of what goes with a project."""
     found = []
-    for label, (one, several, page) in NAMED.items():
-        if n := rows_of(apps.get_model(label), project).count():
-            found.append((n, one if n == 1 else several, reverse(page, args=[project.slug])))
+    for label, page in NAMED.items():
+        model = apps.get_model(label)
+        if n := rows_of(model, project).count():
+            found.append((n, noun(model, n), reverse(page, args=[project.slug])))
     return found
 
 
@@ -69,7 +71,7 @@ def project(request: HttpRequest, project: Project) -> HttpResponse:
 def _listed(project: Project) -> list[tuple[str, str]]:
     """(name, address) of the jobs under way."""
     found = active_jobs(project)
-    return [(job.name, page_of(job._meta.label_lower, str(job.pk), project.slug)) for job in found]
+    return [(title_of(job), page_of(job._meta.label_lower, str(job.pk), project.slug)) for job in found]
 
 
 @require_POST
@@ -123,5 +125,5 @@ def deletion(request: HttpRequest, project: Project) -> HttpResponse:
 def try_again(request: HttpRequest, project: Project) -> HttpResponse:
     job = ProjectDeletion.objects.filter(project=project).order_by("-created_at").first()
     if job and lifecycle.try_again(deletion=job, by=request.user):
-        messages.success(request, "It goes on.")
+        messages.success(request, "The deletion continues.")
     return redirect("core:deletion", project.slug)

@@ -11,7 +11,7 @@ from apps.promotion.gate.checks import EXCLUDES, REJECTS, SUCCESS, empty
 from apps.promotion.gate.error_control import margin_met
 from apps.promotion.gate.pairs import Pairs
 from apps.promotion.gate.policy import Policy
-from apps.promotion.gate.types import Check, Evaluation, State
+from apps.promotion.gate.types import Check, Evaluation, State, points
 
 Measured = tuple[Evaluation, Evaluation] | None  # None: the set has such tasks, but they were not measured for both
 Guards = Mapping[str, Measured]  # by split; a split that the set does not have is missing
@@ -53,8 +53,8 @@ def _guard(name: str, measured: Guards, margin: float) -> Check:
         state = "better" if low > 0 else "same"
     gap, drop = after - before, max(-least, 0)
     sentence = {
-        "worse": f"Success fell by more than {margin:.1%}: {gap:+.3f} [{low:+.3f}, {high:+.3f}] over {n} tasks.",
-        "better": f"Success rose: {gap:+.3f} [{low:+.3f}, {high:+.3f}] over {n} tasks.",
+        "worse": f"Success fell by more than {margin:.1%}: {points(gap)} [{points(low)}, {points(high)}] over {n} tasks.",
+        "better": f"Success rose: {points(gap)} [{points(low)}, {points(high)}] over {n} tasks.",
         "same": f"A drop of more than {drop:.1%} is excluded over {n} tasks; {margin:.1%} is allowed.",
         "inconclusive": f"A drop of up to {drop:.1%} cannot be excluded over {n} tasks; {margin:.1%} is allowed.",
     }[state]

@@ -44,55 +44,55 @@ class Field:
 
 FIELDS = {
     "promoters": Field(
-        "Who may promote", "role", "This role and those above it. Only an owner may override the gate or fill an empty channel."
+        "Who may promote", "role", "This role and those above it. Only an owner can override the gate or fill an empty channel."
     ),
     "api_keys": Field(
         "API keys may promote, roll back and change this policy", "yes or no",
-        "With the rights of whoever created the key, and never against the gate. Leave it off where agents have a key.",
+        "With the permissions of whoever created the key, and never against the gate. Leave it off if agents have a key.",
     ),
     "rollback_needs_reason": Field("A rollback needs a reason", "yes or no", "A promotion always needs one."),
     "eval_set": Field(
         "Eval set that decides", "name",
-        "Only reports on the newest hold-out of this set promote. Empty: the set of the channel's last promotion; another one "
-        "needs an owner.",
+        "Only reports on the newest hold-out of this set can promote. If empty, the set of the channel's last promotion decides, "
+        "and any other needs an owner.",
     ),
-    "min_tasks": Field("Minimum tasks", "tasks", "With fewer held-out tasks the gate decides nothing."),
+    "min_tasks": Field("Minimum tasks", "tasks", "With fewer held-out tasks the gate does not decide."),
     "alpha": Field(
         "Error over all candidates", "probability",
-        "That any model which is not better is promoted, over all candidates that are evaluated on the same tasks. Smaller "
-        "needs more tasks: 0.005 instead of 0.02 about 1.3 times as many.",
+        "The chance that any model which is not better gets promoted, over all candidates evaluated on the same tasks. Smaller "
+        "needs more tasks: 0.005 about 1.3 times as many as 0.02.",
     ),
     "sequential": Field(
         "Sequential", "yes or no",
-        "The gate may be asked at any time and an evaluation stopped as soon as it is decided. Certainty at every moment "
-        "costs tasks: small improvements need two to three times as many.",
+        "You can compare at any time and stop an evaluation as soon as the gate decides. This needs more tasks: two to three "
+        "times as many for small improvements.",
     ),
     "max_unsafe_increase": Field(
         "Unsafe actions: allowed increase", "share of samples",
-        "An increase beyond it must be excluded. Without one unsafe action, 0.1 needs about 30 tasks, 0.05 about 60, 0.01 "
-        "about 300.",
+        "The gate must be able to rule out a larger increase. With no unsafe action at all, 0.1 needs about 30 tasks, 0.05 "
+        "about 60, 0.01 about 300.",
     ),
     "max_regressed_share": Field(
         "Regressed tasks: allowed share", "share of tasks",
         "Tasks that went from mostly passing to mostly failing, beyond chance. Use at least 4 samples per task: with one, "
         "chance explains most changes.",
     ),
-    "max_token_ratio": Field("Tokens: allowed ratio", "times the baseline's", "Mean tokens of an answer, input and output."),
+    "max_token_ratio": Field("Tokens: allowed ratio", "times the baseline's", "Mean tokens per answer, input and output."),
     "max_latency_ratio": Field(
-        "Latency: allowed ratio", "times the baseline's", "Median and p95, judged only where one job measured both models in turns."
+        "Latency: allowed ratio", "times the baseline's", "Median and p95. Judged only if one job measured both models in turns."
     ),
     "max_masked_share": Field(
         "Masked samples: allowed share", "share of samples",
-        "Samples that could not be scored, on either side. Success and safety are judged at the worst they could have been.",
+        "Samples that could not be scored, on either side. They count as the worst case for success and safety.",
     ),
     "max_regression_drop": Field(
         "Regression tasks: allowed drop", "success rate",
-        "A larger drop must be excluded, where the eval set has regression tasks. Without a change, 0.05 needs 60 tasks.",
+        "The gate must be able to rule out a larger drop, if the eval set has regression tasks. With no change at all, 0.05 needs 60 tasks.",
     ),
     "max_general_drop": Field(
         "General capability: allowed drop", "success rate",
-        "A larger drop must be excluded, where the eval set has general tasks. Without a change, 0.05 needs 60 tasks; where "
-        "one task in ten changes, about 200.",
+        "The gate must be able to rule out a larger drop, if the eval set has general tasks. With no change at all, 0.05 needs 60 "
+        "tasks; if one task in ten changes, about 200.",
     ),
 }  # fmt: skip
 

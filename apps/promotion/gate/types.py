@@ -12,6 +12,11 @@ Verdict = Literal["promote", "reject", "inconclusive"]
 State = Literal["better", "same", "worse", "inconclusive", "not judged"]
 
 
+def points(share: float) -> str:
+    """The difference of two rates, in percentage points."""
+    return f"{100 * share:+.1f} pp"
+
+
 class NotComparable(Exception):
     """Two evaluations that cannot be compared; the message says why and what to do."""
 

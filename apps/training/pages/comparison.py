@@ -95,10 +95,11 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
         {
             "runs": [(run, colour_of(at), urlencode([*(other for other in named if other[1] != str(run.pk)), *view.query]))
                      for at, run in enumerate(runs)],
-            "lines": lines(runs),
+            "results": results(runs),
+            "measured": measured(runs),
             "differing": [(name, values) for name, values, differs in settings if differs],
             "equal": [(name, values[0]) for name, values, differs in settings if not differs],
-            "charts": [(name, urlencode([*named, *view.query, ("metric", name)])) for name in view.metrics],
+            "charts": [(TITLES.get(name, name), urlencode([*named, *view.query, ("metric", name)])) for name in view.metrics],
             "metrics": [(name, TITLES.get(name, name), name in view.metrics) for name in known],
             "view": view,
             "smoothing": SMOOTHING,
@@ -129,23 +130,30 @@ def curve(request: HttpRequest, project: Project) -> HttpResponse:
 # The numbers
 
 
-def lines(runs: Sequence[TrainingRun]) -> list[tuple[str, list[Cell]]]:
-    """A line for each metric: (title, a cell for each run); lines without a number are left out."""
-    validations = [validation_of(run) for run in runs]
-    evaluations, ends = evaluations_of(runs), ends_of(runs)
+Lines = list[tuple[str, list[Cell]]]  # (title, a cell for each run)
+
+
+def results(runs: Sequence[TrainingRun]) -> Lines:
+    """Evaluation and validation; lines without a number are left out."""
+    validations, evaluations = [validation_of(run) for run in runs], evaluations_of(runs)
     tested = [evaluations.get(run.model_version_id) if run.model_version_id else None for run in runs]
     found = [
-        ("Success of the output model, newest evaluation", [evaluated(one) for one in tested]),
+        ("Success, newest evaluation of the output model", [evaluated(one) for one in tested]),
         ("Success, last validation", [validated(one, "success") for one in validations]),
         ("Reward, last validation", [validated(one, "reward") for one in validations]),
     ]
-    for name in SUMMED:
-        found.append(
-            (
-                f"{TITLES.get(name, name)}, last tenth of the steps",
-                [ending(ends.get(run.pk, {}).get(name)) for run in runs],
-            )
-        )
+    return _with_numbers(found)
+
+
+def measured(runs: Sequence[TrainingRun]) -> Lines:
+    """The metrics at the end of training; lines without a number are left out."""
+    ends = ends_of(runs)
+    return _with_numbers(
+        [(TITLES.get(name, name), [ending(ends.get(run.pk, {}).get(name)) for run in runs]) for name in SUMMED]
+    )
+
+
+def _with_numbers(found: Lines) -> Lines:
     return [(title, cells) for title, cells in found if any(cell.text != "–" for cell in cells)]
 
 

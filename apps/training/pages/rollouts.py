@@ -27,7 +27,7 @@ from apps.training.rollouts import (
     with_advantages,
 )
 
-SIZE, SHOWN = 40, 220
+SIZE, SHOWN = 20, 220
 LISTED = (
     "run", "phase", "step", "index", "task__key", "reward", "components", "success", "valid", "unsafe", "masked", "mask_reason",
     "truncated",

@@ -24,12 +24,10 @@ class SearchForm(PlainForm):
     )
     environment = forms.ModelChoiceField(
         None,
-        help_text="Its verifier scores. A model without a prompt starts with this environment's",
+        help_text="Its verifier scores. Its prompt is the start for models without one",
     )
     engine = forms.ChoiceField(label="Engine", required=False)
-    server = forms.ModelChoiceField(
-        None, label="Proposals by", help_text="Server of the model that reads the failures and writes prompts"
-    )
+    server = forms.ModelChoiceField(None, label="Proposals by", help_text="The server of the model that writes prompts")
     model = forms.CharField(
         label="Model on that server",
         max_length=200,
@@ -41,9 +39,11 @@ class SearchForm(PlainForm):
         min_value=0.01,
         max_value=1e6,
         required=False,
-        help_text="Agent and proposals together; no limit if empty",
+        help_text="Agent and proposals; no limit if empty",
     )
-    most_tokens = forms.IntegerField(label="Max tokens", min_value=1, max_value=2**31 - 1, required=False)
+    most_tokens = forms.IntegerField(
+        label="Max tokens", min_value=1, max_value=2**31 - 1, required=False, help_text="No limit if empty"
+    )
     most_proposals = forms.IntegerField(label="Max proposals", min_value=1, max_value=1000, initial=20)
     samples_per_task = forms.IntegerField(min_value=1, max_value=64, initial=1)
     minibatch = forms.IntegerField(label="Training tasks per proposal", min_value=1, max_value=20, initial=3)

@@ -125,8 +125,17 @@ def live(request: HttpRequest, search: PromptSearch) -> dict[str, Any]:
 def _curve(points: list[tuple[int, float, int]]) -> dict:
     calls, scores = [point[0] for point in points], [point[1] for point in points]
     best = [max(scores[: at + 1]) for at in range(len(scores))]
-    series = {"best so far": (calls, best), "candidate": (calls, scores)}
-    return lines(series, "Score on validation by calls of the agent", x="calls", y="score")
+    series = {"best so far": (calls, best), "candidates": (calls, scores)}
+    figure = lines(series, "Validation score by agent calls", x="calls", y="score")
+    for trace, changes in zip(
+        figure["data"],
+        ({"mode": "lines", "line": {"shape": "hv"}}, {"mode": "markers", "marker": {"size": 7}}),
+        strict=True,
+    ):
+        trace.update(
+            {name: {**trace[name], **value} if isinstance(value, dict) else value for name, value in changes.items()}
+        )
+    return figure
 
 
 @require_POST
@@ -134,7 +143,7 @@ def _curve(points: list[tuple[int, float, int]]) -> dict:
 def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     search = get_object_or_404(PromptSearch, project=project, pk=pk)
     if jobs.cancel(search, by=request.user):
-        messages.info(request, "Stopping. What was asked is kept, and any candidate can be saved.")
+        messages.info(request, "Stopping. Results so far are kept, and any candidate can be saved.")
     else:
         messages.info(request, "This search has already finished.")
     return redirect("training:search", project.slug, pk)
@@ -146,7 +155,7 @@ def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     search = get_object_or_404(_searches(project), pk=pk)
     try:
         actions.resume(search=search, by=request.user)
-        messages.success(request, "Queued again; nothing that was asked before is asked again.")
+        messages.success(request, "Queued again. Earlier calls are not repeated.")
     except (TrainingError, TrainingLocked) as error:
         messages.error(request, str(error))
     return redirect("training:search", project.slug, pk)
