@@ -58,7 +58,7 @@ def test_every_example_opens_in_the_editor_is_checked_and_saved(example, project
     text = shown.after("to:yaml", {}).text
     assert "{eval_set}" not in text
     checked = member.post(reverse("automation:check", args=[project.slug]), {"text": text}).content.decode()
-    assert "Now it would" in checked and "note error" not in checked
+    assert "If it ran now" in checked and "note error" not in checked
     saved = member.post(reverse("automation:new", args=[project.slug]), {"name": "mine", "text": text})
     assert saved.status_code == 302
     assert (

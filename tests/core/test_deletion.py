@@ -198,7 +198,7 @@ def test_a_project_being_deleted_takes_and_answers_nothing(project: Project) -> 
     assert home.status_code == 302 and home["Location"].endswith("/deletion/")
     assert member.post(f"/p/{project.slug}/settings/keys/", {"name": "x"}).status_code == 403
     assert member.get(f"/p/{project.slug}/audit/").status_code == 200
-    assert b"A worker deletes what is in it" in member.get(home["Location"]).content
+    assert b"deleted in the background" in member.get(home["Location"]).content
     assert not Trajectory.objects.filter(project=project, external_id="late").exists()
 
 

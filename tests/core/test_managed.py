@@ -163,7 +163,7 @@ def test_all_versions_are_renamed(project: Project) -> None:
     EvalSet.objects.create(project=project, slug=made.slug, version=2)
     owner = client_of(admin_of(project))
     answer = owner.post(address(project, "set", made, "rename/"), {"name": "refunds"}, follow=True)
-    assert "It is called refunds@1 now." in answer.content.decode()
+    assert "Renamed to refunds@1." in answer.content.decode()
     assert set(EvalSet.objects.values_list("slug", "version")) == {("refunds", 1), ("refunds", 2)}
     assert AuditEvent.objects.get(action="object.renamed").detail["before"] == made.slug
 

@@ -114,7 +114,7 @@ def test_it_is_edited_switched_and_deleted(project: Project, admin: Client, hook
     before = hook.salt
     page = admin.post(at("rotate", project, hook.pk), follow=True).content.decode()
     hook.refresh_from_db()
-    assert hook.salt != before and ">whsec_" in page and "the old one is valid until" in page
+    assert hook.salt != before and ">whsec_" in page and "the old secret is valid until" in page
     admin.post(at("delete", project, hook.pk))
     assert not Webhook.objects.exists()
     done = ["created", "edited", "disabled", "enabled", "secret_rotated", "deleted"]
