@@ -283,3 +283,9 @@ def test_somebody_else_deleted_it_meanwhile(project: Project) -> None:
     made.delete()
     with pytest.raises(ManagedError, match="deleted already"):
         managed.delete(managed=how, row=row, by=None)
+
+
+def test_its_page_belongs_to_the_section_of_its_list(project: Project) -> None:
+    made = make_eval_set(project, frozen=False)
+    shown = client_of(admin_of(project)).get(address(project, "set", made))
+    assert shown.context["section"] == "evals"

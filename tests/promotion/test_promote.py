@@ -328,3 +328,18 @@ def test_a_viewer_cannot_promote(project: Project, base: ModelVersion, channel: 
     assert client.post(f"{address}promote/").status_code == 403
     channel.refresh_from_db()
     assert channel.current == base
+
+
+def test_a_report_shows_some_changed_tasks_and_leads_to_all(
+    project: Project, base: ModelVersion, data_dir: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = report_on(project, base, data_dir)
+    client.force_login(admin_of(project))
+    url = reverse("promotion:report", args=[project.slug, report.pk])
+    shown, moved = client.get(url), len(report.report["improved"]) + len(report.report["regressed"])
+    assert shown.context["moved"] == moved > 1
+    monkeypatch.setattr("apps.promotion.views.SIDE_BY_SIDE", moved - 1)
+    some = client.get(url).content.decode()
+    assert f"{moved - 1} of {moved}</span>" in some and f"run={report.candidate_id}&amp;change=changed#compared" in some
+    monkeypatch.setattr("apps.promotion.views.SIDE_BY_SIDE", moved)
+    assert "change=changed#compared" not in client.get(url).content.decode()

@@ -193,3 +193,24 @@ def test_the_same_by_api(runs: list[TrainingRun]) -> None:
     assert get("runs_compare", run=str(runs[0].pk)) == 400 and get("run_rollout", runs[1].pk, rows[0].pk) == 404
     strange = Client().get(reverse("training_api:run", args=[runs[0].pk]), **key_headers(make_project()))
     assert strange.status_code == 404 and json.loads(strange.content)
+
+
+def test_the_list_has_the_last_reward_and_loss_and_sorts_by_them(runs: list[TrainingRun], client: Client) -> None:
+    client.force_login(admin_of(runs[0].project))
+    measure(runs[0], [0.1, 0.9])
+    measure(runs[1], [0.8, 0.2])
+    url = reverse("training:list", args=[runs[0].project.slug])
+    page = client.get(url, {"sort": "-reward"}).context["page"]
+    assert [run.reward for run in page] == [0.9, 0.2]
+    assert [run.reward for run in client.get(url, {"sort": "reward"}).context["page"]] == [0.2, 0.9]
+    assert all(run.loss is None for run in page)
+
+
+def test_the_settings_of_a_run_are_sorted_and_plain(runs: list[TrainingRun], client: Client) -> None:
+    run = runs[0]
+    run.spec["config"] |= {"lora_alpha": None, "stop_on_hacking": True}
+    run.save()
+    client.force_login(admin_of(run.project))
+    settings = client.get(reverse("training:detail", args=[run.project.slug, run.pk])).context["settings"]
+    names = [name for name, _ in settings]
+    assert names == sorted(names) and "lora_alpha" not in names and dict(settings)["stop_on_hacking"] == "true"

@@ -84,10 +84,12 @@ def test_a_test_event_is_followed_and_its_answer_shown_as_text(
     assert "hx-trigger" not in log and "failed" in log and "500" in log
     shown = admin.get(at("delivery", project, Delivery.objects.get().pk)).content.decode()
     assert "&lt;script&gt;alert(1)" in shown and "<script>alert" not in shown
+    assert "The receiver answered with an error" in shown and "Accepted" not in shown
     assert "webhook-id" in shown and "&quot;type&quot;: &quot;webhook.test&quot;" in shown
     admin.post(at("again", project, Delivery.objects.get().pk))
     sending.send_due()
     assert Delivery.objects.get().state == "delivered"
+    assert "Accepted" in admin.get(at("delivery", project, Delivery.objects.get().pk)).content.decode()
 
 
 def test_the_log_is_filtered(project: Project, admin: Client, hook: Webhook, receiver: Receiver) -> None:
