@@ -96,7 +96,7 @@ def test_links_lead_to_pages_that_exist() -> None:
         ("trajectories.deleted", {"n": 1}, "ann deleted 1 trajectory"),
         ("failures.classified", {"looked": 1, "found": 0}, "ann had 1 trajectory classified; 0 failures found"),
         ("failure.undone", {"n": 2, "kept": 1}, "ann undid a decision on 2 failures; 1 changed meanwhile and left as it is"),
-        ("holdout.membership", {"n": 1}, "ann learnt that 1 task is held out"),
+        ("holdout.membership", {"n": 1}, "ann learned that 1 task is held out"),
         ("api_key.created", {"name": "k", "scopes": ["read"]}, "ann created the API key k with the scope read"),
         ("api_key.created", {"name": "k", "scopes": ["read", "manage"]}, "ann created the API key k with the scopes read, manage"),
         ("evalrun.submitted", {"name": "{n} [of] it"}, "ann started the evaluation {n} [of] it"),
