@@ -18,8 +18,16 @@ function drawCharts(scope, drawn = "") {
     const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, tickfont: { size: 11 } };
     const layout = { ...figure.layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour, size: 11.5 } };
     for (const name of ["xaxis", "yaxis"]) layout[name] = { ...axis, ...(figure.layout[name] || {}) };
+    thinTicks(layout.xaxis, box.clientWidth);
     Plotly.react(box, figure.data, layout, { displayModeBar: false, responsive: true });
   }
+}
+
+// Ticks of days stand apart on a phone too: each needs some 52 pixels.
+function thinTicks(axis, width) {
+  if (typeof axis.dtick !== "number" || typeof axis.range?.[0] !== "string") return;
+  const ticks = (new Date(axis.range[1]) - new Date(axis.range[0])) / axis.dtick;
+  axis.dtick *= Math.max(1, Math.ceil((ticks * 52) / Math.max(width - 60, 100)));
 }
 
 function fillBars(scope) {
@@ -53,20 +61,20 @@ document.addEventListener("change", (event) => {
 function labelOf(element) {
   const copy = element.cloneNode(true);
   for (const kbd of copy.querySelectorAll("kbd")) kbd.remove();
-  return element.getAttribute("aria-label") || element.title || copy.textContent.trim().replace(/\s+/g, " ");
+  return (element.getAttribute("aria-label") || element.title || copy.textContent).trim().replace(/\s+/g, " ").replace(/ \(\w+\)$/, "");
 }
 function keysHere() {
   const list = document.querySelector(".side"), here = [];
-  if (rows().length) here.push(["j k", "next, previous row"], ["Enter", "open the row"]);
-  if (document.querySelector("[data-pick]")) here.push(["x", "select the row"]);
-  if (document.querySelector("main input[type=search]")) here.push(["/", "search this page"]);
+  if (rows().length) here.push(["j k", "Next, previous row"], ["Enter", "Open the row"]);
+  if (document.querySelector("[data-pick]")) here.push(["x", "Select the row"]);
+  if (document.querySelector("main input[type=search]")) here.push(["/", "Search this page"]);
   for (const element of document.querySelectorAll("main [data-key]")) {
     const known = here.find(([key]) => key === element.dataset.key);
     if (!known && element.getClientRects().length) here.push([element.dataset.key, labelOf(element).slice(0, 80)]);
   }
-  const everywhere = document.getElementById("palette") ? [["Ctrl K", "search, go to, do"]] : [];
+  const everywhere = document.getElementById("palette") ? [["Ctrl K", "Search pages, objects and commands"]] : [];
   for (const link of list.querySelectorAll("[data-go]")) everywhere.push([`g ${link.dataset.go}`, labelOf(link)]);
-  everywhere.push(["Esc", "close; from a sample back to its list"], ["?", "this list"]);
+  everywhere.push(["Esc", "Close; from a sample back to its list"], ["?", "Show this list"]);
   return [["On this page", here], ["Everywhere", everywhere]];
 }
 function showHelp() {
@@ -216,9 +224,10 @@ function onKey(event, wasEarly) {
   if (document.querySelector("dialog[open]")) return; // it has its own keys
   const writing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "checkbox";
   if (event.key === "Escape") {
-    const busy = writing || document.querySelector("details.menu[open]");
+    const busy = writing || document.querySelector("details.menu[open], #menu[aria-expanded=true]");
     if (!writing) pickNone();
     closeMenus();
+    openMenu(false);
     document.activeElement?.blur();
     if (!busy) open("[data-back]"); // where there is nothing to close: back to the list
     return;
@@ -280,6 +289,8 @@ document.addEventListener("click", (event) => {
   if (event.target.matches("td.pick")) { const box = event.target.querySelector("[data-pick]"); box.checked = !box.checked; pickChanged(); }
   const row = event.target.closest("[data-row]");
   if (row && !event.target.closest("a, button, form, input, select, summary, label, td.pick") && !String(getSelection())) row.querySelector("a")?.click();
+  if (event.target.closest("#menu")) openMenu(event.target.closest("#menu").getAttribute("aria-expanded") !== "true");
+  else if (!event.target.closest(".side")) openMenu(false);
   if (event.target.closest("#show-help")) showHelp();
   if (event.target.closest("[data-palette]")) openPalette();
   if (event.target.matches("dialog[open]")) event.target.close(); // beside it
@@ -325,6 +336,7 @@ document.addEventListener("toggle", (event) => {
   if (event.target.matches("details.menu[open]")) event.target.querySelector("form.panel input:not([type=hidden])")?.focus();
 }, true);
 function closeMenus() { for (const menu of document.querySelectorAll("details.menu[open]")) menu.open = false; }
+function openMenu(on) { document.getElementById("menu")?.setAttribute("aria-expanded", String(on)); } // a phone's: the places of the project
 
 // A form that keeps the URL short: what is empty, or the usual, is not sent.
 document.addEventListener("submit", (event) => {
@@ -397,8 +409,10 @@ document.addEventListener("DOMContentLoaded", () => {
   showInTree();
   followScroll();
   goToHash();
-  const here = document.querySelector(".side [aria-current]"), side = here?.closest(".side");
-  if (side && side.scrollWidth > side.clientWidth) side.scrollLeft = here.getBoundingClientRect().left - side.clientWidth / 2;
+  for (const here of document.querySelectorAll(".tabs > [aria-current]")) {
+    const tabs = here.parentElement;
+    if (tabs.scrollWidth > tabs.clientWidth) tabs.scrollLeft = here.offsetLeft - tabs.offsetLeft - tabs.clientWidth / 3;
+  }
 });
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (window.Plotly) for (const box of event.target.querySelectorAll(".js-plotly-plot")) Plotly.purge(box);

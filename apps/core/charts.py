@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 PALETTE = ("#6370e8", "#1f9d6b", "#d9822b", "#c6423a", "#8a5cd6", "#2d8fc4", "#98a03a", "#b8578f")
 GOOD, BAD, UNKNOWN = "#1f9d6b", "#c6423a", "#8a919e"
-MARGIN = {"l": 40, "r": 8, "t": 30, "b": 30}
+MARGIN = {"l": 40, "r": 8, "t": 30, "b": 8}
 LEGEND_HEIGHT = 20
 FEWEST = 7  # units of time that a chart shows
+DAY_MS = 86_400_000
+MIDNIGHTS = ("", *(f"{sign}00:00:00{zone}" for sign in "T " for zone in ("", "+00:00", "Z")))
 UNIT_MS = {"minute": 54e3, "hour": 54e3 * 60, "day": 54e3 * 60 * 24, "week": 54e3 * 60 * 24 * 7}  # nine tenths of it
 
 
@@ -27,6 +31,28 @@ def time_range(times: Iterable[Any], unit: str) -> list[str]:
     step, last = timedelta(milliseconds=UNIT_MS[unit] / 0.9), max(known)
     first = min(*known, last - (FEWEST - 1) * step)
     return [(first - step / 2).isoformat(), (last + step / 2).isoformat()]
+
+
+def days(times: Iterable[Any]) -> list[datetime]:
+    """The different days, where each of the times is a midnight or a date; else none."""
+    texts = {str(time) for time in times}
+    whole = texts and all(text[4:8:3] == "--" and text[10:] in MIDNIGHTS for text in texts)
+    return sorted(datetime.fromisoformat(text[:10]) for text in texts) if whole else []
+
+
+def _day_ticks(figure: Any) -> None:
+    """Ticks of whole days or weeks, seven or so: Plotly would write 12:00 between them. Lines of days begin where bars do."""
+    known = days(x for trace in figure.data for x in (() if trace.x is None else trace.x))
+    if not known:
+        return
+    weekly = min(((later - day).days for day, later in pairwise(known)), default=1) % 7 == 0
+    edges = time_range(known, "week" if weekly else "day")
+    first, last = (datetime.fromisoformat(edge) for edge in edges)
+    step = math.ceil((last - first).days / FEWEST)
+    step = math.ceil(step / 7) * 7 if weekly else step
+    figure.update_xaxes(tick0=known[0].isoformat(), dtick=step * DAY_MS, tickformat="%b %-d\n%Y")
+    if figure.layout.xaxis.range is None:
+        figure.update_xaxes(range=edges)
 
 
 def lines(
@@ -71,13 +97,16 @@ def bars(
                 x=list(xs),
                 y=list(ys),
                 name=name,
-                width=UNIT_MS.get(unit),
+                width=UNIT_MS[unit] / (1 if stacked else len(series)) if unit else None,
                 marker={"color": (colours or {}).get(name, PALETTE[index % len(PALETTE)])},
             )
         )
     figure.update_layout(barmode="stack" if stacked else "group")
     if unit and any(xs for xs, _ in series.values()):
         figure.update_xaxes(range=time_range([x for xs, _ in series.values() for x in xs], unit))
+    counts = [y for _, ys in series.values() for y in ys]
+    if counts and all(isinstance(y, int) for y in counts) and max(counts) < 3:
+        figure.update_yaxes(dtick=1)  # no ticks of half a run
     return _finish(figure, title, x, y, height, legend=len(series) > 1)
 
 
@@ -112,6 +141,7 @@ def intervals(
 
 
 def _finish(figure: Any, title: str, x: str, y: str, height: int, legend: bool) -> dict:
+    _day_ticks(figure)
     figure.update_layout(
         template="none",
         title={
@@ -126,10 +156,10 @@ def _finish(figure: Any, title: str, x: str, y: str, height: int, legend: bool) 
         height=height,
         margin=MARGIN | {"t": MARGIN["t"] + LEGEND_HEIGHT * legend},
         showlegend=legend,
-        legend={"orientation": "h", "y": 1.01, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        legend={"orientation": "h", "traceorder": "normal", "y": 1.01, "yanchor": "bottom", "x": 0, "xanchor": "left"},
         bargap=0.15,
-        xaxis={
-            "title": {"text": x, "font": {"size": 11}, "standoff": 4},
+        xaxis=({"title": {"text": x, "font": {"size": 11}, "standoff": 4}} if x else {})
+        | {
             "automargin": True,
             "tickangle": 0,
             "nticks": 7,

@@ -40,7 +40,7 @@ def checklist(project: Project) -> list[Item]:
             "trajectories:first", project.trajectories.exists(), Role.VIEWER,
         ),
         Item(
-            "Say how runs ended", "With the run, or later as feedback: a run without an outcome is no failure.",
+            "Report outcomes", "With the run, or later as feedback. Without one, only rules, the judge or people find a failure.",
             "trajectories:first", counts.exclude(outcome_status=Outcome.UNKNOWN).exists(), Role.VIEWER,
         ),
         Item(

@@ -95,13 +95,15 @@ def mark(figure: dict, moves: Iterable[Promotion], project: Project) -> dict:
         return figure
     first, last = min(times), max(times) + timedelta(days=7)
     shown = [move for move in sorted(moves, key=lambda move: move.at) if first <= move.at <= last]
+    if shown and (edges := layout["xaxis"].get("range")):
+        edges[1] = max(edges[1], (shown[-1].at.replace(tzinfo=None) + (last - first) / 50).isoformat())
     line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1.4, "color": PALETTE[4]}}
     layout["shapes"] = layout.get("shapes", []) + [
         line | {"x0": move.at.isoformat(), "x1": move.at.isoformat()} for move in shown
     ]
     layout["annotations"] = layout.get("annotations", []) + [
         {
-            "x": move.at.isoformat(), "y": 0.98, "yref": "paper", "yanchor": "top", "xanchor": "left", "showarrow": False,
+            "x": move.at.isoformat(), "y": 0.98, "yref": "paper", "yanchor": "top", "xanchor": "right" if move.at > last - timedelta(days=7) - (last - first) / 4 else "left", "showarrow": False,
             "font": {"size": 10}, "bgcolor": "rgba(138, 92, 214, 0.16)",
             "text": f'<a href="{address_of(move, project)}" target="_self">{label(move)}</a>',
         }

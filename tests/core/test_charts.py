@@ -4,7 +4,7 @@ from datetime import date
 
 import pytest
 
-from apps.core.charts import bars, time_range
+from apps.core.charts import DAY_MS, bars, lines, time_range
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,29 @@ def test_an_axis_of_time_has_room_for_some_units(times: list, unit: str, expecte
 def test_bars_without_times_have_no_range() -> None:
     assert "range" not in bars({"n": ([], [])}, "n", unit="day")["layout"]["xaxis"]
     assert "range" not in bars({"n": (["a", "b"], [1, 2])}, "n")["layout"]["xaxis"]
+
+
+@pytest.mark.parametrize(
+    ("times", "days", "expected"),
+    [
+        (["2026-11-20T00:00:00+00:00", "2026-11-23T00:00:00+00:00"], 1, ["2026-11-16T12:00:00", "2026-11-23T12:00:00"]),
+        ([date(2026, 11, 1), date(2026, 11, 2), date(2026, 11, 30)], 5, ["2026-10-31T12:00:00", "2026-11-30T12:00:00"]),
+        (["2026-11-02", "2026-11-09"], 7, ["2026-09-24T12:00:00", "2026-11-12T12:00:00"]),
+    ],
+)
+def test_lines_of_days_have_ticks_of_whole_days_and_begin_where_bars_do(
+    times: list, days: int, expected: list[str]
+) -> None:
+    axis = lines({"n": (times, [1] * len(times))}, "n")["layout"]["xaxis"]
+    assert (axis["dtick"], axis["range"]) == (days * DAY_MS, expected)
+
+
+@pytest.mark.parametrize("times", [[], [1, 2], ["2026-11-20T00:00:00", "2026-11-20T01:00:00"], ["a", "b"]])
+def test_other_lines_choose_their_ticks(times: list) -> None:
+    assert "dtick" not in lines({"n": (times, [1] * len(times))}, "n")["layout"]["xaxis"]
+
+
+def test_a_chart_of_few_has_no_ticks_of_halves() -> None:
+    assert bars({"n": (["a"], [1])}, "n")["layout"]["yaxis"]["dtick"] == 1
+    assert "dtick" not in bars({"n": (["a"], [1.5])}, "n")["layout"]["yaxis"]
+    assert "dtick" not in bars({"n": (["a"], [50])}, "n")["layout"]["yaxis"]

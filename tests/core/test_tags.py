@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from apps.core.charts import time_unit
-from apps.core.templatetags.flywheel import ago, number, opening_of, points, seconds, text_of
+from apps.core.templatetags.flywheel import ago, number, opening_of, points, seconds, sentence_case, text_of
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 EXAMPLE = {"role": "user", "name": "example_user", "content": "Tell Ana."}
@@ -69,3 +69,18 @@ def test_charts_count_by_a_unit_that_fits_the_span(hours: int, unit: str) -> Non
     start = datetime(2026, 1, 1, tzinfo=UTC)
     assert time_unit(start, start + timedelta(hours=hours)) == unit
     assert time_unit(None, None) == "minute"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Change Password", "Change password"),
+        ("Two-Factor Authentication", "Two-factor authentication"),
+        ("IP Address", "IP address"),
+        (" Sign Out Other Sessions\n", "Sign out other sessions"),
+        ("Activate TOTP", "Activate TOTP"),
+        ("", ""),
+    ],
+)
+def test_a_librarys_title_case_reads_as_a_sentence(text: str, shown: str) -> None:
+    assert sentence_case(text) == shown

@@ -82,7 +82,7 @@ def album(page: Any, folder: Path, addresses: dict[str, str]) -> None:
             page.goto(address)
             page.wait_for_load_state("networkidle")
             for _ in range(2):
-                page.locator("#theme").click()
+                page.locator("#theme").dispatch_event("click")  # on a phone it is in the menu
                 theme = page.evaluate("document.documentElement.dataset.theme")
                 path = folder / f"{name.replace(':', '-')}-{width}-{theme}.png"
                 page.screenshot(path=path, full_page=True, animations="disabled")

@@ -126,7 +126,7 @@ def test_focus_follows_the_row(world: World, logged_in: Any) -> None:
 
 def test_single_letters_can_be_switched_off(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("account"))
-    logged_in.get_by_label("Keys of a single letter").uncheck()
+    logged_in.get_by_label("Single-letter shortcuts").uncheck()
     logged_in.goto(reverse("training:list", args=[world.project.slug]))
     for key in ("j", "g", "f"):
         logged_in.keyboard.press(key)

@@ -36,7 +36,7 @@ def check(page: Any, address: str) -> None:
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 844})
         for _ in range(2):
-            page.locator("#theme").click()
+            page.locator("#theme").dispatch_event("click")  # on a phone it is in the menu
             assert page.evaluate(STICKS_OUT) == [], f"{address} at {width} px"
     for box in page.locator(".figure").all():
         expect(box.locator(".main-svg").first).to_be_attached()
@@ -129,7 +129,14 @@ def test_a_phone_shows_lists_as_cards(world: World, user: Any, logged_in: Any) -
     """Nothing of a row is beside the screen, and a number says what it is of."""
     logged_in.set_viewport_size({"width": 390, "height": 844})
     told(world.project, user)
-    for name in ("evals:list", "promotion:models", "environments:list", "webhooks:list"):
+    for name in (
+        "trajectories:list",
+        "failures:list",
+        "evals:list",
+        "promotion:models",
+        "environments:list",
+        "webhooks:list",
+    ):
         logged_in.goto(reverse(name, args=[world.project.slug]))
         cells = logged_in.locator("table.stacked td")
         found = cells.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().right)")
@@ -143,12 +150,18 @@ INSIDE = "(at) => { const box = at.getBoundingClientRect(); return box.width > 0
 
 
 def test_a_phone_shows_where_one_is_and_what_a_receiver_answered(world: World, user: Any, logged_in: Any) -> None:
-    """Settings stand at the end of the menu; a long answer of a webhook's receiver is read without scrolling to the side."""
+    """The menu opens from a button and marks the place; a long answer of a webhook's receiver is read without scrolling to the side."""
     logged_in.set_viewport_size({"width": 390, "height": 844})
     delivery = told(world.project, user)["webhooks:delivery"]
     for name, args in (("promotion:models", ()), ("core:keys", ()), ("webhooks:delivery", delivery)):
         logged_in.goto(reverse(name, args=[world.project.slug, *args]))
-        assert logged_in.locator(".side [aria-current]").evaluate(INSIDE), name
+        here, menu = logged_in.locator(".side [aria-current]"), logged_in.get_by_role("button", name="Menu", exact=True)
+        expect(here).to_be_hidden()
+        menu.click()
+        assert here.evaluate(INSIDE), name
+        logged_in.keyboard.press("Escape")
+        expect(here).to_be_hidden()
+        expect(menu).to_have_attribute("aria-expanded", "false")
     assert all(pre.evaluate(INSIDE) for pre in logged_in.locator("main pre").all())
     expect(logged_in.get_by_text("<script>alert(1)</script>")).to_be_visible()
 

@@ -76,7 +76,7 @@ def test_the_checklist_follows_the_project(client: Client, project: Project, dat
     make_failed(project)
     digest.run()
     classify_project(project=project)
-    assert done(project) == ["Create an API key", "Send the first trajectory", "Say how runs ended"]
+    assert done(project) == ["Create an API key", "Send the first trajectory", "Report outcomes"]
     Failure.objects.filter(project=project).update(state="confirmed", decided_by=admin_of(project))
     environment, base, frozen = make_environment(project), make_base(project, data_dir), make_eval_set(project)
     assert len(done(project)) == 7

@@ -89,9 +89,9 @@ def test_totals_follow_the_filters(runs: Project, viewer: Client) -> None:
         return {title: figure for title, figure, _ in answer.context["tiles"]}
 
     everything = sums()
-    assert everything["runs"] == "4" and everything["failed (known outcomes)"] == "50.0%"
+    assert everything["runs"] == "4" and everything["failed outcomes"] == "50.0%"
     assert everything["unknown outcomes"] == "50.0%" and everything["cost"] == "$0.9000"
     failed = sums(outcome="failure", latency_min="0.2")
-    assert (failed["runs"], failed["failed (known outcomes)"], failed["cost"]) == ("1", "100.0%", "$0.5000")
+    assert (failed["runs"], failed["failed outcomes"], failed["cost"]) == ("1", "100.0%", "$0.5000")
     nothing = sums(q="nothing has this word")
-    assert (nothing["runs"], nothing["failed (known outcomes)"], nothing["cost"]) == ("0", "–", "–")
+    assert (nothing["runs"], nothing["failed outcomes"], nothing["cost"]) == ("0", "–", "–")

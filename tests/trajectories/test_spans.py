@@ -87,7 +87,7 @@ def test_after_the_trace_is_removed_the_run_tells_what_it_keeps(viewer: Client, 
     SpanBatch.objects.all().delete()
     answer = page(viewer, row, f"{2:016x}")
     shown = answer.content.decode()
-    assert "Looking." in shown and "7 / –" in shown and "kept in full for 3 days" in shown
+    assert "Looking." in shown and "7 / –" in shown and "kept for 3 days" in shown
     assert "it broke" in page(viewer, row, f"{3:016x}").content.decode()
     assert json.loads(page(viewer, row, f"{2:016x}", "span_text").content)["step"]["kind"] == "model"
 

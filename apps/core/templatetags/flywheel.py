@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from typing import Any
 
@@ -36,6 +37,15 @@ GOOD = {
 BAD = {"failure", "failed", "reject", "worse", "high", "locked", "down", "disabled"}
 WARN = {"inconclusive", "open", "draft", "cancelled", "medium", "override", "unlisted", "failing"}
 INFO = {"running", "queued", "holdout", "adapter", "initial", "waiting"}
+
+
+@register.filter
+def sentence_case(text: str) -> str:
+    """“Change Password” of a library as “Change password”, the way our own headings are written; IP and TOTP stay."""
+    first, *others = re.split(r"(?<=\S)(?=[\s-])", text.strip())
+    return first + "".join(
+        re.sub(r"^([\s-]+)([A-Z])(?=[a-z])", lambda found: found[1] + found[2].lower(), word) for word in others
+    )
 
 
 @register.filter

@@ -20,6 +20,7 @@ TICKS = {"share": ".0%", "usd": "$~g", "ms": "~s", "tokens": "~s", "runs": "~s"}
 HOVER = {"share": "%{y:.1%}", "usd": "$%{y:,.4~f}", "ms": "%{y:,.0f} ms", "tokens": "%{y:,.0f}", "runs": "%{y:,.0f}"}
 AXIS = {"ms": "ms"}
 HEIGHT = 240
+OUTCOMES = {"success": 0, "failure": 1, "unknown": 2}  # from the bottom up, on every chart
 SHADE = {"p50": PALETTE[5], "p95": PALETTE[0], "p99": PALETTE[7]}
 
 
@@ -48,8 +49,9 @@ def figure(answer: Answer, by: str, kind: str = "auto", height: int = HEIGHT) ->
     measure = MEASURES[answer.series[0].measure]
     if kind == "ranking":
         return _ranking(answer, by)
-    times = [point.at.isoformat() for point in answer.series[0].points if point.at]
-    series = {_unique(answer, one): (times, [point.value for point in one.points]) for one in answer.series}
+    shown = sorted(answer.series, key=lambda one: OUTCOMES.get(one.name, 9)) if by == "outcome" else answer.series
+    times = [point.at.isoformat() for point in shown[0].points if point.at]
+    series = {_unique(answer, one): (times, [point.value for point in one.points]) for one in shown}
     title = title_of(answer, by)
     if kind == "bar" or (kind == "auto" and measure.adds_up) or len(times) == 1:
         colours = _colours(answer, by)
@@ -59,7 +61,7 @@ def figure(answer: Answer, by: str, kind: str = "auto", height: int = HEIGHT) ->
         for trace in drawn["data"]:
             trace["line"]["color"] = _colours(answer, by).get(trace["name"], trace["line"]["color"])
             trace["connectgaps"] = False
-    for trace, one in zip(drawn["data"], answer.series, strict=True):
+    for trace, one in zip(drawn["data"], shown, strict=True):
         trace["customdata"] = [_count(point) for point in one.points]
         trace["hovertemplate"] = f"%{{x}}<br>{trace['name']}: {HOVER[measure.unit]}<br>%{{customdata}}<extra></extra>"
     drawn["layout"]["yaxis"] |= {"tickformat": TICKS[measure.unit], "rangemode": "tozero", "nticks": 5}

@@ -20,13 +20,20 @@ class Column:
     cell: Callable[[Trajectory], Any]
     css: str = ""
 
+    @property
+    def named(self) -> bool:
+        """Whether a value needs its title beside it where there is no table head."""
+        return self.key not in ("outcome", "failure", "tools", "tags", "started")
+
 
 def duration(ms: float | None) -> str:
     """Milliseconds in the unit that fits."""
     if ms is None:
         return ""
+    if ms < 1000:
+        return f"{ms:.0f} ms"
     if ms < 10_000:
-        return f"{ms:,.0f} ms"
+        return f"{ms / 1000:.2f} s"
     return (
         f"{ms / 1000:.1f} s" if ms < 90_000 else f"{ms / 60_000:.1f} min" if ms < 5_400_000 else f"{ms / 3.6e6:.1f} h"
     )

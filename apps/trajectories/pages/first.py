@@ -58,7 +58,7 @@ def parts_of(row: Trajectory) -> list[Part]:
         Part("Messages", f"{row.message_count:,}" if row.message_count else "", "Send “messages” in OpenAI chat form."),
         Part(
             "Outcome", row.outcome_status if row.outcome_status != Outcome.UNKNOWN else "",
-            "Send outcome.status (success or failure), now or later as feedback: without it nothing is a failure.",
+            "Send outcome.status (success or failure), now or later as feedback. Without it, only rules, the judge or people find a failure.",
         ),
         Part("Agent", row.agent_name, "Send agent.name (OpenTelemetry: service.name), to tell agents apart."),
         Part(

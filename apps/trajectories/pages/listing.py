@@ -185,9 +185,9 @@ def tiles_of(cell: Cell) -> list[tuple[str, str, str]]:
     return [
         ("runs", written(cell.runs, "runs"), ""),
         (
-            "failed (known outcomes)",
+            "failed outcomes",
             written(rate.value(cell), "share"),
-            f"{cell.failed:,} of {known:,}, 95% interval {low:.1%} to {high:.1%}" if known > 0 else "",
+            f"{cell.failed:,} of {known:,} known outcomes, 95% interval {low:.1%} to {high:.1%}" if known > 0 else "",
         ),
         (
             "unknown outcomes",
@@ -197,7 +197,7 @@ def tiles_of(cell: Cell) -> list[tuple[str, str, str]]:
         (
             "latency p50 · p95",
             f"{written(p50.value(cell), 'ms')} · {written(p95.value(cell), 'ms')}",
-            f"of {p50.n(cell):,} runs, exact to 2%",
+            f"of {p50.n(cell):,} runs, accurate to 2%",
         ),
         (
             "tokens",
@@ -207,7 +207,7 @@ def tiles_of(cell: Cell) -> list[tuple[str, str, str]]:
         (
             "cost",
             written(cell.cost_usd if cell.cost else None, "usd"),
-            f"of {MEASURES['cost_p50'].n(cell):,} runs that say theirs",
+            f"of {MEASURES['cost_p50'].n(cell):,} runs with a cost",
         ),
     ]
 

@@ -83,9 +83,17 @@ class Tail:
 
 
 def columns() -> list[Column]:
-    """Those of the list, with the time of day: “now” would soon be wrong here."""
+    """Those of the list, with the time itself: “now” would soon be wrong here."""
     usual = [column for column in COLUMNS if column.key in DEFAULT and column.key != "started"]
-    return [*usual, Column("started", "Started (UTC)", lambda row: f"{row.started_at:%H:%M:%S}", "num muted")]
+    return [*usual, Column("started", "Started (UTC)", _time, "num muted")]
+
+
+def _time(row: Trajectory) -> str:
+    """Of today the time, else with its day."""
+    today = row.started_at.date() == timezone.now().date()
+    return (
+        f"{row.started_at:%H:%M:%S}" if today else f"{row.started_at:%b} {row.started_at.day}, {row.started_at:%H:%M}"
+    )
 
 
 @project_view()

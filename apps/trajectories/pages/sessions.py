@@ -140,8 +140,12 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
         readers = Reader(a), Reader(b)
         turns = [reader.turns(0, None) if reader.firsts else [] for reader in readers]
         pairs = align(*turns)
+        same = next((n for n, pair in enumerate(pairs) if not pair.same), len(pairs))
+        same = same if same > 1 else 0  # what both begin with is folded
         context |= {
-            "pairs": pairs,
+            "pairs": pairs[same:],
+            "opening": pairs[:same],
+            "turns": len(pairs),
             "differing": sum(not pair.same for pair in pairs),
             "cut": any(len(reader.firsts) > 1 for reader in readers),
             "only_a": [name for name in a.tool_names if name not in b.tool_names],
