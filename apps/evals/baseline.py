@@ -12,7 +12,7 @@ from apps.registry.models import ModelVersion
 def baseline_of(version: ModelVersion, eval_set: EvalSet, split: str = "") -> EvalRun | None:
     """The newest finished evaluation of the nearest ancestor that has one, on this split of the set; else on any, the
     hold-out first."""
-    rows = EvalRun.objects.filter(eval_set=eval_set, state=JobState.SUCCEEDED).select_related("model_version")
+    rows = EvalRun.objects.current().filter(eval_set=eval_set, state=JobState.SUCCEEDED).select_related("model_version")
     rows = (
         rows.filter(split=split)
         if split

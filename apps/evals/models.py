@@ -16,7 +16,7 @@ from django.db.models import Deferrable, Q
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.models import ACTIVE_STATES, ApiKey, Archivable, ArchivableQuerySet, Job, JobState, Project
+from apps.core.models import ACTIVE_STATES, ApiKey, Archivable, ArchivableQuerySet, Job, JobQuerySet, JobState, Project
 from apps.environments.models import Environment
 from apps.evals.canonical import group_key
 from apps.registry.models import ModelVersion
@@ -241,7 +241,11 @@ class HoldoutView(models.Model):
         return f"{self.kind} of {self.eval_set or 'held-out tasks'}"
 
 
-class EvalRun(Job):
+class EvalRunQuerySet(JobQuerySet, ArchivableQuerySet):
+    pass
+
+
+class EvalRun(Job, Archivable):
     """An evaluation: every task of a split, `samples_per_task` times, by one model version in one environment.
 
     Where the model version is an agent that answers elsewhere, the run is queued but not sent to a worker while its answers
@@ -256,6 +260,8 @@ class EvalRun(Job):
     answers_until = models.DateTimeField(
         null=True, help_text="Of an agent elsewhere: when no more of its answers are taken"
     )
+
+    objects = EvalRunQuerySet.as_manager()
 
     @property
     def prompt(self) -> dict[str, Any]:

@@ -172,16 +172,20 @@ def live_baseline(candidate: EvalRun, channel: Channel) -> EvalRun:
     """The newest evaluation of what a channel runs now that can be compared with this one. Raises PromotionError."""
     if channel.current is None:
         raise PromotionError(f"Nothing is live in {channel.name} yet, so there is nothing to compare with.")
-    runs = EvalRun.objects.filter(
-        project=candidate.project_id,
-        model_version=channel.current,
-        eval_set=candidate.eval_set_id,
-        split=candidate.split,
-        samples_per_task=candidate.samples_per_task,
-        environment__task_hash=candidate.environment.task_hash,
-        environment__verifier__hash=candidate.environment.verifier.hash,
-        state=JobState.SUCCEEDED,
-    ).exclude(pk=candidate.pk)
+    runs = (
+        EvalRun.objects.current()
+        .filter(
+            project=candidate.project_id,
+            model_version=channel.current,
+            eval_set=candidate.eval_set_id,
+            split=candidate.split,
+            samples_per_task=candidate.samples_per_task,
+            environment__task_hash=candidate.environment.task_hash,
+            environment__verifier__hash=candidate.environment.verifier.hash,
+            state=JobState.SUCCEEDED,
+        )
+        .exclude(pk=candidate.pk)
+    )
     subset = candidate.spec.get("subset")
     found = [run for run in runs.order_by("-created_at") if run.spec.get("subset") == subset]
     if not found:

@@ -117,7 +117,7 @@ def make_report(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view()
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """Chooses two evaluations."""
-    runs = EvalRun.objects.filter(project=project).select_related("model_version", "eval_set")
+    runs = EvalRun.objects.current().filter(project=project).select_related("model_version", "eval_set")
     sequential = any(policy_of(channel)[0].sequential for channel in project.channels.all())
     runs = runs.filter(started_at__isnull=False) if sequential else runs.filter(state="succeeded")
     given = [request.GET.get("baseline"), request.GET.get("candidate")]

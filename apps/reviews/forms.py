@@ -37,7 +37,7 @@ class OpenForm(PlainForm):
     def __init__(self, verifier: Verifier, *args: Any, chosen: Sequence[str] = (), **kwargs: Any) -> None:
         earlier = verifier.reviews.count()
         super().__init__(*args, initial={"runs": chosen, "seed": earlier}, **kwargs)
-        finished = EvalRun.objects.filter(project=verifier.project_id, state=JobState.SUCCEEDED)
+        finished = EvalRun.objects.current().filter(project=verifier.project_id, state=JobState.SUCCEEDED)
         runs = finished.filter(pk__in=[*scored_by(verifier), *rescored_by(verifier)])
         self.fields["runs"].queryset = runs.select_related("model_version", "eval_set").order_by("-created_at")
         self.has_runs = runs.exists()

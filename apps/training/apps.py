@@ -7,6 +7,7 @@ class TrainingConfig(AppConfig):
 
     def ready(self) -> None:
         from apps.core.managed.objects import Managed, register
+        from apps.evals.models import EvalRun, Split
         from apps.training.lineage import narrow
         from apps.training.models import TrainingRun
         from apps.trajectories import filters
@@ -19,4 +20,16 @@ class TrainingConfig(AppConfig):
         register(Managed(
             kind="run", noun="the training run", plural="Training", model=TrainingRun, name="name", versioned=False,
             listing="training:list", keeps=made,
+        ))  # fmt: skip
+
+        def needed(run: EvalRun) -> str:
+            """How often a hold-out was evaluated on says how much a comparison on it is worth: no deletion takes one back."""
+            if run.split == Split.HOLDOUT and run.started_at is not None:
+                return "It was begun on a hold-out, and counts among the comparisons made there."
+            chose = TrainingRun.objects.filter(project=run.project_id, spec__picked_by=str(run.pk)).exists()
+            return "It chose the tasks of a training run, whose lineage it is." if chose else ""
+
+        register(Managed(
+            kind="evaluation", noun="the evaluation", plural="Eval sets", model=EvalRun, name="name", versioned=False, listing="evals:list",
+            keeps=needed, shields=("evals.timedanswer",),
         ))  # fmt: skip

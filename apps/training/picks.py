@@ -76,9 +76,11 @@ def offers(project: Project, per_group: int | None = None, named: str = "") -> d
 
     `named` is offered however old it is.
     """
-    runs = EvalRun.objects.filter(
-        project=project, split=Split.TRAIN, state=JobState.SUCCEEDED, eval_set__state=EvalSetState.FROZEN
-    ).select_related("eval_set")
+    runs = (
+        EvalRun.objects.current()
+        .filter(project=project, split=Split.TRAIN, state=JobState.SUCCEEDED, eval_set__state=EvalSetState.FROZEN)
+        .select_related("eval_set")
+    )
     newest = list(runs.order_by("-created_at")[:OFFERED])
     known = {str(run.pk) for run in newest}
     if named and named not in known and (old := _found(runs, named)):

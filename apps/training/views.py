@@ -68,7 +68,7 @@ def _last(metric: str) -> Subquery:
 
 def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
     """What the latest evaluation suggests."""
-    scored = EvalRun.objects.filter(project=project, state="succeeded", result__metrics__counts__tasks__gt=0)
+    scored = EvalRun.objects.current().filter(project=project, state="succeeded", result__metrics__counts__tasks__gt=0)
     run = scored.select_related("model_version", "eval_set").first()
     if run is None:
         return None

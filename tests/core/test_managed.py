@@ -15,7 +15,7 @@ from apps.core.auditing.words import page_of
 from apps.core.managed import objects as managed
 from apps.core.managed.objects import KINDS, ManagedError, find
 from apps.core.models import AuditEvent, JobState, Project, Role
-from apps.evals.models import EvalSet, Split, Task
+from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.registry.artifacts import _home
 from apps.registry.models import Artifact, ModelVersion
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
@@ -26,6 +26,7 @@ from tests.factories import (
     make_adapter,
     make_base,
     make_environment,
+    make_eval_run,
     make_eval_set,
     make_member,
     make_project,
@@ -51,7 +52,7 @@ def address(project: Project, kind: str, row: Any, what: str = "") -> str:
 
 
 def test_kinds_are_what_can_be_archived() -> None:
-    assert set(KINDS) == {"set", "model", "environment", "run"}
+    assert set(KINDS) == {"set", "model", "environment", "evaluation", "run"}
     for how in KINDS.values():
         assert how.model._meta.get_field("archived_at").null and how.model._meta.get_field(how.name)
 
@@ -235,6 +236,36 @@ def test_nothing_is_started_with_what_is_archived(project: Project, data_dir: Pa
                 project=project, method=Method.GRPO, parent=rows["model"], environment=rows["environment"], config={},
                 dataset=freeze_dataset(eval_set=rows["set"], by=None), by=admin_of(project),
             )  # fmt: skip
+
+
+def test_an_evaluation_leaves_lists_and_choices_and_goes_where_nothing_needs_it(
+    project: Project, data_dir: Path
+) -> None:
+    base, environment, eval_set = make_base(project, data_dir), make_environment(project), make_eval_set(project)
+    held, practice = (make_eval_run(eval_set, base, environment) for _ in range(2))
+    EvalRun.objects.filter(pk=practice.pk).update(split=Split.TRAIN)
+    client = client_of(admin_of(project))
+    manage = f"/p/{project.slug}/manage/evaluation/{practice.pk}/"
+    assert manage in client.get(practice.get_absolute_url()).content.decode()
+    client.post(f"{manage}rename/", {"name": "practice"})
+    client.post(f"{manage}archive/")
+    listed = f"/p/{project.slug}/evals/"
+    assert practice.get_absolute_url() not in client.get(listed).content.decode()
+    assert practice.get_absolute_url() in client.get(f"{listed}?archived").content.decode()
+    assert "archived</span> practice" in client.get(practice.get_absolute_url()).content.decode()
+    client.post(f"{manage}archive/", {"back": "1"})
+    assert practice.get_absolute_url() in client.get(listed).content.decode()
+    trained = TrainingRun.objects.create(
+        project=project, method=Method.GRPO, parent=base, environment=environment, name="t", spec={"picked_by": str(practice.pk)},
+        dataset=freeze_dataset(eval_set=eval_set, by=None),
+    )  # fmt: skip
+    client.post(f"{manage}delete/")
+    assert "It chose the tasks of a training run" in client.get(manage).content.decode()
+    trained.delete()
+    client.post(f"{manage}delete/")
+    client.post(f"/p/{project.slug}/manage/evaluation/{held.pk}/delete/")
+    assert list(project.evalruns.all()) == [held]
+    assert "begun on a hold-out" in client.get(f"/p/{project.slug}/manage/evaluation/{held.pk}/").content.decode()
 
 
 def test_a_live_model_is_not_archived(world: dict[str, Any]) -> None:  # noqa: F811

@@ -1,4 +1,4 @@
-"""Rename, archive and delete eval sets, models, environments and training runs over REST."""
+"""Rename, archive and delete eval sets, models, environments, evaluations and training runs over REST."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def object_json(how: managed.Managed, row: Any) -> dict[str, Any]:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_objects_read", responses=described({200: OBJECT}, 403, 404),
-    description="What depends on an object (`kind`: set, model, environment or run), and whether it may be deleted.",
+    description="What depends on an object (`kind`: set, model, environment, evaluation or run), and whether it may be deleted.",
 )  # fmt: skip
 @extend_schema(
     methods=["PATCH"], operation_id="v1_objects_edit", request={JSON: json_schema(Changes)},

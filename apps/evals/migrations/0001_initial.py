@@ -94,6 +94,7 @@ class Migration(migrations.Migration):
             name="EvalRun",
             fields=[
                 ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("archived_at", models.DateTimeField(null=True)),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",

@@ -106,7 +106,7 @@ def may_see(request: HttpRequest, row: EvalRun) -> bool:
 
 def others_of(row: EvalRun) -> QuerySet[EvalRun]:
     """Evaluations to compare one with: finished, of the same split of any version of its set."""
-    rows = EvalRun.objects.filter(
+    rows = EvalRun.objects.current().filter(
         project=row.project_id, eval_set__slug=row.eval_set.slug, split=row.split, state="succeeded"
     )
     return rows.exclude(pk=row.pk).select_related("model_version", "eval_set")

@@ -52,7 +52,11 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         )
         .order_by("slug", "-version")
     )  # counting drops the model's order
-    runs = EvalRun.objects.filter(project=project).select_related("model_version", "eval_set", "environment")
+    runs = (
+        EvalRun.objects.filter(project=project)
+        .shown(archived)
+        .select_related("model_version", "eval_set", "environment")
+    )
     set_order, run_order = Sorting.of(request.GET, SET_COLUMNS, "sets"), Sorting.of(request.GET, RUN_COLUMNS)
     context = {
         "archived": archived,
@@ -114,7 +118,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "worn_out": WORN_OUT,
             "viewers": viewers_of(eval_set),
             "recent_views": views_of(eval_set).select_related("by", "api_key", "eval_set")[:10],
-            "runs": eval_set.runs.select_related("model_version")[:10],
+            "runs": eval_set.runs.current().select_related("model_version")[:10],
             "waiting": batches.waiting_in(eval_set).count(),
             "meaning": review_of(eval_set),
             "task_form": TaskForm(),
