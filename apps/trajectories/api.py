@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import BoundedSemaphore
 from typing import Any
-from uuid import UUID
 
 from django.http import HttpRequest
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
@@ -20,6 +19,8 @@ from rest_framework.response import Response
 
 from apps.core.openapi import JSON, described, reference
 from apps.core.scopes import Scope
+from apps.core.sorting import Sorting
+from apps.core.timeouts import TooLong, patience
 from apps.trajectories import decoding, schema
 from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions import store
@@ -27,6 +28,7 @@ from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.actions.store import Ingested
 from apps.trajectories.filters import apply_filters
 from apps.trajectories.models import Trajectory, with_content
+from apps.trajectories.ordering import SORTED, SORTS, page_of
 from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import Feedback, Named
 from apps.trajectories.shown import runs_shown
@@ -38,7 +40,7 @@ LARGE = 8 * 1024 * 1024  # a body of which a process holds one at a time
 LARGE_WAITING = 3
 LARGE_PATIENCE_S = 45.0
 MAX_ROWS = 5000
-MAX_PAGE, PAGE = 500, 50
+MAX_PAGE, PAGE, LIST_MS = 500, 50, 10_000
 FILTERS = (
     "outcome",
     "agent",
@@ -53,6 +55,7 @@ FILTERS = (
     "mode",
     "since",
     "q",
+    *(f"{name}_{side}" for name in ("cost", "latency", "tokens", "messages", "reward") for side in ("min", "max")),
 )
 EXAMPLE = OpenApiExample(
     "One run",
@@ -160,10 +163,16 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
 )
 @extend_schema(
     methods=["GET"],
-    responses=described({200: reference("TrajectoryPage")}, 400),
-    description="Trajectories, newest first. Filters are those of the page, by the same names.",
-    parameters=[OpenApiParameter(name) for name in FILTERS]
+    responses=described({200: reference("TrajectoryPage")}, 400, 503),
+    description="Trajectories, newest first, or sorted. Filters are those of the page, by the same names.",
+    parameters=[OpenApiParameter(name) for name in (*FILTERS, "from", "to")]
     + [
+        OpenApiParameter(
+            "sort",
+            enum=[sign + name for name in SORTS for sign in ("", "-")],
+            description=f"“-” is descending; runs without a value are last. By anything but `started` the newest {SORTED:,} that "
+            "match are sorted, and `complete` is false where there are more",
+        ),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
         OpenApiParameter("cursor", description="`next` or `previous` of another page"),
     ],
@@ -224,48 +233,25 @@ def number_of(request: Request, name: str, usual: int, least: int, most: int) ->
 def list_page(request: Request) -> Response:
     limit = number_of(request, "limit", PAGE, 1, MAX_PAGE)
     rows = apply_filters(Trajectory.objects.filter(project=request.auth.project), request.query_params)
-    cursor = request.query_params.get("cursor")
-    page = page_of(rows, cursor, limit)
+    order = Sorting.of(request.query_params, SORTS)
+    if request.query_params.get("sort") and not order.chosen:
+        raise ValidationError(
+            {"path": "sort", "error": f"must be one of {', '.join(SORTS)}, or one with a “-” before it"}
+        )
+    try:
+        with patience(LIST_MS):
+            page = page_of(rows, request.query_params.get("cursor"), limit, order)
+    except TooLong as error:
+        raise Unavailable("Query too broad: no answer in time. Choose a time range or add a filter.") from error
     runs_shown(request.auth.project, [row.pk for row in page["rows"]], to=request.auth, where="API")
     return Response(
         {
             "results": [as_json(trajectory) for trajectory in with_content(page["rows"])],
             "next": page["next"],
             "previous": page["previous"],
+            "complete": not page.get("more", False),
         }
     )
-
-
-def page_of(rows: Any, cursor: str | None, limit: int, oldest_first: bool = False) -> dict[str, Any]:
-    """A page by keyset: {rows, next, previous}, the last two cursors or None. A cursor is a direction and an id."""
-    direction, pk = _decode(cursor)
-    up, down = ("pk__gt", "pk"), ("pk__lt", "-pk")
-    (on, onward), (back, backward) = (up, down) if oldest_first else (down, up)
-    if direction == "before":
-        found = list(rows.filter(**{back: pk}).order_by(backward)[: limit + 1])
-        more, found = len(found) > limit, found[:limit][::-1]
-        following, preceding = True, more
-    else:
-        found = list((rows.filter(**{on: pk}) if pk else rows).order_by(onward)[: limit + 1])
-        following, preceding = len(found) > limit, pk is not None
-        found = found[:limit]
-    return {
-        "rows": found,
-        "next": f"after-{found[-1].pk}" if found and following else None,
-        "previous": f"before-{found[0].pk}" if found and preceding else None,
-    }
-
-
-def _decode(cursor: str | None) -> tuple[str, UUID | None]:
-    if not cursor:
-        return "after", None
-    direction, _, pk = cursor.partition("-")
-    try:
-        if direction not in ("after", "before"):
-            raise ValueError
-        return direction, UUID(pk)
-    except ValueError as error:
-        raise ValidationError({"path": "cursor", "error": "not a cursor of this API; start without one"}) from error
 
 
 @extend_schema(

@@ -211,7 +211,8 @@ def _few(texts: QuerySet[SearchText]) -> list[UUID] | None:
 
 
 def total_tokens() -> Any:
-    return Coalesce(F("input_tokens"), 0) + Coalesce(F("output_tokens"), 0)
+    """In and out together; NULL where neither is known."""
+    return Coalesce(F("input_tokens") + F("output_tokens"), F("input_tokens"), F("output_tokens"))
 
 
 def _text(value: str | None) -> str:

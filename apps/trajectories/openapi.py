@@ -58,8 +58,9 @@ def components() -> dict[str, Any]:
             "results": {"type": "array", "items": reference("Trajectory")},
             "next": {"type": ["string", "null"]},
             "previous": {"type": ["string", "null"]},
+            "complete": {"type": "boolean", "description": "false: more match than were sorted"},
         },
-        "required": ["results", "next", "previous"],
+        "required": ["results", "next", "previous", "complete"],
     }
     stored = {"type": "object", "required": ["id", "messages"], "description": "A Row as it was sent."}
     return found | {"Trajectory": stored, "TrajectoryPage": page}

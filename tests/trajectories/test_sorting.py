@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import Project, Role
-from apps.trajectories import digest
+from apps.trajectories import digest, ordering
 from apps.trajectories.pages import listing
-from tests.factories import make_member, make_project, make_trajectory
+from tests.factories import key_headers, make_member, make_project, make_trajectory
 
 pytestmark = pytest.mark.django_db
 
@@ -53,30 +54,82 @@ def names(client: Client, project: Project, **given: Any) -> str:
     ("sort", "order"),
     [
         ("", "dcba"), ("started", "abcd"), ("-started", "dcba"), ("latency", "cdab"), ("-latency", "adcb"), ("-cost", "adbc"),
-        ("tokens", "bacd"), ("-tokens", "dcab"), ("preview", "dcba"), ("-x", "dcba"),
+        ("tokens", "acdb"), ("-tokens", "dcab"), ("preview", "dcba"), ("-x", "dcba"),
     ],
 )  # fmt: skip
 def test_every_order(runs: Project, viewer: Client, sort: str, order: str) -> None:
     assert names(viewer, runs, sort=sort) == order
 
 
-@pytest.mark.parametrize("sort", ["started", "-latency"])
-def test_pages_go_on_in_the_order(runs: Project, viewer: Client, monkeypatch: pytest.MonkeyPatch, sort: str) -> None:
-    monkeypatch.setattr(listing, "PAGE", 3)
+@pytest.mark.parametrize(("sort", "size"), [("", 1), ("started", 3), ("-latency", 1), ("latency", 3), ("-tokens", 1)])
+def test_pages_go_on_in_the_order_and_back(
+    runs: Project, viewer: Client, monkeypatch: pytest.MonkeyPatch, sort: str, size: int
+) -> None:
     whole = names(viewer, runs, sort=sort)
+    monkeypatch.setattr(listing, "PAGE", size)
+
+    def walk(cursor: str, onward: str) -> str:
+        found = ""
+        while cursor:
+            page = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": sort, "cursor": cursor})
+            here = "".join(row.external_id for row in page.context["page"]["rows"])
+            found = found + here if onward == "next" else here + found
+            cursor = page.context["page"][onward] or ""
+        return found
+
+    first = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": sort}).context["page"]
+    assert whole == whole[:size] + walk(first["next"], "next")
+    last = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": sort, "cursor": first["next"]})
+    assert whole[:size] == walk(last.context["page"]["previous"], "previous")
+
+
+@pytest.mark.parametrize("sort", ["-latency", "latency"])
+def test_what_arrives_between_two_pages_shows_no_row_twice(
+    runs: Project, viewer: Client, monkeypatch: pytest.MonkeyPatch, sort: str
+) -> None:
+    whole = names(viewer, runs, sort=sort)
+    monkeypatch.setattr(listing, "PAGE", 2)
     page = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": sort}).context["page"]
-    key = "cursor" if sort == "started" else "page"
-    following = {"sort": sort, key: page["next"]}
-    monkeypatch.setattr(listing, "PAGE", 3)
-    rest = names(viewer, runs, **following)
+    for name, latency in (("x", 1), ("y", 10**6), ("z", 300)):
+        make_trajectory(
+            runs, name=name, started_at="2026-11-01T00:09:00Z", latency_ms=latency, usage={"cost_usd": latency / 1e3}
+        )
     monkeypatch.setattr(listing, "PAGE", 50)
-    assert whole + rest == names(viewer, runs, sort=sort)
-    for nonsense in ("0", "-1", "x", "9" * 40, "after-", "before-x"):
-        names(viewer, runs, sort=sort, page=nonsense, cursor=nonsense)
+    rest = names(viewer, runs, sort=sort, cursor=page["next"])
+    assert [name for name in rest if name in "abcd"] == list(whole[2:])
+
+
+def test_any_cursor_is_taken(runs: Project, viewer: Client) -> None:
+    some = f"after-{UUID(int=1)}"
+    for nonsense in ("0", "-1", "9" * 40, "after-", "before-x", f"{some}-nan", f"{some}-inf", f"{some}-x", some):
+        for sort in ("", "started", "-latency"):
+            names(viewer, runs, sort=sort, cursor=nonsense)
+
+
+def test_the_api_sorts_as_the_page_does(runs: Project, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = key_headers(runs)
+
+    def ask(**given: Any) -> tuple[int, Any]:
+        answer = client.get("/api/v1/trajectories/", given, **headers)
+        return answer.status_code, answer.json()
+
+    for sort, order in (("-latency", "adcb"), ("latency", "cdab"), ("started", "abcd"), ("", "dcba")):
+        found, cursor = "", ""
+        while True:
+            status, page = ask(sort=sort, limit=3, cursor=cursor)
+            assert status == 200 and page["complete"]
+            found += "".join(item["id"] for item in page["results"])
+            if not (cursor := page["next"]):
+                break
+        assert found == order
+    assert ask(sort="preview")[0] == ask(sort="--latency")[0] == ask(sort="latency", cursor="x")[0] == 400
+    monkeypatch.setattr(ordering, "SORTED", 2)
+    status, page = ask(sort="latency")
+    assert [item["id"] for item in page["results"]] == ["c", "d"] and page["complete"] is False
 
 
 def test_of_more_than_it_sorts_it_says_so(runs: Project, viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "SORTED", 2)
+    monkeypatch.setattr(ordering, "SORTED", 2)
     answer = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": "latency"})
     assert [row.external_id for row in answer.context["page"]["rows"]] == ["c", "d"]
     assert "the newest 2 matching runs, sorted" in answer.content.decode()

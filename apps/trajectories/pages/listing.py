@@ -14,13 +14,11 @@ from django.urls import reverse
 from rest_framework.exceptions import ValidationError
 
 from apps.core.access import project_view
-from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.sorting import Sorting
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import exports
 from apps.trajectories.actions.bulk import LIMIT
-from apps.trajectories.api import page_of
 from apps.trajectories.filters import (
     EXPOSED,
     LABELS,
@@ -29,13 +27,13 @@ from apps.trajectories.filters import (
     apply_filters,
     dimensions,
     normal,
-    total_tokens,
     without,
 )
 from apps.trajectories.metrics import query
 from apps.trajectories.metrics.cells import MEASURES, Cell
 from apps.trajectories.metrics.figures import written
 from apps.trajectories.models import Arrival, BulkChange, Facet, Outcome, SavedView, Trace, Trajectory
+from apps.trajectories.ordering import SORTS, page_of
 from apps.trajectories.pages import totals
 from apps.trajectories.pages.columns import COLUMNS, DEFAULT, chosen
 from apps.trajectories.shown import runs_shown
@@ -45,17 +43,6 @@ LIST_MS, SUMS_MS = 10_000, 3_000
 UNLISTED = ("outcome_reason", "terms", "content_digest")  # long or of no use in a list
 UNDO = "trajectories_undo"
 MEDIA = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet", "sft": "application/x-ndjson"}
-
-
-SORTED = 10_000  # of the newest that match: by what has no index, more are not sorted
-SORTS = {
-    "started": "-pk",
-    "latency": "-latency_ms",
-    "cost": "-cost_usd",
-    "tokens": "-tokens",
-    "messages": "-message_count",
-    "reward": "-outcome_reward",
-}
 
 
 @project_view()
@@ -97,36 +84,14 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 def read_page(rows: QuerySet[Trajectory], given: QueryDict, order: Sorting) -> tuple[dict[str, Any], bool]:
     """A page, and whether it was given up because it would read too much."""
     rows = rows.defer(*UNLISTED).prefetch_related("failure__mode")
-    oldest_first = order.chosen == "started" and not order.descending
     try:
         with patience(LIST_MS):
-            if order.chosen not in ("", "started"):
-                return sorted_page(rows, order, whole(given.get("page"), 1, SORTED) or 1), False
             try:
-                return page_of(rows, given.get("cursor"), PAGE, oldest_first), False
+                return page_of(rows, given.get("cursor"), PAGE, order), False
             except ValidationError:  # no cursor of ours
-                return page_of(rows, None, PAGE, oldest_first), False
+                return page_of(rows, None, PAGE, order), False
     except TooLong:
         return {"rows": [], "next": None, "previous": None}, True
-
-
-def sorted_page(rows: QuerySet[Trajectory], order: Sorting, number: int) -> dict[str, Any]:
-    """Page `number` of the newest SORTED rows by a column without an index. `more`: there are rows that were not sorted."""
-    column = SORTS[order.chosen].removeprefix("-")
-    keyed = rows.annotate(tokens=total_tokens()) if column == "tokens" else rows
-    values = list(keyed.order_by("-pk").values_list("pk", column)[: SORTED + 1])
-    known = [(value, pk) for pk, value in values[:SORTED] if value is not None]
-    pks = [pk for _, pk in sorted(known, reverse=order.descending)]
-    pks += [pk for pk, value in values[:SORTED] if value is None]
-    here = pks[(number - 1) * PAGE : number * PAGE]
-    found = rows.in_bulk(here)
-    return {
-        "rows": [found[pk] for pk in here if pk in found],
-        "next": number + 1 if len(pks) > number * PAGE else None,
-        "previous": number - 1 if number > 1 else None,
-        "sorted": min(len(values), SORTED),
-        "more": len(values) > SORTED,
-    }
 
 
 def facets(project: Project, given: QueryDict) -> dict[str, list[str]]:
