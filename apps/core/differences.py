@@ -16,6 +16,19 @@ def side_by_side(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[
     return [(name, values, len(set(values)) > 1) for name, values in rows]
 
 
+def left_out(given: Sequence[str], shown: int, most: int, what: str) -> str:
+    """What a link asked for and a comparison does not show, as a sentence; empty where it shows all."""
+    asked = len(set(filter(None, given)))
+    parts = []
+    if asked > most:
+        parts.append(f"The link has {asked} {what}; the first {most} are compared.")
+    if missing := min(asked, most) - shown:
+        parts.append(
+            f"{missing} of the {what} in the link {'is' if missing == 1 else 'are'} missing: deleted, or of another project."
+        )
+    return " ".join(parts)
+
+
 def as_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"

@@ -179,3 +179,4 @@ def test_evaluations_of_others_and_nonsense_are_left_out(client: Client, tmp_pat
     client.force_login(make_member(run.project))
     page = client.get(address(run, foreign) + "&run=x")
     assert page.status_code == 200 and page.context["chosen"] == [run] and foreign.name not in page.content.decode()
+    assert "2 of the evaluations in the link are missing: deleted, or of another project." in page.content.decode()

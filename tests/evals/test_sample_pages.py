@@ -111,12 +111,44 @@ def test_long_outputs_are_shown_whole(client: Client, tmp_path: Path) -> None:
     assert client.get(url(run, "sample", sample.pk)).content.decode().count("the end") == 2  # as said, and raw
 
 
+@pytest.mark.parametrize("text", ['"' * 200_000, "line & <b>\n" * 20_000, '{"a": "' + "<" * 200_000 + '"}'])
+def test_an_output_of_200_000_characters_is_a_light_page_and_the_rest_is_a_link_away(
+    client: Client, tmp_path: Path, text: str
+) -> None:
+    run = make_run(folder=tmp_path)
+    sample = run.samples.first()
+    call = {"id": "c", "type": "function", "function": {"name": "tickets.close", "arguments": text}}
+    turn = [
+        {"role": "assistant", "content": text, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": text},
+    ]
+    sample.messages, sample.output = turn * 5, text
+    sample.save()
+    login(client, run, Role.VIEWER)
+    address = url(run, "sample", sample.pk)
+    page = client.get(address).content
+    assert len(page) < 300_000 and b"?part=output" in page and b"?part=conversation" in page
+    assert client.get(address, {"part": "output"}).content.decode() == text
+    whole = client.get(address, {"part": "conversation"})
+    assert json.loads(whole.content)[-2:] == turn and whole["Content-Type"].startswith("text/plain")
+    assert client.get(address, {"part": "x"})["Content-Type"].startswith("text/html")
+
+
 def test_hostile_output_stays_text(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
     run.samples.update(messages=[], output="<script>alert(1)</script>", details=["<script>alert(2)</script>"])
     login(client, run)
     for page in (client.get(url(run)), client.get(url(run, "sample", run.samples.first().pk))):
         assert "<script>alert" not in page.content.decode() and "&lt;script&gt;alert" in page.content.decode()
+
+
+def test_parts_of_a_held_out_sample_are_as_closed_as_its_page(client: Client, tmp_path: Path) -> None:
+    run = make_run(Split.HOLDOUT, folder=tmp_path)
+    login(client, run)
+    sample = run.samples.first()
+    for part in ("output", "conversation"):
+        closed = client.get(url(run, "sample", sample.pk), {"part": part})
+        assert closed["Content-Type"].startswith("text/html") and "tickets" not in closed.content.decode()
 
 
 def test_neighbours_follow_the_filters(client: Client, tmp_path: Path) -> None:

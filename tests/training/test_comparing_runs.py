@@ -6,6 +6,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.test import Client
@@ -122,6 +123,21 @@ def test_the_table_has_intervals_and_what_differs(runs: list[TrainingRun], clien
     assert lines["Reward, train"][0].text == "0.4"
     assert context["differing"] == [("learning_rate", ["0.001", "0.002"])]
     assert ("generations", "8") in context["equal"]
+
+
+def test_a_link_says_which_of_its_runs_are_not_shown(runs: list[TrainingRun], client: Client) -> None:
+    url = reverse("training:compare", args=[runs[0].project.slug])
+    mine, gone = [str(run.pk) for run in runs], [str(uuid4()) for _ in range(30)]
+    for given, said in (
+        (mine, ""),
+        ([*mine, mine[0], ""], ""),
+        ([*mine, gone[0]], "1 of the runs in the link is missing"),
+        ([mine[0], *gone[:2], "x"], "3 of the runs in the link are missing"),
+        ([*mine, *gone], "The link has 32 runs; the first 20 are compared. 18 of the runs in the link are missing"),
+    ):
+        answer = client.get(url, {"run": given})
+        assert answer.context["left_out"].startswith(said) and bool(answer.context["left_out"]) == bool(said)
+        assert said in answer.content.decode()
 
 
 def test_twenty_runs_of_a_thousand_steps_are_a_light_page(runs: list[TrainingRun], client: Client) -> None:

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.charts import intervals, lines
-from apps.core.differences import side_by_side
+from apps.core.differences import left_out, side_by_side
 from apps.core.http import LONGEST_FILTER, QueryFilters, uuid_of
 from apps.core.models import Project, Role
 from apps.evals.costs import total_cost
@@ -39,18 +39,19 @@ class Cell:
 @project_view()
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """For htmx (other filters) only the tasks."""
-    runs = chosen_of(project, request.GET.getlist("run"))
+    given = request.GET.getlist("run")
+    runs = chosen_of(project, given)
+    note = left_out(given, len(runs), MOST, "evaluations")
     if len(runs) < 2:
-        return render(
-            request, "evals/compare_choose.html", {"runs": offered(project)[:OFFERED], "chosen": runs, "most": MOST}
-        )
+        context = {"runs": offered(project)[:OFFERED], "chosen": runs, "most": MOST, "left_out": note}
+        return render(request, "evals/compare_choose.html", context)
     tables = tables_of(runs)
     query = urlencode([("run", run.pk) for run in runs])
-    context: dict[str, Any] = {"runs": runs, "query": query} | tasks(request, runs, tables)
+    context = {"runs": runs, "query": query} | tasks(request, runs, tables)
     if request.htmx:
         return render(request, "evals/_compared_tasks.html", context)
     return render(request, "evals/compare.html", context | numbers(runs, tables) | {
-        "notes": notes(runs),
+        "notes": [*filter(None, [note]), *notes(runs)],
         "differing": [(name, values) for name, values, differs in side_by_side([settings_of(run) for run in runs]) if differs],
         "over_time": time_figure(runs),
         "others": [run for run in offered(project).filter(split=runs[0].split)[:OFFERED] if run not in runs],

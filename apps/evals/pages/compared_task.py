@@ -22,7 +22,7 @@ from apps.evals.pages.samples import scored_output
 from apps.evals.samples.comparison import REGRESSED, TaskRow, rows_of, tables_of
 from apps.evals.samples.transcript import answered, changes, opening
 from apps.trajectories.pages.comparison import align
-from apps.trajectories.pages.transcript import turns_of
+from apps.trajectories.pages.transcript import fit, turns_of
 
 
 @dataclass
@@ -91,9 +91,11 @@ def sides_of(request: HttpRequest, runs: Sequence[EvalRun], row: TaskRow) -> dic
     b = side(runs, row, second, request.GET.get("b"), passing=not falls)
     turns = [turns_of(answered(one.shown), one.whole["tools"]) for one in (a, b)]
     prompts = [opening(one.run) for one in (a, b)]
+    pairs = list(align(*turns))
+    fit([*turns[0], *turns[1]])
     return found | {
         "b": b,
-        "pairs": align(*turns),
+        "pairs": pairs,
         "changes": changes(answered(a.shown), answered(b.shown)),
         "prompt_changes": changes(*prompts) if prompts[0] != prompts[1] else [],
     }

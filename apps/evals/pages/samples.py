@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from urllib.parse import urlencode
 
@@ -35,6 +36,8 @@ def sample(request: HttpRequest, project: Project, pk: str, number: int) -> Http
             request, "evals/sample_closed.html", context | {"number": number, "looks": views_of(run.eval_set).count()}
         )
     row.run = run
+    if (text := part_of(request, row)) is not None:
+        return text
     response = render(
         request, f"evals/{'_sample' if request.htmx else 'sample'}.html", context | context_of(row, chosen)
     )
@@ -65,6 +68,15 @@ def context_of(row: Sample, chosen: Filters) -> dict[str, Any]:
         "elsewhere": elsewhere(run, row, chosen),
         "makes_tasks": may_make_tasks(run) and not row.success and not row.masked,
     }
+
+
+def part_of(request: HttpRequest, row: Sample) -> HttpResponse | None:
+    """A part that the page may have cut, whole, as text; None where the page is asked for."""
+    part = request.GET.get("part")
+    if part not in ("output", "conversation"):
+        return None
+    text = row.output if part == "output" else json.dumps(transcript.conversation(row), indent=2, ensure_ascii=False)
+    return HttpResponse(text, content_type="text/plain; charset=utf-8")
 
 
 def scored_output(row: Sample) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from apps.core.access import project_view
-from apps.core.differences import side_by_side
+from apps.core.differences import left_out, side_by_side
 from apps.core.models import Project
 from apps.evals.pages.compare import Cell, rate, reward
 from apps.training.charts import FIGURES, colour_of, overlaid
@@ -81,9 +81,11 @@ class View:
 @project_view()
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """Without two runs in the URL it offers them."""
-    runs = chosen_runs(project, request.GET.getlist("run"))
+    given = request.GET.getlist("run")
+    runs = chosen_runs(project, given)
+    note = left_out(given, len(runs), MOST, "runs")
     if len(runs) < 2:
-        context = {"runs": runs_of(project)[:OFFERED], "chosen": runs, "most": MOST}
+        context = {"runs": runs_of(project)[:OFFERED], "chosen": runs, "most": MOST, "left_out": note}
         return render(request, "training/compare_choose.html", context)
     known = names_of(runs)
     view = View.of(request, known)
@@ -93,6 +95,7 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
         request,
         "training/compare.html",
         {
+            "left_out": note,
             "runs": [(run, colour_of(at), urlencode([*(other for other in named if other[1] != str(run.pk)), *view.query]))
                      for at, run in enumerate(runs)],
             "results": results(runs),

@@ -13,7 +13,7 @@ from django.urls import reverse
 from apps.core.access import project_view
 from apps.core.models import Project
 from apps.core.paging import page_of
-from apps.evals.pages.samples import scored_output
+from apps.evals.pages.samples import part_of, scored_output
 from apps.training.comparison import runs_of
 from apps.training.models import Rollout, TrainingRun
 from apps.training.rollouts import (
@@ -77,6 +77,8 @@ def rollout(request: HttpRequest, project: Project, pk: str, number: int) -> Htt
     run = get_object_or_404(runs_of(project), pk=pk)
     row = get_object_or_404(run.rollouts.select_related("task__trajectory"), pk=number)
     row.run = run
+    if (text := part_of(request, row)) is not None:
+        return text
     context = {"run": run, "filters": (chosen := Filters.of(request.GET))} | context_of(row, chosen)
     response = render(request, f"training/{'_rollout' if request.htmx else 'rollout'}.html", context)
     response["Cache-Control"] = "private, no-cache"

@@ -26,6 +26,7 @@ from apps.trajectories.decoding import RowError
 from apps.trajectories.filters import apply_filters, without
 from apps.trajectories.models import Outcome, Trajectory
 from apps.trajectories.pages.parts import Reader
+from apps.trajectories.pages.transcript import fit
 from apps.trajectories.pages.waterfall import waterfall
 from apps.trajectories.schema import Feedback
 from apps.trajectories.shown import runs_shown
@@ -51,7 +52,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = find(project, pk)
     runs_shown(project, [pk], to=request.user, where="run")
     reader, blamed = Reader(row), blamed_of(row)
-    turns = reader.turns(0, blamed) if reader.firsts else []
+    turns = fit(reader.turns(0, blamed)) if reader.firsts else []
     shown_from = opening_of(reader.head["messages"], blamed)
     newer, older = neighbours(apply_filters(project.trajectories.all(), request.GET), row)
     return render(
@@ -102,7 +103,7 @@ def part(request: HttpRequest, project: Project, pk: UUID, first: int) -> HttpRe
     if first not in reader.firsts:
         raise Http404
     runs_shown(project, [pk], to=request.user, where="run")
-    turns = reader.turns(reader.firsts.index(first), blamed)
+    turns = fit(reader.turns(reader.firsts.index(first), blamed))
     replay = pk if request.membership.may(Role.ENGINEER) else None
     return render(
         request, "trajectories/_part.html", {"turns": turns, "blamed": blamed, "first": first, "replay": replay}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from apps.trajectories.arguments import Checker
@@ -21,6 +22,10 @@ from workers.lib.messages import (
 )
 
 HEAD, FOLD_ABOVE, SHOWN = 2_000, 4_000, 60_000  # characters: before the fold, of what is folded, and at most
+ROOM, BRIEF = (
+    90_000,
+    200,
+)  # bytes of HTML for all that is seen, and again for all that unfolds; characters of a text without room
 ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 MEDIA = ("image", "audio", "video", "file", "document")
 
@@ -100,6 +105,33 @@ def turns_of(
         turn.unanswered = turn is not found[-1] and any(call.reply is None for call in turn.calls)
     _attach(found, interventions)
     return found
+
+
+def fit(turns: list[Turn]) -> list[Turn]:
+    """The same turns with texts cut so that a page of them stays light."""
+    seen = unfolded = ROOM
+    for text in (text for turn in turns for text in _texts(turn)):
+        if (size := _weight(text.head)) > seen and len(text.head) > BRIEF:
+            text.rest, text.head = text.head[BRIEF:] + text.rest, text.head[:BRIEF]
+            size = _weight(text.head)
+        seen -= min(seen, size)
+        if (size := _weight(text.rest)) > unfolded:
+            kept = len(text.rest) * unfolded // size
+            text.rest, text.cut = text.rest[:kept], text.cut + len(text.rest) - kept
+        unfolded -= min(unfolded, size)
+    return turns
+
+
+def _texts(turn: Turn) -> Iterator[Text]:
+    yield from filter(None, (turn.thought, turn.text))
+    for call in turn.calls:
+        yield call.arguments
+        if call.reply:
+            yield from _texts(call.reply)
+
+
+def _weight(text: str) -> int:
+    return len(escape(text).encode(errors="replace"))
 
 
 def _attach(turns: list[Turn], interventions: Iterable[dict]) -> None:

@@ -14,7 +14,8 @@ register.filter("money", columns.money)
 @register.simple_tag
 def turns(messages: Any, tools: Any = None, blamed: Any = None) -> list[transcript.Turn]:
     """The turns of a conversation: each call with its reply and what is wrong with its arguments."""
-    return transcript.turns_of(messages or [], tools or None, blamed=blamed if isinstance(blamed, int) else None)
+    found = transcript.turns_of(messages or [], tools or None, blamed=blamed if isinstance(blamed, int) else None)
+    return transcript.fit(found)
 
 
 @register.filter
