@@ -1,10 +1,12 @@
 """PostgreSQL advisory locks, every number in one place: two purposes that share a number would wait for each other.
 
-All are held until the transaction ends.
+All are held until the transaction ends, but those of `holding_in`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum, unique
 
 from django.db import connection
@@ -41,6 +43,16 @@ def acquire_in(project_id: int, lock: ProjectLock, *, shared: bool = False) -> N
 
 def try_acquire_in(project_id: int, lock: ProjectLock) -> bool:
     return bool(_call("pg_try_advisory_xact_lock", lock, project_id))
+
+
+@contextmanager
+def holding_in(project_id: int, lock: ProjectLock) -> Iterator[None]:
+    """Outside of a transaction: one that begins inside sees all that the holder before has committed."""
+    _call("pg_advisory_lock", lock, project_id)
+    try:
+        yield
+    finally:
+        _call("pg_advisory_unlock", lock, project_id)
 
 
 def _call(function: str, *numbers: int) -> object:

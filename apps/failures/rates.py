@@ -173,21 +173,29 @@ def by_time(project: Project, since: datetime | None) -> tuple[str, list[tuple[d
 def span(project: Project, since: datetime | None) -> tuple[datetime | None, datetime | None]:
     """The first and the last hour with runs."""
     last = (
-        HourlyCount.objects.filter(project=project, trajectories__gt=0).order_by("-hour").values_list("hour", flat=True)
+        HourlyCount.objects.filter(project=project, trajectories__gt=0, hour__lte=tomorrow())
+        .order_by("-hour")
+        .values_list("hour", flat=True)
     )
     first = runs(project, since).aggregate(first=Min("first"))["first"]
-    return (first, last[0]) if first else (None, None)
+    return (first, last.first()) if first else (None, None)
+
+
+def tomorrow() -> datetime:
+    """Where charts end: a run whose clock went wrong would squeeze all others into one point."""
+    return timezone.now() + timedelta(days=1)
 
 
 def _hourly(project: Project, since: datetime | None) -> Iterable[tuple[datetime, int]]:
-    rows = HourlyCount.objects.filter(project=project, trajectories__gt=0)
+    rows = HourlyCount.objects.filter(project=project, trajectories__gt=0, hour__lte=tomorrow())
     rows = rows.filter(hour__gte=midnight(since)) if since else rows
     return rows.values_list("hour").annotate(n=Sum("trajectories")).order_by("hour")
 
 
 def _by(unit: str, project: Project, since: datetime | None) -> Iterable[tuple[datetime, int]]:
     """By the day or the week."""
-    found = runs(project, since).annotate(at=Trunc("day", unit)).values_list("at").annotate(n=Sum("runs"))
+    known = runs(project, since).filter(day__lte=tomorrow().date())
+    found = known.annotate(at=Trunc("day", unit)).values_list("at").annotate(n=Sum("runs"))
     return [(datetime.combine(day, time(), UTC), n) for day, n in found.order_by("at")]
 
 

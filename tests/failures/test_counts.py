@@ -156,6 +156,22 @@ def test_hours_are_counted_where_there_are_few(project: Project) -> None:
     ]  # fmt: skip
 
 
+def test_a_run_whose_clock_is_years_ahead_does_not_stretch_the_chart(project: Project) -> None:
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    make_trajectory(project, started_at=(hour - timedelta(hours=1)).isoformat())
+    usual = rates.midnight(timezone.now() - timedelta(days=7))
+    for years in (1, 70):
+        make_trajectory(project, started_at=(hour + timedelta(days=365 * years)).isoformat())
+    digest.run()
+    for since in (None, usual):
+        unit, over_time = rates.by_time(project, since)
+        assert (unit, [at for at, _ in over_time]) == ("hour", [hour - timedelta(hours=1)])
+    make_trajectory(project, started_at=(hour - timedelta(days=5)).isoformat())
+    digest.run()
+    unit, over_time = rates.by_time(project, usual)
+    assert unit == "day" and sum(rate.total for _, rate in over_time) == 2
+
+
 def test_a_failure_has_the_version_of_its_run_whatever_is_written_to_it(project: Project) -> None:
     failure = populate(project, Random(1))[0]
     failure.agent_version, failure.model = "made up", "made up"

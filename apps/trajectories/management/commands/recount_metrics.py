@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from apps.core.models import Project
+from apps.trajectories.metrics.recount import recount
+
+
+class Command(BaseCommand):
+    help = "Counts what charts and totals are made of again from the trajectories. Flywheel may run meanwhile."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--project", default="", help="slug of the project; all projects without it")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        slug = options["project"]
+        projects = Project.objects.filter(slug=slug) if slug else Project.objects.order_by("pk")
+        if slug and not projects:
+            raise CommandError(f"There is no project “{slug}”.")
+        for project in projects:
+            self.stdout.write(f"{project.slug}: {recount(project):,} trajectories counted.")
