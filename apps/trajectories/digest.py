@@ -14,6 +14,7 @@ from uuid import UUID
 
 from celery import current_app
 from django.db import DatabaseError, connection, transaction
+from django.db.models import QuerySet
 from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core import locks
@@ -27,7 +28,10 @@ from flywheel.outages import is_transient
 from workers.lib.messages import is_example, is_prompt, unread_calls
 
 log = logging.getLogger(__name__)
-AT_ONCE = 40  # arrivals of one transaction
+AT_ONCE, ROWS_AT_ONCE = (
+    400,
+    4_000,
+)  # arrivals of one transaction: each rewrites the cells of its hour, so small ones go together
 LOOKED_AT = 1_000  # arrivals, for the projects that wait
 TEXT_LIMIT = 200_000  # characters of one trajectory that are indexed
 READ_AT_ONCE = 200  # trajectories, and chunks of their contents
@@ -78,7 +82,7 @@ def step() -> int:
     mine = next((project for project in projects if locks.try_acquire_in(project, ProjectLock.DIGEST)), None)
     if mine is None:
         return 0
-    arrivals = list(waiting.filter(project=mine)[:AT_ONCE])
+    arrivals = _some(waiting.filter(project=mine))
     if not arrivals:  # another process digested them while this one looked
         return 0
     try:
@@ -91,6 +95,17 @@ def step() -> int:
     for arrival in arrivals:
         _digest_or_set_aside(arrival)
     return len(arrivals)
+
+
+def _some(waiting: QuerySet[Arrival]) -> list[Arrival]:
+    found: list[Arrival] = []
+    rows = 0
+    for arrival in waiting[:AT_ONCE]:
+        rows += len(arrival.trajectories)
+        if found and rows > ROWS_AT_ONCE:
+            break
+        found.append(arrival)
+    return found
 
 
 def _digest_or_set_aside(arrival: Arrival) -> None:

@@ -247,3 +247,16 @@ def test_the_failure_rate_is_of_known_outcomes_and_says_so() -> None:
     measure = MEASURES["failure_rate"]
     assert measure.value(cell) == pytest.approx(1 / 3) and measure.n(cell) == 3 and "known outcomes" in measure.title
     assert MEASURES["latency_p95"].value(cell) is None and MEASURES["latency_p95"].n(cell) == 0
+
+
+@pytest.mark.django_db
+def test_many_small_arrivals_are_digested_together_and_large_ones_are_not(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest, "ROWS_AT_ONCE", 60)
+    for number in range(60):
+        store.ingest(project=project, rows=[row_of(f"one-{number}")])
+    for batch in range(3):
+        store.ingest(project=project, rows=[row_of(f"many-{batch}-{number}") for number in range(40)])
+    assert [digest.step() for _ in range(5)] == [60, 1, 1, 1, 0]
+    assert query.totals(project, {}).total.runs == 180
