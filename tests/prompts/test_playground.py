@@ -397,6 +397,10 @@ def test_held_out_tasks_are_neither_offered_nor_run(world: World) -> None:
         world.start(tasks=held)
     page = world.client.get(world.url("playground_new")).content.decode()
     assert not any(task.key in page for task in held)
+    free = world.set.tasks.exclude(split=Split.HOLDOUT).first()
+    for task, count in ((held[0], 0), (free, 1)):  # by its request
+        answer = world.client.get(world.url("playground_new"), {"q": task.messages[-1]["content"].upper()})
+        assert len(answer.context["tasks"]) == count
     given = {"environment": world.environment.pk, "version_0": world.model.pk, "samples_per_task": 1, "most_tokens": 9}
     page = world.client.post(world.url("playground_new"), given | {"tasks": [held[0].pk]}).content.decode()
     assert "Select a valid choice" in page and not Playground.objects.exists()
