@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
+from django.db.models import Exists, OuterRef
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
@@ -97,7 +98,10 @@ def _suggested(step: Step | None) -> str:
 
 def _set(request: HttpRequest, sets: Any) -> EvalSet | None:
     try:
-        return get_object_or_404(sets, pk=request.GET["set"]) if request.GET.get("set") else sets.first()
+        if request.GET.get("set"):
+            return get_object_or_404(sets, pk=request.GET["set"])
+        offered = Task.objects.exclude(split=Split.HOLDOUT).filter(eval_set=OuterRef("pk"))
+        return sets.filter(Exists(offered)).first() or sets.first()
     except ValidationError:
         raise Http404 from None
 
