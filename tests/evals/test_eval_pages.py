@@ -9,9 +9,10 @@ from django.test import Client
 from django.urls import reverse
 from django.utils.html import escape
 
-from apps.core.models import Role
+from apps.core.models import JobState, Role
 from apps.evals import actions
 from apps.evals.models import EvalSet, HoldoutView, Split, Task
+from apps.evals.submission import submit_eval
 from tests.factories import (
     admin_of,
     make_base,
@@ -140,6 +141,27 @@ def test_the_list_leads_to_an_evaluation_on_the_set_frozen_last(client: Client) 
     assert (
         "new_run" not in client.get(page).content.decode() and "New eval set" not in client.get(page).content.decode()
     )
+
+
+def test_a_failed_evaluation_is_started_again_from_its_page_with_the_same_choices(
+    client: Client, tmp_path: Path
+) -> None:
+    project = make_project()
+    frozen, base, environment = make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    run = submit_eval(
+        project=project, eval_set=frozen, split=Split.TRAIN, environment=environment, model_version=base, samples_per_task=1,
+        by=admin_of(project),
+    )  # fmt: skip
+    page = reverse("evals:run", args=[project.slug, run.pk])
+    client.force_login(admin_of(project))
+    assert "Evaluate again" not in client.get(page).content.decode(), "it is under way"
+    assert run.claim("test") and run.finish(JobState.FAILED, error="The server is gone.")
+    again = f"{url(frozen, 'new_run')}?model_version={base.pk}&environment={environment.pk}&split=train"
+    assert escape(again) in client.get(page).content.decode()
+    chosen = client.get(again).context["form"].initial
+    assert (chosen["model_version"], chosen["environment"], chosen["split"]) == (base, str(environment.pk), Split.TRAIN)
+    client.force_login(make_member(project, Role.VIEWER))
+    assert "Evaluate again" not in client.get(page).content.decode()
 
 
 def test_every_field_of_an_evaluation_is_on_the_page_once_and_what_is_wrong_is_unfolded(

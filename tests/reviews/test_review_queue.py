@@ -73,7 +73,7 @@ def test_the_case_has_the_gold_the_tools_and_the_output(made: Made) -> None:
     text = client.get(url("item", item)).content.decode()
     assert (
         item.sample.output in text
-        and "What was expected" in text
+        and "Expected answer" in text
         and str(item.sample.task.expected["args"]["id"]) in text
     )
     assert "Tools: " in text and "tickets.close" in text
