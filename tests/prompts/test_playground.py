@@ -121,7 +121,7 @@ def test_versions_answer_side_by_side_and_a_broken_one_harms_none(live: World) -
     passed = [answers.filter(side=side, success=True).count() for side in range(4)]
     assert passed == [0, 6, 6, 0] and answers.filter(side=3, masked=False).count() == 0
     page = live.client.get(live.url("playground", run.pk)).content.decode()
-    assert "6 of 6 right" in page and "0 of 6 right" in page and "m-v1 (edited)" in page and "&lt;b&gt;" in page
+    assert "6 of 6 passed" in page and "0 of 6 passed" in page and "m-v1 (edited)" in page and "&lt;b&gt;" in page
     assert "HTTP 401" in page and "<b>You" not in page
     saved = live.client.post(live.url("playground_save_prompt", run.pk, 2), {"name": "kept"})
     kept = ModelVersion.objects.get(name="kept")
