@@ -149,7 +149,7 @@ def read_runs(page: Any, world: World) -> None:
 
 def lineage_ends_in_production(page: Any, world: World) -> None:
     """From the model to a run in production that it was trained on, and back."""
-    page.get_by_role("link", name="in production, of all generations").click()
+    page.get_by_role("link", name="from production, over all generations").click()
     page.get_by_role("table").get_by_role("link").and_(page.locator('a[href*="/trajectories/"]')).first.click()
     page.wait_for_url(re.compile(r"/trajectories/[0-9a-f-]{36}/"))
     trajectory = page.url.split("/")[-2]
