@@ -107,7 +107,7 @@ def compare(page: Any, seed: Seed, baseline: EvalRun, candidate: EvalRun) -> Non
     page.get_by_role("link", name="Compare").first.click()
     expect(page.get_by_label("Baseline")).to_have_value(str(baseline.pk))
     page.get_by_label("Candidate").select_option(str(candidate.pk))
-    page.get_by_role("button", name="Next").click()
+    page.get_by_role("button", name="Compare", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"{seed.base} → {seed.better}")
     expect(row(page, "Latency, interleaved")).to_contain_text("missing")
 

@@ -171,7 +171,7 @@ def promote_and_roll_back(page: Any, world: World) -> None:
     page.get_by_role("link", name="Compare").click()
     page.get_by_label("Baseline").select_option(str(world.baseline.pk))
     page.get_by_label("Candidate").select_option(str(world.grpo.pk))
-    page.get_by_role("button", name="Next").click()
+    page.get_by_role("button", name="Compare", exact=True).click()
     page.get_by_role("button", name="Compare (run the gate)").click()
     expect(page.get_by_role("heading", name=f"{base} → {better}")).to_contain_text("promote")
     page.get_by_label("Reason").fill("better on the hold-out")
