@@ -233,7 +233,7 @@ def test_probes_find_the_hole_of_a_bad_verifier_and_none_in_a_good_one(run: Eval
     finding = job.result["failed"][0]
     key = run.eval_set.tasks.get(pk=finding["task"]).key
     assert f'<span class="mono small">{key}</span>' in page and str(finding["task"]) not in page
-    assert "do not apply" in page and page.index(">failed</span>") < page.index(">passed</span>")
+    assert "not applicable to this verifier" in page and page.index(">failed</span>") < page.index(">passed</span>")
 
 
 def test_probes_leave_a_holdout_alone(environment: Environment) -> None:
