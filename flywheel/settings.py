@@ -252,7 +252,12 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Flywheel",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
-    "POSTPROCESSING_HOOKS": ["apps.trajectories.openapi.add_components", "apps.core.scopes_schema.add_scopes"],
+    "POSTPROCESSING_HOOKS": [
+        "apps.trajectories.openapi.add_components",
+        "apps.core.openapi.group_operations",
+        "apps.core.scopes_schema.add_scopes",
+    ],
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "filter": True},
     "SERVE_INCLUDE_SCHEMA": False,
     "PATH_CONVERTER_OVERRIDES": {"anything": str},
     "SWAGGER_UI_DIST": "SIDECAR",

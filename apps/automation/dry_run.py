@@ -252,7 +252,7 @@ def _train(now: _Now, step: specs.Train) -> Forecast:
 def _gate(now: _Now, step: specs.Gate) -> Forecast:
     return _of(
         step,
-        f"{step.candidate} is compared with {step.baseline} by the policy of {step.channel}",
+        f"Compares {step.candidate} with {step.baseline} under the policy of {step.channel}",
         _seconds(LatencyMeasurement, now.project),
     )
 

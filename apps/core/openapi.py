@@ -14,6 +14,24 @@ LINE = r"\A[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z"
 NUMBER = {"type": ["number", "null"]}
 
 
+SUMMARY = 110  # characters
+
+
+def group_operations(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """drf-spectacular's postprocessing hook: an operation is listed under the resource of its path, with the first sentence of what
+    it does."""
+    for path, methods in result["paths"].items():
+        resource = path.removeprefix("/api/v1/").split("/")[0] if path.startswith("/api/v1/") else "graders"
+        for operation in methods.values():
+            operation["tags"] = [resource.replace("-", " ").replace("_", " ").capitalize()]
+            first = operation.get("description", "").split("\n\n")[0].split(". ")[0].rstrip(".")
+            if first:
+                operation.setdefault(
+                    "summary", first if len(first) <= SUMMARY else f"{first[:SUMMARY].rsplit(' ', 1)[0]} …"
+                )
+    return result
+
+
 def reference(name: str) -> dict[str, str]:
     return {"$ref": f"{REFERENCE}{name}"}
 

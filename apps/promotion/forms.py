@@ -83,6 +83,9 @@ class PolicyFileForm(PlainForm):
     file = forms.FileField(label="TOML file", max_length=200)
     reason = forms.CharField(max_length=2_000)
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"auto_id": "import_%s"} | kwargs)  # the page has another form with a reason
+
     def clean_file(self) -> Policy:
         try:
             return from_toml(self.cleaned_data["file"].read(1024 * 1024).decode())

@@ -123,23 +123,24 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
     given = [request.GET.get("baseline"), request.GET.get("candidate")]
     if all(given):
         return redirect("promotion:pair", project.slug, *(run.pk for run in pair_of(project, *given)))
-    if not any(given):
+    if not given[0]:
         live = Channel.objects.filter(project=project, name=PRODUCTION).values_list("current", flat=True).first()
-        given = suggested_pair(list(runs[:100]), live)
+        given = suggested_pair(list(runs[:100]), live, given[1])
     return render(request, "promotion/compare.html", {"runs": runs[:100], "given": given})
 
 
-def suggested_pair(runs: Sequence[EvalRun], live: int | None) -> list[str]:
-    """The newest evaluation with one of the `live` version on the same tasks, which it has to beat; else with one of any other."""
+def suggested_pair(runs: Sequence[EvalRun], live: int | None, chosen: str | None = None) -> list[str]:
+    """The newest evaluation (or the `chosen` one) with one of the `live` version on the same tasks, which it has to beat; else with
+    one of any other."""
     pairs = [
         (baseline, candidate)
-        for candidate in runs
+        for candidate in [run for run in runs if chosen in (None, str(run.pk))]
         for baseline in runs
         if baseline.model_version_id != candidate.model_version_id
         and (baseline.eval_set_id, baseline.split) == (candidate.eval_set_id, candidate.split)
     ]
     against_live = [pair for pair in pairs if pair[0].model_version_id == live]
-    return [str(run.pk) for run in next(iter(against_live or pairs), ())] or ["", ""]
+    return [str(run.pk) for run in next(iter(against_live or pairs), ())] or ["", chosen or ""]
 
 
 @project_view()

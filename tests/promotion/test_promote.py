@@ -316,6 +316,10 @@ def test_the_choice_of_evaluations_begins_with_a_candidate_beside_what_is_live()
     assert suggested_pair([alone, other, live], 1) == names
     assert suggested_pair([alone, other, live], 7) == names
     assert suggested_pair([alone, live], 1) == suggested_pair([], None) == ["", ""]
+    newer = run(4, 3)
+    assert suggested_pair([newer, other, live], 1)[1] == str(newer.pk)
+    assert suggested_pair([newer, other, live], 1, str(other.pk)) == names
+    assert suggested_pair([alone, live], 1, str(alone.pk)) == ["", str(alone.pk)]
 
 
 def test_a_viewer_cannot_promote(project: Project, base: ModelVersion, channel: Channel, data_dir: Path) -> None:
