@@ -75,20 +75,30 @@ class DryRun:
         return sum(step.usd for step in self.steps)
 
 
+@dataclass
+class _Past:
+    """How far the simulation has come: when the last run was asked for, and when it would have ended."""
+
+    since: datetime
+    free: datetime
+
+
 def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, days: int = DAYS) -> DryRun:
     now = now or timezone.now()
     steps = forecast(project, spec)
     runs: list[Would] = []
     took = timedelta(seconds=DryRun(runs, steps).seconds)
     usd = DryRun(runs, steps).usd
-    free, hours_today, usd_today, today = now - timedelta(days=days), 0.0, 0.0, None
-    asked = _asked(project, spec, now - timedelta(days=days), now)
-    for at, cause in asked:
+    hours_today, usd_today, today = 0.0, 0.0, None
+    start = now - timedelta(days=days)
+    past = _Past(since=start, free=start)
+    for at, cause in _asked(project, spec, past, now):
         if len(runs) == MOST_RUNS:
             return DryRun(runs, steps, days, more=True)
-        if at < free:
+        if at < past.free:
             runs.append(Would(at, cause, None, "the previous run would still have been running"))
             continue
+        past.since = at
         begins, quiet = spec.after_quiet(at), spec.quiet_at(at)
         note = f"it would have waited until the quiet hours ended at {quiet.end}" if quiet else ""
         if spec.midnight(begins) != today:
@@ -104,29 +114,29 @@ def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, da
         if (most := spec.budget.hours_a_run) and took > timedelta(hours=most):
             length, note = timedelta(hours=most), f"it would have stopped at its limit of {most:g} hours"
         hours_today += length.total_seconds() / 3600
-        free = begins + length
+        past.free = begins + length
         runs.append(Would(at, cause, begins, note))
     return DryRun(runs, steps, days)
 
 
-def _asked(project: Project, spec: FlowSpec, start: datetime, now: datetime) -> Iterator[tuple[datetime, Cause]]:
-    """In the order of time: by its clocks, and by what was seen."""
+def _asked(project: Project, spec: FlowSpec, past: _Past, now: datetime) -> Iterator[tuple[datetime, Cause]]:
+    """In the order of time: by its clocks, and by what was seen, which waits until the last run has ended."""
+    start = past.since
     clock = spec.times(start)
     ahead = next(clock, None)
     seen = FlowSpec(steps=spec.steps, starts=spec.watched, timezone=spec.timezone)
     flow = Flow(project=project, seen=names_known(project, start))
-    since, at = start, start
+    at = start
     while at <= now:
         at = min(at + LOOKS, now) if at < now else now + LOOKS
         while ahead is not None and ahead <= min(at, now):
             yield ahead, Cause("cron", "Schedule")
-            since, ahead = ahead, next(clock, None)
-        if at > now or not seen.starts:
+            ahead = next(clock, None)
+        if at > now or at < past.free or not seen.starts:
             continue
-        cause = cause_of(flow, seen, since, Known(project, at))
+        cause = cause_of(flow, seen, past.since, Known(project, at))
         if cause:
             flow.seen = [*flow.seen, cause.seen["name"]] if "name" in cause.seen else flow.seen
-            since = at
             yield at, cause
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar
 
@@ -62,6 +62,11 @@ class Input:
     error: str = ""
     help: str = ""
     rare: bool = False  # folded away while it is blank
+    names: dict[str, str] = field(default_factory=dict)  # of options that are ids
+
+    @property
+    def choices(self) -> list[tuple[str, str]]:
+        return [(option, self.names.get(option, option)) for option in self.options]
 
 
 @dataclass(frozen=True)
@@ -274,7 +279,7 @@ class Editor:
             name, LABELS.get(field, field.replace("_", " ").capitalize()), kind,
             "" if shown is None or shown is False else str(shown), options,
             "" if default is None or default is False else str(default), required, str(self.error) if wrong else "", HELP.get(field, ""),
-            step >= 0 and field in RARE and not value and not wrong,
+            step >= 0 and field in RARE and not value and not wrong, self._clusters if field == "cluster" else {},
         )  # fmt: skip
 
     def _options(self, field: str, step: int) -> tuple[str, ...]:
@@ -307,7 +312,18 @@ class Editor:
             return tuple(f"{_key(one)}.{output}" for one in earlier for output in specs.STEPS[one["do"]].outputs)
         if field == "channel":
             return tuple(dict.fromkeys(["staging", *(name for name in known["channels"] if name != specs.PRODUCTION)]))
-        return tuple(known.get({"into": "sets", "mode": "modes", "environment": "environments"}.get(field, ""), ()))
+        return tuple(
+            known.get(
+                {"into": "sets", "mode": "modes", "cluster": "clusters", "environment": "environments"}.get(field, ""),
+                (),
+            )
+        )
+
+    @cached_property
+    def _clusters(self) -> dict[str, str]:
+        """{id: name}, the largest first."""
+        rows = self.project.failure_clusters.filter(gone=False).values_list("pk", "name", "size")[:100]
+        return {str(pk): f"{name} ({size:,})" for pk, name, size in rows}
 
     @cached_property
     def _known(self) -> dict[str, list[str]]:
@@ -321,12 +337,13 @@ class Editor:
             ),
             "channels": list(project.channels.order_by("name").values_list("name", flat=True)),
             "versions": [f"{name}-v{version}" for name, version in versions],
+            "clusters": list(self._clusters),
             "modes": list(FailureMode.objects.filter(project=project).order_by("slug").values_list("slug", flat=True)),
         }
 
 
 # Where only what is offered makes sense; the other fields take what is not there yet, too.
-CLOSED = {"set", "model", "environment", "baseline", "candidate", "learnable", "report", "mode"}
+CLOSED = {"cluster", "set", "model", "environment", "baseline", "candidate", "learnable", "report", "mode"}
 
 
 def _key(step: dict[str, Any]) -> str:

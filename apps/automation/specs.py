@@ -39,6 +39,9 @@ CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")
 Slug = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[-a-zA-Z0-9_]+\Z")]
 ModelRef = Annotated[str, Meta(pattern=r"^(channel|step|version):\S.*$", max_length=200)]
 SetRef = Annotated[str, Meta(pattern=r"^(step|set):\S.*$", max_length=200)]
+ClusterId = Annotated[
+    str, Meta(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?\Z", description="As its page's address ends")
+]
 Method = Literal["sft", "grpo"]
 SplitName = Literal["train", "validation", "holdout", "regression"]
 Outputs = tuple[str, ...]
@@ -64,10 +67,11 @@ class Cron(_Form, tag="cron"):
 
 
 class NewFailures(_Form, tag="new_failures"):
-    """When runs since the last run of this flow have this many failures, of one failure mode if you name it."""
+    """When runs since the last run of this flow have this many failures, of one failure mode or cluster if you name it."""
 
     at_least: AtLeastOne
     mode: str = ""
+    cluster: ClusterId = ""
 
 
 class FailureRate(_Form, tag="failure_rate"):

@@ -20,7 +20,7 @@ from apps.automation.models import Flow
 from apps.automation.specs import FlowSpec
 from apps.core.models import Project, key_digest
 from apps.failures.changes import Change
-from apps.failures.models import DailyRuns, Failure
+from apps.failures.models import DailyRuns, Failure, FailureCluster
 from apps.failures.rates import Rate
 from apps.trajectories.ids import floor_of
 
@@ -49,33 +49,43 @@ class Known:
     at: datetime
 
     @cached_property
-    def _failures(self) -> dict[tuple[datetime, datetime, str], int]:
+    def _failures(self) -> dict[tuple[datetime, datetime, str, str], int]:
         return {}
 
-    def failures(self, since: datetime, until: datetime, mode: str) -> int:
+    def failures(self, since: datetime, until: datetime, mode: str, cluster: str = "") -> int:
         """Standing ones in runs that began in that time."""
-        if (since, until, mode) not in self._failures:
-            rows = self._standing(until, mode).filter(trajectory_id__gte=floor_of(since))
-            self._failures[since, until, mode] = rows.count()
-        return self._failures[since, until, mode]
+        asked = since, until, mode, cluster
+        if asked not in self._failures:
+            rows = self._standing(until, mode, cluster).filter(trajectory_id__gte=floor_of(since))
+            self._failures[asked] = rows.count()
+        return self._failures[asked]
 
-    def _standing(self, until: datetime, mode: str) -> QuerySet[Failure]:
+    def _standing(self, until: datetime, mode: str, cluster: str) -> QuerySet[Failure]:
         rows = Failure.objects.filter(project=self.project, trajectory_id__lt=floor_of(until)).standing().order_by()
-        return rows.filter(mode__slug=mode) if mode else rows
+        rows = rows.filter(mode__slug=mode) if mode else rows
+        return rows.filter(cluster=cluster) if cluster else rows
+
+    def cluster_name(self, pk: str) -> str:
+        found = FailureCluster.objects.filter(project=self.project, pk=pk).first()
+        return found.name if found else pk
 
     @cached_property
-    def _newest(self) -> dict[str, tuple[int, list[UUID]]]:
-        """{mode: (how many were asked for, those that there are)}"""
+    def _newest(self) -> dict[tuple[str, str], tuple[int, list[UUID]]]:
+        """{(mode, cluster): (how many were asked for, those that there are)}"""
         return {}
 
-    def has_failures(self, count: int, since: datetime, mode: str) -> bool:
+    def has_failures(self, count: int, since: datetime, mode: str, cluster: str) -> bool:
         """Whether so many are in runs that began since. Flows ask for few, each with its own `since`: the newest are read once for all."""
-        asked, found = self._newest.get(mode, (0, []))
+        asked, found = self._newest.get((mode, cluster), (0, []))
         if asked < count:
             asked = max(count, LISTED)
-            rows = self._standing(self.at, mode).order_by("-trajectory_id").values_list("trajectory_id", flat=True)
+            rows = (
+                self._standing(self.at, mode, cluster)
+                .order_by("-trajectory_id")
+                .values_list("trajectory_id", flat=True)
+            )
             found = list(rows[:asked])
-            self._newest[mode] = asked, found
+            self._newest[mode, cluster] = asked, found
         return len(found) >= count and found[count - 1] >= floor_of(since)
 
     @cached_property
@@ -114,12 +124,13 @@ def cause_of(flow: Flow, spec: FlowSpec, since: datetime, known: Known) -> Cause
 
 def _new_failures(start: specs.NewFailures, since: datetime, known: Known) -> Cause | None:
     many = start.at_least > MOST_LISTED
-    if not many and not known.has_failures(start.at_least, since, start.mode):
+    if not many and not known.has_failures(start.at_least, since, start.mode, start.cluster):
         return None
-    count = known.failures(since, known.at, start.mode)
+    count = known.failures(since, known.at, start.mode, start.cluster)
     if count < start.at_least:
         return None
     which = f"of {start.mode} " if start.mode else ""
+    which += f"in the cluster “{known.cluster_name(start.cluster)}” " if start.cluster else ""
     return Cause(
         "new_failures",
         f"{count:,} failures {which}in runs since {since:%F %H:%M} UTC, at least {start.at_least:,}",

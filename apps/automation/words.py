@@ -39,7 +39,8 @@ def _start(one: Any, spec: FlowSpec) -> str:
     if isinstance(one, specs.Cron):
         return f"{CronSim(one.when, datetime.now(UTC)).explain()} ({spec.timezone})"
     if isinstance(one, specs.NewFailures):
-        return f"{one.at_least:,} new failures{of_mode}"
+        in_cluster = f" in the cluster {one.cluster[:8]}" if one.cluster else ""
+        return f"{one.at_least:,} new failures{of_mode}{in_cluster}"
     if isinstance(one, specs.FailureRate):
         by = f" by more than {100 * one.rise:g} points" if one.rise else ""
         return f"The failure rate{of_mode} over {one.days} days rises{by} (99.7% confidence)"

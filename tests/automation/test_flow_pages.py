@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.automation import actions
+from apps.automation import dry_run as forecast_module
 from apps.automation.dry_run import dry_run
 from apps.automation.examples import EXAMPLES
 from apps.automation.models import Flow, FlowRun
@@ -148,6 +149,22 @@ def test_a_rise_that_is_tested_would_have_started_it_and_chance_not(project: Pro
     text = "starts: [{{by: failure_rate, days: 7, rise: {}}}]\nsteps: [{{do: classify}}]"
     assert dry_run(project, read_yaml(text.format(0))).begun >= 1
     assert dry_run(project, read_yaml(text.format(0.9))).begun == 0
+
+
+def test_failures_that_came_during_a_run_start_the_next_one_after_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they do in reality: what is asked while a run is under way is asked again."""
+    two_days = forecast_module.Forecast("classify", "", "", seconds=2 * 86_400)
+    monkeypatch.setattr(forecast_module, "forecast", lambda *_: [two_days])
+    now = timezone.now()
+    for hours in (240, 220):
+        for number in range(3):
+            make_failed(project, started_at=(now - timedelta(hours=hours, minutes=number)).isoformat())
+    classify_project(project=project)
+    found = dry_run(project, read_yaml("starts: [{by: new_failures, at_least: 3}]\nsteps: [{do: classify}]"), now=now)
+    first, second = [run.begins for run in found.runs if run.begins]
+    assert timedelta(hours=48) <= second - first < timedelta(hours=55)
 
 
 def test_what_is_missing_is_said_before_it_runs(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,40 @@ from apps.core.managed.objects import KINDS, archive
 from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.evals import actions as evals
 from apps.evals import submission
-from apps.evals.models import Split
+from apps.evals.models import EvalSet, Split
 from apps.failures import classify_job
-from apps.failures.models import Classification, DailyRuns
+from apps.failures.actions.diagnose import classify_project
+from apps.failures.models import Classification, DailyRuns, Failure
 from apps.failures.rates import Rate
 from apps.promotion import actions as promotion
 from apps.webhooks.models import Delivery, Event
-from tests.factories import admin_of, make_base, make_environment, make_eval_set, make_failed, make_member, make_project
+from tests.factories import (
+    admin_of,
+    make_base,
+    make_cluster,
+    make_environment,
+    make_eval_set,
+    make_failed,
+    make_member,
+    make_project,
+)
 
 pytestmark = pytest.mark.django_db
+WORDS = [
+    "refund",
+    "invoice",
+    "ticket",
+    "parcel",
+    "warranty",
+    "login",
+    "address",
+    "printer",
+    "keyboard",
+    "contract",
+    "holiday",
+    "salary",
+    "visa",
+]
 TWO = """
 steps:
 - do: classify
@@ -667,3 +693,51 @@ def test_flows_that_began_at_different_times_share_what_they_read(
         flow_of(project, text, name=f"flow {number}")
     with django_assert_max_num_queries(15):
         actions.tick(timezone.now() + 2 * starts.EVERY)
+
+
+HELD = """
+steps:
+- {{do: collect_tasks, into: {into}, successes: true}}
+- {{do: freeze_set, set: {into}, holdout: {holdout}, seed: {seed}}}
+"""
+
+
+def test_no_flow_moves_what_is_held_out_into_training(project: Project) -> None:
+    """Another set, another seed, a smaller hold-out: what was held out once stays out of every training split."""
+    for number in range(8):
+        request = f"{WORDS[number]} {WORDS[number + 3]} {WORDS[number + 5]} number {number}{number}{number}"
+        make_failed(project, {"tool": "close_ticket", "args": {"id": number}}, name=f"run {number}", request=request)
+    held: set[str] = set()
+    for n, (into, holdout, seed) in enumerate(
+        (("one", 3, 0), ("two", 1, 5), ("one", 1, 9), ("two", 1, 11), ("three", 1, 2))
+    ):
+        run = go(begun(project, HELD.format(into=into, holdout=holdout, seed=seed), name=f"flow {n}"))
+        for row in EvalSet.objects.filter(project=project, state="frozen"):
+            held |= {str(task.messages) for task in row.tasks.filter(split=Split.HOLDOUT)}
+        assert n or (run.state == RunState.SUCCEEDED and len(held) >= 3)
+    trains = [str(task.messages) for row in EvalSet.objects.filter(project=project) for task in row.tasks.trainable()]
+    assert trains and not held & set(trains)
+
+
+def test_failures_of_one_cluster_start_it(project: Project) -> None:
+    flows = []
+    cluster = make_cluster(make_failure(project, "before"))
+    for pk in (cluster.pk, uuid.uuid4()):
+        text = f"starts: [{{by: new_failures, at_least: 2, cluster: {pk}}}]\nsteps: [{{do: classify}}]"
+        flows.append(flow_of(project, text, name=f"flow {pk}"))
+    later = timezone.now() + 2 * starts.EVERY
+    mine, _ = [make_failure(project, name) for name in ("one", "two")]
+    Failure.objects.filter(pk=mine.pk).update(cluster=cluster)
+    assert actions.tick(later)["seen"] == 0  # one of two is in it
+    Failure.objects.update(cluster=cluster)
+    assert actions.tick(later + 2 * starts.EVERY)["seen"] == 1
+    run = FlowRun.objects.get()
+    assert run.version.flow == flows[0] and f"in the cluster “{cluster.name}”" in run.cause["sentence"]
+    with pytest.raises(FlowError, match="cluster"):
+        read_yaml("starts: [{by: new_failures, at_least: 2, cluster: Tickets}]\nsteps: [{do: classify}]")
+
+
+def make_failure(project: Project, name: str) -> Failure:
+    make_failed(project, name=name)
+    classify_project(project=project)
+    return Failure.objects.get(trajectory__external_id=name)
