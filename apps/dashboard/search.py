@@ -68,7 +68,7 @@ PAGES = (
     Place("Triage", "failures:triage", words="inbox failures review"),
     Place("Clusters", "failures:clusters"), Place("Failure modes", "failures:modes"),
     Place("Rules' accuracy", "failures:measures", words="precision measures"), Place("Judge", "failures:rubric", words="rubric llm"),
-    Place("Sessions", "trajectories:sessions"), Place("Redaction and retention", "trajectories:redaction", words="pii privacy"),
+    Place("Sessions", "trajectories:sessions"), Place("Data handling", "trajectories:redaction", words="redaction retention pii privacy"),
     Place("Not indexed", "trajectories:arrivals"), Place("Send trajectories", "trajectories:first", words="first curl otel key"),
     Place("Compare evaluations", "evals:compare"), Place("Compare models (gate)", "promotion:compare", words="promotion report"),
     Place("Model servers", "registry:servers", words="vllm sglang"), Place("Prompt searches", "training:searches", words="gepa"),
