@@ -437,7 +437,7 @@ def test_messages_of_any_shape_are_shown(project: Project, viewer: Client) -> No
         {"role": "function", "name": "x", "content": "x" * 200_000},
     ], "tools": [{"function": {"name": "x", "parameters": {"$ref": "http://evil.test/"}}}, {}], "metadata": {"steps": {"a": 1}}})  # fmt: skip
     page = viewer.get(url(project, "detail", item.pk)).content.decode()
-    assert "not loaded" in page and 'src="https://evil' not in page and "140000 more characters" in page
+    assert "not loaded" in page and 'src="https://evil' not in page and "140,000 more characters" in page
     assert viewer.get(url(project, "raw", item.pk, message=2)).json()["content"] == "x" * 200_000
     assert viewer.get(url(project, "raw", item.pk, message=3)).status_code == 404
 
