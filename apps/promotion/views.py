@@ -179,7 +179,7 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
                 [check["difference"] for check in measured],
                 [check["low"] for check in measured],
                 [check["high"] for check in measured],
-                "Candidate minus baseline, paired over tasks, with 95% intervals",
+                "Candidate minus baseline, 95% intervals",
                 height=220,
             ),
             "pairs": pairs,
