@@ -178,6 +178,7 @@ ELSEWHERE = {
     "training:search_save": "tests/training/test_prompt_search.py: a candidate that is not saved",
     "evals:versions_with_holdout": "test_diffing.py",
     "prompts:playground_save_task": "shows the run as prompts:playground does; tests/prompts/test_playground.py",
+    "trajectories:live_rows": "shows what is committed; tests/trajectories/test_live.py: a held-out run",
     "trajectories:part": "long runs only; counts as trajectories:detail does",
 }
 SHOWING = [name for name in table.COUNTED if name in PAGES and name not in ELSEWHERE]

@@ -244,7 +244,7 @@ def test_the_page_offers_the_signed_file_and_says_when_it_does_not_fit(project: 
     assert ">download</a>" in client.get(address).content.decode()
     assert client.get(f"{address}file/").json() == json.loads(json.dumps(signed_document(report)))
     GateReport.objects.filter(pk=report.pk).update(comparison=1000)
-    assert "signature does not fit" in client.get(address).content.decode()
+    assert "invalid signature" in client.get(address).content.decode()
 
 
 def test_before_the_start_it_is_said_what_can_never_be_met(project: Project, channel: Channel) -> None:
@@ -290,7 +290,7 @@ def test_a_holdout_wears_with_every_evaluation(project: Project, base: ModelVers
     client = Client()
     client.force_login(admin_of(project))
     text = client.get(f"/p/{project.slug}/models/wear/{eval_set.pk}/").content.decode()
-    assert "Fresh tasks are due" in text and "16 evaluations" in text
+    assert "Add fresh tasks" in text and "16 evaluations" in text
 
 
 def test_a_holdout_wears_with_views_alone(project: Project) -> None:

@@ -94,7 +94,7 @@ def test_the_page_of_a_version_counts_and_links_them(client: Client, world: Any)
     for run in (world.first, world.second):
         assert reverse("training:detail", args=[world.project.slug, run.pk]) in page
     base = client.get(reverse("promotion:model", args=[world.project.slug, world.first.parent_id])).content.decode()
-    assert "learned from production" in base and "second-v1" in base and "through first-v1" in base
+    assert "No production trajectories" in base and "second-v1" in base and "through first-v1" in base
 
 
 def test_a_prompt_version_has_the_lineage_of_its_model_and_its_search(client: Client, world: Any) -> None:

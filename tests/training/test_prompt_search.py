@@ -355,7 +355,7 @@ def test_a_search_is_started_followed_and_stopped_by_page(world: dict[str, Any])
         candidate_event(1, "kept", "Be nice.\n<b>Be exact.", score=0.5),
     )
     status = client.get(reverse("training:search_status", args=[slug, search.pk])).content.decode()
-    assert "&lt;b&gt;Be exact." in status and "<b>Be exact." not in status and "0.50 best (#1)" in status
+    assert "&lt;b&gt;Be exact." in status and "<b>Be exact." not in status and "best 0.50 (#1)" in status
     client.post(reverse("training:search_cancel", args=[slug, search.pk]))
     search.refresh_from_db()
     assert search.cancel_requested_at

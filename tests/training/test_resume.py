@@ -91,7 +91,7 @@ def test_the_button(failed: TrainingRun) -> None:
     client.force_login(make_member(failed.project, Role.ENGINEER))
     assert "Resume from step 7" in client.get(reverse("training:detail", args=args)).content.decode()
     page = client.post(reverse("training:resume", args=args), follow=True).content.decode()
-    assert "goes on from step 7" in page and "Resume from" not in page and ended(failed).state == JobState.QUEUED
+    assert "resumes from step 7" in page and "Resume from" not in page and ended(failed).state == JobState.QUEUED
     again = client.post(reverse("training:resume", args=args), follow=True).content.decode()
     assert "Only a run that failed" in again
     viewer = Client()

@@ -13,9 +13,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Project, Role
+from apps.evals import actions
+from apps.evals.models import HoldoutView, Split
 from apps.trajectories.models import Trajectory
 from apps.trajectories.pages import live
-from tests.factories import make_member, make_project, make_trajectory
+from tests.factories import admin_of, make_member, make_project, make_trajectory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -132,6 +134,21 @@ def test_paused_it_reads_nothing_and_goes_on_where_it_was(project: Project, view
 def test_any_cursor_is_taken(project: Project, viewer: Client, after: str) -> None:
     arrived(project, 5)
     look(viewer, project, after=after)
+
+
+def test_a_held_out_run_is_a_look(project: Project, viewer: Client) -> None:
+    run = arrived(
+        project, 5, request="Water the ferns in hall nine.", outcome={"status": "success"},
+        call={"tool": "plants.water", "args": {"hall": 9}},
+    )  # fmt: skip
+    looks = HoldoutView.objects.filter(project=project)
+    look(viewer, project)
+    assert not looks.exists()
+    held = actions.create_eval_set(project=project, slug="secret", by=admin_of(project))
+    actions.task_from_trajectory(eval_set=held, trajectory=run, split=Split.HOLDOUT, by=admin_of(project))
+    actions.freeze(eval_set=held, by=admin_of(project))
+    look(viewer, project)
+    assert looks.exists()
 
 
 def test_hostile_text_is_text(project: Project, viewer: Client) -> None:

@@ -102,7 +102,7 @@ MASKED: dict[str, str] = dict.fromkeys(
 )  # fmt: skip
 # Shows nothing of a hold-out: forms, settings, production in sums, jobs on other splits, and what answers with a redirect.
 NOTHING: dict[str, str] = {
-    "": "healthz join account account_login account_logout account_inactive account_reset_password account_reset_password_done "
+    "": "healthz join account account_activity account_login account_logout account_inactive account_reset_password account_reset_password_done "
     "account_reset_password_from_key account_reset_password_from_key_done account_reauthenticate account_change_password "
     "account_set_password mfa_authenticate mfa_login_webauthn mfa_reauthenticate mfa_reauthenticate_webauthn mfa_index "
     "mfa_activate_totp mfa_deactivate_totp mfa_view_recovery_codes mfa_generate_recovery_codes mfa_download_recovery_codes "
@@ -122,6 +122,7 @@ NOTHING: dict[str, str] = {
     "failures": "charts bulk classify classification_status triage modes mode_add mode_save mode_delete clusters recluster "
     "cluster_rename cluster_move cluster_decide reclassify_start reclassification_status reclassification_apply "
     "reclassification_discard measures rubric_switch rubric_diff judge_run",
+    "failures_api": "classification",
     "evals_api": "meaning_check_cancel set_version set_environment confirm_task import import_cancel judge_variant end_batch "
     "variant_job_start variant_job_stop",
     "evals": "task_samples meaning_status meaning_stop create new_version environment import_cancel end_batch variant_job_start variant_job_status "
