@@ -8,7 +8,6 @@ step learns from and what its dropout draws depend on the seed and the step alon
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import Stop, StopFlag, run_main
-from workers.lib.specs import Sft, SftConfig, SftRow
+from workers.lib.specs import Sft, SftRow
 from workers.ml import checkpoint
 from workers.ml.branches import common_prefix, cut, decoder_of, forward_level, forward_prefix, parts, use_branches
 from workers.ml.losses import token_logprobs
 from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
+from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order
 
 
 def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
@@ -55,38 +54,16 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     # To its device before the optimizer is made: a checkpoint's moments must come to lie beside the weights.
     model = lora(model, spec.config, resume or spec.model.adapter).to(device())
     use_branches(model)
-    optimizer = torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad], lr=config.learning_rate, weight_decay=0.0
-    )
-    checkpoint.load_optimizer(resume, optimizer)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, checkpoint.schedule(spec.config, start))
+    optimizer, scheduler = optimizer_of(model, config, resume, start)
     rows = Dataset.from_list([trl_row(tokenizer, row) for row in spec.rows])
-    reporter = reporting(events, stop, config, out, start, seed, model, optimizer, found)
+    reporter = reporting(events, stop, spec, model, optimizer, found=found)
     trainer = SharedPromptTrainer(
         model=model,
         processing_class=tokenizer,
         train_dataset=rows,
         optimizers=(optimizer, scheduler),
         callbacks=[reporter],
-        args=SFTConfig(
-            output_dir=str(out / "trl"),
-            max_steps=steps - start,
-            seed=seed,
-            per_device_train_batch_size=config.batch_size,
-            learning_rate=config.learning_rate,
-            max_grad_norm=spec.config.max_grad_norm,
-            max_length=None,  # nothing is cut off: longer rows were refused
-            logging_steps=1,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            bf16=False,
-            fp16=False,
-            gradient_checkpointing=False,
-            completion_only_loss=True,
-            use_cpu=device() == "cpu",
-            dataloader_pin_memory=device() == "cuda",
-        ),
+        args=SFTConfig(**arguments(spec, start), completion_only_loss=True),
     )
     refuse_long_rows([len(ids) for ids in trainer.train_dataset["input_ids"]], spec.config.max_length)
     trainer.remove_callback(PrinterCallback)  # standard output is for events
@@ -96,24 +73,6 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
         raise Stop
     adapter = checkpoint.save_adapter(model, out / "adapter")
     events.result(adapter=str(adapter), metrics={"steps": steps})
-
-
-def row_order(rows: int, count: int, seed: int) -> list[int]:
-    """The first `count` rows that a run learns from: one shuffle of all of them after the other."""
-    order: list[int] = []
-    for epoch in range(-(-count // rows)):
-        order += random.Random(seed * 1000 + epoch).sample(range(rows), rows)
-    return order[:count]
-
-
-def refuse_long_rows(lengths: list[int], limit: int) -> None:
-    """Raises SpecError: a row that is cut off would lose its completion, and be left out or taught half."""
-    long = [length for length in lengths if length > limit]
-    if long:
-        raise SpecError(
-            f"{len(long)} of {len(lengths)} rows are longer than config.max_length ({limit} tokens with their prompt; "
-            f"the longest has {max(long)}). Raise max_length, or leave these rows out of the data set."
-        )
 
 
 def trl_row(tokenizer: Any, row: SftRow) -> dict:
@@ -148,50 +107,6 @@ def add_gradients(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> dict
             found["train/entropy"] += float(made.entropies.sum() / tokens)
             found["train/token_accuracy"] += float(made.likeliest.sum() / tokens)
     return dict(found)
-
-
-def reporting(
-    events: Emitter,
-    stop: StopFlag,
-    config: SftConfig,
-    out: Path,
-    start: int,
-    seed: int,
-    model: Any,
-    optimizer: Any,
-    found: dict[str, float],
-) -> Any:
-    """A trainer callback that reports each step (`found`: the last batch), saves checkpoints, stops on request."""
-    from transformers import TrainerCallback
-
-    steps, every = config.steps, config.save_every
-
-    def save(step: int) -> None:
-        folder = checkpoint.save(out / f"checkpoint-{step}", step=step, model=model, optimizer=optimizer)
-        events.checkpoint(step, str(folder))
-
-    class Reporter(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            torch.manual_seed(seed * 100_003 + start + state.global_step)
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **_: Any) -> None:
-            if not logs or "loss" not in logs:
-                return
-            step = start + state.global_step
-            values = {
-                f"train/{name}": float(logs[name]) for name in ("loss", "learning_rate", "grad_norm") if name in logs
-            }
-            events.metric(step, values | found)
-            events.progress(step, steps, f"loss {float(logs['loss']):.3f}")
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            step = start + state.global_step
-            if (step % every == 0 and step < steps) or stop.is_set:
-                save(step)
-            if stop.is_set:
-                control.should_training_stop = True
-
-    return Reporter()
 
 
 if __name__ == "__main__":

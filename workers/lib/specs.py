@@ -150,6 +150,22 @@ class SftConfig(Training, kw_only=True):
     max_length: AtLeastOne = 2048  # tokens of a row
 
 
+class PreferenceConfig(Training, kw_only=True):
+    """What learns from preferences, relative to the model that it starts from."""
+
+    batch_size: AtLeastOne
+    max_length: AtLeastOne = 2048  # tokens of a prompt with its longer answer
+    beta: Positive = 0.1  # how strongly it is held to the model at the start
+
+
+class DpoConfig(PreferenceConfig, kw_only=True):
+    """`loss_type` as TRL names it: sigmoid is DPO's own, ipo does not run away on pairs that are easy, robust expects the share
+    `label_smoothing` of the pairs to be the wrong way round, hinge is SLiC's, apo_zero also raises the chosen answers."""
+
+    loss_type: Literal["sigmoid", "ipo", "hinge", "robust", "apo_zero"] = "sigmoid"
+    label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
+
+
 class GrpoConfig(Training, kw_only=True):
     """Names and defaults after TRL and the papers that `workers.grpo` cites."""
 
@@ -178,6 +194,24 @@ class SftRow(Form, kw_only=True):
     messages: list[dict]
     completion: str
     tools: list[dict] = []
+
+
+class Pair(Form, kw_only=True):
+    """Two answers to one conversation, of which `chosen` is the better one."""
+
+    messages: list[dict]
+    chosen: Text
+    rejected: Text
+    tools: list[dict] = []
+
+
+class Dpo(Job, kw_only=True):
+    out_dir: Text
+    model: Model
+    engine: InProcess = field(default_factory=InProcess)
+    environment: Environment | None = None
+    rows: Annotated[list[Pair], Meta(min_length=1)]
+    config: DpoConfig
 
 
 class Sft(Job, kw_only=True):
@@ -439,6 +473,7 @@ SPECS: dict[str, type[Job]] = {
     "playground": Playground,
     "sft": Sft,
     "grpo": Grpo,
+    "dpo": Dpo,
     "rescore": Rescore,
     "score_answers": ScoreAnswers,
     "probe": Probe,
@@ -449,7 +484,7 @@ SPECS: dict[str, type[Job]] = {
     "compare_meaning": CompareMeaning,
     "demo_agent": DemoAgent,
 }
-CONFIGS: dict[str, type[Training]] = {"sft": SftConfig, "grpo": GrpoConfig}
+CONFIGS: dict[str, type[Training]] = {"sft": SftConfig, "dpo": DpoConfig, "grpo": GrpoConfig}
 
 
 def checked(spec: Any, kind: str) -> Any:

@@ -1,0 +1,96 @@
+"""Direct preference optimisation of a LoRA adapter with TRL. `python -m workers.dpo spec.json` (docs/jobs.md).
+
+Pairs of answers to one conversation; the loss raises the chosen one's log-probability against the rejected one's, relative to
+the reference, which is the model that the run starts from: its adapter as it was, or the bare base. Dropout is off, since both
+are compared. A resumed run is the unbroken one (workers.ml.trl_runs).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from workers.lib.errors import SpecError
+from workers.lib.events import Emitter
+from workers.lib.program import Stop, StopFlag, run_main
+from workers.lib.specs import Dpo, Pair
+from workers.ml import checkpoint
+from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
+from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order, set_reference
+
+NAMED = {
+    "rewards/chosen": "rewards/chosen",
+    "rewards/rejected": "rewards/rejected",
+    "rewards/margins": "rewards/margin",
+    "rewards/accuracies": "rewards/accuracy",
+    "logps/chosen": "train/logp_chosen",
+    "logps/rejected": "train/logp_rejected",
+    "entropy": "train/entropy",
+}
+
+
+def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
+    from datasets import Dataset
+    from transformers import PrinterCallback, set_seed
+    from trl import DPOConfig, DPOTrainer
+
+    class InOurOrder(DPOTrainer):
+        def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
+            return row_order(len(self.train_dataset), steps * config.batch_size, spec.seed)[start * config.batch_size :]
+
+    config, steps, resume = spec.config, spec.config.steps, spec.resume_from
+    start = checkpoint.step_of(resume)
+    refuse_pairs_without_preference(spec.rows)
+    events.progress(start, steps, "loading the model")
+    set_threads(spec.engine.threads)
+    set_seed(spec.seed)
+    model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
+    model = lora(model, config, resume or spec.model.adapter).to(device())
+    optimizer, scheduler = optimizer_of(model, config, resume, start)
+    trainer = InOurOrder(
+        model=model,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([trl_pair(tokenizer, row) for row in spec.rows]),
+        optimizers=(optimizer, scheduler),
+        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED)],
+        args=DPOConfig(
+            **arguments(spec, start),
+            beta=config.beta,
+            loss_type=[config.loss_type],
+            label_smoothing=config.label_smoothing,
+        ),
+    )
+    set_reference(model, spec.model.adapter)
+    refuse_long_rows([longer_of(row) for row in trainer.train_dataset], config.max_length)
+    trainer.remove_callback(PrinterCallback)  # standard output is for events
+    if start < steps:
+        trainer.train()
+    if stop.is_set:
+        raise Stop
+    adapter = checkpoint.save_adapter(model, Path(spec.out_dir) / "adapter")
+    events.result(adapter=str(adapter), metrics={"steps": steps, "pairs": len(spec.rows)})
+
+
+def trl_pair(tokenizer: Any, row: Pair) -> dict:
+    """Tools as JSON text, as in `workers.sft`."""
+    chat, tools = chat_with_tools(tokenizer, row.messages, row.tools)
+    answers = {name: [{"role": "assistant", "content": getattr(row, name)}] for name in ("chosen", "rejected")}
+    return {"prompt": chat, "tools": json.dumps(tools)} | answers
+
+
+def longer_of(row: dict) -> int:
+    return len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"]))
+
+
+def refuse_pairs_without_preference(rows: list[Pair]) -> None:
+    """Raises SpecError."""
+    same = sum(row.chosen.strip() == row.rejected.strip() for row in rows)
+    if same:
+        raise SpecError(
+            f"{same} of {len(rows)} pairs have the same answer on both sides. Leave them out of the data set."
+        )
+
+
+if __name__ == "__main__":
+    run_main("dpo", main)

@@ -1,0 +1,128 @@
+"""What the programs that TRL trains (SFT, DPO, KTO, reward models) have in common: the order of the rows, the optimizer, reports,
+checkpoints and the stop. Heavy: imports torch.
+
+Which rows a step learns from and what its dropout draws depend on the seed and the step alone, so that a resumed run is the
+unbroken one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workers.lib.errors import SpecError
+from workers.lib.events import Emitter
+from workers.lib.program import StopFlag
+from workers.lib.specs import Training
+from workers.ml import checkpoint
+from workers.ml.models import device
+
+ALWAYS = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
+
+
+def arguments(spec: Any, start: int) -> dict[str, Any]:
+    """The arguments that every TRL trainer of ours is given: nothing is cut off, saved or reported by itself."""
+    config = spec.config
+    return {
+        "output_dir": str(Path(spec.out_dir) / "trl"),
+        "max_steps": config.steps - start,
+        "seed": spec.seed,
+        "per_device_train_batch_size": config.batch_size,
+        "learning_rate": config.learning_rate,
+        "max_grad_norm": config.max_grad_norm,
+        "max_length": None,  # longer rows were refused
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "bf16": False,
+        "fp16": False,
+        "gradient_checkpointing": False,
+        "use_cpu": device() == "cpu",
+        "dataloader_pin_memory": device() == "cuda",
+    }
+
+
+def optimizer_of(model: Any, config: Training, resume: str | None, start: int) -> tuple[Any, Any]:
+    """(optimizer, scheduler) over what is trainable now, as they were at the checkpoint."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0)
+    checkpoint.load_optimizer(resume, optimizer)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, checkpoint.schedule(config, start))
+
+
+def row_order(rows: int, count: int, seed: int) -> list[int]:
+    """The first `count` rows that a run learns from: one shuffle of all of them after the other."""
+    order: list[int] = []
+    for epoch in range(-(-count // rows)):
+        order += random.Random(seed * 1000 + epoch).sample(range(rows), rows)
+    return order[:count]
+
+
+def refuse_long_rows(lengths: list[int], limit: int) -> None:
+    """Raises SpecError: a row that is cut off would lose its completion, and be left out or taught half."""
+    long = [length for length in lengths if length > limit]
+    if long:
+        raise SpecError(
+            f"{len(long)} of {len(lengths)} rows are longer than config.max_length ({limit} tokens with their prompt; "
+            f"the longest has {max(long)}). Raise max_length, or leave these rows out of the data set."
+        )
+
+
+def set_reference(model: Any, adapter: str | None) -> None:
+    """Makes the reference the model at the start of the run. TRL copies the adapter that it is given, which of a resumed run is the
+    checkpoint's; without an adapter at the start it is the bare base, which TRL compares with where there is no copy."""
+    from peft import load_peft_weights, set_peft_model_state_dict
+
+    if adapter:
+        set_peft_model_state_dict(model, load_peft_weights(adapter, device=device()), adapter_name="ref")
+    else:
+        model.delete_adapter("ref")
+
+
+def reporting(
+    events: Emitter,
+    stop: StopFlag,
+    spec: Any,
+    model: Any,
+    optimizer: Any,
+    *,
+    found: Mapping[str, float] | None = None,
+    named: Mapping[str, str] | None = None,
+) -> Any:
+    """A trainer callback that reports each step, saves checkpoints and stops on request. `found` has metrics of the last batch;
+    `named` are those of TRL's log that are reported, and under which name."""
+    from transformers import TrainerCallback
+
+    config, out, seed = spec.config, Path(spec.out_dir), spec.seed
+    steps, every, start = config.steps, config.save_every, checkpoint.step_of(spec.resume_from)
+    names = ALWAYS | dict(named or {})
+
+    def save(step: int) -> None:
+        folder = checkpoint.save(out / f"checkpoint-{step}", step=step, model=model, optimizer=optimizer)
+        events.checkpoint(step, str(folder))
+
+    class Reporter(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            torch.manual_seed(seed * 100_003 + start + state.global_step)
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **_: Any) -> None:
+            if not logs or "loss" not in logs:
+                return
+            step = start + state.global_step
+            values = {name: float(logs[key]) for key, name in names.items() if key in logs}
+            events.metric(step, values | dict(found or {}))
+            events.progress(step, steps, f"loss {float(logs['loss']):.3f}")
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            step = start + state.global_step
+            if (step % every == 0 and step < steps) or stop.is_set:
+                save(step)
+            if stop.is_set:
+                control.should_training_stop = True
+
+    return Reporter()
