@@ -92,7 +92,12 @@ def _chosen(eval_set: EvalSet, tasks: list[Task], keys: Collection[str | UUID]) 
 
 
 @transaction.atomic
-def submit_training(
+def submit_training(**given: Any) -> TrainingRun:
+    """Queues what `prepared_run` makes of the same arguments. Raises TrainingLocked, TrainingError."""
+    return jobs.submit(prepared_run(**given), by=given["by"])
+
+
+def prepared_run(
     *,
     project: Project,
     method: Method,
@@ -105,8 +110,11 @@ def submit_training(
     name: str = "",
     picked_by: EvalRun | None = None,
 ) -> TrainingRun:
-    """Queues a run; `picked_by` is the evaluation that chose its tasks. Raises TrainingLocked where the reward is not reviewed
-    for this environment and these tasks or this person may not start it, TrainingError for what cannot train."""
+    """A run that may start, not saved yet; `picked_by` is the evaluation that chose its tasks.
+
+    Raises TrainingLocked where the reward is not reviewed for this environment and these tasks or this person may not start
+    it, TrainingError for what cannot train.
+    """
     if archived := next((row for row in (parent, environment) if row.archived_at), None):
         raise TrainingError(f"{archived} is archived. Choose another, or bring it back on its page under “Manage”.")
     require_unlocked(environment=environment, tasks=dataset.tasks(), by=by)
@@ -131,8 +139,9 @@ def submit_training(
         raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
     if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
         raise TrainingError(f"Every prompt of {environment} would show what is held out. {leak}", [leak.theirs_hash])
-    run = TrainingRun(
+    return TrainingRun(
         project=project,
+        created_by=by,
         method=method,
         name=name or f"{Method(method).label} from {parent}",
         parent=parent,
@@ -152,7 +161,6 @@ def submit_training(
             **_picked(dataset, picked_by),
         },
     )
-    return jobs.submit(run, by=by)
 
 
 def resume(*, run: TrainingRun, by: Any) -> int:
