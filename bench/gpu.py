@@ -252,8 +252,8 @@ class Pair:
         groups = self.ours.rollout(0)
         weights = torch.randn(len(groups), self.ours.config.generations, generator=torch.Generator().manual_seed(1))
         batch = self.ours.batch_from(list(zip(groups, weights, strict=True)))
-        _, metrics = add_gradients(self.ours.model, batch, None, None, self.ours.config, self.ours.fill)
-        inputs = trl_inputs(batch.prompts, batch.completions, batch.advantage, None, self.ours.fill)
+        _, metrics = add_gradients(self.ours.model, batch, None, None, self.ours.config)
+        inputs = trl_inputs(batch.rows, batch.advantage, None)
         reference = self.theirs._compute_loss(self.theirs.model, {k: v.to(device()) for k, v in inputs.items()})
         reference.backward()
         found = {

@@ -72,10 +72,8 @@ def give_rewards(groups: list, rewards: torch.Generator) -> None:
 def equality(ours: Trainer, theirs: Any, groups: list) -> dict[str, float]:
     weights = torch.randn(len(groups), ours.config.generations, generator=torch.Generator().manual_seed(1))
     batch = ours.batch_from(list(zip(groups, weights, strict=True)))
-    _, metrics = add_gradients(ours.model, batch, None, None, ours.config, ours.fill)
-    reference = theirs._compute_loss(
-        theirs.model, trl_inputs(batch.prompts, batch.completions, batch.advantage, None, ours.fill)
-    )
+    _, metrics = add_gradients(ours.model, batch, None, None, ours.config)
+    reference = theirs._compute_loss(theirs.model, trl_inputs(batch.rows, batch.advantage, None))
     reference.backward()
     found = {
         "loss_ours": metrics["train/loss"], "loss_trl": float(reference),

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.lib.token_rows import TokenRow
+
 
 def trl_trainer(
     model: Any, tokenizer: Any, out: Path, config: dict, prompts: list[list[dict]], reward: Any = None
@@ -47,19 +49,12 @@ def trl_trainer(
     return trainer
 
 
-def trl_inputs(
-    prompts: list[list[int]],
-    completions: list[list[list[int]]],
-    advantages: Tensor,
-    reference: Tensor | None,
-    fill: int,
-) -> dict[str, Tensor]:
+def trl_inputs(rows: list[TokenRow], advantages: Tensor, reference: Tensor | None) -> dict[str, Tensor]:
     """The batch as TRL's loss wants it: prompts padded on the left, completions on the right."""
-    from workers.ml.branches import pad
+    from workers.ml.tree import pad
 
-    each = len(completions[0])
-    prompt_ids, prompt_mask = pad([prompt for prompt in prompts for _ in range(each)], fill, left=True)
-    ids, mask = pad([tokens for group in completions for tokens in group], fill)
+    prompt_ids, prompt_mask = pad([row.prompt for row in rows], 0, left=True)
+    ids, mask = pad([row.completion for row in rows], 0)
     inputs = {
         "prompt_ids": prompt_ids,
         "prompt_mask": prompt_mask.long(),

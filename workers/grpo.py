@@ -1,7 +1,7 @@
 """GRPO on LoRA adapters. `python -m workers.grpo spec.json` (docs/jobs.md). Read it from top to bottom.
 
 Each step: sample G completions for each of P prompts, score them with the environment's verifier, take advantages
-within each group, and move the policy. Rollouts and update share their prompts (workers.ml.branches): the system prompt
+within each group, and move the policy. Rollouts and update share their prompts (workers.ml.tree): the system prompt
 is computed once a step, each task's own words once, and only the completions G times.
 
 Sources: GRPO 2402.03300, DAPO 2503.14476, Dr. GRPO 2503.20783, GSPO 2507.18071.
@@ -12,14 +12,12 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from workers.evaluate import emit_sample, limits_of, sampling_of
 from workers.lib.advantages import group_advantages
@@ -32,12 +30,12 @@ from workers.lib.probes.watch import Paid, Seen, Watch
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
 from workers.lib.specs import Grpo, GrpoConfig
+from workers.lib.token_rows import TokenRow
 from workers.lib.verifiers import Score
 from workers.ml import checkpoint
-from workers.ml.branches import completion_parts, decoder_of, pad
-from workers.ml.losses import token_logprobs
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 from workers.ml.transformers_engine import TransformersEngine
+from workers.ml.tree import logprobs_of, pad, scored_parts
 
 
 @dataclass
@@ -59,31 +57,6 @@ def advantages(rewards: Tensor, scale: str = "group") -> Tensor:
     """`group_advantages` of a group's G rewards, [G] → [G]; NaN is a masked one."""
     given = [None if reward != reward else reward for reward in rewards.tolist()]
     return torch.tensor(group_advantages(given, scale))
-
-
-def logprob_parts(
-    model: Any, prompts: list[list[int]], completions: list[list[list[int]]], temperature: float, fill: int
-) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """Of every completion's tokens, a part of the R rows at a time (workers.ml.branches.completion_parts): (rows,
-    log-probabilities [r, u], entropies [r, u] without gradient, which are real [r, u]).
-
-    Rows are conversation by conversation. Logits are computed at completion positions only.
-    """
-    decoder, head = decoder_of(model)
-    for rows, hidden, ids, real in completion_parts(decoder, prompts, completions, fill):
-        found = token_logprobs(head, hidden[real], ids[real], temperature)
-        zeros = torch.zeros(real.shape, device=hidden.device)
-        yield rows, zeros.masked_scatter(real, found.logprobs), zeros.masked_scatter(real, found.entropies), real
-
-
-@torch.no_grad()
-def logprobs_of(
-    model: Any, prompts: list[list[int]], completions: list[list[list[int]]], temperature: float, fill: int
-) -> Tensor:
-    """Log-probabilities [R, U] of every completion's tokens, 0 after its end."""
-    longest = max(len(tokens) for group in completions for tokens in group)
-    parts = logprob_parts(model, prompts, completions, temperature, fill)
-    return torch.cat([functional.pad(found, (0, longest - found.shape[1])) for _, found, _, _ in parts])
 
 
 def policy_loss(
@@ -132,16 +105,15 @@ def policy_loss(
 
 @dataclass
 class Batch:
-    """What an update learns from: R completions, conversation by conversation, the longest of U tokens."""
+    """What an update learns from: R rows, of at most U learnt tokens."""
 
-    prompts: list[list[int]]
-    completions: list[list[list[int]]]
+    rows: list[TokenRow]
     advantage: Tensor  # [R]
     used: Tensor  # [R, U]: tokens of samples that are not masked
 
 
 def add_gradients(
-    model: Any, batch: Batch, old: Tensor | None, reference: Tensor | None, config: GrpoConfig, fill: int
+    model: Any, batch: Batch, old: Tensor | None, reference: Tensor | None, config: GrpoConfig
 ) -> tuple[Tensor, dict[str, float]]:
     """Adds the gradients of the batch's loss to the model's: (log-probabilities [R, U] of its tokens, metrics).
 
@@ -149,15 +121,14 @@ def add_gradients(
     """
     logprobs, metrics = torch.zeros(batch.used.shape, device=batch.used.device), Counter[str]()
     tokens = batch.used.sum().clamp(min=1)
-    for rows, found, entropies, real in logprob_parts(
-        model, batch.prompts, batch.completions, config.temperature, fill
-    ):
-        here = (rows, slice(real.shape[1]))
-        logprobs[here] = found.detach()
+    for some in scored_parts(model, batch.rows, config.temperature):
+        here = (some.rows, slice(some.real.shape[1]))
+        logprobs[here] = some.tokens.logprobs.detach()
         before, far = (old if old is not None else logprobs)[here], None if reference is None else reference[here]
-        loss, measured = policy_loss(found, before, far, batch.advantage[rows], batch.used[here], config, batch.used)
+        advantage, used = batch.advantage[some.rows], batch.used[here]
+        loss, measured = policy_loss(some.tokens.logprobs, before, far, advantage, used, config, batch.used)
         loss.backward()
-        entropy = float((entropies * batch.used[here]).sum() / tokens)
+        entropy = float((some.tokens.entropies * used).sum() / tokens)
         metrics.update(measured | {"train/loss": float(loss.detach()), "train/entropy": entropy})
     return logprobs, dict(metrics)
 
@@ -186,7 +157,6 @@ class Trainer:
         # The engine generates with this very model: the policy that acts is the policy that learns.
         self.engine = TransformersEngine(self.model, tokenizer, spec.engine.batch_size)
         self.watch = Watch(self.config.watch_window)
-        self.fill = tokenizer.pad_token_id or 0
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(parameters, lr=self.config.learning_rate, weight_decay=0.0)
         checkpoint.load_optimizer(self.resume, self.optimizer)
@@ -201,17 +171,17 @@ class Trainer:
         self.model.load_adapter(start, "reference", is_trainable=False)
         return "reference"
 
-    def reference_logprobs(self, prompts: list[list[int]], completions: list[list[list[int]]]) -> Tensor | None:
+    def reference_logprobs(self, rows: list[TokenRow]) -> Tensor | None:
         """What the policy at the start would have said, [R, U]; None in a step that neither uses nor measures it."""
         every = 1 if self.config.beta else self.config.kl_every
         if not every or (self.done + 1) % every:
             return None
         if self.reference is None:
             with self.model.disable_adapter():
-                return logprobs_of(self.model, prompts, completions, self.config.temperature, self.fill)
+                return logprobs_of(self.model, rows, self.config.temperature)
         self.model.set_adapter("reference")
         try:
-            return logprobs_of(self.model, prompts, completions, self.config.temperature, self.fill)
+            return logprobs_of(self.model, rows, self.config.temperature)
         finally:
             self.model.set_adapter("default")
 
@@ -266,11 +236,11 @@ class Trainer:
         if not telling:
             return {"train/loss": 0.0}
         batch = self.batch_from(telling)
-        reference = self.reference_logprobs(batch.prompts, batch.completions)
+        reference = self.reference_logprobs(batch.rows)
         old: Tensor | None = None
         metrics: dict[str, float] = {}
         for _ in range(config.updates_per_batch):
-            logprobs, found = add_gradients(self.model, batch, old, reference, config, self.fill)
+            logprobs, found = add_gradients(self.model, batch, old, reference, config)
             metrics |= found
             if old is None:
                 # On policy the ratio is exactly 1; how far the sampler was from it is measured, not assumed.
@@ -286,12 +256,16 @@ class Trainer:
 
     def batch_from(self, groups: list[tuple[Group, Tensor]]) -> Batch:
         where = next(self.model.parameters()).device
-        outputs = [output for group, _ in groups for output in group.outputs]
+        outputs = [(group.prompt, output) for group, _ in groups for output in group.outputs]
         masked = torch.tensor([score.masked for group, _ in groups for score in group.scores])
-        real = pad([output.token_ids for output in outputs], self.fill)[1]
+        rows = []
+        for prompt, output in outputs:
+            rows.append(TokenRow())
+            rows[-1].given(prompt)
+            rows[-1].sampled(output.token_ids, output.logprobs)
+        real = pad([output.token_ids for _, output in outputs], 0)[1]
         return Batch(
-            prompts=[group.prompt for group, _ in groups],
-            completions=[[output.token_ids for output in group.outputs] for group, _ in groups],
+            rows=rows,
             advantage=torch.cat([weight for _, weight in groups]).to(where),
             used=(real & ~masked[:, None]).to(where),
         )

@@ -1,7 +1,7 @@
 """Supervised fine-tuning of a LoRA adapter with TRL. `python -m workers.sft spec.json` (docs/jobs.md).
 
 The loss is on the completion alone, and what the prompts of a batch share (system prompt, tools, examples) is
-computed once (workers.ml.branches). A checkpoint holds the adapter, the optimizer's state and the step; which rows a
+computed once (workers.ml.tree). A checkpoint holds the adapter, the optimizer's state and the step; which rows a
 step learns from and what its dropout draws depend on the seed and the step alone, so a resumed run is the unbroken one.
 """
 
@@ -18,10 +18,10 @@ from torch import Tensor
 from workers.lib.events import Emitter
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.specs import Sft, SftRow
+from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
-from workers.ml.branches import common_prefix, cut, decoder_of, forward_level, forward_prefix, parts, use_branches
-from workers.ml.losses import token_logprobs
 from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
+from workers.ml.tree import scored_parts, use_tree
 from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order
 
 
@@ -53,7 +53,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
     # To its device before the optimizer is made: a checkpoint's moments must come to lie beside the weights.
     model = lora(model, spec.config, resume or spec.model.adapter).to(device())
-    use_branches(model)
+    use_tree(model)
     optimizer, scheduler = optimizer_of(model, config, resume, start)
     rows = Dataset.from_list([trl_row(tokenizer, row) for row in spec.rows])
     reporter = reporting(events, stop, spec, model, optimizer, found=found)
@@ -86,26 +86,19 @@ def add_gradients(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> dict
     """Adds the gradients of a batch's loss to the model's; the loss, entropy and accuracy as metrics.
 
     The loss is the mean negative log-likelihood over the labelled tokens. All [B, L], padded on the right; labels are
-    −100 where nothing is learnt, at least in each row's beginning. The tokens that all rows begin with are computed
-    once, the rest a part of the rows at a time, logits only where there is a label.
+    −100 where nothing is learnt. The tokens that several rows begin with are computed once, logits only where there is a label.
     """
-    decoder, head = decoder_of(model)
-    learnt, lengths = labels != -100, real.sum(-1).tolist()
-    prompts = [row[: int(mark.int().argmax())].tolist() for row, mark in zip(ids, learnt, strict=True)]
-    shared = max(0, common_prefix(prompts))  # a row may have no prompt at all
-    found, tokens = Counter[str](), learnt.sum()
-    with cut(forward_prefix(decoder, prompts[0][:shared])) as (above,):
-        for rows in parts([length - shared for length in lengths], decoder):
-            own, after = slice(shared, max(lengths[rows])), slice(shared + 1, max(lengths[rows]))
-            starts = torch.full((len(ids[rows]),), shared, device=ids.device)
-            hidden, _ = forward_level(decoder, ids[rows, own], real[rows, own], starts, above)
-            where = learnt[rows, after]
-            made = token_logprobs(head, hidden[:, :-1][where], labels[rows, after][where])
-            loss = -made.logprobs.sum() / tokens
-            loss.backward()
-            found["train/loss"] += float(loss.detach())
-            found["train/entropy"] += float(made.entropies.sum() / tokens)
-            found["train/token_accuracy"] += float(made.likeliest.sum() / tokens)
+    learnt, lengths = (labels != -100).tolist(), real.sum(-1).tolist()
+    rows = [
+        TokenRow(row[:length], mark[:length]) for row, mark, length in zip(ids.tolist(), learnt, lengths, strict=True)
+    ]
+    found, tokens = Counter[str](), sum(sum(row.learnt[1:]) for row in rows)
+    for some in scored_parts(model, rows):
+        loss = -some.tokens.logprobs.sum() / tokens
+        loss.backward()
+        found["train/loss"] += float(loss.detach())
+        found["train/entropy"] += float(some.tokens.entropies.sum() / tokens)
+        found["train/token_accuracy"] += float(some.tokens.likeliest.sum() / tokens)
     return dict(found)
 
 

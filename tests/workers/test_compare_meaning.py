@@ -17,9 +17,9 @@ from workers.lib import meaning
 from workers.lib.errors import JobError, SpecError
 from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import checked
-from workers.ml.branches import decoder_of
 from workers.ml.hidden_states import AGAIN, FIRST, LONGEST, vectors
 from workers.ml.models import load_base
+from workers.ml.tree import decoder_of
 
 HELD = ("Close ticket 1.", "Bake a cake.")
 OTHERS = (("Sing a song.",), ("Please shut number one.", "It is closed."), ("Walk the dog.",))

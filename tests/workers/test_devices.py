@@ -22,10 +22,10 @@ from workers.lib.errors import JobError, SpecError
 from workers.lib.program import StopFlag
 from workers.lib.specs import InProcess, Lora, Model
 from workers.ml import checkpoint
-from workers.ml.branches import pad, use_branches
 from workers.ml.models import load_base, lora
 from workers.ml.policies import open_policy
 from workers.ml.transformers_engine import TransformersEngine
+from workers.ml.tree import pad, use_tree
 from workers.sft import add_gradients
 
 CHATS = [[{"role": "user", "content": text}] for text in ("Close 12.", "Send Ana a mail about lunch.", "Hi")]
@@ -128,7 +128,7 @@ def test_the_loss_of_sft_elsewhere_is_the_same(tiny_model: Path) -> None:
         model = lora(load_base(tiny_model)[0], LORA, None)
         with elsewhere():
             model = model.to(device)
-            use_branches(model)
+            use_tree(model)
             losses.append(add_gradients(model, ids.to(device), real.to(device), labels.to(device))["train/loss"])
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
@@ -173,7 +173,7 @@ def test_a_deep_model_of_16_bits_is_not_refused_for_its_rounding(dtype: torch.dt
     model = lora(LlamaForCausalLM(config).to(dtype), LORA, None)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert {value.dtype for value in before.values()} == {dtype, torch.float32}
-    use_branches(model)
+    use_tree(model)
     after = model.state_dict()
     assert all(torch.equal(after[name], value) and after[name].dtype == value.dtype for name, value in before.items())
 
@@ -185,7 +185,7 @@ def test_a_model_that_would_be_computed_wrong_is_refused_in_16_bits_too(
 ) -> None:
     model = small(kind, **fields).to(dtype)
     with pytest.raises(JobError, match="cannot be run with shared prompts"):
-        use_branches(model)
+        use_tree(model)
     assert model.dtype == dtype
 
 

@@ -15,10 +15,11 @@ from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.errors import JobError
 from workers.lib.policies import seed_of
 from workers.lib.specs import Lora
+from workers.lib.token_rows import TokenRow
 from workers.ml import transformers_engine
-from workers.ml.branches import common_prefix, completion_hidden, decoder_of, forward_prompts, use_branches
 from workers.ml.models import load_base, load_policy, lora, merges_exactly
 from workers.ml.transformers_engine import TransformersEngine, nucleus, sample
+from workers.ml.tree import decoder_of, logprobs_of, prefill, use_tree
 
 SYSTEM = {"role": "system", "content": "Answer with one JSON call. tickets.close(id) email.send(to, subject)"}
 CLOSE = 2e-5  # float32, two ways to the same sums
@@ -184,26 +185,29 @@ def test_finished_rows_leave_the_batch_and_the_others_go_on(tiny_model: Path, pl
         assert output.logprobs[: len(own)] == pytest.approx(expected, abs=CLOSE)
 
 
-def test_branches_do_not_see_each_other(engine: TransformersEngine, plain: torch.nn.Module) -> None:
+def row(prompt: list[int], tokens: list[int]) -> TokenRow:
+    return TokenRow([*prompt, *tokens], [False] * len(prompt) + [True] * len(tokens))
+
+
+def test_completions_do_not_see_each_other(engine: TransformersEngine, plain: torch.nn.Module) -> None:
     """Changing one completion changes nothing of another; each is what the plain model says alone."""
     generator = random.Random(0)
-    decoder, head = decoder_of(engine.model)
     prompts = [engine.prompt_ids(chat) for chat in CHATS]
     groups = [[[generator.randrange(3, 250) for _ in range(length)] for length in (5, 1, 9)] for _ in prompts]
 
-    @torch.inference_mode()
-    def logprobs(groups: list[list[list[int]]]) -> torch.Tensor:
-        hidden, ids, real = completion_hidden(decoder, forward_prompts(decoder, prompts, 0), groups)
-        return head(hidden).log_softmax(-1).gather(-1, ids[..., None])[..., 0] * real
+    def logprobs() -> torch.Tensor:
+        return logprobs_of(engine.model, [row(*pair) for pair in pairs()])
 
-    before = logprobs(groups)
-    for row, (prompt, tokens) in enumerate((p, t) for p, group in zip(prompts, groups, strict=True) for t in group):
-        expected = plain_logprobs(plain, prompt, tokens, 1.0)
-        assert before[row, : len(tokens)].tolist() == pytest.approx(expected, abs=CLOSE)
+    def pairs() -> list[tuple[list[int], list[int]]]:
+        return [(prompt, tokens) for prompt, group in zip(prompts, groups, strict=True) for tokens in group]
+
+    before = logprobs()
+    for found, (prompt, tokens) in zip(before.tolist(), pairs(), strict=True):
+        assert found[: len(tokens)] == pytest.approx(plain_logprobs(plain, prompt, tokens, 1.0), abs=CLOSE)
     groups[1][2] = [7] * 9
-    after = logprobs(groups)
+    after = logprobs()
     assert (before[5] - after[5]).abs().max() > 0.01
-    others = [row for row in range(9) if row != 5]
+    others = [number for number in range(9) if number != 5]
     assert torch.allclose(before[others], after[others], atol=1e-6)
 
 
@@ -219,22 +223,11 @@ def test_prompts_that_share_all_or_nearly_all(
         assert output.logprobs == pytest.approx(expected, abs=CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("prompts", "shared"),
-    [([[1, 2, 3]], 2), ([[1, 2, 3], [1, 2, 4]], 2), ([[1, 2], [1, 2, 3]], 1), ([[5], [6]], 0), ([[1, 2], [1, 2]], 1)],
-)
-def test_the_common_prefix_leaves_each_prompt_a_token(prompts: list[list[int]], shared: int) -> None:
-    assert common_prefix(prompts) == shared
-
-
 def test_nothing_shared_at_all_works(engine: TransformersEngine, plain: torch.nn.Module) -> None:
-    decoder, head = decoder_of(engine.model)
-    prompts, groups = [[10, 11, 12], [20]], [[[30, 31]], [[40]]]
-    with torch.inference_mode():
-        hidden, ids, _ = completion_hidden(decoder, forward_prompts(decoder, prompts, 0), groups)
-        found = head(hidden).log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+    prompts, completions = [[10, 11, 12], [20]], [[30, 31], [40]]
+    found = logprobs_of(engine.model, [row(*pair) for pair in zip(prompts, completions, strict=True)])
     assert found[0].tolist() == pytest.approx(plain_logprobs(plain, prompts[0], [30, 31], 1.0), abs=CLOSE)
-    assert found[1, 0].item() == pytest.approx(plain_logprobs(plain, prompts[1], [40], 1.0)[0], abs=CLOSE)
+    assert found[1].tolist() == [pytest.approx(plain_logprobs(plain, prompts[1], [40], 1.0)[0], abs=CLOSE), 0]
 
 
 def test_sampling_follows_the_distribution() -> None:
@@ -270,7 +263,7 @@ def small(kind: str, **fields: object) -> torch.nn.Module:
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "mistral"])
 def test_models_of_other_makes_share_prompts_too(kind: str) -> None:
     fields = {"mistral": {"sliding_window": 64}, "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4}}
-    use_branches(small(kind, **fields.get(kind, {})))
+    use_tree(small(kind, **fields.get(kind, {})))
 
 
 @pytest.mark.parametrize(
@@ -286,15 +279,15 @@ def test_models_of_other_makes_share_prompts_too(kind: str) -> None:
 def test_a_model_that_would_be_computed_wrong_is_refused(kind: str, fields: dict) -> None:
     model = small(kind, **fields)
     with pytest.raises(JobError, match=r"cannot be run with shared prompts.*openai engine"):
-        use_branches(model)
+        use_tree(model)
     assert model.training
 
 
 def test_a_prompt_beyond_the_attention_window_is_refused() -> None:
     model = small("mistral", sliding_window=20).eval()
-    use_branches(model)
+    use_tree(model)
     with torch.inference_mode(), pytest.raises(JobError, match="window of 20 tokens"):
-        forward_prompts(decoder_of(model)[0], [list(range(3, 25))], 0)
+        prefill(decoder_of(model)[0], [list(range(3, 25)), [3, 4]])
 
 
 def adapted(folder: Path, dtype: str = "float32") -> torch.nn.Module:

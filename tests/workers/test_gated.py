@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from workers.ml.branches import use_branches
 from workers.ml.gated import _Gated, keep_less
 from workers.ml.models import load_base
+from workers.ml.tree import use_tree
 
 
 def plain(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -59,7 +59,7 @@ def test_a_layer_keeps_one_tensor_less(tiny_model: Path) -> None:
 
 def test_training_and_generation_use_it(tiny_model: Path) -> None:
     model = load_base(tiny_model)[0]
-    use_branches(model)
+    use_tree(model)
     assert all("gated" in layer.mlp.forward.__func__.__module__ for layer in model.model.layers)
 
 

@@ -28,7 +28,7 @@ from workers.lib.probes.watch import Seen, Watch
 from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Lora
 from workers.lib.verifiers import Score
-from workers.ml import attention, branches, losses
+from workers.ml import attention, losses, tree
 from workers.ml.models import load_base, lora
 
 # Equality with TRL, float32: the loss, and each gradient's largest difference relative to the largest gradient.
@@ -233,7 +233,7 @@ def test_loss_and_gradients_are_those_of_trl(
 ) -> None:
     for part, tokens in TOKENS_AT_ONCE.items():
         if part in name:
-            monkeypatch.setitem(branches.PART, "cpu", tokens)
+            monkeypatch.setitem(tree.PART, "cpu", tokens)
     if "chunks" in name:
         monkeypatch.setitem(attention.CHUNK, "cpu", 2000)
     model = {"base": str(tiny_model), "adapter": None if "no adapter" in name else str(adapter)}
@@ -276,7 +276,7 @@ def test_an_update_never_holds_all_logits_or_attention_weights(
     """However many samples a step has; what grows with them is in the log-probabilities alone."""
     monkeypatch.setitem(losses.CHUNK, "cpu", 2000)
     monkeypatch.setitem(attention.CHUNK, "cpu", 2000)
-    monkeypatch.setitem(branches.PART, "cpu", 32)
+    monkeypatch.setitem(tree.PART, "cpu", 32)
     case = Case(make_spec(config=CONFIG | {"beta": 0.1}), SPREAD)
     trainer = Trainer(case.spec, events, StopFlag())
     groups = case.groups(trainer)
@@ -332,8 +332,8 @@ def test_the_sampler_is_the_trainer(make_spec: Callable[..., dict], events: Reco
     spec["model"]["adapter"] = str(adapter)
     trainer = Trainer(spec, events, StopFlag())
     groups = trainer.rollout(0)
-    prompts, completions = [g.prompt for g in groups], [[o.token_ids for o in g.outputs] for g in groups]
-    logprobs = grpo.logprobs_of(trainer.model, prompts, completions, 0.8, 0)
+    batch = trainer.batch_from([(group, torch.ones(4)) for group in groups])
+    logprobs = grpo.logprobs_of(trainer.model, batch.rows, 0.8)
     outputs = [output for group in groups for output in group.outputs]
     assert sampler_gap(logprobs, outputs)["train/logp_diff_max"] < 2e-5
     wrong = [replace(output, logprobs=[value - 0.5 for value in output.logprobs]) for output in outputs]

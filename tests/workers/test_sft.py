@@ -20,10 +20,10 @@ from workers import sft
 from workers.lib.errors import SpecError
 from workers.lib.program import StopFlag
 from workers.lib.specs import Lora, SftRow
-from workers.ml import branches, checkpoint
-from workers.ml.branches import pad, use_branches
+from workers.ml import checkpoint, tree
 from workers.ml.models import load_base, lora
 from workers.ml.transformers_engine import TransformersEngine
+from workers.ml.tree import pad, use_tree
 from workers.sft import add_gradients, trl_row
 
 CONFIG = {"batch_size": 3, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8, "warmup_steps": 1, "save_every": 2}
@@ -61,7 +61,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_plain_model(
 ) -> None:
     """With a shared beginning, with none, and for one row alone; all rows together and each by itself; float32,
     relative tolerance 1e-4."""
-    monkeypatch.setitem(branches.PART, "cpu", tokens_at_once)
+    monkeypatch.setitem(tree.PART, "cpu", tokens_at_once)
     torch.manual_seed(1)
     model = lora(load_base(tiny_model)[0], LORA, None).eval()
     for name, parameter in model.named_parameters():
@@ -75,7 +75,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_plain_model(
     plain = model(input_ids=ids, attention_mask=real.long(), labels=labels).loss
     plain.backward()
     plain_gradients = gradients(model)
-    use_branches(model)
+    use_tree(model)
     metrics = add_gradients(model, ids, real, labels)
     assert metrics["train/loss"] == pytest.approx(float(plain.detach()), rel=1e-4, abs=1e-6)
     torch.testing.assert_close(gradients(model), plain_gradients, rtol=1e-4, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Attention of new tokens to segments of keys and values that several rows share (workers.ml.branches).
+"""Attention of new tokens to segments of keys and values that several rows share (workers.ml.tree).
 
 Weights (tokens × what they see, for each head) are the second largest thing in an update. They are computed for a chunk
 of the new tokens at a time, not kept, and computed again in the backward pass, which costs one matrix product of about
@@ -9,47 +9,84 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
 from workers.lib.errors import JobError
 
-NAME = "flywheel_branches"
+NAME = "flywheel_tree"
 CHUNK = {"cpu": 2**21, "cuda": 2**27}  # weights at a time; 8 and 512 MiB in float32
 
 
 @dataclass
 class Segment:
-    """Keys and values of one level for every layer, [kv_heads, b, s, head_dim], and which of the s are real, [b, s].
+    """Keys and values of some tokens for every layer, [kv_heads, b, s, head_dim]; b divides the number of rows that attend.
 
-    b divides the number of rows that attend to it; `real` is None where all are.
+    Where tokens are those of a tree (workers.lib.prefixes), their `numbers` [s] and `ends` [s].
     """
 
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
-    real: Tensor | None = None
+    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, int))
+    ends: np.ndarray = field(default_factory=lambda: np.empty(0, int))
+
+
+class Look(NamedTuple):
+    """What some of the new tokens attend to: `keys` of the segment of that index (the new tokens' own is the last), less those
+    that are hidden, [1 or b, 1 or new, s]; None for none."""
+
+    segment: int
+    keys: slice
+    hidden: Tensor | None
+
+
+Chunk = tuple[slice, list[Look]]  # of the new tokens, and what they attend to
 
 
 @dataclass
 class Pass:
-    """One forward pass: which segments stand above the new tokens, and where the new ones go.
+    """One forward pass: which segments are above the new tokens, what these attend to, and where the new ones go.
 
     `store(layer, keys, values)` keeps the new keys and values [kv_heads, rows, new, head_dim] and returns those that the
-    new tokens attend to among themselves, up to the last new one. `mask` [rows or 1, new, seen] says which (True: may
-    attend), never a later one; None for all.
+    new tokens attend to among themselves. `longest` is the number of tokens of the longest row.
     """
 
     above: list[Segment]
     store: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
-    mask: Tensor | None
+    chunks: list[Chunk]
+    longest: int
+
+
+def view(new: Segment, above: list[Segment], heads: int, device: torch.device) -> list[Chunk]:
+    """What the new tokens of a tree attend to: those before them in their own rows. In chunks whose weights fit in CHUNK;
+    keys that none of a chunk sees are not looked at, and a mask is there only for those that not all of it see."""
+    segments = [*above, new]
+    total = sum(len(segment.numbers) for segment in segments)
+    size = max(1, CHUNK.get(device.type, CHUNK["cpu"]) // (heads * total))
+    chunks = []
+    for at in range(0, len(new.numbers), size):
+        numbers = new.numbers[at : at + size, None]
+        looks = []
+        for index, segment in enumerate(segments):
+            seen = (segment.numbers <= numbers) & (numbers < segment.ends)
+            by = seen.sum(0)
+            kinds = np.where(by == len(seen), 2, by > 0)  # seen by all, by some, by none
+            edges = np.flatnonzero(np.diff(kinds, prepend=-1, append=-1)).tolist()
+            for keys in (slice(*pair) for pair in pairwise(edges)):
+                if kinds[keys.start]:
+                    hidden = torch.from_numpy(~seen[:, keys])[None] if kinds[keys.start] == 1 else None
+                    looks.append(Look(index, keys, None if hidden is None else hidden.to(device)))
+        chunks.append((slice(at, at + len(seen)), looks))
+    return chunks
 
 
 class Part(NamedTuple):
-    """Keys and values [kv, b, s, d] that R rows attend to (b divides R), and which of the s are hidden from them,
-    [1 or b, 1 or new, s]; None for none."""
+    """Keys and values [kv, b, s, d] that R rows attend to (b divides R), and which of the s are hidden from them."""
 
     keys: Tensor
     values: Tensor
@@ -71,80 +108,68 @@ def attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """query [R, heads, U, d], key and value [R, kv_heads, U, d] → [R, U, heads, d]. `branch` is passed to the model."""
-    assert branch is not None, "this model was switched to branch attention; call it through workers.ml.branches"
+    assert branch is not None, "this model was switched to attention over a tree; call it through workers.ml.tree"
     if softcap is not None or s_aux is not None:
         raise NotImplementedError("capped attention scores and attention sinks")
+    if sliding_window and branch.longest > sliding_window:
+        raise JobError(f"The prompts are longer than this model's attention window of {sliding_window} tokens.")
     layer = module.layer_idx
     own_keys, own_values = branch.store(layer, key.transpose(0, 1), value.transpose(0, 1))
     keys = [*(segment.keys[layer] for segment in branch.above), own_keys]
     values = [*(segment.values[layer] for segment in branch.above), own_values]
-    if sliding_window and sum(part.shape[2] for part in keys) > sliding_window:
-        raise JobError(f"The prompts are longer than this model's attention window of {sliding_window} tokens.")
-    hidden = [None if segment.real is None else ~segment.real[:, None] for segment in branch.above]
-    hidden.append(None if branch.mask is None else ~branch.mask)
-    return _Attention.apply(query, scaling, hidden, *keys, *values), None
+    return _Attention.apply(query, scaling, branch.chunks, *keys, *values), None
 
 
 class _Attention(torch.autograd.Function):
-    """query [R, heads, U, d]; parts: the keys of every segment, then the values, the new tokens' own last."""
+    """query [R, heads, U, d]; segments: the keys of each, then the values, the new tokens' own last."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, scaling: float, hidden: list[Tensor | None], *parts: Tensor) -> Tensor:
+    def forward(ctx: Any, query: Tensor, scaling: float, chunks: list[Chunk], *segments: Tensor) -> Tensor:
         rows, heads, new, d = query.shape
-        q = _grouped(query * scaling, len(parts[0]))
+        q = _grouped(query * scaling, len(segments[0]))
         output = query.new_empty(rows, new, heads, d)
-        for chunk, seen in _chunks(q, hidden, parts):
+        for chunk, looks in chunks:
+            seen = _parts(looks, segments)
             weights = _weights(q[:, :, :, chunk], seen).to(q.dtype)
             found = sum(_product(weight, part.values) for weight, part in _split(weights, seen))
             output[:, chunk] = found.permute(1, 3, 0, 2, 4).reshape(rows, -1, heads, d)
-        ctx.save_for_backward(query, output, *parts)
-        ctx.scaling, ctx.hidden = scaling, hidden
+        ctx.save_for_backward(query, output, *segments)
+        ctx.scaling, ctx.chunks = scaling, chunks
         return output
 
     @staticmethod
     def backward(ctx: Any, wanted: Tensor) -> tuple[Tensor | None, ...]:
         """Of softmax: gradient of a score = weight × (gradient of the weight − their mean by weight)."""
-        query, output, *parts = ctx.saved_tensors
-        kv = len(parts[0])
+        query, output, *segments = ctx.saved_tensors
+        kv = len(segments[0])
         q = _grouped(query * ctx.scaling, kv)
         wanted, output = (_grouped(x.transpose(1, 2), kv) for x in (wanted, output))
-        mean = (wanted * output).sum(-1, keepdim=True, dtype=torch.float32)
-        q_gradient, gradients = torch.empty_like(q), [torch.zeros_like(part) for part in parts]
-        keys_gradients, values_gradients = gradients[: len(parts) // 2], gradients[len(parts) // 2 :]
-        for chunk, seen in _chunks(q, ctx.hidden, parts):
+        mean = (wanted * output).sum(-1, keepdim=True, dtype=_wide(q))
+        q_gradient, gradients = torch.empty_like(q), [torch.zeros_like(segment) for segment in segments]
+        for chunk, looks in ctx.chunks:
             queries, arriving = q[:, :, :, chunk], wanted[:, :, :, chunk]
-            found = []
-            for (weight, part), keys_gradient, values_gradient in zip(
-                _split(_weights(queries, seen), seen), keys_gradients, values_gradients, strict=True
-            ):
-                b, size = part.keys.shape[1:3]
+            seen, into, found = _parts(looks, segments), _parts(looks, gradients), []
+            for (weight, part), gradient in zip(_split(_weights(queries, seen), seen), into, strict=True):
+                b = part.keys.shape[1]
                 scores = _product(arriving, part.values.transpose(-1, -2)) - mean[:, :, :, chunk]
                 scores = (scores * weight).to(q.dtype)
                 found.append(_product(scores, part.keys))
                 weight = _fold(weight.to(q.dtype), b).transpose(-1, -2)
-                values_gradient[:, :, :size] += weight @ _fold(arriving, b)
-                keys_gradient[:, :, :size] += _fold(scores, b).transpose(-1, -2) @ _fold(queries, b)
+                gradient.values.add_(weight @ _fold(arriving, b))
+                gradient.keys.add_(_fold(scores, b).transpose(-1, -2) @ _fold(queries, b))
             q_gradient[:, :, :, chunk] = sum(found)
         back = q_gradient.transpose(0, 1).reshape(query.shape) * ctx.scaling
         return back, None, None, *gradients
 
 
-def _chunks(q: Tensor, hidden: list[Tensor | None], parts: Sequence[Tensor]) -> Iterator[tuple[slice, list[Part]]]:
-    """Slices of the new tokens, each small enough for its weights to fit in CHUNK, and what each of them sees."""
-    kv, rows, g, new, _ = q.shape
-    keys, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]
-    above = [Part(*part) for part in zip(keys[:-1], values[:-1], hidden[:-1], strict=True)]
-    total = sum(part.shape[2] for part in keys)
-    size = max(1, CHUNK.get(q.device.type, CHUNK["cpu"]) // (kv * rows * g * total))
-    for at in range(0, new, size):
-        chunk = slice(at, min(at + size, new))
-        last = keys[-1].shape[2] - (new - chunk.stop)  # no token sees a later one
-        mask = None if hidden[-1] is None else hidden[-1][:, chunk, :last]
-        yield chunk, [*above, Part(keys[-1][:, :, :last], values[-1][:, :, :last], mask)]
+def _parts(looks: list[Look], segments: Sequence[Tensor]) -> list[Part]:
+    """Views of the segments' keys and values."""
+    keys, values = segments[: len(segments) // 2], segments[len(segments) // 2 :]
+    return [Part(keys[at][:, :, where], values[at][:, :, where], hidden) for at, where, hidden in looks]
 
 
 def _weights(q: Tensor, parts: list[Part]) -> Tensor:
-    """[kv, R, g, U, all that is seen], float32; they add up to 1."""
+    """[kv, R, g, U, all that is seen], float32 or wider; they add up to 1."""
     scores = []
     for part in parts:
         found = _product(q, part.keys.transpose(-1, -2))
@@ -152,7 +177,11 @@ def _weights(q: Tensor, parts: list[Part]) -> Tensor:
             blocks = found.view(len(found), len(part.hidden), -1, *found.shape[2:])
             blocks.masked_fill_(part.hidden[:, None, None], float("-inf"))
         scores.append(found)
-    return torch.cat(scores, dim=-1).softmax(dim=-1, dtype=torch.float32)
+    return torch.cat(scores, dim=-1).softmax(dim=-1, dtype=_wide(q))
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _split(weights: Tensor, parts: list[Part]) -> Iterator[tuple[Tensor, Part]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from workers.ml.branches import decoder_of
+from workers.ml.tree import decoder_of
 
 LONGEST = 500  # tokens of a text; read twice they fit into the 1,024 positions of the smallest models
 # A causal model's early tokens know nothing of the later ones. So the text is read twice and only the second reading is pooled:

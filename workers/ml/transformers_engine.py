@@ -1,4 +1,4 @@
-"""Generation in this process, batched, on a CPU or one GPU; shared prompts are computed once (workers.ml.branches)."""
+"""Generation in this process, batched, on a CPU or one GPU; shared prompts are computed once (workers.ml.tree)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from workers.lib.engines import Output, Prompt, Sampling, Show
 from workers.lib.specs import InProcess, Model
-from workers.ml.attention import Pass, Segment
-from workers.ml.branches import Prompted, decoder_of, forward_prompts, use_branches
+from workers.ml.attention import Look, Pass, Segment
 from workers.ml.models import chat_with_tools, device, load_policy, set_threads, stop_token_ids
+from workers.ml.tree import Prefilled, decoder_of, prefill, use_tree
 
 SHOWN_EVERY_S = 0.25  # to whoever watches: looking at the tokens costs a wait for the device
 
@@ -41,7 +41,7 @@ class TransformersEngine:
     """`batch_size` is the number of answers written side by side."""
 
     def __init__(self, model: Any, tokenizer: Any, batch_size: int = 64) -> None:
-        use_branches(model)
+        use_tree(model)
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.decoder, self.head = decoder_of(model)
         self.stop_ids = stop_token_ids(tokenizer)
@@ -94,7 +94,7 @@ class TransformersEngine:
         self, prompts: list[list[int]], seeds: list[list[int]], sampling: Sampling, show: Show | None = None
     ) -> list[list[Output]]:
         started = time.perf_counter()
-        prompted = forward_prompts(self.decoder, prompts, self.tokenizer.pad_token_id or 0)
+        prompted = prefill(self.decoder, prompts)
         noise = _noise([seed for row in seeds for seed in row], sampling.max_new_tokens).to(prompted.last_hidden.device)
         stops = self.stops.to(noise.device)
         owner = [index for index, row in enumerate(seeds) for _ in row]  # which prompt a row answers
@@ -117,7 +117,7 @@ class TransformersEngine:
             if len(going) < len(chosen):
                 state.keep(going)
                 chosen = chosen[going]
-            hidden = self._step(state, chosen, prompted.segments[:-1])
+            hidden = self._step(state, chosen, prompted.prefix)
             if show is not None and time.perf_counter() - shown_at >= SHOWN_EVERY_S:
                 shown_at = time.perf_counter()
                 self._show(show, seeds, tokens, lengths)
@@ -134,24 +134,22 @@ class TransformersEngine:
             text = self.tokenizer.decode(row[:length], skip_special_tokens=True)
             show(index, place, text.removesuffix("\ufffd"))
 
-    def _begin(self, prompted: Prompted, owners: Tensor, new: int) -> Decoding:
-        """Each row gets its conversation's rest (short) in a buffer of its own; the prefix (long) stays shared."""
-        rest = prompted.segments[-1]
-        width = rest.keys[0].shape[2]
+    def _begin(self, prompted: Prefilled, owners: Tensor, new: int) -> Decoding:
+        """Each row gets its prompt's own tokens (few) in a buffer of its own; the prefix (long) stays shared."""
+        own, width = prompted.own[owners], prompted.own.shape[1]
 
         def buffer(source: Tensor) -> Tensor:
             heads, _, _, d = source.shape
             target = source.new_empty(heads, len(owners), width + new, d)
-            target[:, :, :width] = source[:, owners]
+            target[:, :, :width] = source[:, 0, own]
             return target
 
-        real = torch.ones(len(owners), width + new, dtype=torch.bool, device=rest.keys[0].device)
-        if rest.real is not None:
-            real[:, :width] = rest.real[owners]
+        real = torch.ones(len(owners), width + new, dtype=torch.bool, device=own.device)
+        real[:, :width] = prompted.real[owners]
         return Decoding(
             rows=torch.arange(len(real), device=real.device),
-            keys=[buffer(keys) for keys in rest.keys],
-            values=[buffer(values) for values in rest.values],
+            keys=[buffer(keys) for keys in prompted.keys],
+            values=[buffer(values) for values in prompted.values],
             real=real,
             positions=prompted.lengths[owners],
             at=width,
@@ -166,12 +164,14 @@ class TransformersEngine:
             state.values[layer][:, :, at] = values[:, :, 0]
             return state.keys[layer][:, :, : at + 1], state.values[layer][:, :, : at + 1]
 
-        mask = state.real[:, None, : at + 1]
+        looks = [Look(index, slice(None), None) for index in range(len(above))]
+        looks.append(Look(len(above), slice(None), ~state.real[:, None, : at + 1]))
+        longest = at + 1 + sum(segment.keys[0].shape[2] for segment in above)
         hidden = self.decoder(
             input_ids=tokens[:, None],
             position_ids=state.positions[:, None],
             use_cache=False,
-            branch=Pass(above, store, mask),
+            branch=Pass(above, store, [(slice(0, 1), looks)], longest),
         ).last_hidden_state[:, 0]
         state.at += 1
         state.positions = state.positions + 1

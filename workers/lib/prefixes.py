@@ -1,0 +1,168 @@
+"""Token sequences as a tree of what they begin with, cut into parts that are computed one after the other. Pure.
+
+    system prompt ─┬─ task 1 ─┬─ first answer ─┬─ result, second answer
+                   │          │                └─ another second answer
+                   │          └─ another first answer
+                   └─ task 2 ── …
+
+Each distinct token is in the tree once, as many sequences as go through it. Tokens are numbered depth first, so that those below a
+token are the numbers from its own up to its `end`: one token comes before another in some sequence if and only if
+number ≤ the other's number < end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+
+@dataclass(eq=False)
+class Node:
+    """A run of tokens that no sequence leaves or enters in the middle; `depth` is the position of its first."""
+
+    ids: Sequence[int]
+    depth: int = 0
+    children: dict[int, Node] = field(default_factory=dict)  # by their first token
+    number: int = 0
+    end: int = 0
+
+    @property
+    def size(self) -> int:
+        """Tokens of its subtree."""
+        return self.end - self.number
+
+    @property
+    def numbers(self) -> range:
+        return range(self.number, self.number + len(self.ids))
+
+    def split(self, length: int) -> None:
+        """Leaves `length` tokens here and moves the rest into a child."""
+        rest = Node(self.ids[length:], self.depth + length, self.children)
+        self.ids, self.children = self.ids[:length], {rest.ids[0]: rest}
+
+
+@dataclass(eq=False)
+class Part:
+    """Nodes computed together, each after its parent, which is here or in a part above; and the parts that hang below."""
+
+    nodes: list[Node]
+    below: list[Part] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.nodes.sort(key=lambda node: node.number)
+        self.ids = list(chain.from_iterable(node.ids for node in self.nodes))
+        self.positions = _ranges((node.depth, len(node.ids)) for node in self.nodes)
+        self.numbers = _ranges((node.number, len(node.ids)) for node in self.nodes)
+        self.ends = np.repeat([node.end for node in self.nodes], [len(node.ids) for node in self.nodes])
+
+
+class Tree:
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        self.root = Node([])
+        for sequence in sequences:
+            self._add(sequence)
+        self._number()
+        self.paths = [self._path(sequence) for sequence in sequences]  # the numbers of each sequence's tokens
+
+    def __len__(self) -> int:
+        """Distinct tokens."""
+        return self.root.size
+
+    @property
+    def shared(self) -> int:
+        """How many tokens all sequences begin with: the first numbers."""
+        return len(self._only.ids) if self._only else 0
+
+    @property
+    def _only(self) -> Node | None:
+        first = list(self.root.children.values())
+        return first[0] if len(first) == 1 else None
+
+    def parts(self, most: int) -> list[Part]:
+        """Of about `most` tokens each; a single node may have more."""
+        return _parts(self.root.children.values(), most)
+
+    def _add(self, ids: Sequence[int]) -> None:
+        node, at = self.root, 0
+        while at < len(ids):
+            child = node.children.get(ids[at])
+            if child is None:
+                node.children[ids[at]] = Node(ids[at:], at)
+                return
+            same = _same(child.ids, ids, at)
+            if same < len(child.ids):
+                child.split(same)
+            node, at = child, at + same
+
+    def _number(self) -> None:
+        ordered, waiting, next_number = [], [self.root], 0
+        while waiting:
+            node = waiting.pop()
+            node.number, next_number = next_number, next_number + len(node.ids)
+            ordered.append(node)
+            waiting += reversed(node.children.values())
+        for node in reversed(ordered):
+            own = node.number + len(node.ids)
+            node.end = max((child.end for child in node.children.values()), default=own)
+
+    def _path(self, ids: Sequence[int]) -> np.ndarray:
+        node, at, found = self.root, 0, []
+        while at < len(ids):
+            node = node.children[ids[at]]
+            found.append((node.number, min(len(node.ids), len(ids) - at)))
+            at += len(node.ids)
+        return _ranges(found)
+
+
+def _parts(nodes: Iterable[Node], most: int) -> list[Part]:
+    """Subtrees side by side: small ones together, a large one as its top and the parts below it."""
+    found: list[Part] = []
+    together: list[Node] = []
+    room = 0
+    for node in nodes:
+        if node.size > most:
+            found.append(_top(node, most))
+        elif node.size <= room:
+            together.append(node)
+            room -= node.size
+        else:
+            found += _whole(together)
+            together, room = [node], most - node.size
+    return found + _whole(together)
+
+
+def _whole(nodes: list[Node]) -> list[Part]:
+    """One part of all these nodes' subtrees; none of no nodes."""
+    found, waiting = [], list(nodes)
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        waiting += node.children.values()
+    return [Part(found)] if found else []
+
+
+def _top(node: Node, most: int) -> Part:
+    """A subtree's nodes from its root on, level by level as long as they fit, so that no short node is computed alone."""
+    taken, left, waiting, room = [], [], [node], most
+    for one in waiting:
+        if one is node or len(one.ids) <= room:
+            taken.append(one)
+            room -= len(one.ids)
+            waiting += one.children.values()
+        else:
+            left.append(one)
+    return Part(taken, _parts(left, most))
+
+
+def _same(first: Sequence[int], second: Sequence[int], at: int) -> int:
+    """How many tokens `first` and `second` from `at` on have in common at their beginning."""
+    longest = min(len(first), len(second) - at)
+    return next((n for n in range(longest) if first[n] != second[at + n]), longest)
+
+
+def _ranges(found: Iterable[tuple[int, int]]) -> np.ndarray:
+    """The numbers of ranges (first, length), one after the other."""
+    return np.concatenate([np.empty(0, int), *(np.arange(first, first + length) for first, length in found)])

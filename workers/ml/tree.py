@@ -1,0 +1,323 @@
+"""A causal LM over the prefix tree of an update's token rows (workers.lib.prefixes): each distinct token is computed once.
+
+Agents' prompts are many times longer than their answers, most of a prompt is the same in every task, and episodes of one task
+share their first turns. The tree is computed part by part. A part is one sequence without padding, in which a token
+attends to those before it in its own rows: among the part's own and in the parts above, whose keys and values are kept.
+
+It is exact: every token has the position and sees the tokens that it has in its row alone. Gradients flow through all
+parts. What a part gives to those below it (keys, values, log-probabilities) is cut from its past, gathers the gradients
+of everything below, and goes backward once. So the activations of one path from the root exist at a time, and a loss over a
+row whose learnt tokens lie in several parts is the loss over the whole row.
+
+It takes the place of the attention function of any model of the transformers library that lets it be replaced.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workers.lib.errors import JobError
+from workers.lib.prefixes import Part, Tree
+from workers.ml.attention import NAME, Pass, Segment, view
+from workers.ml.gated import keep_less
+from workers.ml.losses import Tokens, token_logprobs
+
+PART = {"cpu": 256, "cuda": 16384}  # tokens computed with gradients at a time; more are not faster on a CPU
+NARROW = (torch.bfloat16, torch.float16)
+TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a log-probability, between two orders of the same sums
+
+
+class Row(Protocol):
+    """Tokens, and which of them are learnt, as in workers.lib.token_rows. The first cannot be: nothing predicts it."""
+
+    ids: Sequence[int]
+    learnt: Sequence[bool]
+
+
+@dataclass
+class Scored:
+    """What the model says of the learnt tokens of some rows: `rows` [r] are their numbers; of `tokens` and `real`, all [r, u],
+    the first of each row belong to its learnt tokens, in their order. 0 where not real."""
+
+    rows: Tensor
+    tokens: Tokens
+    real: Tensor
+
+
+def decoder_of(model: Any) -> tuple[Any, Any]:
+    """(the decoder that gives hidden states, the output projection) of a causal LM, with or without an adapter."""
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return causal.get_decoder(), causal.get_output_embeddings()
+
+
+def scored_parts(model: Any, rows: Sequence[Row], temperature: float = 1.0) -> Iterator[Scored]:
+    """All rows that have learnt tokens, each once, some at a time.
+
+    With gradients, send the loss of what is given backward before asking for more: a loss that adds up over rows. The weights have
+    all gradients when the last has been asked for.
+    """
+    targets = _Targets(rows)
+    tree = Tree([row.ids[: last + 1] for row, last in zip(rows, targets.last, strict=True)])
+    targets.place(tree)
+    for part in tree.parts(part_size(model)):
+        yield from _walk(model, part, targets, temperature, [], [])
+
+
+def logprobs_of(model: Any, rows: Sequence[Row], temperature: float = 1.0) -> Tensor:
+    """Log-probabilities [R, U] of the rows' learnt tokens, in their order; 0 after each row's last. Without gradients."""
+    width = max(sum(row.learnt[1:]) for row in rows)
+    found = torch.zeros(len(rows), width, device=next(model.parameters()).device)
+    with torch.no_grad():
+        for some in scored_parts(model, rows, temperature):
+            found[some.rows, : some.real.shape[1]] = some.tokens.logprobs.to(found.dtype)
+    return found
+
+
+def part_size(model: Any) -> int:
+    return PART.get(next(model.parameters()).device.type, PART["cpu"])
+
+
+class _Targets:
+    """The distinct learnt tokens: which state predicts each. Two rows that go on alike have one target in common."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        # A row is read up to the token before its last learnt one; without a learnt token not at all.
+        self.learnt = [np.flatnonzero(np.asarray(row.learnt, bool)[1:]) for row in rows]
+        self.last = [int(learnt[-1]) if len(learnt) else -1 for learnt in self.learnt]
+
+    def place(self, tree: Tree) -> None:
+        pairs = [
+            np.stack([path[learnt], np.asarray(row.ids, int)[learnt + 1]], axis=1)
+            for row, path, learnt in zip(self.rows, tree.paths, self.learnt, strict=True)
+        ]
+        distinct, inverse = np.unique(np.concatenate(pairs), axis=0, return_inverse=True)
+        self.states, self.ids = distinct[:, 0], distinct[:, 1]  # by the number of the state
+        self.of_row = np.split(inverse.reshape(-1), np.cumsum([len(pair) for pair in pairs])[:-1])
+        self.slots = np.zeros(len(distinct), int)  # of each target, among all that are at hand
+        self.ending: dict[int, list[int]] = defaultdict(list)  # {number of the last state: rows}
+        for number, (path, learnt) in enumerate(zip(tree.paths, self.learnt, strict=True)):
+            if len(learnt):
+                self.ending[int(path[-1])].append(number)
+
+    def of(self, part: Part) -> np.ndarray:
+        return np.flatnonzero(np.isin(self.states, part.numbers))
+
+    def rows_ending(self, part: Part) -> list[int]:
+        return [row for number in part.numbers for row in self.ending.get(int(number), [])]
+
+
+def _walk(
+    model: Any, part: Part, targets: _Targets, temperature: float, above: list[Segment], scored: list[Tokens]
+) -> Iterator[Scored]:
+    """The rows that end in this part, then those of the parts below."""
+    decoder, head = decoder_of(model)
+    hidden, segment = forward_part(decoder, part, above)
+    mine = targets.of(part)
+    states = torch.from_numpy(np.searchsorted(part.numbers, targets.states[mine])).to(hidden.device)
+    ids = torch.from_numpy(targets.ids[mine]).to(hidden.device)
+    found = token_logprobs(head, hidden[states], ids, temperature)
+    targets.slots[mine] = sum(len(tokens.logprobs) for tokens in scored) + np.arange(len(mine))
+    with cut([segment] if part.below else [], found.logprobs) as (kept, logprobs):
+        scored = [*scored, found._replace(logprobs=logprobs)]
+        if rows := targets.rows_ending(part):
+            yield _gather(rows, targets, scored)
+        for below in part.below:
+            yield from _walk(model, below, targets, temperature, [*above, *kept], scored)
+
+
+def _gather(rows: list[int], targets: _Targets, scored: list[Tokens]) -> Scored:
+    device = scored[0].logprobs.device
+    slots, real = pad([targets.slots[targets.of_row[row]].tolist() for row in rows], 0)
+    slots, real = slots.to(device), real.to(device)
+    logprobs, entropies, likeliest = (torch.cat(each)[slots] for each in zip(*scored, strict=True))
+    tokens = Tokens(logprobs.masked_fill(~real, 0), entropies.masked_fill(~real, 0), likeliest & real)
+    return Scored(torch.tensor(rows, device=device), tokens, real)
+
+
+def forward_part(decoder: Any, part: Part, above: list[Segment]) -> tuple[Tensor, Segment]:
+    """Hidden states [n, hidden] of the part's tokens, and the segment that the parts below attend to."""
+    device = next(decoder.parameters()).device
+    segment = Segment(numbers=part.numbers, ends=part.ends)
+
+    def store(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        segment.keys.append(keys.contiguous())
+        segment.values.append(values.contiguous())
+        return segment.keys[-1], segment.values[-1]
+
+    seen = view(segment, above, decoder.config.num_attention_heads, device)
+    hidden = decoder(
+        input_ids=torch.tensor([part.ids], device=device),
+        position_ids=torch.from_numpy(part.positions)[None].to(device),
+        use_cache=False,
+        branch=Pass(above, store, seen, int(part.positions.max()) + 1),
+    ).last_hidden_state
+    return hidden[0], segment
+
+
+def computed(decoder: Any, parts: list[Part], above: list[Segment]) -> Iterator[tuple[Part, Tensor, Segment]]:
+    """Each part with its hidden states and its segment, those below it included. For use without gradients."""
+    for part in parts:
+        hidden, segment = forward_part(decoder, part, above)
+        yield part, hidden, segment
+        yield from computed(decoder, part.below, [*above, segment])
+
+
+@contextmanager
+def cut(segments: list[Segment], *tensors: Tensor) -> Iterator[tuple[Any, ...]]:
+    """The same without their past, into which the gradients that have reached them go when the block ends.
+
+    So what is computed from them may go backward in parts, and what they were computed from goes backward once.
+    """
+    whole = [*(tensor for segment in segments for tensor in (*segment.keys, *segment.values)), *tensors]
+    if not torch.is_grad_enabled():
+        yield segments, *tensors
+        return
+    leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in whole]
+    left = iter(leaves)
+    yield (
+        [Segment([next(left) for _ in s.keys], [next(left) for _ in s.values], s.numbers, s.ends) for s in segments],
+        *left,
+    )
+    reached = [(tensor, leaf.grad) for tensor, leaf in zip(whole, leaves, strict=True) if leaf.grad is not None]
+    if reached:
+        torch.autograd.backward(*zip(*reached, strict=True))
+
+
+# Generation
+
+
+@dataclass
+class Prefilled:
+    """Prompts, computed: keys and values of their distinct tokens, one of each layer [kv_heads, 1, n, head_dim]; which of them
+    each prompt consists of, after the first `shared` that all begin with; and each prompt's last hidden state."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    shared: int
+    own: Tensor  # [C, width], on the left filled up with 0
+    real: Tensor  # [C, width]
+    lengths: Tensor  # [C]
+    last_hidden: Tensor  # [C, hidden]
+
+    @property
+    def prefix(self) -> list[Segment]:
+        """What all prompts begin with."""
+        if not self.shared:
+            return []
+        return [Segment([k[:, :, : self.shared] for k in self.keys], [v[:, :, : self.shared] for v in self.values])]
+
+
+def prefill(decoder: Any, prompts: Sequence[Sequence[int]]) -> Prefilled:
+    """Without gradients."""
+    tree, device = Tree(prompts), next(decoder.parameters()).device
+    parts, hidden, segments = zip(*computed(decoder, tree.parts(part_size(decoder)), []), strict=True)
+    places = np.argsort(np.concatenate([part.numbers for part in parts]))
+    paths = [places[path].tolist() for path in tree.paths]
+    own, real = pad([path[tree.shared :] for path in paths], 0, left=True)
+    last = torch.tensor([path[-1] for path in paths], device=device)
+    return Prefilled(
+        keys=[torch.cat(layer, dim=2) for layer in zip(*(segment.keys for segment in segments), strict=True)],
+        values=[torch.cat(layer, dim=2) for layer in zip(*(segment.values for segment in segments), strict=True)],
+        shared=tree.shared,
+        own=own.to(device),
+        real=real.to(device),
+        lengths=torch.tensor([len(path) for path in paths], device=device),
+        last_hidden=torch.cat(hidden)[last],
+    )
+
+
+def pad(sequences: Sequence[Sequence[int]], fill: int, *, left: bool = False) -> tuple[Tensor, Tensor]:
+    """(ids [b, n], real [b, n]) of sequences of different lengths."""
+    width = max(map(len, sequences))
+    ids = torch.full((len(sequences), width), fill, dtype=torch.long)
+    real = torch.zeros(len(sequences), width, dtype=torch.bool)
+    for row, sequence in enumerate(sequences):
+        where = slice(width - len(sequence), width) if left else slice(0, len(sequence))
+        ids[row, where] = torch.tensor(sequence, dtype=torch.long)
+        real[row, where] = True
+    return ids, real
+
+
+# Models
+
+
+def use_tree(model: Any) -> None:
+    """Switches the model's attention function. Raises JobError for a model that then computes something else."""
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if causal.config._attn_implementation == NAME:
+        return
+    training = model.training
+    model.eval()
+    try:
+        with in_float32(causal):
+            largest, allowed = _largest_difference(causal), TOLERANCES[causal.dtype]
+    except torch.OutOfMemoryError:
+        raise  # says nothing against the model
+    except Exception as error:  # whatever a model of another make does with what it is given
+        raise JobError(_unsuited(causal)) from error
+    finally:
+        model.train(training)
+    if not largest < allowed:
+        raise JobError(_unsuited(causal))
+
+
+@contextmanager
+def in_float32(model: Any) -> Iterator[None]:
+    """The weights of 16 bits as float32, and back to the same bits; for that long they take twice the memory.
+
+    Rounded to 16 bits, two right ways to the same log-probability differ by more (1 in bfloat16 on SmolLM2, by the
+    library's own attention functions) than a model that is computed wrong does from itself.
+    """
+    narrow = [(tensor, tensor.dtype) for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype in NARROW]
+    try:
+        for tensor, _ in narrow:
+            tensor.data = tensor.data.float()
+        yield
+    finally:
+        for tensor, dtype in narrow:
+            tensor.data = tensor.data.to(dtype)
+
+
+def _unsuited(causal: Any) -> str:
+    return (
+        f"{type(causal).__name__} cannot be run with shared prompts: its attention or its output is of another kind. "
+        "Serve the model with vLLM or another server and use the openai engine."
+    )
+
+
+@torch.no_grad()
+def _largest_difference(causal: Any) -> float:
+    """Between log-probabilities before and after the switch, over a few short sequences that share their beginnings.
+
+    Models with ALiBi, capped or scaled logits, attention sinks or recurrent states would be computed wrong in silence.
+    """
+    decoder, head = decoder_of(causal)
+    tokens = [(7 * i + 3) % head.weight.shape[0] for i in range(24)]
+    prompts = [tokens[:8], tokens[:5] + tokens[8:10]]
+    rows = [
+        prompts[0] + tokens[10:14],
+        prompts[0] + tokens[14:16],
+        prompts[1] + tokens[16:17],
+        prompts[1] + tokens[17:],
+    ]
+    tree, device = Tree(rows), head.weight.device
+    expected = torch.zeros(len(tree), head.weight.shape[0], device=device)
+    for row, path in zip(rows, tree.paths, strict=True):
+        logits = causal(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0]
+        expected[torch.from_numpy(path).to(device)] = logits.float().log_softmax(-1)
+    causal.set_attn_implementation(NAME)
+    keep_less(causal)
+    gaps = [
+        head(hidden).float().log_softmax(-1) - expected[torch.from_numpy(part.numbers).to(device)]
+        for part, hidden, _ in computed(decoder, tree.parts(10), [])
+    ]
+    return float(torch.cat(gaps).abs().max())
