@@ -9,9 +9,11 @@ Sources: GRPO 2402.03300, DAPO 2503.14476, Dr. GRPO 2503.20783, GSPO 2507.18071.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,18 +23,22 @@ from torch import Tensor
 
 from workers.evaluate import emit_sample, limits_of, sampling_of
 from workers.lib.advantages import group_advantages
+from workers.lib.alarms import Watchman
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
-from workers.lib.errors import JobError, SpecError
+from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
-from workers.lib.policies import EnginePolicy, Reply
-from workers.lib.probes.watch import Paid, Seen, Watch
+from workers.lib.policies import EnginePolicy, PolicyError, Reply
+from workers.lib.probes import watch
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
+from workers.lib.sampler_gap import gap_metrics
 from workers.lib.specs import Grpo, GrpoConfig
 from workers.lib.token_rows import TokenRow
 from workers.lib.verifiers import Score
+from workers.lib.watching import Alarmed, report
 from workers.ml import checkpoint
+from workers.ml.checkpoint import restore, snapshot
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 from workers.ml.policy_loss import policy_loss
 from workers.ml.transformers_engine import TransformersEngine
@@ -70,15 +76,21 @@ class Batch:
 
 
 def add_gradients(
-    model: Any, batch: Batch, old: Tensor | None, reference: Tensor | None, config: GrpoConfig
+    model: Any,
+    batch: Batch,
+    old: Tensor | None,
+    reference: Tensor | None,
+    config: GrpoConfig,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[Tensor, dict[str, float]]:
     """Adds the gradients of the batch's loss to the model's: (log-probabilities [R, U] of its tokens, metrics).
 
-    `old` None: the batch is on policy, the ratio exactly 1.
+    `old` None: the batch is on policy, the ratio exactly 1. `check` is called before each part, and may raise.
     """
     logprobs, metrics = torch.zeros(batch.used.shape, device=batch.used.device), Counter[str]()
     tokens = batch.used.sum().clamp(min=1)
     for some in scored_parts(model, batch.rows, config.temperature):
+        check()
         here = (some.rows, slice(some.real.shape[1]))
         logprobs[here] = some.tokens.logprobs.detach()
         before, far = (old if old is not None else logprobs)[here], None if reference is None else reference[here]
@@ -88,10 +100,6 @@ def add_gradients(
         entropy = float((some.tokens.entropies * used).sum() / tokens)
         metrics.update(measured | {"train/loss": float(loss.detach()), "train/entropy": entropy})
     return logprobs, dict(metrics)
-
-
-class Hacking(JobError):
-    """The reward rises while what is paid gets worse; the message says by how much, with an example."""
 
 
 class Trainer:
@@ -113,7 +121,9 @@ class Trainer:
         self.reference = self._add_reference(start) if self.config.beta or self.config.kl_every else None
         # The engine generates with this very model: the policy that acts is the policy that learns.
         self.engine = TransformersEngine(self.model, tokenizer, spec.engine.batch_size)
-        self.watch = Watch(self.config.watch_window)
+        self.engine.check = self.stop.check
+        self.watchman = Watchman(self.config.alarms, "grpo", checkpoint.alarms_of(self.resume))
+        self.calls = Counter[bool]()  # the tool calls of a step's rollouts: whether they were carried out
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(parameters, lr=self.config.learning_rate, weight_decay=0.0)
         checkpoint.load_optimizer(self.resume, self.optimizer)
@@ -161,10 +171,18 @@ class Trainer:
         def tell(index: int, sample: int, done: Finished) -> None:
             found[index][sample] = done
             emit_sample(self.events, tasks[index], sample, done, phase=phase, step=step)
-            self.stop.check()
+            self.calls.update(bool(call.ok) for call in done.rollout.calls)
 
         policy, limits = EnginePolicy(self.engine, sampling), limits_of(self.environment.harness)
-        play(policy, self.environment, tasks, limits, tell, n=n, concurrency=len(tasks) * n, seed=seed)
+        self.calls.clear()
+        try:
+            play(
+                policy, self.environment, tasks, limits, tell,
+                n=n, concurrency=len(tasks) * n, seed=seed, check=self.stop.check,
+            )  # fmt: skip
+        except PolicyError:
+            self.stop.check()  # which ended the generation
+            raise
         return [[samples[sample] for sample in range(n)] for samples in found]
 
     def rollout(self, step: int) -> list[Group]:
@@ -196,8 +214,13 @@ class Trainer:
         reference = self.reference_logprobs(batch.rows)
         old: Tensor | None = None
         metrics: dict[str, float] = {}
-        for _ in range(config.updates_per_batch):
-            logprobs, found = add_gradients(self.model, batch, old, reference, config)
+        before = snapshot(self.model, self.optimizer) if config.updates_per_batch > 1 else None
+        for at in range(config.updates_per_batch):
+            try:
+                logprobs, found = add_gradients(self.model, batch, old, reference, config, self.stop.check)
+            except Stop:
+                self.undo(before if at else None)
+                raise
             metrics |= found
             if old is None:
                 # On policy the ratio is exactly 1; how far the sampler was from it is measured, not assumed.
@@ -206,10 +229,19 @@ class Trainer:
             norm = torch.nn.utils.clip_grad_norm_(
                 [p for p in self.model.parameters() if p.requires_grad], config.max_grad_norm
             )
+            metrics |= {"train/entropy": entropy, "train/grad_norm": float(norm)}
+            if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
+                self.undo(before if at else None)
+                break
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            metrics |= {"train/entropy": entropy, "train/grad_norm": float(norm)}
         return metrics
+
+    def undo(self, before: Any) -> None:
+        """As if the step had not begun: no gradients, and the weights as they were before an earlier update of the batch."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if before is not None:
+            restore(self.model, self.optimizer, before)
 
     def batch_from(self, groups: list[tuple[Group, Tensor]]) -> Batch:
         where = next(self.model.parameters()).device
@@ -235,60 +267,58 @@ class Trainer:
         rewards = [float(score.reward or 0) for score in scores]
         successes = [float(score.success) for score in scores]
         if rewards:
-            self.events.metric(
-                step,
-                {
-                    "validation/reward": sum(rewards) / len(rewards),
-                    "validation/success": sum(successes) / len(successes),
-                },
-            )
+            metrics = {
+                "validation/reward": sum(rewards) / len(rewards),
+                "validation/success": sum(successes) / len(successes),
+                "validation/samples": len(rewards),
+            }
+            self.events.metric(step, metrics)
+            report(self.events, self.watchman.look(step, metrics))
 
     def step(self) -> None:
         began = time.perf_counter()
         groups = self.rollout(self.done)
         sampled = time.perf_counter()
         learning_rate = self.scheduler.get_last_lr()[0]
+        calls = tool_metrics(self.calls)
         metrics = self.update(groups)
-        self.scheduler.step()
-        self.done += 1
-        seen = self.watch.look(self.done, paid_of(groups))
+        seen = watch.look(paid_of(groups))
         metrics |= (
             seen.metrics
             | rollout_metrics(groups)
+            | calls
             | {
                 "train/learning_rate": learning_rate,
                 "time/generate_s": sampled - began,
                 "time/update_s": time.perf_counter() - sampled,
             }
         )
-        self.events.metric(self.done, metrics)
+        step = self.done + 1
+        self.events.metric(step, metrics)
+        alarms = self.watchman.look(step, metrics, seen.examples)
+        if any(alarm.name == "non_finite" for alarm in alarms):
+            report(self.events, alarms)  # the step was not applied: a stop keeps the weights from before it
+        self.scheduler.step()
+        self.done = step
         self.events.progress(
             self.done,
             self.config.steps,
             f"reward {metrics['train/reward_mean']:.2f}, success {metrics['train/success']:.0%}",
         )
-        self.heed(seen)
-
-    def heed(self, seen: Seen) -> None:
-        """Tells what is suspicious about the best-paid outputs. Raises Hacking where the policy climbs a hole."""
-        for sentence in [*seen.warnings, *([seen.stop] if seen.stop else [])]:
-            self.events.log("warning", sentence)
-        if seen.stop and self.config.stop_on_hacking:
-            raise Hacking(
-                f"{seen.stop} The run was stopped; a checkpoint is kept. Probe the verifier, or turn stop_on_hacking off."
-            )
+        report(self.events, alarms)
 
     def save(self) -> None:
         folder = checkpoint.save(
-            self.out / f"checkpoint-{self.done}", step=self.done, model=self.model, optimizer=self.optimizer
-        )
+            self.out / f"checkpoint-{self.done}", step=self.done, model=self.model, optimizer=self.optimizer,
+            alarms=self.watchman.state(),
+        )  # fmt: skip
         self.saved = self.done
         self.events.checkpoint(self.done, str(folder))
 
     def train(self) -> Path:
         """All the steps; returns the adapter's folder.
 
-        A stop is heeded between updates, where nothing is half done: it saves a checkpoint and goes on as Stop.
+        A stop, or an alarm that ends the run, saves a checkpoint and goes on. A step that it broke off is as if not begun.
         """
         steps, every = self.config.steps, self.config.eval_every
         try:
@@ -301,31 +331,29 @@ class Trainer:
                 self.step()
                 if self.done % self.config.save_every == 0 and self.done < steps:
                     self.save()
-        except (Stop, Hacking):
+        except (Stop, Alarmed):
             if self.saved != self.done:
                 self.save()
             raise
         return checkpoint.save_adapter(self.model, self.out / "adapter")
 
 
-def paid_of(groups: list[Group]) -> list[Paid]:
+def paid_of(groups: list[Group]) -> list[watch.Paid]:
     return [
-        Paid(group.task, [output.message], None if score.masked else float(score.reward or 0))
+        watch.Paid(group.task, [output.message], None if score.masked else float(score.reward or 0))
         for group in groups
         for output, score in zip(group.outputs, group.scores, strict=True)
     ]
 
 
 def sampler_gap(logprobs: Tensor, outputs: list[Reply]) -> dict[str, float]:
-    """|log-probability of the trainer − of the sampler| over the tokens; 0 up to rounding when on policy."""
-    gap = torch.tensor(
-        [
-            abs(trained - sampled)
-            for row, output in zip(logprobs.tolist(), outputs, strict=True)
-            for trained, sampled in zip(row, output.logprobs, strict=False)
-        ]
-    )
-    return {"train/logp_diff_mean": float(gap.mean()), "train/logp_diff_max": float(gap.max())}
+    """How far the trainer's log-probabilities are from the sampler's over the tokens; 0 up to rounding when on policy."""
+    pairs = zip(logprobs.tolist(), outputs, strict=True)
+    return gap_metrics([list(zip(row, output.logprobs, strict=False)) for row, output in pairs])
+
+
+def tool_metrics(calls: Counter[bool]) -> dict[str, float]:
+    return {"train/tool_failures": calls[False] / calls.total()} if calls else {}
 
 
 def rollout_metrics(groups: list[Group]) -> dict[str, float]:
@@ -343,13 +371,15 @@ def rollout_metrics(groups: list[Group]) -> dict[str, float]:
         "train/zero_std_share": sum(flat) / len(flat),
         "train/completion_length": sum(output.output_tokens for output in outputs) / n,
         "train/truncated_share": sum(output.truncated for output in outputs) / n,
+        "train/rollouts": n,
         "train/masked_share": sum(score.masked for score in scores) / n,
     }
 
 
 def main(spec: Grpo, events: Emitter, stop: StopFlag) -> None:
     events.progress(0, spec.config.steps, "loading the model")
-    trainer = Trainer(spec, events, stop)
+    with stop.at_once():
+        trainer = Trainer(spec, events, stop)
     adapter = trainer.train()
     events.result(adapter=str(adapter), metrics={"steps": trainer.done})
 

@@ -113,6 +113,6 @@ class TrainingForm(PlainForm):
             "loss_type": "dapo",
             "eval_every": max(1, data["steps"] // 4),
             "eval_samples": 2,
-            "stop_on_hacking": data["stop_on_hacking"],
+            "alarms": {} if data["stop_on_hacking"] else {"hacking": {"action": "warn"}},
             "max_new_tokens": data["environment"].harness.get("max_new_tokens", 64),
         }

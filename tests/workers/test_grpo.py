@@ -24,10 +24,11 @@ from workers import grpo
 from workers.grpo import Group, add_gradients, advantages, sampler_gap
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.errors import SpecError
-from workers.lib.probes.watch import Seen, Watch
+from workers.lib.probes.watch import Seen
 from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Lora
 from workers.lib.verifiers import Score
+from workers.lib.watching import Alarmed, Paused
 from workers.ml import attention, losses, tree
 from workers.ml.models import load_base, lora
 
@@ -100,6 +101,9 @@ class Drift:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         pass
+
+    def state_dict(self) -> dict:
+        return {}
 
 
 class Case:
@@ -404,7 +408,8 @@ def test_a_run_tells_all_and_leaves_an_adapter(
 
 
 def test_it_learns_what_is_rewarded(run_spec: Callable[..., dict], events: Recorder) -> None:
-    config = CONFIG | {"steps": 20, "generations": 8, "save_every": 100, "learning_rate": 5e-2}
+    alarms = {"kl": {"action": "warn"}}  # five times the rate of an ordinary run
+    config = CONFIG | {"steps": 20, "generations": 8, "save_every": 100, "learning_rate": 5e-2, "alarms": alarms}
     main(run_spec(config=config, validation_tasks=[]), events, StopFlag())
     rewards = [row["values"]["train/reward_mean"] for row in events.rows("metric")]
     assert sum(rewards[-5:]) > sum(rewards[:5]) + 5 * 0.25
@@ -420,15 +425,57 @@ def metrics_of(events: Recorder) -> dict[tuple[int, str], float]:
 
 
 def test_a_resumed_run_is_the_same_as_an_unbroken_one(run_spec: Callable[..., dict], tmp_path: Path) -> None:
+    """Bit for bit, the curves and the weights."""
     whole, rest = Recorder(tmp_path / "whole.jsonl"), Recorder(tmp_path / "rest.jsonl")
     main(run_spec(out_dir=str(tmp_path / "whole")), whole, StopFlag())
     resume = tmp_path / "whole" / "checkpoint-1"
     main(run_spec(out_dir=str(tmp_path / "rest"), resume_from=str(resume)), rest, StopFlag())
-    expected = {key: value for key, value in metrics_of(whole).items() if key[0] > 1}
-    found = {key: value for key, value in metrics_of(rest).items() if key[0] > 1}
-    assert found == pytest.approx(expected, abs=1e-6)
+    assert {key: value for key, value in metrics_of(whole).items() if key[0] > 1} == {
+        key: value for key, value in metrics_of(rest).items() if key[0] > 1
+    }
     first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("whole", "rest"))
-    assert all(torch.allclose(first[name], second[name], atol=1e-7) for name in first)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("where", ["a generation", "an update", "the second update of a batch"])
+def test_interrupted_in_the_middle_is_uninterrupted_in_the_end(
+    where: str, run_spec: Callable[..., dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(tree.PART, "cpu", 8)  # several parts an update
+    config = CONFIG | {"updates_per_batch": 2 if "second" in where else 1, "save_every": 100, "eval_every": 1}
+    whole, broken, rest = (Recorder(tmp_path / f"{name}.jsonl") for name in ("whole", "broken", "rest"))
+    main(run_spec(config=config, out_dir=str(tmp_path / "whole")), whole, StopFlag())
+    stop, checked, updates, real = StopFlag(), [], [], grpo.add_gradients
+
+    def counted(*arguments: Any) -> Any:
+        updates.append(len(checked))
+        return real(*arguments)
+
+    def check() -> None:
+        """Step 2: before its third token, or before the second part of an update."""
+        checked.append(1)
+        sampled = [(row["phase"], row["step"]) for row in broken.rows("sample")]
+        if where == "a generation":
+            tokens.append(("validation", 1) in sampled and ("train", 2) not in sampled)
+            stop.is_set = stop.is_set or sum(tokens) == 4
+        else:
+            nth = 4 if "second" in where else 2
+            stop.is_set = stop.is_set or (len(updates) == nth and len(checked) == updates[-1] + 2)
+        StopFlag.check(stop)
+
+    tokens: list[bool] = []
+    monkeypatch.setattr(grpo, "add_gradients", counted)
+    stop.check = check  # type: ignore[method-assign]
+    with pytest.raises(Stop):
+        main(run_spec(config=config, out_dir=str(tmp_path / "broken")), broken, stop)
+    monkeypatch.setattr(grpo, "add_gradients", real)
+    (saved,) = broken.rows("checkpoint")
+    assert saved["step"] == 1
+    main(run_spec(config=config, out_dir=str(tmp_path / "rest"), resume_from=saved["path"]), rest, StopFlag())
+    joined = metrics_of(broken) | metrics_of(rest)
+    assert joined == metrics_of(whole)
+    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("whole", "rest"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 class StopAfter(StopFlag):
@@ -459,18 +506,79 @@ def test_a_stop_anywhere_leaves_a_checkpoint_from_which_all_goes_on(
     assert min(row["step"] for row in rest.rows("metric") if "train/loss" in row["values"]) == saved["step"] + 1
 
 
-@pytest.mark.parametrize("stops", [True, False])
-def test_a_run_that_climbs_a_hole_says_so_and_ends_with_a_checkpoint(
-    stops: bool, run_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
+WRONG_AND_PAID = {
+    2: Seen({"watch/best_wrong": 0.0}, {}),
+    3: Seen({"watch/best_wrong": 1.0}, {"hacking": "For example: hm."}),
+}
+
+
+@pytest.mark.parametrize("action", ["stop", "pause", "warn", "ignore"])
+def test_a_run_whose_policy_climbs_a_hole_does_what_the_alarm_says(
+    action: str, run_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = {2: Seen({"watch/best_wrong": 1.0}, ["Longer."], "The policy climbs a hole.")}
-    monkeypatch.setattr(Watch, "look", lambda watch, step, paid: seen.get(step, Seen({}, [])))
-    spec = run_spec(config=CONFIG | {"save_every": 100, "stop_on_hacking": stops}, validation_tasks=[])
-    with pytest.raises(grpo.Hacking, match="The run was stopped; a checkpoint is kept") if stops else nullcontext():
+    """The reward of a planted verifier rises with the step, and so does the share of wrong outputs among the best-paid."""
+    steps = iter(range(1, 100))
+    monkeypatch.setattr(grpo.watch, "look", lambda paid: WRONG_AND_PAID[2 if next(steps) <= 2 else 3])
+    real = grpo.rollout_metrics
+    rising = iter(range(100))
+    monkeypatch.setattr(grpo, "rollout_metrics", lambda groups: real(groups) | {"train/reward_mean": next(rising) / 10})
+    alarms = {"hacking": {"action": action, "over": 2}}
+    spec = run_spec(config=CONFIG | {"steps": 6, "save_every": 100, "alarms": alarms}, validation_tasks=[])
+    ends = {
+        "stop": pytest.raises(Alarmed, match="climbs a hole"),
+        "pause": pytest.raises(Paused, match="Paused at step 4"),
+    }
+    with ends.get(action, nullcontext()):
         main(spec, events, StopFlag())
-    assert [row["message"] for row in events.rows("log")] == ["Longer.", "The policy climbs a hole."]
-    assert [row["step"] for row in events.rows("checkpoint")] == ([2] if stops else [])
-    assert metrics_of(events)[2, "watch/best_wrong"] == 1.0
+    raised = [(row["name"], row["step"], row["action"]) for row in events.rows("alarm") if row["name"] == "hacking"]
+    assert raised == ([] if action == "ignore" else [("hacking", 4, action)])
+    assert [row["step"] for row in events.rows("checkpoint")] == ([4] if action in ends else [])
+    assert any("For example: hm." in row["message"] for row in events.rows("log")) == (action != "ignore")
+    assert metrics_of(events)[3, "watch/best_wrong"] == 1.0
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_an_explosion_is_stopped_and_the_step_that_would_have_written_nan_is_not_applied(
+    updates: int, run_spec: Callable[..., dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gradient that is NaN in step 2; with two updates a batch in the second of them."""
+    real, calls = grpo.add_gradients, iter(range(1, 100))
+
+    def exploding(model: Any, *arguments: Any) -> Any:
+        found = real(model, *arguments)
+        if next(calls) == 2 * updates:
+            next(p for p in model.parameters() if p.requires_grad).grad[0] = float("nan")
+        return found
+
+    monkeypatch.setattr(grpo, "add_gradients", exploding)
+    config = CONFIG | {"updates_per_batch": updates}
+    broken, whole = Recorder(tmp_path / "broken.jsonl"), Recorder(tmp_path / "whole.jsonl")
+    with pytest.raises(Alarmed, match=r"NaN or infinity in the update: train/grad_norm.*not applied"):
+        main(run_spec(config=config, out_dir=str(tmp_path / "broken")), broken, StopFlag())
+    assert [row["step"] for row in broken.rows("checkpoint")] == [1]
+    assert [(row["name"], row["action"]) for row in broken.rows("alarm")] == [("non_finite", "stop")]
+    # From the checkpoint the run goes on as if nothing had been: nothing of the broken step is in it.
+    monkeypatch.setattr(grpo, "add_gradients", real)
+    rest = Recorder(tmp_path / "rest.jsonl")
+    resume = broken.rows("checkpoint")[-1]["path"]
+    main(run_spec(config=config, out_dir=str(tmp_path / "rest"), resume_from=resume), rest, StopFlag())
+    main(run_spec(config=config, out_dir=str(tmp_path / "whole")), whole, StopFlag())
+    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("whole", "rest"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_an_absurd_learning_rate_is_stopped_with_finite_weights(
+    run_spec: Callable[..., dict], events: Recorder, tmp_path: Path
+) -> None:
+    config = CONFIG | {"steps": 40, "save_every": 1, "learning_rate": 1e30, "beta": 0.05}
+    with pytest.raises(Alarmed):
+        main(run_spec(config=config, validation_tasks=[]), events, StopFlag())
+    assert events.rows("alarm")[-1]["action"] == "stop" and events.rows("alarm")[-1]["step"] <= 10
+    saved = events.rows("checkpoint")
+    assert saved
+    for row in saved:
+        weights = load_file(Path(row["path"]) / "adapter_model.safetensors")
+        assert all(bool(tensor.isfinite().all()) for tensor in weights.values())
 
 
 def test_sigterm_saves_and_exits_with_143(run_spec: Callable[..., dict], tmp_path: Path) -> None:

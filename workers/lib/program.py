@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,31 @@ STOPPED = 128 + signal.SIGTERM
 
 
 class Stop(Exception):
-    """The wish to stop, no error: raised by `StopFlag.check` after SIGTERM."""
+    """The wish to stop, no error: raised by `StopFlag.check` after SIGTERM. Its text, if any, says why."""
 
 
 class StopFlag:
-    """Set by SIGTERM; programs check it where they can stop cleanly."""
+    """Set by SIGTERM; programs check it where they can stop cleanly. While nothing is at stake (`at_once`) it needs no check."""
 
     def __init__(self) -> None:
-        self.is_set = False
+        self.is_set = self.raises = False
 
     def install(self) -> None:
         signal.signal(signal.SIGTERM, self._set)
 
     def _set(self, number: int, frame: Any) -> None:
         self.is_set = True
+        if self.raises:
+            raise Stop
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Loading a model takes long and leaves nothing behind: SIGTERM ends it where it is."""
+        self.raises = True
+        try:
+            yield
+        finally:
+            self.raises = False
 
     def check(self) -> None:
         if self.is_set:
@@ -57,8 +69,8 @@ def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> No
     stop.install()
     try:
         program(read_spec(Path(sys.argv[1]), kind), events, stop)
-    except Stop:
-        events.log("warning", "Stopped on request.")
+    except Stop as stopped:
+        events.log("warning", str(stopped) or "Stopped on request.")
         sys.exit(STOPPED)
     except Exception as error:  # the program's boundary: every end is reported in one event
         traceback.print_exc()

@@ -41,6 +41,7 @@ class Limits:
     score_seconds: float = 1800.0
 
 
+CHECKED_EVERY_S = 0.5
 MOST_TOKENS = 2**31 - 1  # of an episode: what a column of the database holds
 NO_LIMITS = Limits(seconds=0, turns=0, score_seconds=0)
 EXCEEDED = {
@@ -326,17 +327,26 @@ def play(
     n: int = 1,
     concurrency: int = 64,
     seed: int = 0,
+    check: Callable[[], None] | None = None,
 ) -> None:
     """`stream` in an event loop of its own, for programs: `ended` is called for each episode, and what it raises ends
-    the others. Closes the policy."""
+    the others; so does what `check` raises, which is called twice a second whatever the episodes wait for. Closes the policy."""
+
+    async def follow() -> None:
+        episodes = stream(policy, environment, tasks, limits, n=n, concurrency=concurrency, seed=seed)
+        async with contextlib.aclosing(episodes):
+            async for index, sample, done in episodes:
+                ended(index, sample, done)
 
     async def run() -> None:
-        episodes = stream(policy, environment, tasks, limits, n=n, concurrency=concurrency, seed=seed)
+        following = asyncio.ensure_future(follow())
         try:
-            async with contextlib.aclosing(episodes):
-                async for index, sample, done in episodes:
-                    ended(index, sample, done)
+            while not (await asyncio.wait([following], timeout=CHECKED_EVERY_S if check else None))[0]:
+                check()  # type: ignore[misc]
+            await following
         finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
             await policy.aclose()
 
     uvloop.run(run())  # asyncio's own loop takes a fifth more of the processor for a task of one question

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from workers.lib.alarms import AlarmSettings
 from workers.lib.engine_specs import (  # noqa: F401 - all forms of specs can be imported from here
     AgentEndpoint,
     Engine,
@@ -142,6 +143,7 @@ class Training(Lora, kw_only=True):
     final_lr_share: Share = 0.1
     max_grad_norm: Positive = 1.0
     save_every: AtLeastOne = 10  # steps from one checkpoint to the next
+    alarms: AlarmSettings = field(default_factory=AlarmSettings)  # what differs from docs/alarms.md
 
 
 class SftConfig(Training, kw_only=True):
@@ -184,8 +186,6 @@ class GrpoConfig(Training, kw_only=True):
     eval_every: Count = 0
     eval_samples: AtLeastOne = 1
     save_every: AtLeastOne = 5
-    watch_window: Count = 5  # steps that are compared to see reward hacking (docs/probes.md); 0: it is not watched for
-    stop_on_hacking: bool = True  # whether the run ends where the reward rises while the best-paid outputs get worse
 
 
 class SftRow(Form, kw_only=True):

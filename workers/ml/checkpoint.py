@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from workers.lib.errors import JobError
 from workers.lib.specs import Training
 
 OPTIMIZER = "optimizer.safetensors"
@@ -21,14 +23,17 @@ def save_adapter(model: Any, folder: Path) -> Path:
     return _beside(folder, lambda new: _write_adapter(model, new))
 
 
-def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer) -> Path:
-    """Adapter, optimizer state and step. Raises OSError (a full disk) and leaves the last checkpoint as it was."""
+def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer, alarms: dict | None = None) -> Path:
+    """Adapter, optimizer state, step, and what the alarms have seen so far (`Watchman.state`). Raises OSError (a full disk),
+    and JobError where a weight is not finite; either leaves the last checkpoint as it was."""
+    if not all(bool(p.isfinite().all()) for p in trained(model)):
+        raise JobError(f"The weights of step {step} are not finite, so no checkpoint was made; the one before is kept.")
 
     def write(new: Path) -> None:
         _write_adapter(model, new)
         tensors, numbers = _flat(optimizer)
         save_file(tensors, new / OPTIMIZER)
-        (new / STATE).write_text(json.dumps({"step": step, "optimizer": numbers}))
+        (new / STATE).write_text(json.dumps({"step": step, "optimizer": numbers, "alarms": alarms or {}}))
 
     return _beside(folder, write)
 
@@ -67,6 +72,28 @@ def _flat(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], di
 def step_of(folder: str | None) -> int:
     """The step a checkpoint was made at; 0 for none."""
     return json.loads((Path(folder) / STATE).read_text())["step"] if folder else 0
+
+
+def alarms_of(folder: str | None) -> dict[str, Any]:
+    """What the alarms had seen by then."""
+    return json.loads((Path(folder) / STATE).read_text()).get("alarms", {}) if folder else {}
+
+
+def trained(model: Any) -> list[torch.Tensor]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def snapshot(model: Any, optimizer: torch.optim.Optimizer) -> Any:
+    """A copy of what a step changes."""
+    return [p.detach().clone() for p in trained(model)], copy.deepcopy(optimizer.state_dict())
+
+
+@torch.no_grad()
+def restore(model: Any, optimizer: torch.optim.Optimizer, before: Any) -> None:
+    weights, state = before
+    for parameter, weight in zip(trained(model), weights, strict=True):
+        parameter.copy_(weight)
+    optimizer.load_state_dict(state)
 
 
 def load_optimizer(folder: str | None, optimizer: torch.optim.Optimizer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -38,7 +38,9 @@ class Decoding:
 
 
 class TransformersEngine:
-    """`batch_size` is the number of answers written side by side."""
+    """`batch_size` is the number of answers written side by side. `check` is called before each token, and may raise."""
+
+    check: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, model: Any, tokenizer: Any, batch_size: int = 64) -> None:
         use_tree(model)
@@ -106,6 +108,7 @@ class TransformersEngine:
         shown_at = started
         hidden = prompted.last_hidden[owners]
         for step in range(sampling.max_new_tokens):
+            self.check()
             chosen, chosen_logprobs = sample(self.head(hidden), sampling, noise[state.rows, step])
             tokens[state.rows, step], logprobs[state.rows, step] = chosen, chosen_logprobs
             lengths[state.rows] = step + 1

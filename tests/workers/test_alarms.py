@@ -1,0 +1,239 @@
+"""The table of alarms: what raises each, what does not, and that no series of metrics breaks it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workers.lib.alarms import RULES, TABLE, Alarm, AlarmSettings, Watchman, metrics_of
+from workers.lib.sampler_gap import gap_metrics
+from workers.lib.specs import CONFIGS
+from workers.lib.typed import FormError, convert, plain
+from workers.lib.watching import Alarmed, Paused, report
+
+GRPO = {"steps": 5, "learning_rate": 1e-4}
+
+
+def looked(series: list[dict[str, Any]], method: str = "grpo", **changes: dict) -> list[Alarm]:
+    watchman = Watchman(convert(changes, AlarmSettings), method)
+    return [alarm for step, metrics in enumerate(series, 1) for alarm in watchman.look(step, metrics)]
+
+
+def flat(name: str, *values: float) -> list[dict[str, Any]]:
+    return [{f"train/{name}": value} for value in values]
+
+
+ORDINARY = [1.0] * 6
+
+
+@pytest.mark.parametrize(
+    ("name", "series", "expected"),
+    [
+        ("kl", flat("kl", 0.0, 0.1, 0.2, 0.6, 0.7, 0.8), [("warn", 5)]),
+        ("kl", flat("kl", 0.1, 0.1, 50.0, 0.1, 0.1, 0.1), []),  # one noisy step
+        ("kl", flat("kl", 0.1, 5.0, 5.0, 5.0), [("stop", 3)]),  # two of the last three
+        ("ratio", flat("ratio_max", *ORDINARY, 30.0, 30.0, 1e4, 1e4), [("warn", 8), ("stop", 10)]),
+        ("importance_weight", flat("is_mean", *[1.0] * 5, *[0.4] * 3), [("warn", 8)]),
+        ("importance_weight", flat("is_mean", *[1.0] * 5, *[2.5] * 3), [("warn", 8)]),
+        ("importance_spread", flat("is_std", *[0.1] * 5, *[1.2] * 3), [("warn", 8)]),
+        ("effective_samples", flat("ess", *ORDINARY, *[0.2] * 3, *[0.05] * 3), [("warn", 9), ("stop", 12)]),
+        ("rollout_kl", flat("rollout_kl", *[0.01] * 5, *[0.2] * 3), [("warn", 8)]),
+        ("sampler_gap", flat("gen_kl_error", 1e-7, 1.5e-3, 1.5e-3, 3e-3, 3e-3), [("warn", 3), ("stop", 5)]),
+        ("token_error", flat("token_mult_prob_error", *ORDINARY, *[1.03] * 3), [("warn", 9)]),
+        ("entropy_low", flat("entropy", *[2.0] * 6, *[0.3] * 3, *[0.05] * 3), [("warn", 9)]),
+        ("entropy_high", flat("entropy", *[0.5] * 6, *[2.0] * 2, *[5.0] * 2), [("warn", 8), ("stop", 10)]),
+        ("grad_norm", flat("grad_norm", *[1.0] * 6, 500.0, 1.0, 1.0), []),
+        ("grad_norm", flat("grad_norm", *[1.0] * 6, *[50.0] * 3), [("warn", 9)]),
+        ("length", flat("completion_length", *[20.0] * 6, *[50.0] * 3), [("warn", 9)]),
+        ("truncated", flat("truncated_share", *[0.0] * 5, *[0.6] * 3), [("warn", 8)]),
+        ("flat_groups", flat("zero_std_share", *[0.2] * 5, *[1.0] * 3), [("warn", 8)]),
+        ("tool_failures", flat("tool_failures", *[0.1] * 5, *[0.5] * 3, *[1.0] * 3), [("warn", 8), ("pause", 11)]),
+        ("masked", flat("masked_share", *[0.0] * 5, *[0.1] * 3, *[0.3] * 3), [("warn", 8), ("pause", 11)]),
+        ("masked", flat("masked_share", 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0), []),
+        ("same_reward", [{"train/reward_std": 0.0, "train/reward_mean": -1.0}] * 10, [("warn", 5), ("pause", 10)]),
+        ("same_reward", [{"train/reward_std": 0.0, "train/reward_mean": float(step)} for step in range(10)], []),
+        ("best_length", [{"watch/best_length": value} for value in [10.0] * 6 + [30.0] * 3], [("warn", 9)]),
+        ("marks", [{"watch/best_claims": value} for value in (0.0, 0.3, 0.7)], [("warn", 3)]),
+        ("marks", [{"watch/best_claims": 1.0}] * 5, []),  # it was there from the start
+        ("non_finite", [{"train/loss": 1.0}, {"train/loss": math.nan}], [("stop", 2)]),
+        ("non_finite", [{"train/grad_norm": math.inf}], [("stop", 1)]),
+        ("non_finite", [{"train/reward_mean": math.nan}], []),  # every rollout was masked
+        ("no_progress", flat("reward_mean", *[0.2, 0.3] * 20), [("warn", 40)]),
+        ("no_progress", flat("reward_mean", *[step / 40 for step in range(60)]), []),
+    ],
+)
+def test_what_raises_it(name: str, series: list[dict], expected: list[tuple[str, int]]) -> None:
+    raised = [(alarm.action, alarm.step) for alarm in looked(series) if alarm.name == name and not alarm.cleared]
+    assert raised == expected
+
+
+def test_losses_are_watched_where_they_mean_something() -> None:
+    series = flat("loss", *[0.5] * 6, *[1.0] * 2, *[4.0] * 2)
+    assert [(one.name, one.action) for one in looked(series, "sft")] == [("loss", "warn"), ("loss", "stop")]
+    assert looked(series, "grpo") == []
+
+
+def validated(train: list[float], validation: list[float], samples: int = 400, **more: float) -> list[dict]:
+    """A validation before the first step and after each fifth one."""
+    found: list[dict] = []
+    for step, value in enumerate(train):
+        if step % 5 == 0:
+            found.append({"validation/success": validation[step // 5], "validation/samples": samples})
+        found.append(
+            {"train/success": value, "train/rollouts": 64, "train/reward_mean": value, "train/reward_std": 0.3} | more
+        )
+    return [*found, {"validation/success": validation[-1], "validation/samples": samples}]
+
+
+UP = [0.2] * 5 + [0.3] * 5 + [0.5] * 5 + [0.7] * 5
+
+
+def test_success_that_rises_in_training_alone() -> None:
+    names = {alarm.name: alarm.action for alarm in looked(validated(UP, [0.2, 0.2, 0.2, 0.2, 0.2]))}
+    assert names["held_out"] == "pause" and names["reward_only"] in ("warn", "pause")
+    assert looked(validated(UP, [0.2, 0.3, 0.5, 0.7, 0.7])) == []
+    # The same gap on four validation samples is no finding: it may be noise.
+    assert "held_out" not in {alarm.name for alarm in looked(validated(UP, [0.2, 0.2, 0.2, 0.2, 0.2], samples=4))}
+
+
+def climbing(over: int, before: float, after: float, rewards: tuple[float, float]) -> list[dict]:
+    first = [{"train/reward_mean": rewards[0], "watch/best_wrong": before}] * over
+    return [*first, *[{"train/reward_mean": rewards[1], "watch/best_wrong": after}] * over]
+
+
+@pytest.mark.parametrize(
+    ("series", "stops"),
+    [
+        (climbing(5, 0.0, 1.0, (0.2, 0.6)), True),
+        (climbing(5, 1.0, 1.0, (0.1, 0.9)), False),  # wrong before as well
+        (climbing(5, 0.0, 1.0, (0.9, 0.1)), False),  # it gets worse and is not paid
+        (climbing(5, 0.5, 0.0, (0.1, 0.9)), False),  # it learns
+    ],
+)
+def test_a_reward_that_rises_by_wrong_outputs(series: list[dict], stops: bool) -> None:
+    assert [alarm.action for alarm in looked(series) if alarm.name == "hacking"] == ["stop"] * stops
+
+
+def test_an_alarm_is_raised_once_until_it_is_over() -> None:
+    series = flat("kl", *[0.8] * 5, *[0.1] * 5, *[0.9] * 5)
+    assert [(alarm.step, alarm.cleared) for alarm in looked(series) if alarm.name == "kl"] == [
+        (3, False), (7, True), (12, False),
+    ]  # fmt: skip
+
+
+def test_a_config_changes_single_entries() -> None:
+    series = flat("kl", *[0.2] * 4)
+    assert looked(series) == []
+    assert [one.action for one in looked(series, kl={"action": "pause", "warn": 0.05, "act": 0.1})] == ["pause"]
+    assert looked(flat("kl", *[9.0] * 4), kl={"action": "ignore"}) == []
+    assert [one.step for one in looked(flat("kl", 9.0), kl={"over": 1})] == [1]
+    assert [one.action for one in looked(flat("kl", *[9.0] * 4), kl={"action": "warn"})] == ["warn"]
+
+
+@pytest.mark.parametrize(
+    ("alarms", "said"),
+    [
+        ({"kll": {}}, "did you mean “kl”"),
+        ({"kl": {"action": "halt"}}, "must be one of ignore, warn, pause, stop"),
+        ({"kl": {"warn": 5.0, "act": 1.0}}, "would act before it warns"),
+        ({"effective_samples": {"warn": 0.1, "act": 0.5}}, "would act before it warns"),
+        ({"truncated": {"action": "stop"}}, "needs a threshold"),
+        ({"kl": {"over": 0}}, "at least 1"),
+        ({"kl": {"act": float("nan")}}, "finite"),
+        ({"kl": 3}, "must be"),
+        ([], "must be"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused_by_name(alarms: Any, said: str) -> None:
+    with pytest.raises(FormError) as refused:
+        convert(GRPO | {"alarms": alarms}, CONFIGS["grpo"], "config")
+    assert said in str(refused.value) and refused.value.path.startswith("config.alarms")
+
+
+def test_a_config_without_changes_stays_short() -> None:
+    assert plain(convert(GRPO, CONFIGS["grpo"]))["alarms"] == {}
+    changed = GRPO | {"alarms": {"kl": {"act": 3.0}}}
+    assert plain(convert(changed, CONFIGS["grpo"]))["alarms"] == {"kl": {"act": 3.0}}
+
+
+def test_the_table_is_whole() -> None:
+    assert len(RULES) == len(TABLE)
+    for rule in TABLE:
+        assert rule.title and rule.todo and (rule.source or rule.name == "non_finite"), rule.name
+        assert rule.outside or metrics_of(rule), rule.name
+
+
+def test_a_resumed_run_compares_itself_with_its_own_start() -> None:
+    whole, series = Watchman(), flat("entropy", *[2.0] * 6, *[0.3] * 2, 0.3, 0.3)
+    first, expected = Watchman(), []
+    for step, metrics in enumerate(series, 1):
+        expected += [(step, alarm.message) for alarm in whole.look(step, metrics)]
+    found = []
+    for step, metrics in enumerate(series, 1):
+        if step == 8:
+            first = Watchman(state=json.loads(json.dumps(first.state())))
+        found += [(step, alarm.message) for alarm in first.look(step, metrics)]
+    assert found == expected and [step for step, _ in found] == [9]
+
+
+def test_the_gravest_alarm_ends_the_run(events: Any) -> None:
+    def one(action: str, cleared: bool = False) -> Alarm:
+        return Alarm("kl", 3, action, 1.0, 0.5, "KL.", "Do it.", cleared)
+
+    report(events, [one("warn"), one("stop", cleared=True)])
+    with pytest.raises(Paused, match=r"Paused at step 3. KL. A checkpoint is kept. Do it."):
+        report(events, [one("warn"), one("pause")])
+    with pytest.raises(Alarmed, match="Stopped at step 3"):
+        report(events, [one("stop"), one("pause")])
+    assert len(events.rows("alarm")) == 6
+
+
+def test_the_gap_of_a_sampler_that_is_the_trainer_is_nothing() -> None:
+    same = gap_metrics([[(-1.0, -1.0), (-2.0, -2.0)], [(-0.5, -0.5)]])
+    assert same["train/gen_kl_error"] == same["train/rollout_kl"] == same["train/is_std"] == 0
+    assert same["train/is_mean"] == same["train/ess"] == same["train/token_mult_prob_error"] == 1
+    apart = gap_metrics([[(-1.0, -3.0)], [(-1.0, -1.0)]])  # weights e² and 1
+    weights = [math.exp(2.0), 1.0]
+    assert apart["train/is_mean"] == pytest.approx(sum(weights) / 2)
+    assert apart["train/ess"] == pytest.approx(sum(weights) ** 2 / (2 * (weights[0] ** 2 + 1)))
+    assert apart["train/gen_kl_error"] == pytest.approx((math.exp(2) - 2 - 1) / 2)
+    assert gap_metrics([]) == gap_metrics([[]]) == {}
+    assert gap_metrics([[(1e300, -1e300)]])["train/ess"] == pytest.approx(1.0)
+
+
+NAMES = sorted({name for rule in TABLE for name in metrics_of(rule)} | {"train/success", "train/rollouts", "odd"})
+VALUES = st.one_of(
+    st.none(), st.floats(), st.floats(-2, 2), st.integers(), st.just(10**400), st.booleans(), st.text(max_size=3), st.lists(st.none(), max_size=2)
+)  # fmt: skip
+
+
+@given(
+    series=st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES), max_size=40),
+    over=st.integers(1, 9),
+    at=st.integers(0, 40),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_series_of_metrics_breaks_it(series: list[dict], over: int, at: int) -> None:
+    """None, NaN, infinity, texts, missing keys, huge numbers; with a resume in between."""
+    watchman = Watchman(convert({rule.name: {"over": over} for rule in TABLE}, AlarmSettings))
+    for step, metrics in enumerate(series):
+        if step == at:
+            watchman = Watchman(state=json.loads(json.dumps(watchman.state(), allow_nan=False)))
+        for alarm in watchman.look(step, metrics):
+            assert alarm.name in RULES and alarm.message and alarm.action in ("warn", "pause", "stop")
+            json.dumps(alarm.as_event())
+
+
+@given(st.lists(st.floats(0.0, 0.4), min_size=1, max_size=60), st.floats(1e3, 1e9), st.integers(0, 59))
+@settings(max_examples=100, deadline=None)
+def test_one_noisy_step_never_pauses_or_stops_a_run(values: list[float], spike: float, at: int) -> None:
+    for name in ("kl", "ratio_max", "gen_kl_error", "entropy", "masked_share", "grad_norm"):
+        scale = {"gen_kl_error": 1e-3, "entropy": 0.0, "masked_share": 0.1}.get(name, 1.0)
+        series = [1.0 + value * scale if name == "entropy" else value * scale for value in values]
+        series[at % len(series)] = spike
+        assert not [one for one in looked(flat(name, *series)) if one.action != "warn"]

@@ -1,0 +1,472 @@
+"""Alarms of a training run: a table of signals with thresholds, evaluated at every step. Pure: no torch, no Django.
+
+`Watchman.look(step, metrics)` takes the metrics that a step emitted, of any method, and returns the alarms that it raised.
+A metric that a method does not emit keeps its alarms silent. Each alarm warns, pauses the run (it can be resumed), or
+stops it (it has failed); both keep a checkpoint. A config changes single entries: `{"kl": {"action": "pause", "act": 0.3}}`.
+
+Smoothing: what is compared with a threshold is the median of the last `over` values of a metric, so half of them must be beyond
+it: one noisy step never pauses or stops a run. Only NaN and infinity act at once. `relative` thresholds are multiples of
+the run's own start (the median of its first five values), for signals of which no number is published.
+
+Sources: NeMo RL (documentation and tests) for the log-probability gap and the token error; veRL's rollout correction for
+importance weights, effective sample size and rollout KL; prime-rl for errored rollouts; Azure's guidance on reward hacking for
+the gap between training and validation. The others are relative, or chosen: docs/alarms.md says which, and how often ordinary
+runs raised a false alarm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any, Literal
+
+from msgspec import defstruct
+
+from workers.lib.engine_specs import Form
+from workers.lib.typed import AtLeastOne, Number
+
+Action = Literal["ignore", "warn", "pause", "stop"]
+START = 5  # values of a metric that are the run's own start
+MOST = 64  # values of a metric that are kept
+Z = 1.645  # one-sided 95%
+LARGEST = 1e100  # of a value that is kept: its square is a float
+
+
+class Setting(Form, kw_only=True, omit_defaults=True):
+    """What a config changes of one alarm; None: as the table has it. `act` is the threshold of `action`."""
+
+    action: Action | None = None
+    warn: Number | None = None
+    act: Number | None = None
+    over: AtLeastOne | None = None
+
+
+@dataclass
+class History:
+    """The values of each metric so far: the first few and the last ones."""
+
+    start: dict[str, list[float]] = field(default_factory=dict)
+    last: dict[str, deque[float]] = field(default_factory=dict)
+    count: dict[str, int] = field(default_factory=dict)
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        for name, value in metrics.items():
+            if not is_number(value) or not abs(value) < LARGEST:  # NaN is not, either
+                continue
+            self.count[name] = self.count.get(name, 0) + 1
+            first = self.start.setdefault(name, [])
+            if len(first) < START:
+                first.append(float(value))
+            self.last.setdefault(name, deque(maxlen=MOST)).append(float(value))
+
+    def recent(self, name: str, over: int) -> list[float] | None:
+        """The last `over` values; None where there are fewer."""
+        values = list(self.last.get(name, ()))
+        return values[-over:] if len(values) >= over else None
+
+    def level(self, name: str, over: int) -> float | None:
+        values = self.recent(name, over)
+        return None if values is None else median(values)
+
+    def begin(self, name: str) -> float | None:
+        """The median at the run's start; None before it is over."""
+        first = self.start.get(name, [])
+        return median(first) if len(first) >= START else None
+
+
+Value = Callable[[History, int], float | None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One alarm. `reads` are the metrics whose worst level is compared, unless `value` computes something else of the history.
+
+    `relative`: thresholds are multiples of the start, which counts as `least` where it is smaller. `outside`: the product's
+    server evaluates it, since the training process cannot (it hangs, or the numbers are not there).
+    """
+
+    name: str
+    title: str
+    todo: str
+    reads: tuple[str, ...] = ()
+    warn: float | None = None
+    act: float | None = None
+    action: Action = "warn"
+    over: int = 5
+    below: bool = False
+    relative: bool = False
+    least: float = 1e-6
+    value: Value | None = None
+    unit: str = ""
+    source: str = ""
+    outside: bool = False
+    but: tuple[str, ...] = ()  # methods that it does not watch
+
+    def measure(self, history: History, over: int) -> float | None:
+        if self.value is not None:
+            return self.value(history, over)
+        found = [value for name in self.reads if (value := self._level(history, name, over)) is not None]
+        return (min if self.below else max)(found) if found else None
+
+    def _level(self, history: History, name: str, over: int) -> float | None:
+        level = history.level(name, over)
+        if level is None or not self.relative:
+            return level
+        begin = history.begin(name)
+        return None if begin is None else level / max(self.least, begin)
+
+    def beyond(self, value: float, threshold: float | None) -> bool:
+        if threshold is None:
+            return False
+        return value < threshold if self.below else value > threshold
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# Values of two metrics
+
+
+def distance_from_one(name: str) -> Value:
+    """A mean weight as a factor: 0.5 and 2 are equally far."""
+
+    def value(history: History, over: int) -> float | None:
+        level = history.level(name, over)
+        return None if level is None else max(level, 1 / level) if level > 0 else math.inf
+
+    return value
+
+
+def _rise(history: History, name: str, over: int) -> float | None:
+    """Mean of the last `over` values − mean of the start; None before they are apart."""
+    values, first = history.recent(name, over), history.start.get(name, [])
+    if values is None or len(first) < min(over, START) or history.count[name] < 2 * min(over, START):
+        return None
+    return fmean(values) - fmean(first[: min(over, START)])
+
+
+def _variance(share: float, n: float) -> float:
+    return share * (1 - share) / n if n > 0 and 0 <= share <= 1 else 0.0
+
+
+def held_out(history: History, over: int) -> float | None:
+    """By how much success in training has risen more than on the validation tasks, at least: the lower bound (one-sided 95%)
+    of the difference, from the samples that each was measured on. The last two validations count."""
+    rise = _rise(history, "train/success", over)
+    seen = history.last.get("validation/success", deque())
+    if rise is None or len(seen) < 3:
+        return None
+    begin, now = history.start["validation/success"][0], fmean(list(seen)[-2:])
+    samples = (history.last.get("validation/samples") or [0.0])[-1]
+    rollouts = (history.last.get("train/rollouts") or [0.0])[-1] * over
+    train = history.level("train/success", over) or 0.0
+    error = _variance(now, 2 * samples) + _variance(begin, samples) + 2 * _variance(train, rollouts)
+    return rise - (now - begin) - Z * math.sqrt(error)
+
+
+def reward_only(history: History, over: int) -> float | None:
+    """How far the reward has risen, in standard deviations of a step's rewards at the start, while success on the validation
+    tasks has not; 0 where it has."""
+    rise, spread = _rise(history, "train/reward_mean", over), history.begin("train/reward_std")
+    seen = history.last.get("validation/success", deque())
+    if rise is None or not spread or len(seen) < 3:
+        return None
+    return rise / spread if fmean(list(seen)[-2:]) <= history.start["validation/success"][0] else 0.0
+
+
+def climb(history: History, over: int) -> float | None:
+    """How far the share of wrong ones among the best-paid outputs has risen, where the reward has risen by 0.05; else 0."""
+    reward, wrong = _rise(history, "train/reward_mean", over), _rise(history, "watch/best_wrong", over)
+    if reward is None or wrong is None:
+        return None
+    return wrong if reward >= 0.05 and history.last["watch/best_wrong"][-1] > 0 else 0.0
+
+
+MARKS = (
+    "claims",
+    "apology",
+    "refusal",
+    "tags",
+    "headings",
+    "orders_to_judge",
+    "copied_prompt",
+    "repetition",
+    "code_tricks",
+)
+
+
+def marks(history: History, over: int) -> float | None:
+    """The greatest share of the best-paid outputs that have a mark which those of the first step did not have."""
+    found = [
+        median(values)
+        for name in MARKS
+        if (values := history.recent(f"watch/best_{name}", over)) is not None
+        and history.start[f"watch/best_{name}"][0] < 0.25
+    ]
+    return max(found, default=None)
+
+
+def same_reward(history: History, over: int) -> float | None:
+    """For how many of the last steps in a row all rewards were the same, over all tasks."""
+    spread, mean = history.recent("train/reward_std", over), history.recent("train/reward_mean", over)
+    if spread is None or mean is None:
+        return None
+    values = list(zip(history.last["train/reward_std"], history.last["train/reward_mean"], strict=False))
+    alike = 0
+    for std, reward in reversed(values):
+        if std > 1e-9 or abs(reward - values[-1][1]) > 1e-9:
+            break
+        alike += 1
+    return float(alike)
+
+
+def no_progress(history: History, over: int) -> float | None:
+    """Steps since the start without a rise of the reward that is greater than its noise; 0 where there was one, or where
+    nothing is left to gain."""
+    values = history.last.get("train/reward_mean")
+    if values is None or history.count["train/reward_mean"] < 2 * over or len(values) < over:
+        return None
+    if (history.level("train/success", over) or 0.0) > 0.95:
+        return 0.0
+    now, first = list(values)[-over:], history.start["train/reward_mean"]
+    noise = math.sqrt(fmean([(one - fmean(now)) ** 2 for one in now]) / over * 2)
+    return 0.0 if fmean(now) - fmean(first) > max(Z * noise, 1e-3) else float(history.count["train/reward_mean"])
+
+
+SAFER = "Fork from the last checkpoint before the alarm with a lower learning rate, or with a KL penalty (beta)."
+TABLE: tuple[Rule, ...] = (
+    Rule("non_finite", "NaN or infinity in the update", f"The step was not applied. {SAFER}", action="stop", act=0.0, over=1),
+    Rule("kl", "KL to the start", SAFER, reads=("train/kl",), warn=0.5, act=2.0, action="stop", over=3, unit="nats per token",
+         source="chosen: the policy is e^0.5 (e^2) times as likely to say its tokens as the start was"),
+    Rule("ratio", "Importance ratio, largest", SAFER, reads=("train/ratio_max",), warn=10.0, act=100.0, action="stop", over=3,
+         source="chosen; exactly 1 on policy"),
+    Rule("importance_weight", "Mean importance weight of the rollouts, as a factor", "Sampler and trainer disagree: check that the server has this step's adapter, "
+         "the precision and the attention kernel, and turn rollout correction on.", value=distance_from_one("train/is_mean"),
+         warn=2.0, act=4.0, action="stop", source="veRL: mean below 0.5 or above 2"),
+    Rule("importance_spread", "Standard deviation of the importance weights", "Turn rollout correction on, or sample on policy.", reads=("train/is_std",), warn=1.0,
+         source="veRL: above 1"),
+    Rule("effective_samples", "Effective sample size, share of the samples", "Most of the batch carries no weight: turn rollout correction on, or sample on policy.",
+         reads=("train/ess",), warn=0.3, act=0.1, action="stop", below=True, source="veRL: below 0.3"),
+    Rule("rollout_kl", "KL between sampler and trainer", "Check that the sampler has this step's weights, its precision and its sampling settings.",
+         reads=("train/rollout_kl",), warn=0.1, source="veRL: |rollout KL| above 0.1"),
+    Rule("sampler_gap", "Log-probability gap of sampler and trainer", "Sampler and trainer compute different models: check precision, attention kernel and the adapter that serves.",
+         reads=("train/gen_kl_error",), warn=1e-3, act=2e-3, action="stop", over=3, source="NeMo RL: gen_kl_error, look above 1e-3, stop above 2e-3 (LoRA)"),
+    Rule("token_error", "Multiplicative error of token probabilities", "Sampler and trainer drift apart: use the same kernels and precision, or turn rollout correction on.",
+         reads=("train/token_mult_prob_error",), warn=1.02, source="NeMo RL: trending above 1% to 2%"),
+    Rule("entropy_low", "Entropy, against its start", "The policy says the same thing every time and explores no more: lower the learning rate, raise clip_high, or stop here if it "
+         "has learned the task.", reads=("train/entropy",), warn=0.25, act=0.05, below=True, relative=True, source="relative to the run's start", but=("sft",)),
+    Rule("entropy_high", "Entropy, against its start", SAFER, reads=("train/entropy",), warn=3.0, act=8.0, action="stop", over=3, relative=True, least=0.05,
+         source="relative to the run's start", but=("sft",)),
+    Rule("grad_norm", "Gradient norm, against its start", "Clipping holds it (max_grad_norm); if the reward suffers, lower the learning rate.", reads=("train/grad_norm",),
+         warn=20.0, relative=True, least=1e-3, source="relative to the run's start"),
+    Rule("loss", "Loss, against its start", SAFER, reads=("train/loss",), warn=1.5, act=3.0, action="stop", over=3, relative=True, least=0.05,
+         source="relative to the run's start", but=("grpo",)),
+    Rule("length", "Completion length, against its start", "Look at the longest outputs: if they are padding, bound max_new_tokens or turn overlong shaping on.",
+         reads=("train/completion_length",), warn=2.0, act=4.0, relative=True, least=4.0, source="relative to the run's start"),
+    Rule("truncated", "Share of truncated completions", "Raise max_new_tokens, or turn overlong shaping on: what is cut off is scored as wrong.", reads=("train/truncated_share",),
+         warn=0.5, source="chosen"),
+    Rule("flat_groups", "Share of groups without reward spread", "They teach nothing: choose informative tasks (learnability), raise the temperature, or sample dynamically.",
+         reads=("train/zero_std_share",), warn=0.8, source="chosen"),
+    Rule("same_reward", "Steps in which every rollout got the same reward", "Either no task is solved (start with SFT or easier tasks) or the verifier always says the same: probe it.",
+         value=same_reward, warn=4.5, act=9.5, action="pause", unit="steps in a row", source="chosen: nothing is learned from equal rewards"),
+    Rule("tool_failures", "Share of tool calls that failed", "Open a rollout: is it the policy's arguments or the environment that fails?", reads=("train/tool_failures",),
+         warn=0.3, act=0.8, action="pause", source="chosen"),
+    Rule("masked", "Share of masked or errored rollouts", "The environment or the verifier fails: open a masked rollout and its reason, repair it, then resume.",
+         reads=("train/masked_share",), warn=0.05, act=0.2, action="pause", source="prime-rl: sustained above 5%"),
+    Rule("held_out", "Success in training has risen more than on validation tasks, by at least", "The policy memorises or exploits the training tasks: evaluate the checkpoint, "
+         "add tasks, or stop earlier.", value=held_out, warn=0.10, act=0.25, action="pause", source="Azure, reward hacking: gap above 0.10"),
+    Rule("reward_only", "Reward up, validation success not", "Read the best-paid outputs and probe the reward on them: the reward pays for something else.", value=reward_only, warn=0.5, act=1.5,
+         action="pause", unit="standard deviations of the start", source="relative to the run's start"),
+    Rule("hacking", "Wrong ones among the best-paid outputs, rise while the reward rises", "The policy climbs a hole in the verifier: probe it on this run's outputs, repair it, and fork from before.",
+         value=climb, act=0.2, action="stop", source="chosen (docs/probes.md)"),
+    Rule("marks", "Best-paid outputs with a suspicious mark", "Read the example: claims, flattery, orders to a judge or a copied prompt may be what is paid.", value=marks, warn=0.5,
+         over=1, source="chosen (docs/probes.md)"),
+    Rule("best_length", "Length of the best-paid outputs, against its start", "Read the longest of them: the reward may pay for length.", reads=("watch/best_length",), warn=2.0,
+         relative=True, least=1.0, source="relative to the run's start"),
+    Rule("no_progress", "Steps without a rise of the reward", "Measure learnability: the tasks may be too easy or too hard. Otherwise raise the learning rate or the group size.",
+         value=no_progress, warn=39.5, over=20, unit="steps", source="chosen"),
+    Rule("stall", "No step ends, against the slowest step so far", "The process may hang (a server, a tool, memory): stop the run and resume it from its last checkpoint.", warn=5.0, act=None,
+         outside=True, source="relative to the run's own steps; never below 5 minutes"),
+    Rule("judge_gap", "Reward says success more often than reviewers do, by", "The reward pays for what people call a failure: review the verifier before you train on.", warn=0.10,
+         act=0.25, action="pause", outside=True, source="Azure, reward hacking: gap above 0.10"),
+)  # fmt: skip
+RULES = {rule.name: rule for rule in TABLE}
+
+
+def _check(self: Any) -> None:
+    for rule in TABLE:
+        given: Setting | None = getattr(self, rule.name)
+        if given is None:
+            continue
+        made = merged(rule, given)
+        if made.warn is not None and made.act is not None and rule.beyond(made.warn, made.act):
+            raise ValueError(f"of “{rule.name}” would act before it warns: warn is {made.warn:g}, act is {made.act:g}")
+        if given.action in ("pause", "stop") and made.act is None:
+            raise ValueError(f"of “{rule.name}” needs a threshold “act” to {given.action} at")
+
+
+AlarmSettings: Any = defstruct(
+    "AlarmSettings", [(rule.name, Setting | None, None) for rule in TABLE], bases=(Form,), kw_only=True, omit_defaults=True,
+    module=__name__, namespace={"__post_init__": _check, "__doc__": "Changes of single alarms, by name (`TABLE`)."},
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A rule's thresholds as a run has them."""
+
+    rule: Rule
+    action: Action
+    warn: float | None
+    act: float | None
+    over: int
+
+
+def merged(rule: Rule, given: Setting | None) -> Limits:
+    given = given or Setting()
+    act = rule.act if given.act is None else given.act
+    warn = rule.warn if given.warn is None else given.warn
+    return Limits(rule, given.action or rule.action, warn, act, given.over or rule.over)
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """An alarm that a step raised. `action`: what it does; `cleared`: it is over, and does nothing."""
+
+    name: str
+    step: int
+    action: Action
+    value: float | None
+    threshold: float | None
+    message: str
+    todo: str
+    cleared: bool = False
+
+    def as_event(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "step": self.step, "action": self.action, "value": self.value, "threshold": self.threshold,
+            "message": self.message, "todo": self.todo, "cleared": self.cleared,
+        }  # fmt: skip
+
+
+LEVELS = {"ignore": 0, "warn": 1, "pause": 2, "stop": 3}
+NEVER_FINITE = (
+    "train/loss",
+    "train/grad_norm",
+    "train/entropy",
+    "train/kl",
+    "train/ratio_mean",
+    "train/ratio_max",
+    "train/logp_diff_mean",
+)
+
+
+class Watchman:
+    """Evaluates the table at every step; one for a run. `state` goes into a checkpoint, so that a resumed run compares itself
+    with its own start and raises no alarm twice."""
+
+    def __init__(self, settings: Any = None, method: str = "", state: Mapping[str, Any] | None = None) -> None:
+        self.limits = [
+            merged(rule, getattr(settings, rule.name, None))
+            for rule in TABLE
+            if not rule.outside and method not in rule.but
+        ]
+        self.history, self.raised = History(), dict[str, str]()
+        if state:
+            self._restore(state)
+
+    def look(self, step: int, metrics: Mapping[str, Any], examples: Mapping[str, str] | None = None) -> list[Alarm]:
+        """The alarms that these metrics raise or clear, each once until it is over. `examples`: a sentence for an alarm."""
+        self.history.add(metrics)
+        broken = sorted(
+            name for name in NEVER_FINITE if isinstance(metrics.get(name), float) and not math.isfinite(metrics[name])
+        )
+        found = []
+        for limits in self.limits:
+            if limits.action == "ignore":
+                continue
+            if limits.rule.name == "non_finite":
+                value: float | None = float(len(broken))
+            elif metrics.keys().isdisjoint(_read_by(limits.rule)):
+                continue  # nothing new to judge
+            else:
+                value = limits.rule.measure(self.history, limits.over)
+            alarm = self._judge(step, limits, value)
+            if alarm is not None:
+                note = ", ".join(broken) if limits.rule.name == "non_finite" else (examples or {}).get(alarm.name, "")
+                found.append(alarm if alarm.cleared or not note else _with_note(alarm, note))
+        return found
+
+    def _judge(self, step: int, limits: Limits, value: float | None) -> Alarm | None:
+        rule, before = limits.rule, self.raised.get(limits.rule.name, "ignore")
+        if value is None:
+            return None
+        if limits.act is not None and rule.beyond(value, limits.act):
+            action, threshold = limits.action, limits.act
+        elif rule.beyond(value, limits.warn):
+            action, threshold = "warn", limits.warn
+        else:
+            if self.raised.pop(rule.name, None):
+                message = f"{rule.title}: back to {_shown(value)}."
+                return Alarm(rule.name, step, "warn", value, None, message, "", cleared=True)
+            return None
+        if LEVELS[action] <= LEVELS[before]:
+            return None
+        self.raised[rule.name] = action
+        return Alarm(rule.name, step, action, value, threshold, sentence(limits, value, threshold), rule.todo)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "start": self.history.start,
+            "last": {name: list(values) for name, values in self.history.last.items()},
+            "count": self.history.count,
+            # What ended the run is judged again by a resumed one.
+            "raised": {name: action for name, action in self.raised.items() if action == "warn"},
+        }
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self.history.start = {name: list(values) for name, values in state.get("start", {}).items()}
+        self.history.last = {name: deque(values, maxlen=MOST) for name, values in state.get("last", {}).items()}
+        self.history.count = dict(state.get("count", {}))
+        self.raised = dict(state.get("raised", {}))
+
+
+_OF_VALUES = {
+    "importance_weight": ("train/is_mean",), "held_out": ("validation/success",), "reward_only": ("validation/success",),
+    "hacking": ("watch/best_wrong",), "marks": tuple(f"watch/best_{name}" for name in MARKS), "same_reward": ("train/reward_std",),
+    "no_progress": ("train/reward_mean",),
+}  # fmt: skip
+
+
+def _read_by(rule: Rule) -> tuple[str, ...]:
+    """The metrics that make a rule's value new."""
+    return rule.reads or _OF_VALUES.get(rule.name, ())
+
+
+def metrics_of(rule: Rule) -> tuple[str, ...]:
+    """The metrics in whose charts an alarm is marked."""
+    return _read_by(rule) or (NEVER_FINITE if rule.name == "non_finite" else ())
+
+
+def _with_note(alarm: Alarm, note: str) -> Alarm:
+    return Alarm(
+        alarm.name, alarm.step, alarm.action, alarm.value, alarm.threshold, f"{alarm.message} {note}", alarm.todo
+    )
+
+
+def _shown(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def sentence(limits: Limits, value: float, threshold: float | None) -> str:
+    rule = limits.rule
+    if rule.name == "non_finite":
+        return f"{rule.title}:"
+    unit = " times the start" if rule.relative else f" {rule.unit}" if rule.unit else ""
+    smoothed = f", the median of {limits.over} steps" if rule.value is None and limits.over > 1 else ""
+    way = "below" if rule.below else "above"
+    return f"{rule.title}: {_shown(value)}{unit}{smoothed}; {way} {_shown(threshold or 0.0)}."
