@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 
+from tests.e2e.kept import Kept
 from tests.e2e.seed import World, fill
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
@@ -46,9 +47,20 @@ def user(transactional_db: None) -> Any:
     return get_user_model().objects.create_user("ada", password=PASSWORD)
 
 
+@pytest.fixture(scope="session")
+def kept_worlds() -> list[Kept]:
+    """At most one: the world that the first test of this process made."""
+    return []
+
+
 @pytest.fixture
-def world(user: Any, data_dir: Path) -> World:
-    return fill(data_dir / "sources", user)
+def world(user: Any, data_dir: Path, tmp_path_factory: pytest.TempPathFactory, kept_worlds: list[Kept]) -> World:
+    """Made once; each further test gets its rows and files again as they were."""
+    if not kept_worlds:
+        made = fill(tmp_path_factory.mktemp("sources"), user)
+        kept_worlds.append(Kept.of(made, user, data_dir, tmp_path_factory.mktemp("kept")))
+        return made
+    return kept_worlds[0].put_back(user, data_dir)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every page, full and empty, in both themes, on a phone and on a screen: no error, nothing that sticks out."""
+"""Every page, full and empty, in both themes, on a phone and on a screen: no error, and it stands every check."""
 
 from __future__ import annotations
 
@@ -15,48 +15,29 @@ from apps.registry.actions import register_prompt
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
 from tests.e2e.addresses import FORMS, NO_PAGES, STATIONS, WHOLE_PROMPT, pages_of, told, tried
+from tests.e2e.checks import wrong_with
 from tests.e2e.conftest import PASSWORD, log_in
 from tests.e2e.seed import World, say
 from tests.test_access import OWN, PAGES, WRITES
 
-STICKS_OUT = """() => {  // Names what is wider than the page and lies in nothing that scrolls.
-  const page = document.documentElement.clientWidth;
-  if (document.documentElement.scrollWidth <= page) return [];
-  return [...document.querySelectorAll("main *")].filter((at) => at.getBoundingClientRect().right > page && !at.closest(".scroll"))
-    .map((at) => at.tagName + "." + at.className).slice(0, 5).concat(document.documentElement.scrollWidth - page);
-}"""
 
-
-def check(page: Any, address: str) -> None:
-    """Opens the page as a phone, turns the theme, makes it wide: it must fit each time."""
-    page.set_viewport_size({"width": 390, "height": 844})
-    answer = page.goto(address)
-    assert answer.status == 200, address
-    expect(page.locator('[hx-trigger^="load"].htmx-request')).to_have_count(0)
-    for width in (390, 1280):
-        page.set_viewport_size({"width": width, "height": 844})
-        for _ in range(2):
-            page.locator("#theme").dispatch_event("click")  # on a phone it is in the menu
-            assert page.evaluate(STICKS_OUT) == [], f"{address} at {width} px"
-    for box in page.locator(".figure").all():
-        expect(box.locator(".main-svg").first).to_be_attached()
-
-
-def test_full_pages_fit_in_both_themes(world: World, user: Any, logged_in: Any) -> None:
+def test_full_pages_stand_every_check(world: World, user: Any, logged_in: Any) -> None:
     """All pages that there are: a new route is visited here, or is named as none."""
     visited, none = pages_of(world, user), {name for names in NO_PAGES.values() for name in names}
     known = {name for name in PAGES if name not in WRITES} | {"core:projects"}
     assert "core:projects" in OWN and visited.keys() | none == known and not visited.keys() & none
-    for address in visited.values():
-        check(logged_in, address)
+    wrong = [one for address in visited.values() for one in wrong_with(logged_in, address)]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_empty_pages_say_what_to_do(user: Any, page: Any) -> None:
     project = create_project(slug="empty", name="Empty", by=user)
     log_in(page)
+    wrong = []
     for name, words in (STATIONS | dict.fromkeys(FORMS, "")).items():
-        check(page, reverse(name, args=[project.slug]))
+        wrong += wrong_with(page, reverse(name, args=[project.slug]))
         expect(page.locator("main")).to_contain_text(words)
+    assert not wrong, "\n".join(wrong)
 
 
 def test_themes_have_their_own_colours_and_are_remembered(world: World, logged_in: Any) -> None:
@@ -223,7 +204,7 @@ OWN_PAGES = (
 )  # fmt: skip
 
 
-def test_ones_own_pages_fit_in_both_themes(user: Any, page: Any) -> None:
+def test_ones_own_pages_stand_every_check(user: Any, page: Any) -> None:
     create_project(slug="empty", name="Empty", by=user)
     log_in(page)
     page.goto(reverse("mfa_add_webauthn"))
@@ -232,4 +213,4 @@ def test_ones_own_pages_fit_in_both_themes(user: Any, page: Any) -> None:
     for name in OWN_PAGES:
         page.goto(reverse(name))
         expect(page.locator("h1")).to_be_visible()
-        check(page, page.url)
+        assert not (wrong := wrong_with(page, page.url)), wrong

@@ -1,0 +1,63 @@
+"""What every page must stand: it fits on a phone and a screen, a finger hits it, axe-core finds nothing serious; one visit for all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import axe_playwright_python
+from playwright.sync_api import expect
+
+AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
+WORST = ("serious", "critical")
+COLOURS = {"runOnly": ["color-contrast", "link-in-text-block"]}
+STICKS_OUT = """() => {  // Names what is wider than the page and lies in nothing that scrolls.
+  const page = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= page) return [];
+  return [...document.querySelectorAll("main *")].filter((at) => at.getBoundingClientRect().right > page && !at.closest(".scroll"))
+    .map((at) => at.tagName + "." + at.className).slice(0, 5).concat(document.documentElement.scrollWidth - page);
+}"""
+SMALL = """() => [...document.querySelectorAll("a, button, summary, select, input, [role=option], [role=tab]")].filter((at) => {
+  const box = at.getBoundingClientRect(), style = getComputedStyle(at);
+  if (!box.width || !box.height || style.visibility === "hidden" || at.closest("[hidden], .skip, .unseen, .CodeMirror, svg")) return false;
+  if (at.matches("input") && at.closest("label")) return at.closest("label").getBoundingClientRect().height < 23.5 && box.height < 23.5;
+  if (style.display === "inline" && [...at.parentElement.childNodes].some((node) => node.nodeType === 3 && node.data.trim().length > 1)) return false;
+  return box.height < 23.5 || box.width < 23.5;  // in a sentence a link is as high as its line (WCAG 2.5.8)
+}).map((at) => `${at.tagName}.${at.className} “${at.textContent.trim().slice(0, 30)}” ${Math.round(at.getBoundingClientRect().width)}×${Math.round(at.getBoundingClientRect().height)}`).slice(0, 6)"""
+
+
+def settle(page: Any) -> None:
+    expect(page.locator('[hx-trigger^="load"].htmx-request')).to_have_count(0)
+
+
+def faults(page: Any, options: dict | None = None) -> list[str]:
+    """What axe-core calls serious or critical on the page as it is; with `options` COLOURS of its colours alone."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE)
+    asked = {"resultTypes": ["violations"]} | (options or {})  # nodes that pass are many, and nobody reads them
+    found = page.evaluate("async (options) => (await axe.run(document, options)).violations", asked)
+    return [
+        f"{fault['id']}: {node['target']} {node['html'][:160]}"
+        for fault in found
+        if fault["impact"] in WORST
+        for node in fault["nodes"][:3]
+    ]
+
+
+def wrong_with(page: Any, address: str) -> list[str]:
+    """Opens the page as a phone, turns the theme, makes it wide: what is wrong with it, a sentence each."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    answer = page.goto(address)
+    assert answer.status == 200, address
+    settle(page)
+    wrong = [f"too small for a finger: {one}" for one in page.evaluate(SMALL)]
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 844})
+        for theme in ("light", "dark"):
+            page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+            wrong += [f"{width} px, {theme}: sticks out: {one}" for one in page.evaluate(STICKS_OUT)]
+            if width == 1280:
+                wrong += [f"{theme}: {one}" for one in faults(page, None if theme == "light" else COLOURS)]
+    for box in page.locator(".figure").all():
+        expect(box.locator(".main-svg").first).to_be_attached()
+    return [f"{address} {one}" for one in wrong]
