@@ -270,7 +270,7 @@ class Pair:
             for score in group.scores:  # an untrained model fails all alike; here every group has a spread
                 score.reward = float(torch.rand(1, generator=self.rewards))
         _, update, update_peak = timed(lambda: self.ours.update(groups))
-        tokens = sum(output.output_tokens for group in groups for output in group.outputs)
+        tokens = sum(group.tokens for group in groups)
         return {"generate": generate, "update": update, "tokens": tokens, "peak": max(peak, update_peak)}
 
     def their_step(self, step: int) -> dict[str, float]:

@@ -134,7 +134,7 @@ def our_steps(folder: Path, out: str, steps: int) -> dict[str, Any]:
         at = time.perf_counter()
         groups = trainer.rollout(step)
         found["generate"].append(time.perf_counter() - at)
-        found["tokens"].append(sum(output.output_tokens for group in groups for output in group.outputs))
+        found["tokens"].append(sum(group.tokens for group in groups))
         give_rewards(groups, rewards)
         at = time.perf_counter()
         trainer.update(groups)

@@ -1,8 +1,9 @@
 """GRPO on LoRA adapters. `python -m workers.grpo spec.json` (docs/jobs.md). Read it from top to bottom.
 
-Each step: sample G completions for each of P prompts, score them with the environment's verifier, take advantages
-within each group, and move the policy. Rollouts and update share their prompts (workers.ml.tree): the system prompt
-is computed once a step, each task's own words once, and only the completions G times.
+Each step: play G episodes of each of P tasks, score them with the environment's verifier, take advantages within each
+group, and move the policy. What is trained on are the tokens that were sampled (workers.lib.token_rows); what tools and
+users said between an agent's turns carries no loss. Rollouts and update share their prompts (workers.ml.tree): the system
+prompt is computed once a step, each task's own words once, and only what came after them G times.
 
 Sources: GRPO 2402.03300, DAPO 2503.14476, Dr. GRPO 2503.20783, GSPO 2507.18071.
 """
@@ -15,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +28,14 @@ from workers.lib.advantages import group_advantages
 from workers.lib.alarms import Watchman
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
-from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
-from workers.lib.policies import EnginePolicy, PolicyError, Reply
+from workers.lib.policies import EnginePolicy, PolicyError
 from workers.lib.probes import watch
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
 from workers.lib.sampler_gap import gap_metrics
 from workers.lib.specs import Grpo, GrpoConfig
-from workers.lib.token_rows import TokenRow
+from workers.lib.token_rows import TokenRow, rows_of
 from workers.lib.verifiers import Score
 from workers.lib.watching import Alarmed, report
 from workers.ml import checkpoint
@@ -47,12 +48,19 @@ from workers.ml.tree import logprobs_of, pad, scored_parts
 
 @dataclass
 class Group:
-    """One prompt with its G scored completions."""
+    """One task with its G scored episodes."""
 
     task: dict
-    prompt: list[int]
-    outputs: list[Reply]
-    scores: list[Score]
+    episodes: list[Finished]
+
+    @property
+    def scores(self) -> list[Score]:
+        return [done.score for done in self.episodes]
+
+    @property
+    def tokens(self) -> int:
+        """How many the policy wrote."""
+        return sum(reply.output_tokens for done in self.episodes for reply in done.replies)
 
     @property
     def rewards(self) -> Tensor:
@@ -110,8 +118,6 @@ class Trainer:
         self.events, self.stop, self.out = events, stop, Path(spec.out_dir)
         self.seed, self.resume = spec.seed, spec.resume_from
         self.environment: Environment = load(spec.environment)
-        if self.environment.multi_turn:
-            raise SpecError("Training in an environment of several turns is not there yet; it can be evaluated.")
         self.tasks, self.validation = spec.tasks, spec.validation_tasks
         set_threads(spec.engine.threads)
         torch.manual_seed(self.seed)
@@ -190,11 +196,7 @@ class Trainer:
         sampling = Sampling(config.temperature, config.top_p, config.max_new_tokens)
         seed = self.seed * 100_003 + step
         found = self.play(tasks, sampling, config.generations, seed=seed, phase="train", step=step + 1)
-        groups = []
-        for task, episodes in zip(tasks, found, strict=True):
-            replies = [done.replies[0] for done in episodes]
-            groups.append(Group(task, replies[0].prompt_token_ids, replies, [done.score for done in episodes]))
-        return groups
+        return [Group(task, episodes) for task, episodes in zip(tasks, found, strict=True)]
 
     def update(self, groups: list[Group]) -> dict[str, float]:
         """One policy update, or several on the same rollouts.
@@ -211,6 +213,8 @@ class Trainer:
         if not telling:
             return {"train/loss": 0.0}
         batch = self.batch_from(telling)
+        if not batch.used.any():
+            return {"train/loss": 0.0}
         reference = self.reference_logprobs(batch.rows)
         old: Tensor | None = None
         metrics: dict[str, float] = {}
@@ -225,7 +229,7 @@ class Trainer:
             if old is None:
                 # On policy the ratio is exactly 1; how far the sampler was from it is measured, not assumed.
                 old, entropy = logprobs, found["train/entropy"]
-                metrics |= sampler_gap(old, [output for group, _ in telling for output in group.outputs])
+                metrics |= sampler_gap(old, batch.rows)
             norm = torch.nn.utils.clip_grad_norm_(
                 [p for p in self.model.parameters() if p.requires_grad], config.max_grad_norm
             )
@@ -244,18 +248,19 @@ class Trainer:
             restore(self.model, self.optimizer, before)
 
     def batch_from(self, groups: list[tuple[Group, Tensor]]) -> Batch:
+        """The rows of an episode whose turns are not joined share its advantage."""
         where = next(self.model.parameters()).device
-        outputs = [(group.prompt, output) for group, _ in groups for output in group.outputs]
-        masked = torch.tensor([score.masked for group, _ in groups for score in group.scores])
-        rows = []
-        for prompt, output in outputs:
-            rows.append(TokenRow())
-            rows[-1].given(prompt)
-            rows[-1].sampled(output.token_ids, output.logprobs)
-        real = pad([output.token_ids for _, output in outputs], 0)[1]
+        learnt = [
+            (row, float(weight), done.score.masked)
+            for group, weights in groups
+            for done, weight in zip(group.episodes, weights, strict=True)
+            for row in rows_of(done)
+        ]
+        masked = torch.tensor([masked for _, _, masked in learnt], dtype=torch.bool)
+        real = pad([[1] * sum(row.learnt) for row, _, _ in learnt] or [[]], 0)[1][: len(learnt)]
         return Batch(
-            rows=rows,
-            advantage=torch.cat([weight for _, weight in groups]).to(where),
+            rows=[row for row, _, _ in learnt],
+            advantage=torch.tensor([weight for _, weight, _ in learnt]).to(where),
             used=(real & ~masked[:, None]).to(where),
         )
 
@@ -286,6 +291,7 @@ class Trainer:
         metrics |= (
             seen.metrics
             | rollout_metrics(groups)
+            | (turn_metrics(groups) if self.environment.multi_turn else {})
             | calls
             | {
                 "train/learning_rate": learning_rate,
@@ -295,7 +301,7 @@ class Trainer:
         )
         step = self.done + 1
         self.events.metric(step, metrics)
-        alarms = self.watchman.look(step, metrics, seen.examples)
+        alarms = self.watchman.look(step, metrics, seen.examples | mask_reason(groups))
         if any(alarm.name == "non_finite" for alarm in alarms):
             report(self.events, alarms)  # the step was not applied: a stop keeps the weights from before it
         self.scheduler.step()
@@ -340,16 +346,26 @@ class Trainer:
 
 def paid_of(groups: list[Group]) -> list[watch.Paid]:
     return [
-        watch.Paid(group.task, [output.message], None if score.masked else float(score.reward or 0))
+        watch.Paid(
+            group.task,
+            [reply.message for reply in done.replies],
+            None if done.score.masked else float(done.score.reward or 0),
+        )
         for group in groups
-        for output, score in zip(group.outputs, group.scores, strict=True)
+        for done in group.episodes
     ]
 
 
-def sampler_gap(logprobs: Tensor, outputs: list[Reply]) -> dict[str, float]:
-    """How far the trainer's log-probabilities are from the sampler's over the tokens; 0 up to rounding when on policy."""
-    pairs = zip(logprobs.tolist(), outputs, strict=True)
-    return gap_metrics([list(zip(row, output.logprobs, strict=False)) for row, output in pairs])
+def mask_reason(groups: list[Group]) -> dict[str, str]:
+    """{alarm: the reason for which most of the step's rollouts have no reward}."""
+    reasons = Counter(score.mask_reason for group in groups for score in group.scores if score.masked)
+    return {"masked": reasons.most_common(1)[0][0]} if reasons else {}
+
+
+def sampler_gap(logprobs: Tensor, rows: list[TokenRow]) -> dict[str, float]:
+    """How far the trainer's log-probabilities [R, U] are from the sampler's over the tokens; 0 up to rounding when on policy."""
+    sampled = [list(compress(row.logprobs, row.learnt)) for row in rows]
+    return gap_metrics([list(zip(*pair, strict=False)) for pair in zip(logprobs.tolist(), sampled, strict=True)])
 
 
 def tool_metrics(calls: Counter[bool]) -> dict[str, float]:
@@ -359,21 +375,26 @@ def tool_metrics(calls: Counter[bool]) -> dict[str, float]:
 def rollout_metrics(groups: list[Group]) -> dict[str, float]:
     rewards = torch.stack([group.rewards for group in groups])
     seen = rewards[~rewards.isnan()]
-    outputs = [output for group in groups for output in group.outputs]
-    scores = [score for group in groups for score in group.scores]
+    episodes = [done for group in groups for done in group.episodes]
+    scores = [done.score for done in episodes]
     flat = [bool(advantages(row).abs().max() == 0) for row in rewards]
-    n = len(outputs)
+    n = len(episodes)
     return {
         "train/reward_mean": float(seen.mean()) if len(seen) else float("nan"),
         "train/reward_std": float(seen.std()) if len(seen) > 1 else 0.0,
         "train/success": sum(score.success for score in scores) / n,
         "train/unsafe": sum(score.unsafe for score in scores) / n,
         "train/zero_std_share": sum(flat) / len(flat),
-        "train/completion_length": sum(output.output_tokens for output in outputs) / n,
-        "train/truncated_share": sum(output.truncated for output in outputs) / n,
+        "train/completion_length": sum(group.tokens for group in groups) / n,
+        "train/truncated_share": sum(done.truncated for done in episodes) / n,
         "train/rollouts": n,
         "train/masked_share": sum(score.masked for score in scores) / n,
     }
+
+
+def turn_metrics(groups: list[Group]) -> dict[str, float]:
+    turns = [len(done.replies) for group in groups for done in group.episodes]
+    return {"train/turns": sum(turns) / len(turns)}
 
 
 def main(spec: Grpo, events: Emitter, stop: StopFlag) -> None:

@@ -22,12 +22,14 @@ from torch.utils._pytree import tree_leaves
 from tests.workers.conftest import Recorder, typed
 from workers import grpo
 from workers.grpo import Group, add_gradients, advantages, sampler_gap
-from workers.lib.engines import Output, Prompt, Sampling
+from workers.lib.engines import Prompt, Sampling
 from workers.lib.errors import SpecError
+from workers.lib.policies import Reply
 from workers.lib.probes.watch import Seen
 from workers.lib.program import Stop, StopFlag
+from workers.lib.rollouts import Finished
 from workers.lib.specs import Lora
-from workers.lib.verifiers import Score
+from workers.lib.verifiers import Rollout, Score
 from workers.lib.watching import Alarmed, Paused
 from workers.ml import attention, losses, tree
 from workers.ml.models import load_base, lora
@@ -122,12 +124,19 @@ class Case:
         return [
             Group(
                 task,
-                trainer.engine.prompt_ids(trainer.environment.conversation(task)),
-                [Output("", ids, [0.0] * len(ids), 1, len(ids), 1.0, False) for ids in completions],
-                [score(reward) for reward in rewards],
+                [
+                    episode(trainer.engine.prompt_ids(trainer.environment.conversation(task)), ids, reward)
+                    for ids, reward in zip(completions, rewards, strict=True)
+                ],
             )
             for task, completions, rewards in zip(self.tasks, self.completions, self.rewards, strict=True)
         ]
+
+
+def episode(prompt: list[int], ids: list[int], reward: float | None) -> Finished:
+    said = {"role": "assistant", "content": ""}
+    reply = Reply(said, prompt_token_ids=prompt, token_ids=ids, logprobs=[0.0] * len(ids), output_tokens=len(ids))
+    return Finished(Rollout({}, [said]), score(reward), [reply], "stop", 0.0)
 
 
 def score(reward: float | None) -> Score:
@@ -286,7 +295,7 @@ def test_an_update_never_holds_all_logits_or_attention_weights(
     groups = case.groups(trainer)
     vocabulary, width = trainer.engine.head.weight.shape
     tokens = sum(len(ids) for group in case.completions for ids in group)
-    prompt = max(len(group.prompt) for group in groups)
+    prompt = max(len(done.replies[0].prompt_token_ids) for group in groups for done in group.episodes)
     with Largest() as largest:
         assert trainer.update(groups)["train/grad_norm"] > 0
     # A prompt's own activations, or an adapter's gradient: no smaller than these.
@@ -335,12 +344,10 @@ def test_the_sampler_is_the_trainer(make_spec: Callable[..., dict], events: Reco
     spec = make_spec(config=CONFIG | {"temperature": 0.8})
     spec["model"]["adapter"] = str(adapter)
     trainer = Trainer(spec, events, StopFlag())
-    groups = trainer.rollout(0)
-    batch = trainer.batch_from([(group, torch.ones(4)) for group in groups])
+    batch = trainer.batch_from([(group, torch.ones(4)) for group in trainer.rollout(0)])
     logprobs = grpo.logprobs_of(trainer.model, batch.rows, 0.8)
-    outputs = [output for group in groups for output in group.outputs]
-    assert sampler_gap(logprobs, outputs)["train/logp_diff_max"] < 2e-5
-    wrong = [replace(output, logprobs=[value - 0.5 for value in output.logprobs]) for output in outputs]
+    assert sampler_gap(logprobs, batch.rows)["train/logp_diff_max"] < 2e-5
+    wrong = [replace(row, logprobs=[value - 0.5 for value in row.logprobs]) for row in batch.rows]
     assert sampler_gap(logprobs, wrong)["train/logp_diff_mean"] == pytest.approx(0.5, abs=1e-3)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
@@ -493,14 +492,6 @@ def test_an_evaluation_is_stopped_cleanly(events: Recorder, monkeypatch: pytest.
     with pytest.raises(Stop):
         evaluate.main(typed(job({"kind": "transformers"}), "evaluate"), events, stop)
     assert len(events.rows("sample")) == 1
-
-
-def test_training_in_several_turns_is_refused(events: Recorder, tiny_model: Any) -> None:
-    from workers.grpo import Trainer
-
-    spec = job({"threads": 1}) | {"config": {"steps": 1, "learning_rate": 1e-3}, "out_dir": "x"}
-    with pytest.raises(SpecError, match=re.escape("Training in an environment of several turns")):
-        Trainer(typed(spec, "grpo"), events, StopFlag())
 
 
 def test_the_module_is_light() -> None:

@@ -17,13 +17,24 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class SoFar:
+    """A conversation up to the policy's last answer: the messages that were answered, and the ids of all that was given and
+    sampled, the answer included."""
+
+    messages: list[dict]
+    tools: list[dict]
+    ids: list[int]
+
+
+@dataclass(frozen=True)
 class Prompt:
     """A conversation to be answered once for each seed. An answer follows from prompt, sampling and its seed alone,
-    whatever else is generated with it."""
+    whatever else is generated with it. With `so_far` its tokens go on from those ids, where the chat template allows it."""
 
     messages: list[dict]
     seeds: list[int]
     tools: list[dict] = field(default_factory=list)
+    so_far: SoFar | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from workers.lib.engines import Engine, Output, Prompt, Sampling
+from workers.lib.engines import Engine, Output, Prompt, Sampling, SoFar
 from workers.lib.errors import JobError, sentence
 from workers.lib.streamed import Written
 
@@ -84,13 +84,16 @@ class _Asked:
 class EnginePolicy:
     """A batched engine in this process. What all open episodes ask for is generated together, those with the same prompt
     as one, and each gets its answer as soon as it is whole; `most` cuts none, since an answer beyond it has exceeded the episode's
-    limit either way. An engine that fails would fail again, so that is final. `watch` is called in the event loop."""
+    limit either way. An engine that fails would fail again, so that is final. `watch` is called in the event loop.
+
+    Token in, token out: an episode's next prompt goes on from the ids of the one before and of its answer."""
 
     shares_time = True
 
     def __init__(self, engine: Engine, sampling: Sampling, watch: Watch | None = None) -> None:
         self.engine, self.sampling, self.watch = engine, sampling, watch
         self.waiting: list[_Asked] = []
+        self.so_far: dict[int, SoFar] = {}  # of each open episode
         self.running: asyncio.Task[None] | None = None
         self.thread = ThreadPoolExecutor(1, "engine")
         self.closed = False
@@ -100,18 +103,20 @@ class EnginePolicy:
     ) -> Reply:
         # A seed of its own for each turn: the same words later on are not to give the same answer again.
         turn = sum(message["role"] == "assistant" for message in messages)
-        prompt = Prompt(messages, [seed_of(seed, turn, 0)], tools)
+        prompt = Prompt(messages, [seed_of(seed, turn, 0)], tools, self.so_far.get(key))
         asked = _Asked(key, prompt, asyncio.get_running_loop().create_future())
         self.waiting.append(asked)
         if self.running is None or self.running.done():
             self.running = asyncio.create_task(self._run())
-        return await asked.future
+        reply = await asked.future
+        self.so_far[key] = SoFar(messages, tools, reply.prompt_token_ids + reply.token_ids)
+        return reply
 
     async def responds(self) -> bool:
         return not self.closed
 
     def forget(self, key: int) -> None:
-        """Nothing is kept between turns."""
+        self.so_far.pop(key, None)
 
     async def aclose(self) -> None:
         """Waits until the engine has left the batch at hand, since its model may be used for something else next."""
@@ -140,7 +145,8 @@ class EnginePolicy:
     async def _generate(self, batch: list[_Asked]) -> None:
         groups: dict[str, list[_Asked]] = {}
         for one in batch:
-            same = json.dumps([one.prompt.messages, one.prompt.tools], sort_keys=True, default=str)
+            ids = one.prompt.so_far and one.prompt.so_far.ids  # the same words may have been other tokens
+            same = json.dumps([one.prompt.messages, one.prompt.tools, ids], sort_keys=True, default=str)
             groups.setdefault(same, []).append(one)
         groups_asked = list(groups.values())
         prompts = [replace(group[0].prompt, seeds=[one.prompt.seeds[0] for one in group]) for group in groups_asked]

@@ -10,7 +10,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from workers.lib.engines import Output, Prompt, Sampling, Show
+from workers.lib.chat_templates import NotJoined, text_after
+from workers.lib.engines import Output, Prompt, Sampling, Show, SoFar
 from workers.lib.specs import InProcess, Model
 from workers.ml.attention import Look, Pass, Segment
 from workers.ml.models import chat_with_tools, device, load_policy, set_threads, stop_token_ids
@@ -47,6 +48,7 @@ class TransformersEngine:
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.decoder, self.head = decoder_of(model)
         self.stop_ids = stop_token_ids(tokenizer)
+        self.stop_texts = tokenizer.convert_ids_to_tokens(self.stop_ids)
         self.stops = torch.tensor(self.stop_ids, dtype=torch.long)
 
     @classmethod
@@ -55,16 +57,33 @@ class TransformersEngine:
         policy, tokenizer = load_policy(model.base, model.adapter, engine.dtype)
         return cls(policy.to(device()), tokenizer, engine.batch_size)
 
-    def prompt_ids(self, messages: list[dict], tools: list[dict] | None = None) -> list[int]:
-        chat, native = chat_with_tools(self.tokenizer, messages, tools or [])
-        text = self.tokenizer.apply_chat_template(chat, tools=native, tokenize=False, add_generation_prompt=True)
+    def prompt_ids(
+        self, messages: list[dict], tools: list[dict] | None = None, so_far: SoFar | None = None
+    ) -> list[int]:
+        """The ids so far and the template's own for what came after the last answer; where the template does not allow that,
+        all of the conversation anew."""
+
+        def render(messages: list[dict], answer: bool) -> str:
+            chat, native = chat_with_tools(self.tokenizer, messages, tools or [])
+            return self.tokenizer.apply_chat_template(chat, tools=native, tokenize=False, add_generation_prompt=answer)
+
+        if so_far is None or so_far.tools != (tools or []):
+            return self._ids(render(messages, True))
+        try:
+            after = self._ids(text_after(render, so_far.messages, messages, self.stop_texts))
+        except NotJoined:
+            return self._ids(render(messages, True))
+        ended = after[0] == so_far.ids[-1]  # else the answer was cut off, and its end is given
+        return so_far.ids + after[ended:]
+
+    def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def generate(
         self, prompts: list[Prompt], sampling: Sampling, show: Show | None = None
     ) -> Iterator[tuple[int, list[Output]]]:
         """Prompts of about the same length go together, `batch_size` answers at a time."""
-        tokens = [self.prompt_ids(prompt.messages, prompt.tools) for prompt in prompts]
+        tokens = [self.prompt_ids(prompt.messages, prompt.tools, prompt.so_far) for prompt in prompts]
         batch: list[int] = []
         for index in sorted(range(len(prompts)), key=lambda index: len(tokens[index])):
             size = sum(len(prompts[i].seeds) for i in [*batch, index])

@@ -1,0 +1,188 @@
+"""GRPO on episodes of several turns: what was sampled is what is trained, and observations carry no loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+
+from tests.workers.conftest import Recorder, make_tiny_model, typed
+from workers import grpo
+from workers.lib import environments
+from workers.lib.program import StopFlag
+from workers.lib.watching import Paused
+from workers.ml.models import load_base, lora
+
+CONFIG = {
+    "steps": 2,
+    "prompts_per_step": 2,
+    "generations": 4,
+    "learning_rate": 1e-2,
+    "lora_rank": 4,
+    "lora_alpha": 8,
+    "max_new_tokens": 6,
+    "save_every": 1,
+    "kl_every": 0,
+}
+FORGETS = (  # of an earlier answer, all but its first letter
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content if m.role != 'assistant' or loop.last else m.content[:1] }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(autouse=True)
+def two_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(environments.BUILTIN, "two_turns", "tests.workers.two_turns:TwoTurns")
+
+
+@pytest.fixture
+def talk(make_spec: Callable[..., dict]) -> Callable[..., dict]:
+    def make(config: dict | None = None, environment: dict | None = None, **fields: Any) -> dict:
+        tasks = [
+            {"id": f"talk-{n}", "messages": [{"role": "user", "content": f"Letters {n}."}], "expected": {}}
+            for n in range(2)
+        ]
+        spec = make_spec(tasks=tasks, config=CONFIG | (config or {}), **fields)
+        spec["engine"] = spec["engine"] | {"batch_size": 64}
+        spec["environment"] = {
+            "kind": "builtin",
+            "name": "two_turns",
+            "harness": {"max_new_tokens": 6},
+            "verifier": {},
+            "config": environment or {},
+        }
+        return spec
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def forgetful_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_tiny_model(tmp_path_factory.mktemp("forgetful"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = FORGETS
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def main(spec: dict, events: Recorder) -> list[dict]:
+    grpo.main(typed(spec, "grpo"), events, StopFlag())
+    return [row["values"] for row in events.rows("metric")]
+
+
+def trainer_of(spec: dict, events: Recorder) -> grpo.Trainer:
+    return grpo.Trainer(typed(spec, "grpo"), events, StopFlag())
+
+
+def test_two_turns_are_learnt_from_scratch(talk: Callable[..., dict], events: Recorder) -> None:
+    """Whoever answers alike in both turns gains nothing, so the second turn's tokens must have been trained, too."""
+    config = {"steps": 50, "generations": 16, "learning_rate": 4e-2, "save_every": 100}
+    rewards = [values["train/reward_mean"] for values in main(talk(config), events)]
+    assert sum(rewards[:5]) / 5 < 0.1 and sum(rewards[-5:]) / 5 > 0.3
+    last = events.rows("sample")[-1]
+    assert [message["role"] for message in last["messages"]] == ["assistant", "user", "assistant"] and last[
+        "turns"
+    ] == 2
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_the_policy_gradient_is_that_of_the_sampled_tokens_alone(
+    forgets: bool, talk: Callable[..., dict], events: Recorder, forgetful_model: Path, tiny_model: Path
+) -> None:
+    """Against the library's own forward pass over each row, and the loss written out. On policy the ratio is exactly 1."""
+    model = str(forgetful_model if forgets else tiny_model)
+    spec = talk(model={"base": model, "adapter": None})
+    trainer = trainer_of(spec, events)
+    groups = trainer.rollout(0)
+    weights = [torch.tensor([1.0, -0.5, 0.25, 2.0]), torch.tensor([-1.0, 1.5, 0.5, -2.0])]
+    batch = trainer.batch_from(list(zip(groups, weights, strict=True)))
+    assert len(batch.advantage) == (16 if forgets else 8)
+    logprobs, metrics = grpo.add_gradients(trainer.model, batch, None, None, trainer.config)
+    assert metrics["train/clip_low"] == metrics["train/clip_high"] == 0
+    assert grpo.sampler_gap(logprobs, batch.rows)["train/logp_diff_max"] < 2e-5
+    again = grpo.logprobs_of(trainer.model, batch.rows)
+    assert bool(((again - logprobs)[batch.used].exp() == 1).all())
+
+    torch.manual_seed(trainer.seed)
+    plain = lora(load_base(model)[0], trainer.config, None).eval()
+    plain.load_state_dict(trainer.model.state_dict())
+    learnt, total = [], 0
+    for group, advantages in zip(groups, weights, strict=True):
+        for done, advantage in zip(group.episodes, advantages, strict=True):
+            for reply in done.replies:
+                ids = torch.tensor([reply.prompt_token_ids + reply.token_ids])
+                said = plain(input_ids=ids).logits[0, len(reply.prompt_token_ids) - 1 : -1].log_softmax(-1)
+                own = said.gather(-1, torch.tensor(reply.token_ids)[:, None])[:, 0]
+                assert own.tolist() == pytest.approx(reply.logprobs, abs=2e-5)
+                learnt.append(-(own * advantage).sum())
+                total += len(own)
+    (torch.stack(learnt).sum() / total).backward()
+    expected = {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
+    found = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())
+    assert expected.keys() == found.keys() and largest > 1e-4
+    assert all(float((found[name] - expected[name]).abs().max()) < 3e-5 * largest for name in expected)
+
+
+def test_an_episode_is_one_row_and_its_observation_is_not_learnt(talk: Callable[..., dict], events: Recorder) -> None:
+    trainer = trainer_of(talk(), events)
+    batch = trainer.batch_from([(group, torch.ones(4)) for group in trainer.rollout(0)])
+    row = batch.rows[0]
+    given = [token for token, mine in zip(row.completion, row.learnt[row.start :], strict=True) if not mine]
+    text = trainer.engine.tokenizer.decode(given).removeprefix("<|im_end|>")
+    assert text == "\n<|im_start|>user\nNow digits.<|im_end|>\n<|im_start|>assistant\n"
+    assert len(batch.rows) == 8 and len({tuple(row.prompt) for row in batch.rows}) == 2
+
+
+def test_a_template_that_changes_earlier_turns_trains_each_turn(
+    talk: Callable[..., dict], events: Recorder, forgetful_model: Path
+) -> None:
+    spec = talk(model={"base": str(forgetful_model), "adapter": None})
+    trainer = trainer_of(spec, events)
+    groups = trainer.rollout(0)
+    weights = torch.tensor([1.0, -1.0, 0.5, 0.25])
+    batch = trainer.batch_from([(group, weights) for group in groups])
+    assert batch.advantage.tolist() == [weight for _ in groups for one in weights.tolist() for weight in (one, one)]
+    assert int(batch.used.sum()) == sum(g.tokens for g in groups)
+    assert all(values["train/logp_diff_max"] < 2e-5 for values in main(spec, events) if "train/loss" in values)
+
+
+def test_a_resumed_run_of_episodes_is_the_unbroken_one(talk: Callable[..., dict], tmp_path: Path) -> None:
+    whole, rest = Recorder(tmp_path / "whole.jsonl"), Recorder(tmp_path / "rest.jsonl")
+    config = {"steps": 3}
+    expected = main(talk(config, out_dir=str(tmp_path / "whole")), whole)
+    resume = str(tmp_path / "whole" / "checkpoint-1")
+    found = main(talk(config, out_dir=str(tmp_path / "rest"), resume_from=resume), rest)
+    for before, after in zip(expected[1:], found, strict=True):
+        names = [name for name in before if not name.startswith("time/")]
+        assert [before[name] for name in names] == [after[name] for name in names]
+    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("whole", "rest"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_an_environment_that_crashes_for_a_fifth_is_warned_of_and_trains_on(
+    talk: Callable[..., dict], events: Recorder
+) -> None:
+    values = main(talk({"steps": 6, "generations": 5}, {"crashes": 5}), events)
+    assert [row["train/masked_share"] for row in values] == [1 / 5] * 6
+    assert all(row["train/grad_norm"] > 0 for row in values)
+    [warning] = [row["message"] for row in events.rows("alarm") if row["name"] == "masked"]
+    assert (
+        "Share of masked or errored rollouts: 0.2" in warning and "The environment failed: EnvironmentFailed" in warning
+    )
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_an_environment_that_always_crashes_pauses_the_run_with_a_checkpoint(
+    beta: float, talk: Callable[..., dict], events: Recorder
+) -> None:
+    with pytest.raises(Paused):
+        main(talk({"steps": 9, "save_every": 100, "beta": beta}, {"crashes": 1}), events)
+    [alarm] = [row for row in events.rows("alarm") if row["name"] == "masked"]
+    assert alarm["action"] == "pause" and "the server closed the connection" in alarm["message"]
+    assert [row["step"] for row in events.rows("checkpoint")] == [alarm["step"]]
