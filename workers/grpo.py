@@ -11,20 +11,20 @@ Sources: GRPO 2402.03300, DAPO 2503.14476, Dr. GRPO 2503.20783, GSPO 2507.18071.
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from workers.evaluate import emit_sample, limits_of, sampling_of
-from workers.lib.advantages import group_advantages
+from workers.lib.advantages import OVERLONG, group_advantages, overlong_shaping
 from workers.lib.alarms import Watchman
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
@@ -35,15 +35,19 @@ from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
 from workers.lib.sampler_gap import gap_metrics
 from workers.lib.specs import Grpo, GrpoConfig
+from workers.lib.task_draw import TaskDraw
 from workers.lib.token_rows import TokenRow, rows_of
 from workers.lib.verifiers import Score
 from workers.lib.watching import Alarmed, report
 from workers.ml import checkpoint
 from workers.ml.checkpoint import restore, snapshot
+from workers.ml.correction import correction_metrics, correction_of, ratios, sampler_logprobs, weights
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 from workers.ml.policy_loss import policy_loss
 from workers.ml.transformers_engine import TransformersEngine
-from workers.ml.tree import logprobs_of, pad, scored_parts
+from workers.ml.tree import Scored, logprobs_of, pad, scored_parts
+
+REDRAWN = 1_000_003  # between the seeds of a step's rounds of dynamic sampling
 
 
 @dataclass
@@ -67,11 +71,16 @@ class Group:
         """[G]; NaN where the verifier's own error masks a sample."""
         return torch.tensor([float("nan") if score.masked else float(score.reward or 0) for score in self.scores])
 
+    def advantages(self, config: GrpoConfig) -> Tensor:
+        """[G], of the rewards less what overlong completions lose."""
+        lost = torch.tensor([score.components.get(OVERLONG, 0.0) for score in self.scores])
+        return advantages(self.rewards + lost, config.scale_rewards, config.baseline)
 
-def advantages(rewards: Tensor, scale: str = "group") -> Tensor:
+
+def advantages(rewards: Tensor, scale: str = "group", baseline: str = "mean") -> Tensor:
     """`group_advantages` of a group's G rewards, [G] → [G]; NaN is a masked one."""
     given = [None if reward != reward else reward for reward in rewards.tolist()]
-    return torch.tensor(group_advantages(given, scale))
+    return torch.tensor(group_advantages(given, scale, baseline))
 
 
 @dataclass
@@ -81,6 +90,16 @@ class Batch:
     rows: list[TokenRow]
     advantage: Tensor  # [R]
     used: Tensor  # [R, U]: tokens of samples that are not masked
+    informative: Tensor | None = None  # [R]: those of groups whose rewards differ; None: all
+
+
+def micro_batches(model: Any, batch: Batch, config: GrpoConfig) -> Iterator[Scored]:
+    """The parts of the batch's tree, or of a tree for each `micro_batch` rows of it."""
+    size = config.micro_batch or len(batch.rows)
+    for start in range(0, len(batch.rows), size):
+        rows = batch.rows[start : start + size]
+        for some in scored_parts(model, rows, config.temperature, recompute=config.gradient_checkpointing):
+            yield Scored(some.rows + start, some.tokens, some.real)
 
 
 def add_gradients(
@@ -96,17 +115,24 @@ def add_gradients(
     `old` None: the batch is on policy, the ratio exactly 1. `check` is called before each part, and may raise.
     """
     logprobs, metrics = torch.zeros(batch.used.shape, device=batch.used.device), Counter[str]()
-    tokens = batch.used.sum().clamp(min=1)
-    for some in scored_parts(model, batch.rows, config.temperature):
+    tokens, corrects = batch.used.sum().clamp(min=1), config.correction not in ("off", "auto")
+    sampled = sampler_logprobs(batch.rows, logprobs)
+    for some in micro_batches(model, batch, config):
         check()
         here = (some.rows, slice(some.real.shape[1]))
         logprobs[here] = some.tokens.logprobs.detach()
         before, far = (old if old is not None else logprobs)[here], None if reference is None else reference[here]
         advantage, used = batch.advantage[some.rows], batch.used[here]
-        loss, measured = policy_loss(some.tokens.logprobs, before, far, advantage, used, config, batch.used)
+        ratio = ratios(before, sampled[here], used, config.correction_level) if corrects else None
+        loss, measured = policy_loss(
+            some.tokens.logprobs, before, far, advantage, used, config, batch.used,
+            informative=batch.informative, weight=None if ratio is None else weights(ratio, config.correction, config),
+        )  # fmt: skip
         loss.backward()
         entropy = float((some.tokens.entropies * used).sum() / tokens)
         metrics.update(measured | {"train/loss": float(loss.detach()), "train/entropy": entropy})
+    if old is None:
+        metrics.update(correction_metrics(logprobs, sampled, batch.used, config.correction, config))
     return logprobs, dict(metrics)
 
 
@@ -114,11 +140,18 @@ class Trainer:
     """A policy, its optimizer, and the steps taken."""
 
     def __init__(self, spec: Grpo, events: Emitter, stop: StopFlag) -> None:
-        self.config = spec.config
+        same = training_dtype(spec.engine.dtype) == "float32"
+        self.config = structs.replace(spec.config, correction=correction_of(spec.config, same=same))
         self.events, self.stop, self.out = events, stop, Path(spec.out_dir)
         self.seed, self.resume = spec.seed, spec.resume_from
         self.environment: Environment = load(spec.environment)
         self.tasks, self.validation = spec.tasks, spec.validation_tasks
+        self.draw = TaskDraw(
+            [task["id"] for task in spec.tasks], seed=spec.seed, size=self.config.prompts_per_step,
+            generations=self.config.generations, curriculum=self.config.curriculum,
+            replay_share=self.config.replay_share, rates=spec.success_rates,
+        )  # fmt: skip
+        self.draw.restore(checkpoint.seen_by("draw", self.resume))
         set_threads(spec.engine.threads)
         torch.manual_seed(self.seed)
         base, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
@@ -128,7 +161,7 @@ class Trainer:
         # The engine generates with this very model: the policy that acts is the policy that learns.
         self.engine = TransformersEngine(self.model, tokenizer, spec.engine.batch_size)
         self.engine.check = self.stop.check
-        self.watchman = Watchman(self.config.alarms, "grpo", checkpoint.alarms_of(self.resume))
+        self.watchman = Watchman(self.config.alarms, "grpo", checkpoint.seen_by("alarms", self.resume))
         self.calls = Counter[bool]()  # the tool calls of a step's rollouts: whether they were carried out
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(parameters, lr=self.config.learning_rate, weight_decay=0.0)
@@ -159,14 +192,7 @@ class Trainer:
             self.model.set_adapter("default")
 
     def batch_of(self, step: int) -> list[dict]:
-        """The step's tasks: each epoch is its own shuffle, and a resumed run draws what an unbroken one would."""
-        size = self.config.prompts_per_step
-        chosen: list[dict] = []
-        for at in range(step * size, (step + 1) * size):
-            epoch, index = divmod(at, len(self.tasks))
-            order = random.Random(self.seed * 1000 + epoch).sample(range(len(self.tasks)), len(self.tasks))
-            chosen.append(self.tasks[order[index]])
-        return chosen
+        return [self.tasks[place] for place in self.draw.draw(step)]
 
     def play(
         self, tasks: list[dict], sampling: Sampling, n: int, *, seed: int, phase: str, step: int
@@ -176,11 +202,11 @@ class Trainer:
 
         def tell(index: int, sample: int, done: Finished) -> None:
             found[index][sample] = done
+            self.shape(done, phase)
             emit_sample(self.events, tasks[index], sample, done, phase=phase, step=step)
             self.calls.update(bool(call.ok) for call in done.rollout.calls)
 
         policy, limits = EnginePolicy(self.engine, sampling), limits_of(self.environment.harness)
-        self.calls.clear()
         try:
             play(
                 policy, self.environment, tasks, limits, tell,
@@ -191,25 +217,44 @@ class Trainer:
             raise
         return [[samples[sample] for sample in range(n)] for samples in found]
 
+    def shape(self, done: Finished, phase: str) -> None:
+        """Notes in the score what an overlong episode loses, by its longest answer."""
+        config = self.config
+        if phase == "train" and config.overlong_buffer and done.replies:
+            longest = max(reply.output_tokens for reply in done.replies)
+            lost = overlong_shaping(longest, config.max_new_tokens, config.overlong_buffer, config.overlong_penalty)
+            done.score.components = done.score.components | {OVERLONG: lost}
+
     def rollout(self, step: int) -> list[Group]:
-        config, tasks = self.config, self.batch_of(step)
+        """The step's groups. With dynamic sampling, other tasks are drawn as long as some groups have no reward spread."""
+        self.calls.clear()
+        used, seed = self.draw.draw(step), self.seed * 100_003 + step
+        groups = self.groups_of([self.tasks[place] for place in used], step, seed)
+        for round in range(1, self.config.dynamic_sampling + 1):
+            informative = sum(bool(group.advantages(self.config).any()) for group in groups)
+            missing = self.config.prompts_per_step - informative
+            others = self.draw.again(step, round, missing, used)
+            if not others:
+                break
+            used += others
+            groups += self.groups_of([self.tasks[place] for place in others], step, seed + REDRAWN * round)
+        return groups
+
+    def groups_of(self, tasks: list[dict], step: int, seed: int) -> list[Group]:
+        config = self.config
         sampling = Sampling(config.temperature, config.top_p, config.max_new_tokens)
-        seed = self.seed * 100_003 + step
         found = self.play(tasks, sampling, config.generations, seed=seed, phase="train", step=step + 1)
         return [Group(task, episodes) for task, episodes in zip(tasks, found, strict=True)]
 
     def update(self, groups: list[Group]) -> dict[str, float]:
         """One policy update, or several on the same rollouts.
 
-        Groups that say nothing (no spread in their rewards, no KL to hold them) are left out, of the mean as well.
+        Groups without reward spread are left out, of the mean as well, unless a KL holds them and nothing replaced them.
         """
         config = self.config
-        weights = [advantages(group.rewards, config.scale_rewards) for group in groups]
-        telling = [
-            (group, weight)
-            for group, weight in zip(groups, weights, strict=True)
-            if config.beta or weight.abs().max() > 0
-        ]
+        hold = config.beta and not config.dynamic_sampling
+        weighted = [(group, group.advantages(config)) for group in groups]
+        telling = [(group, weight) for group, weight in weighted if hold or weight.any()]
         if not telling:
             return {"train/loss": 0.0}
         batch = self.batch_from(telling)
@@ -229,7 +274,9 @@ class Trainer:
             if old is None:
                 # On policy the ratio is exactly 1; how far the sampler was from it is measured, not assumed.
                 old, entropy = logprobs, found["train/entropy"]
-                metrics |= sampler_gap(old, batch.rows)
+                gaps = sampler_gap(old, batch.rows)
+                # Of a sampler that was cut off on purpose the rest would say that the two compute different models.
+                metrics |= gaps if config.top_p == 1 else {name: gaps[name] for name in gaps if "logp_diff" in name}
             norm = torch.nn.utils.clip_grad_norm_(
                 [p for p in self.model.parameters() if p.requires_grad], config.max_grad_norm
             )
@@ -250,18 +297,20 @@ class Trainer:
     def batch_from(self, groups: list[tuple[Group, Tensor]]) -> Batch:
         """The rows of an episode whose turns are not joined share its advantage."""
         where = next(self.model.parameters()).device
+        cuts = self.config.mask_truncated
         learnt = [
-            (row, float(weight), done.score.masked)
+            (row, float(weight), done.score.masked or (cuts and done.truncated), bool(weights.any()))
             for group, weights in groups
             for done, weight in zip(group.episodes, weights, strict=True)
             for row in rows_of(done)
         ]
-        masked = torch.tensor([masked for _, _, masked in learnt], dtype=torch.bool)
-        real = pad([[1] * sum(row.learnt) for row, _, _ in learnt] or [[]], 0)[1][: len(learnt)]
+        masked = torch.tensor([masked for _, _, masked, _ in learnt], dtype=torch.bool)
+        real = pad([[1] * sum(row.learnt) for row, *_ in learnt] or [[]], 0)[1][: len(learnt)]
         return Batch(
-            rows=[row for row, _, _ in learnt],
-            advantage=torch.tensor([weight for _, weight, _ in learnt]).to(where),
+            rows=[row for row, *_ in learnt],
+            advantage=torch.tensor([weight for _, weight, *_ in learnt]).to(where),
             used=(real & ~masked[:, None]).to(where),
+            informative=torch.tensor([telling for *_, telling in learnt], dtype=torch.bool).to(where),
         )
 
     def validate(self, step: int) -> None:
@@ -305,6 +354,7 @@ class Trainer:
         if any(alarm.name == "non_finite" for alarm in alarms):
             report(self.events, alarms)  # the step was not applied: a stop keeps the weights from before it
         self.scheduler.step()
+        self.draw.record(self.done, [passed_of(group) for group in groups])
         self.done = step
         self.events.progress(
             self.done,
@@ -316,7 +366,7 @@ class Trainer:
     def save(self) -> None:
         folder = checkpoint.save(
             self.out / f"checkpoint-{self.done}", step=self.done, model=self.model, optimizer=self.optimizer,
-            alarms=self.watchman.state(),
+            alarms=self.watchman.state(), draw=self.draw.state(),
         )  # fmt: skip
         self.saved = self.done
         self.events.checkpoint(self.done, str(folder))
@@ -342,6 +392,12 @@ class Trainer:
                 self.save()
             raise
         return checkpoint.save_adapter(self.model, self.out / "adapter")
+
+
+def passed_of(group: Group) -> tuple[str, int, int]:
+    """(task, how many passed, of how many unmasked)."""
+    scores = [score for score in group.scores if not score.masked]
+    return group.task["id"], sum(score.success for score in scores), len(scores)
 
 
 def paid_of(groups: list[Group]) -> list[watch.Paid]:
@@ -377,7 +433,7 @@ def rollout_metrics(groups: list[Group]) -> dict[str, float]:
     seen = rewards[~rewards.isnan()]
     episodes = [done for group in groups for done in group.episodes]
     scores = [done.score for done in episodes]
-    flat = [bool(advantages(row).abs().max() == 0) for row in rewards]
+    flat = [not bool(advantages(row).any()) for row in rewards]
     n = len(episodes)
     return {
         "train/reward_mean": float(seen.mean()) if len(seen) else float("nan"),

@@ -33,6 +33,7 @@ from workers.lib.verifiers import Rollout, Score
 from workers.lib.watching import Alarmed, Paused
 from workers.ml import attention, losses, tree
 from workers.ml.models import load_base, lora
+from workers.ml.policy_loss import policy_loss
 
 # Equality with TRL, float32: the loss, and each gradient's largest difference relative to the largest gradient.
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 3e-5, 3e-5
@@ -135,8 +136,14 @@ class Case:
 
 def episode(prompt: list[int], ids: list[int], reward: float | None) -> Finished:
     said = {"role": "assistant", "content": ""}
-    reply = Reply(said, prompt_token_ids=prompt, token_ids=ids, logprobs=[0.0] * len(ids), output_tokens=len(ids))
+    reply = Reply(said, prompt_token_ids=prompt, token_ids=ids, logprobs=sampler(ids), output_tokens=len(ids))
     return Finished(Rollout({}, [said]), score(reward), [reply], "stop", 0.0)
+
+
+def sampler(ids: list[int]) -> list[float]:
+    """What the sampler is said to have given a completion's tokens: near a random model's log(1/259)."""
+    generator = torch.Generator().manual_seed(sum(ids))
+    return (-5.5 + 2 * torch.rand(len(ids), generator=generator)).tolist()
 
 
 def score(reward: float | None) -> Score:
@@ -174,6 +181,8 @@ def theirs(case: Case, folder: Path) -> tuple[list[float], list[dict[str, torch.
     rows = [{"prompt": environment.conversation(task)} for task in case.tasks for _ in range(4)]
     flat_rewards = [reward for row in case.rewards for reward in row]
     sequence = config.loss_type == "gspo"
+    if config.loss_type == "rloo":
+        return theirs_rloo(case, folder, rows, flat_rewards)
     trainer = GRPOTrainer(
         model=lora(base, config, case.spec["model"]["adapter"]),
         reward_funcs=lambda completions, **_: flat_rewards,
@@ -199,8 +208,41 @@ def theirs(case: Case, folder: Path) -> tuple[list[float], list[dict[str, torch.
         ),
     )
     completions = [ids for group in case.completions for ids in group]
-    trainer._generate_single_turn = lambda *_, **__: (completions, None)
+    trainer._generate_single_turn = lambda *_, **__: (completions, [sampler(ids) for ids in completions])
+    if config.correction in ("tis", "mis"):
+        trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
+        kind = "truncate" if config.correction == "tis" else "mask"
+        trainer.vllm_importance_sampling_mode = f"{config.correction_level}_{kind}"
+        trainer.vllm_importance_sampling_clip_min = config.correction_min
+        trainer.vllm_importance_sampling_clip_max = config.correction_max
     trainer.current_gradient_accumulation_steps = 1
+    return two_updates(trainer, rows)
+
+
+def theirs_rloo(case: Case, folder: Path, rows: list, rewards: list) -> tuple[list[float], list[dict]]:
+    from datasets import Dataset
+    from trl import RLOOConfig, RLOOTrainer
+
+    config = typed(case.spec, "grpo").config
+    base, tokenizer = load_base(case.spec["model"]["base"])
+    trainer = RLOOTrainer(
+        model=lora(base, config, case.spec["model"]["adapter"]),
+        reward_funcs=lambda completions, **_: rewards,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows),
+        args=RLOOConfig(
+            output_dir=str(folder), per_device_train_batch_size=len(rows), num_generations=4, num_iterations=2,
+            max_completion_length=config.max_new_tokens, beta=0.0, epsilon=config.clip_low, epsilon_high=config.clip_high,
+            bf16=False, gradient_checkpointing=False, use_cpu=True, report_to="none",
+        ),
+    )  # fmt: skip
+    completions = [ids for group in case.completions for ids in group]
+    trainer._generate_single_turn = lambda *_, **__: completions
+    trainer.current_gradient_accumulation_steps = 1
+    return two_updates(trainer, rows)
+
+
+def two_updates(trainer: Any, rows: list) -> tuple[list[float], list[dict]]:
     model = trainer.model.train()
     shake(model, 2, 0.02)
     inputs = trainer._generate_and_score_completions(rows)
@@ -230,7 +272,19 @@ CASES = {
     "dr_grpo, two rows at a time": {"loss_type": "dr_grpo", "scale_rewards": "none"},
     "dapo with KL, two conversations and one": {"loss_type": "dapo", "beta": 0.1},
     "dapo with KL, attention in chunks": {"loss_type": "dapo", "beta": 0.1},
-}
+    "rloo": {"loss_type": "rloo", "baseline": "leave_one_out", "scale_rewards": "none"},
+    "dapo, TIS": {"loss_type": "dapo", "correction": "tis", "beta": 0.1},
+    "grpo, MIS": {"loss_type": "grpo", "correction": "mis", "clip_high": 0.2},
+    "dapo, TIS of sequences": {"loss_type": "dapo", "correction": "tis", "correction_level": "sequence"},
+    "gspo, MIS of sequences": {
+        "loss_type": "gspo", "clip_low": 0.02, "clip_high": 0.03, "correction": "mis", "correction_level": "sequence",
+        "correction_min": 0.01, "correction_max": 100.0,
+    },
+    "dapo, micro-batches of 5": {"loss_type": "dapo", "beta": 0.1, "micro_batch": 5},
+    "grpo, gradient checkpointing": {"loss_type": "grpo", "beta": 0.1, "gradient_checkpointing": True},
+    "dapo, rsLoRA": {"loss_type": "dapo", "use_rslora": True},
+    "dapo, DoRA": {"loss_type": "dapo", "use_dora": True},
+}  # fmt: skip
 TOKENS_AT_ONCE = {"row by row": 1, "two rows": 2 * CONFIG["max_new_tokens"], "two conversations": 100}
 
 
@@ -249,7 +303,8 @@ def test_loss_and_gradients_are_those_of_trl(
             monkeypatch.setitem(tree.PART, "cpu", tokens)
     if "chunks" in name:
         monkeypatch.setitem(attention.CHUNK, "cpu", 2000)
-    model = {"base": str(tiny_model), "adapter": None if "no adapter" in name else str(adapter)}
+    fresh = "no adapter" in name or "LoRA" in name or "DoRA" in name
+    model = {"base": str(tiny_model), "adapter": None if fresh else str(adapter)}
     config = CONFIG | {"updates_per_batch": 2, "max_grad_norm": 1e9} | CASES[name]
     torch.manual_seed(0)  # for the new adapter of the last case
     compare(Case(make_spec(model=model, config=config), SPREAD), events, tmp_path)
@@ -260,7 +315,7 @@ def compare(case: Case, events: Recorder, folder: Path) -> None:
     losses, gradients, metrics = ours(case, events)
     assert losses == pytest.approx(expected_losses, abs=LOSS_TOLERANCE, rel=LOSS_TOLERANCE)
     for mine, trl in zip(gradients, expected, strict=True):
-        assert mine.keys() == trl.keys() and len(mine) == 2 * 2 * 7
+        assert mine.keys() == trl.keys() and len(mine) >= 2 * 2 * 7
         largest = max(float(gradient.abs().max()) for gradient in trl.values())
         assert largest > 1e-3
         for name, gradient in trl.items():
@@ -313,6 +368,99 @@ def test_a_masked_sample_moves_nothing(make_spec: Callable[..., dict], events: R
     [other], [after], _ = ours(case, events)
     assert loss == pytest.approx(other, abs=1e-7)
     assert all(torch.allclose(before[name], after[name], atol=1e-7) for name in before)
+
+
+def test_the_correction_in_process_is_exactly_one(
+    make_spec: Callable[..., dict], events: Recorder, adapter: Path
+) -> None:
+    """Float32 and no truncation: nothing is corrected, and the policy's own ratio is 1 to the last bit. With top_p the sampler's
+    distribution is another one: the gap is measured, and corrected for."""
+    found, policies, given = {}, [], []
+
+    def recording(new: torch.Tensor, old: torch.Tensor, *rest: Any, **named: Any) -> tuple[torch.Tensor, dict]:
+        policies.append((new - old).exp().detach())
+        given.append(named["weight"])
+        return policy_loss(new, old, *rest, **named)
+
+    for top_p in (1.0, 0.5):
+        spec = make_spec(config=CONFIG | {"top_p": top_p, "kl_every": 0})
+        spec["model"]["adapter"] = str(adapter)
+        trainer = Trainer(spec, events, StopFlag())
+        groups = trainer.rollout(0)
+        for group in groups:
+            for at, done in enumerate(group.episodes):
+                done.score = score(float(at))
+        given.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(grpo, "policy_loss", recording)
+            found[top_p] = trainer.update(groups)
+        assert all(bool((ratio == 1).all()) for ratio in policies)
+        assert all((weight is None) == (top_p == 1) for weight in given)
+    exact, cut = found[1.0], found[0.5]
+    assert exact["train/corrected_share"] == 0 and "train/gen_kl_error" in exact
+    assert exact["train/ratio_min"] == pytest.approx(1, abs=3e-5)
+    assert exact["train/ratio_max"] == pytest.approx(1, abs=3e-5)
+    assert exact["train/effective_samples"] == pytest.approx(1, abs=1e-6)
+    # Half of the mass was cut off: the sampler's tokens are about twice as likely as the trainer says.
+    assert 0.4 < cut["train/ratio_mean"] < 0.8 and cut["train/ratio_max"] <= 1 + 1e-5
+    assert cut["train/logp_diff_mean"] > 0.3 and "train/gen_kl_error" not in cut
+
+
+def test_dynamic_sampling_replaces_groups_without_spread_by_other_tasks(
+    make_spec: Callable[..., dict], events: Recorder
+) -> None:
+    spec = make_spec(config=CONFIG | {"dynamic_sampling": 3})
+    spec["tasks"] = [spec["tasks"][0] | {"id": f"task-{at}"} for at in range(6)]
+    trainer = Trainer(spec, events, StopFlag())
+    first, drawn = {task["id"] for task in trainer.batch_of(0)}, []
+
+    def played(tasks: list[dict], step: int, seed: int) -> list[Group]:
+        drawn.append(([task["id"] for task in tasks], seed))
+        values = [[1.0] * 4 if task["id"] in first else [1.0, 0, 0, 0] for task in tasks]
+        return [Group(task, [episode([3], [4], one) for one in row]) for task, row in zip(tasks, values, strict=True)]
+
+    trainer.groups_of = played  # type: ignore[method-assign]
+    groups = trainer.rollout(0)
+    assert [len(ids) for ids, _ in drawn] == [2, 2] and drawn[0][1] != drawn[1][1]
+    assert len({group.task["id"] for group in groups}) == 4  # no task twice in a step
+    first |= {task["id"] for task in trainer.tasks}
+    drawn.clear()
+    trainer.rollout(0)
+    assert [len(ids) for ids, _ in drawn] == [2, 2, 2]  # all are flat: until no task is left
+
+
+def test_the_update_is_as_large_however_many_groups_are_flat(
+    make_spec: Callable[..., dict], events: Recorder, adapter: Path
+) -> None:
+    """One group that differs alone, and beside two that do not: the same gradient, by any loss."""
+    for loss_type in ("grpo", "dapo", "dr_grpo", "gspo", "rloo"):
+        gradients = []
+        for rewards in ([SPREAD[0]], [SPREAD[0], [0.5] * 4, [1.0] * 4]):
+            spec = make_spec(config=CONFIG | {"loss_type": loss_type, "kl_every": 0, "max_grad_norm": 1e9})
+            spec["model"]["adapter"] = str(adapter)
+            case = Case(spec, rewards)
+            case.completions[0] = [[5, 9, 77], [8, 8, 8, 100], [60], [44, 33]]
+            gradients.append(ours(case, events)[1][0])
+        alone, beside = gradients
+        assert all(torch.allclose(alone[name], beside[name], atol=1e-7) for name in alone)
+
+
+def test_overlong_answers_are_shaped_in_training_and_the_reward_stays(
+    make_spec: Callable[..., dict], events: Recorder
+) -> None:
+    config = CONFIG | {"overlong_buffer": 4, "mask_truncated": True}
+    trainer = Trainer(make_spec(config=config), events, StopFlag())
+    groups = trainer.rollout(0)
+    for group in groups:
+        for done in group.episodes:
+            reply, judged = done.replies[0], done.score
+            lost = -min(1.0, max(0.0, (reply.output_tokens - 4) / 4))
+            assert judged.components["overlong"] == pytest.approx(lost)
+        expected = advantages(torch.tensor([judged.reward + judged.components["overlong"] for judged in group.scores]))
+        assert torch.equal(group.advantages(trainer.config), expected)
+    batch = trainer.batch_from([(group, group.advantages(trainer.config)) for group in groups])
+    cut = [done.truncated for group in groups for done in group.episodes]
+    assert any(cut) and [not bool(row.any()) for row in batch.used] == cut
 
 
 def test_groups_without_spread_are_skipped_unless_kl_holds_them(
@@ -431,12 +579,20 @@ def metrics_of(events: Recorder) -> dict[tuple[int, str], float]:
     }
 
 
-def test_a_resumed_run_is_the_same_as_an_unbroken_one(run_spec: Callable[..., dict], tmp_path: Path) -> None:
+DRAWS = {"plain": {}, "drawn": {"dynamic_sampling": 1, "curriculum": True, "replay_share": 0.5, "top_p": 0.8}}
+
+
+@pytest.mark.parametrize("options", DRAWS.values(), ids=DRAWS)
+def test_a_resumed_run_is_the_same_as_an_unbroken_one(
+    options: dict, run_spec: Callable[..., dict], tmp_path: Path
+) -> None:
     """Bit for bit, the curves and the weights."""
     whole, rest = Recorder(tmp_path / "whole.jsonl"), Recorder(tmp_path / "rest.jsonl")
-    main(run_spec(out_dir=str(tmp_path / "whole")), whole, StopFlag())
+    spec = run_spec(out_dir=str(tmp_path / "whole"), success_rates={"task-1234": 0.5})
+    spec["config"] |= options
+    main(spec, whole, StopFlag())
     resume = tmp_path / "whole" / "checkpoint-1"
-    main(run_spec(out_dir=str(tmp_path / "rest"), resume_from=str(resume)), rest, StopFlag())
+    main(spec | {"out_dir": str(tmp_path / "rest"), "resume_from": str(resume)}, rest, StopFlag())
     assert {key: value for key, value in metrics_of(whole).items() if key[0] > 1} == {
         key: value for key, value in metrics_of(rest).items() if key[0] > 1
     }

@@ -126,12 +126,15 @@ class MeasureLatency(Job, kw_only=True):
 
 
 class Lora(Form, kw_only=True):
-    """`lora_alpha` is twice the rank where it is not given. `target_modules`: names of layers, or every linear layer."""
+    """`lora_alpha` is twice the rank where it is not given. `target_modules`: names of layers, or every linear layer.
+    `use_rslora` scales by alpha ÷ √rank (2312.03732), `use_dora` learns direction and length apart (2402.09353)."""
 
     lora_rank: Annotated[int, Meta(ge=1, le=512)] = 16
     lora_alpha: AtLeastOne | None = None
     lora_dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     target_modules: Literal["all-linear"] | Annotated[list[Text], Meta(min_length=1, max_length=40)] = "all-linear"
+    use_rslora: bool = False
+    use_dora: bool = False
 
 
 class Training(Lora, kw_only=True):
@@ -168,24 +171,65 @@ class DpoConfig(PreferenceConfig, kw_only=True):
     label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
 
 
+CLIP = {"gspo": (3e-4, 4e-4), "rloo": (0.2, 0.2)}  # where a loss has a range of its own
+WIDEST_GSPO = 0.1
+BOUNDS_OF_CORRECTION = {"tis": (0.0, 2.0), "mis": (0.5, 2.0), "icepop": (0.5, 5.0)}
+
+
 class GrpoConfig(Training, kw_only=True):
-    """Names and defaults after TRL and the papers that `workers.grpo` cites."""
+    """Names and defaults after TRL and the papers that `workers.grpo` cites (docs/training-methods.md).
+
+    What is None is filled in: the clip range of the loss, the bounds of the correction.
+    """
 
     prompts_per_step: AtLeastOne = 4
     generations: Annotated[int, Meta(ge=2)] = 8  # completions per prompt
-    clip_low: Share = 0.2
-    clip_high: NotNegative = 0.28
+    loss_type: Literal["dapo", "grpo", "dr_grpo", "gspo", "rloo"] = "dapo"
+    baseline: Literal["mean", "leave_one_out"] = "mean"  # what a reward is compared with: its group, or the rest of it
+    scale_rewards: Literal["group", "none"] = "group"
+    clip_low: Share | None = None
+    clip_high: NotNegative | None = None
     beta: NotNegative = 0.0
     kl_every: Count = 5  # steps from one measurement of the KL to the next where it is not in the loss; 0: never
-    loss_type: Literal["dapo", "grpo", "dr_grpo", "gspo"] = "dapo"
-    scale_rewards: Literal["group", "none"] = "group"
     temperature: Positive = 1.0  # greedy answers to one prompt are all the same
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     max_new_tokens: AtLeastOne = 64
+    overlong_buffer: Count = 0  # last tokens before max_new_tokens over which the reward falls; 0: it does not
+    overlong_penalty: NotNegative = 1.0  # what a completion of max_new_tokens loses
+    mask_truncated: bool = False  # whether completions that were cut off are left out of the loss
+    dynamic_sampling: Count = 0  # rounds in which a step draws other tasks in place of groups without reward spread
+    curriculum: bool = False  # whether tasks whose success rate lies in between are drawn more often
+    replay_share: Share = 0.0  # of a step's prompts: tasks that failed in one of the last steps
     updates_per_batch: AtLeastOne = 1
+    correction: Literal["auto", "off", "tis", "mis", "icepop"] = "auto"  # auto: tis wherever sampler and trainer differ
+    correction_level: Literal["token", "sequence"] = "token"
+    correction_min: NotNegative | None = None
+    correction_max: Positive | None = None
+    micro_batch: Count = 0  # completions whose gradients are computed together; 0: all
+    gradient_checkpointing: bool = False
     eval_every: Count = 0
     eval_samples: AtLeastOne = 1
     save_every: AtLeastOne = 5
+
+    def __post_init__(self) -> None:
+        low, high = CLIP.get(self.loss_type, (0.2, 0.28))
+        self.clip_low = low if self.clip_low is None else self.clip_low
+        self.clip_high = high if self.clip_high is None else self.clip_high
+        for name in ("clip_low", "clip_high"):
+            if self.loss_type == "gspo" and getattr(self, name) > WIDEST_GSPO:
+                raise ValueError(
+                    f"{name}: must be at most {WIDEST_GSPO} with gspo, which clips the ratio of a whole sequence; "
+                    f"its own range is {low:g} / {high:g}, GRPO's clips nothing"
+                )
+        if self.overlong_buffer > self.max_new_tokens:
+            raise ValueError(f"overlong_buffer: must be at most max_new_tokens, which is {self.max_new_tokens}")
+        least, most = BOUNDS_OF_CORRECTION.get(self.correction, BOUNDS_OF_CORRECTION["tis"])
+        self.correction_min = least if self.correction_min is None else self.correction_min
+        self.correction_max = most if self.correction_max is None else self.correction_max
+        if self.correction_min > self.correction_max:
+            raise ValueError(f"correction_min: must be at most correction_max, which is {self.correction_max:g}")
+        if self.correction == "icepop" and self.correction_level == "sequence":
+            raise ValueError("correction_level: must be token with icepop, which masks tokens; mis masks sequences")
 
 
 class SftRow(Form, kw_only=True):
@@ -230,6 +274,7 @@ class Grpo(Job, kw_only=True):
     environment: Environment
     tasks: Tasks
     validation_tasks: list[dict] = []
+    success_rates: dict[str, Share] = {}  # of tasks, by an evaluation before: where a curriculum begins
     config: GrpoConfig
 
 

@@ -39,6 +39,7 @@ _EXPECTED = re.compile(r"Expected `([^`]+)`(?: of length)?(?: (>=|<=|>|<) ([^ ,`
 _LENGTH = re.compile(r"Expected `(\w+)` of length (>=|<=|==|>|<)? ?(\d+)")
 _PATTERN = re.compile(r"Expected `str` matching regex (.*)\Z", re.DOTALL)
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`\Z", re.DOTALL)
+_OWN = re.compile(r"(\w+): (.*)\Z", re.DOTALL)  # of a form's __post_init__: the field, and what is wrong with it
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
@@ -95,6 +96,8 @@ def _explained(text: str, value: Any, form: Any, path: str) -> FormError:
         return FormError(_joined(at, [found[2]]), unknown(found[2], _fields(form, value)))
     if sentence.startswith(("Invalid enum value", "Invalid value")):
         return FormError(at, f"must be one of {', '.join(map(str, _choices(form)))}")
+    if found := _OWN.match(sentence):
+        return FormError(_joined(at, [found[1]]), found[2])
     return FormError(at, _problem(sentence))
 
 

@@ -23,8 +23,8 @@ def save_adapter(model: Any, folder: Path) -> Path:
     return _beside(folder, lambda new: _write_adapter(model, new))
 
 
-def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer, alarms: dict | None = None) -> Path:
-    """Adapter, optimizer state, step, and what the alarms have seen so far (`Watchman.state`). Raises OSError (a full disk),
+def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer, **seen: dict) -> Path:
+    """Adapter, optimizer state, step, and by name what else goes on from here (`alarms`: `Watchman.state`; `draw`: `TaskDraw.state`). Raises OSError (a full disk),
     and JobError where a weight is not finite; either leaves the last checkpoint as it was."""
     if not all(bool(p.isfinite().all()) for p in trained(model)):
         raise JobError(f"The weights of step {step} are not finite, so no checkpoint was made; the one before is kept.")
@@ -33,7 +33,7 @@ def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimize
         _write_adapter(model, new)
         tensors, numbers = _flat(optimizer)
         save_file(tensors, new / OPTIMIZER)
-        (new / STATE).write_text(json.dumps({"step": step, "optimizer": numbers, "alarms": alarms or {}}))
+        (new / STATE).write_text(json.dumps({"step": step, "optimizer": numbers} | seen))
 
     return _beside(folder, write)
 
@@ -74,9 +74,9 @@ def step_of(folder: str | None) -> int:
     return json.loads((Path(folder) / STATE).read_text())["step"] if folder else 0
 
 
-def alarms_of(folder: str | None) -> dict[str, Any]:
-    """What the alarms had seen by then."""
-    return json.loads((Path(folder) / STATE).read_text()).get("alarms", {}) if folder else {}
+def seen_by(name: str, folder: str | None) -> dict[str, Any]:
+    """What `save` was given of this name; {} for none."""
+    return json.loads((Path(folder) / STATE).read_text()).get(name, {}) if folder else {}
 
 
 def trained(model: Any) -> list[torch.Tensor]:

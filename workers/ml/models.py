@@ -114,6 +114,8 @@ def lora_config(config: Lora) -> LoraConfig:
         lora_alpha=config.lora_alpha or 2 * config.lora_rank,
         lora_dropout=config.lora_dropout,
         target_modules=config.target_modules,
+        use_rslora=config.use_rslora,
+        use_dora=config.use_dora,
         task_type="CAUSAL_LM",
     )
 

@@ -219,7 +219,8 @@ def _noise(seeds: list[int], steps: int) -> Tensor:
 
 
 def sample(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """(token [rows], its log-probability [rows]) by inverse transform of `noise` [rows] in [0, 1)."""
+    """(token [rows], its log-probability [rows]) by inverse transform of `noise` [rows] in [0, 1). The log-probability is that
+    of the distribution sampled from: tempered, cut off at top_p and scaled back to a sum of 1."""
     logits = logits.float()
     if sampling.temperature == 0:
         logprobs = logits.log_softmax(-1)
@@ -232,7 +233,8 @@ def sample(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, T
     cumulative = probabilities.cumsum(-1)
     chosen = torch.searchsorted(cumulative, noise[:, None] * cumulative[:, -1:], right=True)
     chosen = chosen.clamp(max=logits.shape[-1] - 1)
-    return chosen[:, 0], logprobs.gather(-1, chosen)[:, 0]
+    found = logprobs.gather(-1, chosen)[:, 0]
+    return chosen[:, 0], found - cumulative[:, -1].log() if sampling.top_p < 1 else found
 
 
 def nucleus(probabilities: Tensor, top_p: float) -> Tensor:

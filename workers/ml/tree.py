@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from workers.lib.errors import JobError
 from workers.lib.prefixes import Part, Tree
@@ -58,8 +59,11 @@ def decoder_of(model: Any) -> tuple[Any, Any]:
     return causal.get_decoder(), causal.get_output_embeddings()
 
 
-def scored_parts(model: Any, rows: Sequence[Row], temperature: float = 1.0) -> Iterator[Scored]:
-    """All rows that have learnt tokens, each once, some at a time.
+def scored_parts(
+    model: Any, rows: Sequence[Row], temperature: float = 1.0, *, recompute: bool = False
+) -> Iterator[Scored]:
+    """All rows that have learnt tokens, each once, some at a time. `recompute` (gradient checkpointing): a part's activations are
+    not kept while those below it are computed, but computed again for its backward pass.
 
     With gradients, send the loss of what is given backward before asking for more: a loss that adds up over rows. The weights have
     all gradients when the last has been asked for.
@@ -68,7 +72,7 @@ def scored_parts(model: Any, rows: Sequence[Row], temperature: float = 1.0) -> I
     tree = Tree([row.ids[: last + 1] for row, last in zip(rows, targets.last, strict=True)])
     targets.place(tree)
     for part in tree.parts(part_size(model)):
-        yield from _walk(model, part, targets, temperature, [], [])
+        yield from _walk(model, part, targets, temperature, [], [], recompute)
 
 
 def logprobs_of(model: Any, rows: Sequence[Row], temperature: float = 1.0) -> Tensor:
@@ -116,11 +120,17 @@ class _Targets:
 
 
 def _walk(
-    model: Any, part: Part, targets: _Targets, temperature: float, above: list[Segment], scored: list[Tokens]
+    model: Any,
+    part: Part,
+    targets: _Targets,
+    temperature: float,
+    above: list[Segment],
+    scored: list[Tokens],
+    recompute: bool = False,
 ) -> Iterator[Scored]:
     """The rows that end in this part, then those of the parts below."""
     decoder, head = decoder_of(model)
-    hidden, segment = forward_part(decoder, part, above)
+    hidden, segment = (forward_again if recompute and part.below else forward_part)(decoder, part, above)
     mine = targets.of(part)
     states = torch.from_numpy(np.searchsorted(part.numbers, targets.states[mine])).to(hidden.device)
     ids = torch.from_numpy(targets.ids[mine]).to(hidden.device)
@@ -131,7 +141,7 @@ def _walk(
         if rows := targets.rows_ending(part):
             yield _gather(rows, targets, scored)
         for below in part.below:
-            yield from _walk(model, below, targets, temperature, [*above, *kept], scored)
+            yield from _walk(model, below, targets, temperature, [*above, *kept], scored, recompute)
 
 
 def _gather(rows: list[int], targets: _Targets, scored: list[Tokens]) -> Scored:
@@ -161,6 +171,20 @@ def forward_part(decoder: Any, part: Part, above: list[Segment]) -> tuple[Tensor
         branch=Pass(above, store, seen, int(part.positions.max()) + 1),
     ).last_hidden_state
     return hidden[0], segment
+
+
+def forward_again(decoder: Any, part: Part, above: list[Segment]) -> tuple[Tensor, Segment]:
+    """`forward_part` that keeps no activations: its backward pass computes them again."""
+    if not torch.is_grad_enabled():
+        return forward_part(decoder, part, above)
+
+    def run() -> tuple[Tensor, ...]:
+        hidden, segment = forward_part(decoder, part, above)
+        return hidden, *segment.keys, *segment.values
+
+    hidden, *kept = checkpoint(run, use_reentrant=False)
+    half = len(kept) // 2
+    return hidden, Segment(kept[:half], kept[half:], part.numbers, part.ends)
 
 
 def computed(decoder: Any, parts: list[Part], above: list[Segment]) -> Iterator[tuple[Part, Tensor, Segment]]:

@@ -1,0 +1,108 @@
+"""Which tasks a step of GRPO rolls out: each epoch's shuffle, or more often those that a policy can learn from now. Pure.
+
+All draws follow from the seed, the step and what the run has seen, which a checkpoint keeps: a resumed run draws what an
+unbroken one would.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+FLOOR = 0.05  # of a task's weight: none is never drawn, since a rate is an estimate that ages
+KEEP = 0.5  # of an old success rate, when a new group has been seen
+RECENT = 10  # steps in which a failure is fresh
+
+
+def signal(rate: float, size: int) -> float:
+    """Chance that `size` samples of a task with this success rate neither all pass nor all fail: 1 − p^G − (1 − p)^G."""
+    return 1 - rate**size - (1 - rate) ** size
+
+
+class TaskDraw:
+    """`rates` {task id: success rate}: what is known of tasks before the run, by an evaluation."""
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        *,
+        seed: int,
+        size: int,
+        generations: int,
+        curriculum: bool = False,
+        replay_share: float = 0.0,
+        rates: Mapping[str, float] | None = None,
+    ) -> None:
+        self.ids, self.seed, self.size, self.generations = ids, seed, size, generations
+        self.curriculum, self.replays = curriculum, round(replay_share * size)
+        self.rates = {task: rate for task, rate in (rates or {}).items() if task in set(ids)}
+        self.failed: dict[str, int] = {}  # {task: step at which it failed last}, the freshest last
+        self.at = 0  # how many tasks of the epochs have been drawn, where failures are drawn besides
+
+    def draw(self, step: int) -> list[int]:
+        """Places in `ids` of the step's tasks, `size` of them. Changes nothing: a step that was stopped is drawn alike."""
+        if self.curriculum:
+            replayed = self._failed(step, ())[: self.replays]
+            order = replayed + self._by_signal(f"{self.seed}:{step}", replayed)
+            return [order[at % len(order)] for at in range(self.size)]
+        if not self.replays:
+            return self._of_epochs(step * self.size, self.size)
+        fresh = self._of_epochs(self.at, self.size)
+        replayed = self._failed(step, fresh)[: self.replays]
+        return fresh[: self.size - len(replayed)] + replayed
+
+    def again(self, step: int, round: int, n: int, used: Collection[int]) -> list[int]:
+        """Up to n other tasks for the step, in place of some without reward spread. [] where all have been used."""
+        name = f"{self.seed}:{step}:{round}"
+        if self.curriculum:
+            return self._by_signal(name, used)[:n]
+        left = [place for place in range(len(self.ids)) if place not in set(used)]
+        return random.Random(name).sample(left, min(n, len(left)))
+
+    def record(self, step: int, seen: Sequence[tuple[str, int, int]]) -> None:
+        """What the step's groups have shown, once it is done: (task, how many passed, of how many unmasked samples)."""
+        if self.replays and not self.curriculum:
+            drawn = self.draw(step)
+            fresh = self._of_epochs(self.at, self.size)
+            self.at += sum(ours == epochs for ours, epochs in zip(drawn, fresh, strict=True))
+        for task, passed, n in seen:
+            if not n:
+                continue
+            rate = passed / n
+            self.rates[task] = KEEP * self.rates[task] + (1 - KEEP) * rate if task in self.rates else rate
+            self.failed.pop(task, None)
+            if passed < n:
+                self.failed[task] = step
+
+    def state(self) -> dict[str, Any]:
+        return {"rates": self.rates, "failed": self.failed, "at": self.at}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.rates, self.failed = dict(state.get("rates", {})), dict(state.get("failed", {}))
+        self.at = state.get("at", 0)
+
+    def _of_epochs(self, start: int, n: int) -> list[int]:
+        """Each epoch goes through all tasks in a shuffle of its own."""
+        found = []
+        for at in range(start, start + n):
+            epoch, index = divmod(at, len(self.ids))
+            order = random.Random(self.seed * 1000 + epoch).sample(range(len(self.ids)), len(self.ids))
+            found.append(order[index])
+        return found
+
+    def _failed(self, step: int, without: Collection[int]) -> list[int]:
+        """Places of tasks that failed lately, the freshest first."""
+        places = {task: place for place, task in enumerate(self.ids)}
+        fresh = [places[task] for task, at in reversed(self.failed.items()) if step - at <= RECENT]
+        return [place for place in fresh if place not in without]
+
+    def _by_signal(self, name: str, without: Collection[int]) -> list[int]:
+        """Tasks in random order, the likelier first the more they can teach: weighted sampling without replacement by the
+        largest u^(1/w) (Efraimidis and Spirakis 2006). A task that nothing is known of weighs 1."""
+        dice, out = random.Random(name), set(without)
+        keys = []
+        for place, task in enumerate(self.ids):
+            weight = max(FLOOR, signal(self.rates[task], self.generations)) if task in self.rates else 1.0
+            keys.append((dice.random() ** (1 / weight), place))
+        return [place for _, place in sorted(keys, reverse=True) if place not in out]

@@ -1,0 +1,65 @@
+"""Correction for a sampler that is not the trainer: what each sampled token counts, and how far the two are apart.
+
+The sampler's distribution differs where it was cut off (top_p), computed elsewhere or in other arithmetic, or with older
+weights. Its samples are weighted by π_trainer / π_sampler: truncated (TIS, fengyao.notion.site/off-policy-rl), masked outside
+bounds (MIS), or masked token by token in wide bounds (IcePop 2510.18855).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from workers.lib.specs import GrpoConfig
+from workers.lib.token_rows import TokenRow
+
+
+def correction_of(config: GrpoConfig, *, same: bool) -> str:
+    """The correction to use: off, tis, mis or icepop. `same`: sampler and trainer are one model in the same arithmetic."""
+    if config.correction != "auto":
+        return config.correction
+    return "off" if same and config.top_p == 1 else "tis"
+
+
+def sampler_logprobs(rows: Sequence[TokenRow], like: Tensor) -> Tensor:
+    """What the sampler gave the rows' learnt tokens, [R, U] as `like`; 0 after each row's last."""
+    values = [[value for value, learnt in zip(row.logprobs, row.learnt, strict=True) if learnt] for row in rows]
+    width = like.shape[1]
+    return torch.tensor([row + [0.0] * (width - len(row)) for row in values], dtype=like.dtype).to(like.device)
+
+
+def ratios(trainer: Tensor, sampler: Tensor, real: Tensor, level: str = "token") -> Tensor:
+    """π_trainer / π_sampler of log-probabilities [R, U]: [R, U], or of whole sequences [R, 1]. 1 where nothing is real."""
+    gap = (trainer - sampler) * real
+    return (gap.sum(-1, keepdim=True) if level == "sequence" else gap).exp()
+
+
+def weights(ratio: Tensor, kind: str, config: GrpoConfig) -> Tensor:
+    """What each ratio counts. tis: between the bounds at the nearest of them; mis and icepop: 0 outside."""
+    least, most = config.correction_min, config.correction_max
+    if kind == "tis":
+        return ratio.clamp(least, most)
+    return ratio.masked_fill((ratio < least) | (ratio > most), 0.0)
+
+
+def correction_metrics(
+    trainer: Tensor, sampler: Tensor, real: Tensor, kind: str, config: GrpoConfig
+) -> dict[str, float]:
+    """Of a whole batch: smallest, mean and largest ratio, and the share of tokens or sequences whose weight is not their ratio.
+    `effective_samples` is (Σw)² / (n Σw²) of the ratios, a share of n."""
+    ratio = ratios(trainer, sampler, real, config.correction_level)
+    here = real.any(-1, keepdim=True) if config.correction_level == "sequence" else real
+    found = ratio[here].double()
+    if not len(found):
+        return {}
+    squares = float((found**2).sum())
+    cut = 0.0 if kind == "off" else float((weights(found, kind, config) != found).double().mean())
+    return {
+        "train/ratio_min": float(found.min()),
+        "train/ratio_mean": float(found.mean()),
+        "train/ratio_max": float(found.max()),
+        "train/effective_samples": float(found.sum()) ** 2 / (len(found) * squares) if squares else 0.0,
+        "train/corrected_share": cut,
+    }
