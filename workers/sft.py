@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from workers.lib.events import Emitter
-from workers.lib.program import Stop, StopFlag, run_main
+from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import Sft, SftRow
 from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
 from workers.ml.tree import scored_parts, use_tree
-from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order
+from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order, train
 
 
 def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
@@ -48,6 +48,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     steps, resume = spec.config.steps, spec.resume_from
     start, seed = checkpoint.step_of(resume), spec.seed
     events.progress(start, steps, "loading the model")
+    stop.raises = True  # nothing is at stake before the first update
     set_threads(spec.engine.threads)
     set_seed(seed)
     model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
@@ -68,9 +69,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     refuse_long_rows([len(ids) for ids in trainer.train_dataset["input_ids"]], spec.config.max_length)
     trainer.remove_callback(PrinterCallback)  # standard output is for events
     if start < steps:
-        trainer.train()
-    if stop.is_set:
-        raise Stop
+        train(trainer)
     adapter = checkpoint.save_adapter(model, out / "adapter")
     events.result(adapter=str(adapter), metrics={"steps": steps})
 

@@ -49,6 +49,8 @@ ORDINARY = [1.0] * 6
         ("entropy_high", flat("entropy", *[0.5] * 6, *[2.0] * 2, *[5.0] * 2), [("warn", 8), ("stop", 10)]),
         ("grad_norm", flat("grad_norm", *[1.0] * 6, 500.0, 1.0, 1.0), []),
         ("grad_norm", flat("grad_norm", *[1.0] * 6, *[50.0] * 3), [("warn", 9)]),
+        ("no_gradient", flat("grad_norm", 1.0, 0.0, 0.0, 0.0, 0.0), [("stop", 5)]),
+        ("no_gradient", flat("grad_norm", 1.0, 0.0, 1.0, 1.0, 0.0, 1.0), []),
         ("length", flat("completion_length", *[20.0] * 6, *[50.0] * 3), [("warn", 9)]),
         ("truncated", flat("truncated_share", *[0.0] * 5, *[0.6] * 3), [("warn", 8)]),
         ("flat_groups", flat("zero_std_share", *[0.2] * 5, *[1.0] * 3), [("warn", 8)]),
@@ -229,7 +231,7 @@ def test_no_series_of_metrics_breaks_it(series: list[dict], over: int, at: int) 
             json.dumps(alarm.as_event())
 
 
-@given(st.lists(st.floats(0.0, 0.4), min_size=1, max_size=60), st.floats(1e3, 1e9), st.integers(0, 59))
+@given(st.lists(st.floats(0.001, 0.4), min_size=1, max_size=60), st.floats(1e3, 1e9), st.integers(0, 59))
 @settings(max_examples=100, deadline=None)
 def test_one_noisy_step_never_pauses_or_stops_a_run(values: list[float], spike: float, at: int) -> None:
     for name in ("kl", "ratio_max", "gen_kl_error", "entropy", "masked_share", "grad_norm"):

@@ -18,8 +18,9 @@ from safetensors.torch import load_file
 from tests.workers.conftest import Recorder, of_kind, tasks, typed
 from workers import sft
 from workers.lib.errors import SpecError
-from workers.lib.program import StopFlag
+from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Lora, SftRow
+from workers.lib.watching import Alarmed
 from workers.ml import checkpoint, tree
 from workers.ml.models import load_base, lora
 from workers.ml.transformers_engine import TransformersEngine
@@ -242,3 +243,69 @@ def test_sigterm_leaves_a_checkpoint_and_status_143(make_spec: Callable[..., dic
     assert saved["step"] >= 3 and checkpoint.step_of(saved["path"]) == saved["step"]
     assert seen[-1]["type"] == "log" and seen[-1]["message"] == "Stopped on request."
     assert not any(row["type"] in ("result", "error") for row in seen)
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize("where", ["a step", "a step, by the signal"])
+def test_interrupted_in_the_middle_of_a_step_is_uninterrupted_in_the_end(
+    where: str, make_spec: Callable[..., dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = sft_spec(make_spec, steps=4, save_every=100)
+    whole, broken, rest = (Recorder(tmp_path / f"{name}.jsonl") for name in ("whole", "broken", "rest"))
+    main(spec | {"out_dir": str(tmp_path / "whole")}, whole, StopFlag())
+    stop, real, calls = StopFlag(), sft.add_gradients, iter(range(1, 100))
+
+    def broken_off(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if next(calls) == 3:
+            if "signal" in where:
+                stop._set(signal.SIGTERM, None)  # raises here and now
+            stop.is_set = True
+            stop.check()
+        return found
+
+    monkeypatch.setattr(sft, "add_gradients", broken_off)
+    with pytest.raises(Stop):
+        main(spec | {"out_dir": str(tmp_path / "broken")}, broken, stop)
+    monkeypatch.setattr(sft, "add_gradients", real)
+    (saved,) = broken.rows("checkpoint")
+    assert saved["step"] == 2
+    main(spec | {"out_dir": str(tmp_path / "rest"), "resume_from": saved["path"]}, rest, StopFlag())
+
+    def curve(*recorders: Recorder) -> dict:
+        return {row["step"]: row["values"] for recorder in recorders for row in recorder.rows("metric")}
+
+    assert curve(broken, rest) == curve(whole) and len(curve(whole)) == 4
+    first, second = (weights_of(tmp_path / name / "adapter") for name in ("whole", "rest"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_step_that_would_write_nan_is_not_applied(
+    make_spec: Callable[..., dict], events: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = sft.add_gradients, iter(range(1, 100))
+
+    def exploding(model: Any, *arguments: Any) -> Any:
+        found = real(model, *arguments)
+        if next(calls) == 3:
+            parameters(model)[0].grad[0] = float("nan")
+        return found
+
+    monkeypatch.setattr(sft, "add_gradients", exploding)
+    with pytest.raises(Alarmed, match="NaN or infinity in the update"):
+        main(sft_spec(make_spec, steps=9, save_every=2), events, StopFlag())
+    assert [row["step"] for row in events.rows("checkpoint")] == [2]
+    assert all(bool(one.isfinite().all()) for one in weights_of(Path(events.rows("checkpoint")[0]["path"])).values())
+
+
+def test_an_absurd_learning_rate_is_stopped_with_finite_weights(
+    make_spec: Callable[..., dict], events: Recorder
+) -> None:
+    with pytest.raises(Alarmed, match="Gradient norm is zero"):
+        main(sft_spec(make_spec, steps=60, save_every=100, learning_rate=1e3), events, StopFlag())
+    (saved,) = events.rows("checkpoint")
+    assert saved["step"] < 20
+    assert all(bool(one.isfinite().all()) for one in weights_of(Path(saved["path"])).values())

@@ -263,6 +263,8 @@ TABLE: tuple[Rule, ...] = (
          source="relative to the run's start", but=("sft",)),
     Rule("grad_norm", "Gradient norm, against its start", "Clipping holds it (max_grad_norm); if the reward suffers, lower the learning rate.", reads=("train/grad_norm",),
          warn=20.0, relative=True, least=1e-3, source="relative to the run's start"),
+    Rule("no_gradient", "Gradient norm is zero", f"Nothing is learned any more: the weights may have been driven where every output is equally likely. {SAFER}",
+         reads=("train/grad_norm",), act=1e-12, action="stop", below=True, source="chosen"),
     Rule("loss", "Loss, against its start", SAFER, reads=("train/loss",), warn=1.5, act=3.0, action="stop", over=3, relative=True, least=0.05,
          source="relative to the run's start", but=("grpo",)),
     Rule("length", "Completion length, against its start", "Look at the longest outputs: if they are padding, bound max_new_tokens or turn overlong shaping on.",

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from workers.lib.alarms import Watchman
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
-from workers.lib.program import StopFlag
+from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Training
+from workers.lib.watching import Alarmed, report
 from workers.ml import checkpoint
 from workers.ml.models import device
 
@@ -94,35 +96,70 @@ def reporting(
     found: Mapping[str, float] | None = None,
     named: Mapping[str, str] | None = None,
 ) -> Any:
-    """A trainer callback that reports each step, saves checkpoints and stops on request. `found` has metrics of the last batch;
-    `named` are those of TRL's log that are reported, and under which name."""
+    """A trainer callback that reports each step, saves checkpoints, stops on request and heeds the alarms. `found` has metrics of
+    the last batch; `named` are those of TRL's log that are reported, and under which name. Until the optimizer's step nothing of
+    a step is at stake: a stop ends it at once, and an update that is not finite is not applied."""
     from transformers import TrainerCallback
 
     config, out, seed = spec.config, Path(spec.out_dir), spec.seed
     steps, every, start = config.steps, config.save_every, checkpoint.step_of(spec.resume_from)
     names = ALWAYS | dict(named or {})
-
-    def save(step: int) -> None:
-        folder = checkpoint.save(out / f"checkpoint-{step}", step=step, model=model, optimizer=optimizer)
-        events.checkpoint(step, str(folder))
+    watchman = Watchman(config.alarms, spec.kind or type(spec).__name__.lower(), checkpoint.alarms_of(spec.resume_from))
 
     class Reporter(TrainerCallback):
+        done, saved = start, start if spec.resume_from else None
+
+        def keep(self) -> None:
+            """A checkpoint of the last whole step."""
+            if self.saved == self.done:
+                return
+            folder = checkpoint.save(
+                out / f"checkpoint-{self.done}",
+                step=self.done,
+                model=model,
+                optimizer=optimizer,
+                alarms=watchman.state(),
+            )
+            self.saved = self.done
+            events.checkpoint(self.done, str(folder))
+
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             torch.manual_seed(seed * 100_003 + start + state.global_step)
+            stop.check()
+            stop.raises = True
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            stop.raises = False
+            grads = [p.grad for p in checkpoint.trained(model) if p.grad is not None]
+            if not all(bool(grad.isfinite().all()) for grad in grads):
+                optimizer.zero_grad(set_to_none=True)
+                step, values = self.done + 1, {"train/grad_norm": float("nan")}
+                events.metric(step, values)
+                report(events, watchman.look(step, values))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.done = start + state.global_step
+            if self.done % every == 0 and self.done < steps:
+                self.keep()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **_: Any) -> None:
             if not logs or "loss" not in logs:
                 return
-            step = start + state.global_step
-            values = {name: float(logs[key]) for key, name in names.items() if key in logs}
-            events.metric(step, values | dict(found or {}))
-            events.progress(step, steps, f"loss {float(logs['loss']):.3f}")
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            step = start + state.global_step
-            if (step % every == 0 and step < steps) or stop.is_set:
-                save(step)
+            values = {name: float(logs[key]) for key, name in names.items() if key in logs} | dict(found or {})
+            events.metric(self.done, values)
+            events.progress(self.done, steps, f"loss {float(logs['loss']):.3f}")
+            report(events, watchman.look(self.done, values))
             if stop.is_set:
-                control.should_training_stop = True
+                raise Stop
 
     return Reporter()
+
+
+def train(trainer: Any) -> None:
+    """All the steps. A stop, or an alarm that ends the run, keeps a checkpoint and goes on."""
+    reporter = next(one for one in trainer.callback_handler.callbacks if hasattr(one, "keep"))
+    try:
+        trainer.train()
+    except (Stop, Alarmed):
+        reporter.keep()
+        raise
