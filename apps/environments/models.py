@@ -88,6 +88,11 @@ class Environment(Archivable):
         return self.kind in REMOTE
 
     @property
+    def needs_tools(self) -> bool:
+        """Whether its agent is given tools and their results, which the model's chat template has to carry."""
+        return self.kind != EnvironmentKind.SINGLE_TURN and self.builtin != "workplace"
+
+    @property
     def agent_part(self) -> dict:
         """What of the harness the agent brings: its prompt, examples and sampling."""
         return self.agent_part_with({})

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from msgspec import to_builtins
 
 from apps.core.actions import audit
 from apps.core.errors import Rejected
@@ -18,6 +19,7 @@ from apps.registry.artifacts import sha256_of
 from apps.registry.models import Artifact, Dialect, Engine, ModelKind, ModelVersion, Protocol, Reach, Server
 from apps.registry.servers import ServerError, check_address
 from workers.lib.prompts import checked_prompt
+from workers.lib.template_check import checked_apart
 
 SERVED_NAME = 200  # characters
 
@@ -61,6 +63,7 @@ def register_base(*, project: Project, name: str, folder: Path, by: Any) -> Mode
         digest=base_digest(folder),
         by=by,
         base=str(folder.resolve()),
+        template=to_builtins(checked_apart(folder)) or {},
     )
 
 

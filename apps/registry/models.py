@@ -11,6 +11,7 @@ from django.db.models import Q
 from apps.core.diffing import changed_parts
 from apps.core.models import ACTIVE_STATES, Archivable, ArchivableQuerySet, Job, Project
 from workers.lib.prompts import as_parts
+from workers.lib.template_check import TemplateCheck
 
 SHOWN_OF_VERSION = 20  # characters of an agent's version: of a git SHA, enough to tell commits apart
 
@@ -217,6 +218,7 @@ class ModelVersion(Archivable):
     called. A prompt version is a `prompt` (`workers.lib.prompts`) for the model that its parent is or stands on (`model`).
     `lineage` is frozen when the version is made: the run, the dataset and its digest, the environment and verifier hashes, the
     settings.
+    `template` is what was found out about a base model's chat template when it was registered (`TemplateCheck`).
     `digest` identifies the content; making the same content twice gives the same row.
     """
 
@@ -237,6 +239,7 @@ class ModelVersion(Archivable):
     reached_by = models.CharField(max_length=10, choices=Reach, blank=True)
     protocol = models.CharField(max_length=10, choices=Protocol, blank=True)
     prompt = models.JSONField(default=dict, help_text="Of a prompt version: system_prompt, tools, examples, sampling")
+    template = models.JSONField(default=dict, help_text="Of a base model: what its chat template can do; {} unknown")
     digest = models.CharField(max_length=64)
     lineage = models.JSONField(default=dict)
     notes = models.TextField(blank=True)
@@ -295,6 +298,12 @@ class ModelVersion(Archivable):
     def model(self) -> ModelVersion:
         """What generates: of a prompt version the model that it stands on, else itself."""
         return next(node for node in [self, *self.ancestors()] if node.kind != ModelKind.PROMPT)
+
+    @property
+    def chat_template(self) -> TemplateCheck | None:
+        """What the chat template of its base model can do; None where that is unknown."""
+        found = self.base_version().template
+        return TemplateCheck(**found) if found else None
 
     def prompt_before(self) -> dict[str, Any]:
         """What a prompt version was made from: its parent's prompt, or that of the environment it started from."""

@@ -12,6 +12,7 @@ from apps.registry.managed import STATES, state_of
 from apps.registry.models import Dialect, Health, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
 from apps.registry.prices import LARGEST, MOST_PRICES
 from workers.lib.prompts import Prompt
+from workers.lib.template_check import TemplateCheck
 from workers.lib.typed import FormError, convert, json_schema, plain
 from workers.lib.vllm import DTYPES, RANKS
 
@@ -238,10 +239,15 @@ def version_json(version: ModelVersion) -> dict[str, Any]:
         "base_url": version.base_url,
         "artifact": version.artifact_id,
         "prompt": version.prompt,
+        "chat_template": template_json(version.chat_template),
         "notes": version.notes,
         "lineage": version.lineage,
         "created_at": version.created_at,
     }
+
+
+def template_json(template: TemplateCheck | None) -> dict[str, Any] | None:
+    return template and {"tools": template.tools, "problem": template.problem, "turns": template.turns}
 
 
 # OpenAPI
@@ -315,6 +321,12 @@ VERSION = {
         "base_url": STRING,
         "artifact": {"type": ["string", "null"]},
         "prompt": json_schema(Prompt) | {"description": "Of a prompt version; {} of all others"},
+        "chat_template": {
+            "type": ["object", "null"],
+            "description": "Of the base model, found out when it was registered: how tools are written for it (native, text; empty: "
+            "not at all, see problem), and in words how its episodes of several turns are trained. Null where unknown",
+            "properties": {"tools": {"enum": ["native", "text", ""]}, "problem": STRING, "turns": STRING},
+        },
         "notes": STRING,
         "changes": {
             "type": "array",

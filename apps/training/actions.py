@@ -97,6 +97,15 @@ def submit_training(**given: Any) -> TrainingRun:
     return jobs.submit(prepared_run(**given), by=given["by"])
 
 
+def no_tools(parent: ModelVersion, environment: Environment) -> str:
+    """Why a model cannot act in an environment: its chat template does not carry the tools. "" where it can, or that is
+    unknown."""
+    template = parent.chat_template
+    if not environment.needs_tools or template is None or template.carries_tools:
+        return ""
+    return f"{parent} cannot carry the tools that {environment} needs: {template.problem}. Choose another model or environment."
+
+
 def prepared_run(
     *,
     project: Project,
@@ -130,6 +139,8 @@ def prepared_run(
         raise TrainingError(
             f"{parent} is served elsewhere; its weights cannot be trained here. Choose a version with a folder."
         )
+    if why := no_tools(parent, environment):
+        raise TrainingError(why)
     if settings.target_modules != "all-linear":
         try:
             check_target_modules(settings.target_modules, parent)

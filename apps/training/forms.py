@@ -7,6 +7,7 @@ from django import forms
 from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.evals.models import EvalSetState
+from apps.registry.models import ModelVersion
 from apps.training.models import Method
 
 ALL_LINEAR = "all-linear"
@@ -19,11 +20,17 @@ OF_METHOD = {
 LORA = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout")
 
 
+class ParentField(forms.ModelChoiceField):
+    def label_from_instance(self, version: ModelVersion) -> str:
+        template = version.chat_template
+        return str(version) if template is None or template.carries_tools else f"{version} (no tools)"
+
+
 class TrainingForm(PlainForm):
     """A run's settings; what is offered is the project's own. Fields of the other methods are hidden and not checked."""
 
     method = forms.ChoiceField(choices=Method.choices)
-    parent = forms.ModelChoiceField(None, label="Start from")
+    parent = ParentField(None, label="Start from")
     eval_set = forms.ModelChoiceField(None, label="Training data")
     environment = forms.ModelChoiceField(None)
     steps = forms.IntegerField(min_value=1, max_value=100_000, initial=16, help_text="Updates of the weights")
@@ -59,7 +66,7 @@ class TrainingForm(PlainForm):
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["parent"].queryset = project.model_versions.current().trainable()
+        self.fields["parent"].queryset = project.model_versions.current().trainable().select_related("parent")
         self.fields["eval_set"].queryset = project.eval_sets.current().filter(state=EvalSetState.FROZEN)
         self.fields["environment"].queryset = project.environments.current().select_related("verifier")
         for name in ("parent", "eval_set", "environment"):  # the newest is chosen, not a row of dashes

@@ -19,7 +19,7 @@ from apps.registry import trained_elsewhere
 from apps.registry.actions import ModelError
 from apps.registry.models import ModelVersion
 from apps.registry.trained_elsewhere import CONFIG, WEIGHTS, register_base_folder, register_trained_adapter
-from tests.factories import make_endpoint, make_key, make_member, make_project
+from tests.factories import key_headers, make_endpoint, make_key, make_member, make_project
 
 pytestmark = pytest.mark.django_db
 LAYER = "model.layers.0.self_attn.q_proj"
@@ -185,3 +185,30 @@ def test_both_by_page_and_by_api(models: Path) -> None:
         "/api/v1/model-versions/", {"kind": "base", "name": "b", "folder": str(models / "base")}, **headers
     )
     assert again.status_code == 200 and again.json()["id"] == base.pk
+
+
+@pytest.mark.parametrize(
+    ("template", "tools", "says"),
+    [
+        ("{% for m in messages %}{{ m.role }}{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant{% endif %}",
+         "text", "Turns are joined."),
+        ("{{ raise_exception('No <b>tools</b>') }}", "", "refuses a conversation with tool results (No &lt;b&gt;tools&lt;/b&gt;)"),
+    ],
+)  # fmt: skip
+def test_a_base_models_chat_template_is_checked_and_shown(
+    template: str, tools: str, says: str, models: Path, client: Client
+) -> None:
+    settings = {"eos_token": "<|im_end|>", "chat_template": template}
+    (models / "base" / "tokenizer_config.json").write_text(json.dumps(settings))
+    made = register_base_folder(project=make_project(), name="base", folder=str(models / "base"), by=None)
+    assert made.template["tools"] == tools
+    client.force_login(make_member(made.project, Role.VIEWER))
+    assert says in client.get(reverse("promotion:model", args=[made.project.slug, made.pk])).content.decode()
+    answer = client.get(f"/api/v1/model-versions/{made.pk}/", **key_headers(made.project)).json()
+    assert answer["chat_template"]["tools"] == tools and answer["chat_template"]["turns"]
+
+
+def test_a_folder_without_a_tokenizer_says_nothing_of_turns(base: ModelVersion, client: Client) -> None:
+    client.force_login(make_member(base.project, Role.VIEWER))
+    page = client.get(reverse("promotion:model", args=[base.project.slug, base.pk])).content.decode()
+    assert base.template == {} and base.chat_template is None and "<dt>Episodes</dt>" not in page

@@ -9,8 +9,10 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from apps.environments.models import Environment
 from apps.evals.models import EvalRun
 from apps.registry.actions import register_base
+from apps.registry.models import ModelVersion
 from apps.training.models import TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, make_adapter, make_base_folder, make_endpoint, make_server, override
@@ -114,3 +116,30 @@ def test_a_finished_evaluation_leads_to_its_comparison(client: Client, run: Eval
     assert after.model_version == adapter
     html = client.get(reverse("evals:run", args=[slug, after.pk])).content.decode()
     assert f"{reverse('evals:compare', args=[slug])}?run={run.pk}&amp;run={after.pk}" in html
+
+
+def test_a_model_that_cannot_carry_tools_is_not_trained_where_they_are_needed(client: Client, run: EvalRun) -> None:
+    """The form says so before anything is queued; an environment without tools takes it."""
+    problem = "its chat template refuses a conversation with tool results (System role not supported)"
+    ModelVersion.objects.filter(pk=run.model_version_id).update(template={"problem": problem})
+    assert f"{run.model_version} (no tools)" in page(client, run).content.decode()
+    assert post(client, run, method="grpo").status_code == 302
+    becomes(run, builtin="customer_service")
+    answer = post(client, run, method="grpo")
+    assert answer.context["form"].non_field_errors() == [
+        f"{run.model_version} cannot carry the tools that {run.environment} needs: {problem}. Choose another model or environment."
+    ]
+    ModelVersion.objects.filter(pk=run.model_version_id).update(template={"tools": "text"})
+    assert post(client, run, method="grpo").status_code == 302 and TrainingRun.objects.count() == 2
+
+
+def test_several_turns_are_offered_and_queued(client: Client, run: EvalRun) -> None:
+    becomes(run, kind="replay", builtin="")
+    answer = post(client, run, method="grpo")
+    assert answer.status_code == 302, answer.context["form"].errors
+
+
+def becomes(run: EvalRun, **changes: str) -> None:
+    Environment.objects.filter(pk=run.environment_id).update(**changes)
+    run.environment.refresh_from_db()
+    override(run.environment)

@@ -123,7 +123,7 @@ def test_another_conversation_is_written_anew(engine: TransformersEngine, change
 
 TEMPLATES = {
     "an earlier answer is written in another way": FORGETS,
-    "an answer is written in another way than the prompt for it": (
+    "what came before is written in another way": (
         "{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}assistant:<think></think>{% endif %}"
     ),

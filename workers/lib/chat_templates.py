@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from workers.lib.messages import text_of
+
 Render = Callable[[list[dict], bool], str]
 """A conversation as text, and whether it ends with the beginning of an answer."""
 
@@ -22,16 +24,33 @@ def text_after(render: Render, answered: list[dict], messages: list[dict], stops
     begins. `messages` are those `answered`, the answer, and what came after it. Raises NotJoined."""
     count = len(answered)
     after = messages[count + 1 :]
-    if messages[:count] != answered or [m["role"] == "assistant" for m in messages[count:]] != [True] + [False] * len(
-        after
-    ):
+    roles = [message["role"] == "assistant" for message in messages[count:]]
+    if messages[:count] != answered or roles != [True] + [False] * len(after):
         raise NotJoined("the conversation was changed")
     asked, said, now = render(answered, True), render(messages[: count + 1], False), render(messages, True)
-    if not said.startswith(asked):
-        raise NotJoined("an answer is written in another way than the prompt for it begins")
-    if not now.startswith(said):
-        raise NotJoined("an earlier answer is written in another way once the conversation goes on")
-    end, stop = max((said.rfind(stop, len(asked)), stop) for stop in stops)
-    if end < 0 or said[end + len(stop) :].strip():
+    if said.startswith(asked) and now.startswith(said):
+        end, stop = max((said.rfind(stop, len(asked)), stop) for stop in stops)
+        if end < 0 or said[end + len(stop) :].strip():
+            raise NotJoined("the end of an answer is not marked by the token that ends it")
+        return now[end:]
+    if not now.startswith(asked):
+        raise NotJoined("what came before is written in another way once the conversation goes on")
+    return _after_last(render, messages, after, now[len(asked) :], len(asked), stops)
+
+
+def _after_last(
+    render: Render, messages: list[dict], after: list[dict], rest: str, asked: int, stops: Sequence[str]
+) -> str:
+    """For templates that write the last answer in another way than the same one later (Qwen 3 adds an empty thought). `rest`
+    begins with the answer; where what came after it begins is seen by changing that."""
+    changed = [{"role": "user", "content": ""}, *after][-len(after) or 1 :]
+    changed = [message | {"content": f"~{text_of(message)}"} for message in changed]
+    other = render([*messages[: len(messages) - len(after)], *changed], True)[asked:]
+    same = next((at for at, pair in enumerate(zip(rest, other, strict=False)) if pair[0] != pair[1]), 0)
+    ends = [(rest.find(stop, 0, same), stop) for stop in stops if stop in rest[:same]]
+    if len(ends) != 1 or rest[:same].count(ends[0][1]) != 1:
         raise NotJoined("the end of an answer is not marked by the token that ends it")
-    return now[end:]
+    end = ends[0][0]
+    if text_of(messages[-len(after) - 1]).strip() not in rest[:end]:
+        raise NotJoined("an earlier answer is written in another way once the conversation goes on")
+    return rest[end:]

@@ -9,6 +9,13 @@ from workers.lib.messages import ToolCall, native_calls, text_of, to_native, to_
 HOW_TO_CALL = 'To call a tool, answer with {"tool": name, "args": {…}} and nothing else. The tools:'
 
 
+def written_for(template: str, messages: list[dict], tools: list[dict]) -> tuple[list[dict], list[dict] | None]:
+    """(messages, tools) for a chat template: native where it knows tools, else all in the messages' text."""
+    if "tools" in template:
+        return for_template(messages), tools or None
+    return as_text(messages, tools), None
+
+
 def as_text(messages: list[dict], tools: list[dict]) -> list[dict]:
     """A conversation without native calls: calls as the JSON the agent writes, results as turns of the user, the tools at
     the end of the system prompt."""

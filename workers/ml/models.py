@@ -13,7 +13,7 @@ from peft.tuners.lora import LoraLayer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from workers.lib.errors import JobError, SpecError
-from workers.lib.prompting import as_text, for_template
+from workers.lib.prompting import written_for
 from workers.lib.specs import Lora, Model
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -125,9 +125,7 @@ def chat_with_tools(tokenizer: Any, messages: list[dict], tools: list[dict]) -> 
 
     Generation and training both go through here, so that a model is trained on the prompts that it will get.
     """
-    if "tools" in tokenizer.get_chat_template(tools=tools or None):
-        return for_template(messages), tools or None
-    return as_text(messages, tools), None
+    return written_for(tokenizer.get_chat_template(tools=tools or None), messages, tools)
 
 
 def set_threads(threads: int) -> None:
@@ -135,7 +133,12 @@ def set_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def stop_token_ids(tokenizer: Any) -> list[int]:
-    """Tokens that end an answer: the tokenizer's end and, in ChatML, the end of a turn."""
-    ends = {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")}
+def stop_token_ids(tokenizer: Any, model: Any = None) -> list[int]:
+    """Tokens that end an answer: the tokenizer's end, those that the model generates until, and, in ChatML, the end of a turn."""
+    until = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ends = {
+        tokenizer.eos_token_id,
+        tokenizer.convert_tokens_to_ids("<|im_end|>"),
+        *(until if isinstance(until, list) else [until]),
+    }
     return sorted(token for token in ends if token is not None and token != tokenizer.unk_token_id)

@@ -115,6 +115,12 @@ class Migration(migrations.Migration):
                 ),
                 ("digest", models.CharField(max_length=64)),
                 ("lineage", models.JSONField(default=dict)),
+                (
+                    "template",
+                    models.JSONField(
+                        default=dict, help_text="Of a base model: what its chat template can do; {} unknown"
+                    ),
+                ),
                 ("notes", models.TextField(blank=True)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (

@@ -1,0 +1,116 @@
+"""What is found out about chat templates: those of known families, as TRL carries them, and hostile ones."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from workers.lib import template_check
+from workers.lib.template_check import TemplateCheck, check, checked_apart, of_folder
+
+FAMILIES = Path(str(find_spec("trl").origin)).parent / "chat_templates"  # type: ignore[union-attr]
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("family", "end", "tools", "broken"),
+    [
+        ("qwen2_5", "<|im_end|>", "native", set()),
+        ("qwen3", "<|im_end|>", "native", {"thinking_user"}),
+        ("qwen3_instruct_2507", "<|im_end|>", "native", set()),
+        ("qwen3_5_think", "<|im_end|>", "native", {"user"}),
+        ("llama3_1", "<|eot_id|>", "native", set()),
+        ("llama3", "<|eot_id|>", "text", set()),
+        ("gemma3", "<end_of_turn>", "text", set()),
+        ("phi3", "<|end|>", "text", set()),
+        ("glm4moe", "<|user|>", "native", {"tools", "user", "thinking_tools", "thinking_user"}),
+        ("gptoss", "<|return|>", "native", {"tools", "user", "thinking_tools", "thinking_user"}),
+    ],
+)
+def test_families(family: str, end: str, tools: str, broken: set[str]) -> None:
+    found = check((FAMILIES / f"{family}.jinja").read_text(), {"bos_token": "<s>", "eos_token": end}, [end])
+    assert (found.tools, set(found.breaks), found.problem) == (tools, broken, "")
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ((FAMILIES / "gemma.jinja").read_text(), "refuses a conversation with tool results (System role not supported)"),
+        ("{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}", "leaves out the tools and tool results"),
+        ("{% for m in messages %}{{ m.role }}", "cannot be read"),
+        ("{{ messages[9].content }}", "refuses a conversation"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "refuses a conversation with tool results"),
+        ("{% for a in range(10**9) %}{% endfor %}", "refuses a conversation with tool results (Range too big"),
+    ],
+)  # fmt: skip
+def test_a_template_that_cannot_carry_tools(template: str, says: str) -> None:
+    found = check(template, {}, ["<|im_end|>"])
+    assert says in found.problem and not found.carries_tools
+    assert found.turns == "Episodes with tools cannot be played."
+
+
+ALL = dict.fromkeys(template_check.WHERE, "it is so")
+
+
+@pytest.mark.parametrize(
+    ("breaks", "says"),
+    [
+        ([], "Turns are joined."),
+        (["tools", "user", "thinking_tools", "thinking_user"], "Turns are trained as separate rows, because it is so."),
+        (["user", "thinking_user"], "Turns are joined, except after a user’s reply: those are trained as separate rows, because it is so."),
+        (["thinking_user"], "Turns are joined, except after a user’s reply where an answer has thinking: those are trained as separate rows, because it is so."),
+        (["user", "thinking_tools"], "Turns are joined, except after a user’s reply and after tool results where the answer has thinking: those are trained as separate rows, because it is so."),
+    ],
+)  # fmt: skip
+def test_in_words(breaks: list[str], says: str) -> None:
+    assert TemplateCheck("native", "", {name: ALL[name] for name in breaks}).turns == says
+
+
+def folder(path: Path, template: object = CHATML, **more: object) -> Path:
+    path.mkdir(exist_ok=True)
+    config = {"eos_token": {"content": "<|endoftext|>"}, "chat_template": template}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokens = [{"id": 2, "content": "<|im_end|>"}, {"id": 3, "content": "<|eot_id|>"}]
+    (path / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
+    (path / "generation_config.json").write_text(json.dumps(more))
+    return path
+
+
+def test_a_folder_is_read_as_the_library_reads_it(tmp_path: Path) -> None:
+    assert of_folder(folder(tmp_path)) == TemplateCheck("text") == checked_apart(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(CHATML.replace("im_end", "eot_id"))
+    assert set(of_folder(tmp_path).breaks) == set(template_check.WHERE)  # type: ignore[union-attr]
+    folder(tmp_path, eos_token_id=[1, 3])
+    assert of_folder(tmp_path) == TemplateCheck("text")
+    (tmp_path / "chat_template.jinja").unlink()
+    named = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": f"{{# tools #}}{CHATML}"}]
+    assert "leaves out the tools" in of_folder(folder(tmp_path, named)).problem  # type: ignore[union-attr]
+    assert of_folder(folder(tmp_path, None)).problem == "its tokenizer has no chat template"  # type: ignore[union-attr]
+    assert checked_apart(tmp_path / "elsewhere") is None
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
+        "{% set x = namespace(v='a') %}{% for a in range(64) %}{% set x.v = x.v ~ x.v %}{% endfor %}{{ x.v }}",
+    ],
+)  # fmt: skip
+def test_a_hostile_template_ends_in_its_own_process(
+    template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_check, "SECONDS", 1)
+    found = checked_apart(folder(tmp_path, template))
+    assert found is not None and not found.carries_tools and "chat template" in found.problem
+
+
+@pytest.mark.parametrize("broken", [b"{", b"\xff\xfe", b"[1]"])
+def test_broken_files_are_no_crash(broken: bytes, tmp_path: Path) -> None:
+    (folder(tmp_path) / "tokenizer_config.json").write_bytes(broken)
+    assert "could not be checked" in checked_apart(tmp_path).problem  # type: ignore[union-attr]

@@ -1,0 +1,234 @@
+"""What a base model's chat template can do: carry tools, and write the turns of an episode one after the other. Light and pure.
+
+`python -m workers.lib.template_check FOLDER` prints it as JSON. A template is a program from somewhere else: it runs in a
+sandbox that sees nothing of the process, here with bounds on time and memory.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from msgspec import Struct, to_builtins
+
+from workers.lib.chat_templates import NotJoined, text_after
+from workers.lib.prompting import written_for
+
+SECONDS, BYTES = 10, 2**30
+LARGEST = 2**20  # characters of a template
+WORDS = 300  # of a template's own complaint that are kept
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "close_ticket",
+        "description": "Closes a ticket",
+        "parameters": {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]},
+    },
+}
+ASKED = [{"role": "system", "content": "You are a helpful agent."}, {"role": "user", "content": "Close ticket 12."}]
+THOUGHT = "<think>\nTicket 12 is meant.\n</think>\n\n"
+WHERE = {  # in the order in which they matter
+    "tools": "after tool results",
+    "user": "after a user’s reply",
+    "thinking_tools": "after tool results where the answer has thinking",
+    "thinking_user": "after a user’s reply where an answer has thinking",
+}
+
+
+class TemplateCheck(Struct, frozen=True):
+    """`tools`: how they are carried (“native”, “text”), "" where not at all, for the reason `problem`. `breaks`: {a key of WHERE:
+    why the turns there are not joined}."""
+
+    tools: str = ""
+    problem: str = ""
+    breaks: dict[str, str] = {}
+
+    @property
+    def carries_tools(self) -> bool:
+        return bool(self.tools)
+
+    @property
+    def turns(self) -> str:
+        """In words, how episodes of several turns are trained."""
+        if not self.tools:
+            return "Episodes with tools cannot be played."
+        if not self.breaks:
+            return "Turns are joined."
+        why = next(self.breaks[name] for name in WHERE if name in self.breaks)
+        if {"tools", "user"} <= self.breaks.keys():
+            return f"Turns are trained as separate rows, because {why}."
+        where = [
+            WHERE[name] for name in WHERE if name in self.breaks and name.removeprefix("thinking_") not in self.breaks
+        ]
+        where = [WHERE[name] for name in ("tools", "user") if name in self.breaks] + where
+        return f"Turns are joined, except {' and '.join(dict.fromkeys(where))}: those are trained as separate rows, because {why}."
+
+
+class _Generation(Extension):
+    """{% generation %} marks what an assistant wrote; nothing is made of it here."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Any) -> nodes.Node | list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def compiled(template: str) -> Any:
+    """As the transformers library compiles it. Raises TemplateError."""
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = datetime.now(UTC).strftime
+    return environment.from_string(template)
+
+
+def check(template: str, tokens: dict[str, str], stops: list[str]) -> TemplateCheck:
+    """`tokens`: the special tokens that a template may name (bos_token, …); `stops`: the texts that end an answer."""
+    try:
+        made = compiled(template)
+    except TemplateError as error:
+        return TemplateCheck(problem=f"its chat template cannot be read ({_words(error)})")
+
+    def render(messages: list[dict], answer: bool, tools: list[dict]) -> str:
+        chat, native = written_for(template, messages, tools)
+        return made.render(messages=chat, tools=native, add_generation_prompt=answer, **tokens)
+
+    messages = [*ASKED, *_calls(1)]
+    try:
+        text = render(messages, True, [TOOL])
+        opened = render(ASKED, True, []).rstrip().endswith("<think>")
+    except Exception as error:  # whatever a template does with what it is given
+        return TemplateCheck(problem=f"its chat template refuses a conversation with tool results ({_words(error)})")
+    if lost := [
+        what for word, what in (("Closes a ticket", "the tools"), ("Closed 0.", "tool results")) if word not in text
+    ]:
+        return TemplateCheck(problem=f"its chat template leaves out {' and '.join(lost)}")
+    # Where the template itself opens a thought, every answer goes on with it.
+    thought = THOUGHT.removeprefix("<think>") if opened else ""
+    probes: dict[str, tuple[list[dict], list[dict]]] = {
+        "tools": (_calls(1, thought), [TOOL]),
+        "user": (_replied(f"{thought}Which one?"), []),
+    }
+    if not opened:
+        probes["thinking_tools"] = _calls(1, THOUGHT), [TOOL]
+        probes["thinking_user"] = _replied(f"{THOUGHT}Which one?"), []
+    breaks = {}
+    for name, (after, tools) in probes.items():
+        if why := _break(lambda messages, answer, tools=tools: render(messages, answer, tools), after, stops):
+            breaks[name] = why
+    return TemplateCheck("native" if "tools" in template else "text", "", breaks)
+
+
+def _break(render: Callable[[list[dict], bool], str], after: list[dict], stops: list[str]) -> str:
+    """Why the turns of a conversation are not joined; "" where they are. Two turns, since a template may write the last one
+    in another way than those before it."""
+    once = [*ASKED, *after]
+    try:
+        text_after(render, ASKED, once, stops)
+        text_after(render, once, [*once, *after], stops)
+    except NotJoined as error:
+        return str(error)
+    except Exception as error:  # as above
+        return f"the template refuses such a conversation ({_words(error)})"
+    return ""
+
+
+def _calls(count: int, thought: str = "") -> list[dict]:
+    """An answer with so many calls, and their results."""
+    calls = [
+        {"id": f"call{n:05}", "type": "function", "function": {"name": "close_ticket", "arguments": f'{{"id": {n}}}'}}
+        for n in range(count)
+    ]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": f"Closed {n}."} for n, call in enumerate(calls)]
+    return [{"role": "assistant", "content": thought, "tool_calls": calls}, *results]
+
+
+def _replied(answer: str) -> list[dict]:
+    return [{"role": "assistant", "content": answer}, {"role": "user", "content": "Number 12."}]
+
+
+def _words(error: Exception) -> str:
+    return " ".join((str(error) or type(error).__name__).split())[:WORDS]
+
+
+def of_folder(folder: Path) -> TemplateCheck | None:
+    """Of a model's folder in the transformers library's form; None where it has no tokenizer. Raises OSError, ValueError."""
+    settings = folder / "tokenizer_config.json"
+    if not settings.is_file():
+        return None
+    config = json.loads(settings.read_text())
+    template = _template(folder, config)
+    if template is None:
+        return TemplateCheck(problem="its tokenizer has no chat template")
+    if len(template) > LARGEST:
+        return TemplateCheck(problem="its chat template is larger than what is read")
+    tokens = {name: _token(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+    known = {name: token for name, token in tokens.items() if token}
+    return check(template, known, _stops(folder, known.get("eos_token", "")))
+
+
+def _template(folder: Path, config: dict) -> str | None:
+    file = folder / "chat_template.jinja"
+    found = file.read_text() if file.is_file() else config.get("chat_template")
+    if isinstance(found, list):  # several, by name
+        named = {item["name"]: item["template"] for item in found}
+        found = named.get("tool_use", named.get("default"))
+    return found if isinstance(found, str) else None
+
+
+def _token(given: Any) -> str:
+    return given.get("content", "") if isinstance(given, dict) else given if isinstance(given, str) else ""
+
+
+def _stops(folder: Path, end: str) -> list[str]:
+    """As workers.ml.models.stop_token_ids has them: the tokenizer's end, ChatML's, and those that the model generates until."""
+    tokenizer, generation = folder / "tokenizer.json", folder / "generation_config.json"
+    added = json.loads(tokenizer.read_text()).get("added_tokens", []) if tokenizer.is_file() else []
+    ids = json.loads(generation.read_text()).get("eos_token_id") if generation.is_file() else None
+    wanted = ids if isinstance(ids, list) else [ids]
+    found = {item["content"] for item in added if item["id"] in wanted or item["content"] == "<|im_end|>"}
+    return sorted((found | {end}) - {""})
+
+
+def checked_apart(folder: Path) -> TemplateCheck | None:
+    """`of_folder` in a process of its own, whose time and memory are bounded; None also where nothing came of it."""
+    if not (folder / "tokenizer_config.json").is_file():
+        return None
+    command = [sys.executable, "-m", __name__ if __name__ != "__main__" else "workers.lib.template_check", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=2 * SECONDS, check=False, cwd=_root())
+        found = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        return TemplateCheck(
+            problem="its chat template could not be checked: it takes too long, or its files cannot be read"
+        )
+    return found and TemplateCheck(**found)
+
+
+def _root() -> Path:
+    return Path(__file__).resolve().parents[2]
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    print(json.dumps(to_builtins(of_folder(Path(sys.argv[1])))))
