@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Count
 
 from apps.core import jobs
 from apps.core.actions import audit
@@ -20,8 +22,9 @@ from apps.registry.actions import ModelError
 from apps.registry.models import Engine, ModelKind, ModelVersion
 from apps.registry.trained_elsewhere import check_target_modules
 from apps.reviews.actions import require_unlocked
-from apps.training import checkpoints
-from apps.training.models import Dataset, DatasetRow, Method, TrainingRun
+from apps.training import checkpoints, judged
+from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, Shape, TrainingRun
+from apps.training.refusals import refusal_of
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert, plain
 
@@ -39,44 +42,67 @@ class TrainingError(Rejected):
 
 @transaction.atomic
 def freeze_dataset(
-    *, eval_set: EvalSet, by: Any, keys: Collection[str | UUID] | None = None, picked_by: EvalRun | None = None
+    *,
+    eval_set: EvalSet,
+    by: Any,
+    keys: Collection[str | UUID] | None = None,
+    picked_by: EvalRun | None = None,
+    shape: Shape = Shape.TASKS,
+    examples: Sequence[judged.Example] = (),
 ) -> Dataset:
     """The training tasks of a frozen set, as they are; with `keys` (ids of tasks) only those, in the set's order.
 
-    `picked_by`: the evaluation of these tasks that chose the keys. The same tasks twice are one dataset.
+    `picked_by`: the evaluation of these tasks that chose the keys. `examples` (`sources.find_examples`) of another `shape`: they
+    train, and the tasks are those that they are about. The same content twice is one dataset.
     Raises TrainingError, also for a key that is not a training task of this set.
     """
     if not eval_set.is_frozen:
         raise TrainingError(f"{eval_set} is a draft. Freeze it before anything trains on it.")
+    if shape != Shape.TASKS and not examples:
+        raise TrainingError(f"These sources have no {shape.label} to learn from.")
     every = list(eval_set.tasks.trainable())
-    if not every:
+    if shape != Shape.TASKS:
+        keys = {example.task for example in examples if example.task}
+    elif not every:
         raise TrainingError(f"{eval_set} has no tasks in its train split.")
     if picked_by is not None and (picked_by.eval_set_id, picked_by.split) != (eval_set.pk, Split.TRAIN):
         raise TrainingError(f"“{picked_by}” did not evaluate the train split of {eval_set}.")
-    tasks = every if keys is None else _chosen(eval_set, every, keys)
+    tasks = every if keys is None else [] if examples and not keys else _chosen(eval_set, every, keys)
     if refused := groups.refusal(eval_set.project, tasks):
         raise TrainingError(refused.sentence, refused.held)
     if leak := next(leaks.of_tasks(tasks), None):
         raise TrainingError(str(leak), [leak.theirs_hash])
-    digest = digest_of([eval_set.digest, [[task.key, task.canonical_hash] for task in tasks]])
+    if refused := refusal_of(eval_set.project, examples):
+        raise TrainingError(*refused)
+    content = [eval_set.digest, [[task.key, task.canonical_hash] for task in tasks]]
+    if examples:
+        content += [shape, [[one.source, str(one.task), str(one.trajectory), one.data] for one in examples]]
+    digest = digest_of(content)
     dataset, made = Dataset.objects.get_or_create(
         project=eval_set.project,
         digest=digest,
-        defaults={"eval_set": eval_set, "size": len(tasks), "created_by": by},
+        defaults={"eval_set": eval_set, "size": len(examples or tasks), "shape": shape, "created_by": by},
     )
     if made:
         DatasetRow.objects.bulk_create(
             DatasetRow(dataset=dataset, task=task, split=task.split, position=position)
             for position, task in enumerate(tasks)
         )
+        Example.objects.bulk_create(
+            Example(
+                dataset=dataset, position=position, source=one.source, task_id=one.task, trajectory_id=one.trajectory, data=one.data
+            )
+            for position, one in enumerate(examples)
+        )  # fmt: skip
         audit(
             "dataset.frozen",
             project=eval_set.project,
             by=by,
             target=dataset,
             digest=digest,
-            size=len(tasks),
-            **({} if keys is None else {"of": len(every), "picked_by": picked_by and str(picked_by.pk)}),
+            size=dataset.size,
+            **({} if keys is None or examples else {"of": len(every), "picked_by": picked_by and str(picked_by.pk)}),
+            **({"shape": str(shape), "sources": Counter(one.source for one in examples)} if examples else {}),
         )
     return dataset
 
@@ -148,6 +174,10 @@ def prepared_run(
             raise TrainingError(str(error)) from error
     if method == Method.SFT and not dataset.rows.exclude(task__demonstration="").exists():
         raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
+    if dataset.shape != SHAPES.get(method, Shape.TASKS):
+        raise TrainingError(
+            f"{Method(method).label} learns from {SHAPES.get(method, Shape.TASKS).label}, not from {dataset}."
+        )
     if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
         raise TrainingError(f"Every prompt of {environment} would show what is held out. {leak}", [leak.theirs_hash])
     return TrainingRun(
@@ -169,6 +199,7 @@ def prepared_run(
             "verifier_hash": environment.verifier.hash,
             "parent_digest": parent.digest,
             "validation": dataset.eval_set.tasks.filter(split=Split.VALIDATION).count(),
+            **_sources(dataset),
             **_picked(dataset, picked_by),
         },
     )
@@ -187,6 +218,14 @@ def resume(*, run: TrainingRun, by: Any) -> int:
     if not jobs.restart(run, among=stopped, by=by, action="resumed", detail={"step": step}, done=step):
         raise TrainingError("Only a run that failed or was cancelled can be resumed.")
     return step
+
+
+def _sources(dataset: Dataset) -> dict[str, Any]:
+    """How many examples come from where; nothing where tasks train."""
+    if dataset.shape == Shape.TASKS:
+        return {}
+    counts = dataset.examples.order_by().values_list("source").annotate(n=Count("pk"))
+    return {"shape": dataset.shape, "sources": dict(counts)}
 
 
 def _picked(dataset: Dataset, by: EvalRun | None) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Fix = Literal["none", "prompt", "sft", "dpo", "grpo"]
+Fix = Literal["none", "prompt", "sft", "rejection", "dpo", "kto", "grpo"]
+METHODS: dict[str, str] = {"sft": "SFT", "rejection": "rejection sampling", "dpo": "DPO", "kto": "KTO", "grpo": "GRPO"}
 
 RELIABLE = 0.95
 RARELY_IN_FORMAT = 0.7
@@ -14,13 +15,15 @@ SOMETIMES = 0.1
 MIXED_ENOUGH = 0.15
 DEMONSTRATIONS_ENOUGH = 20
 PAIRS_ENOUGH = 50
+THUMBS_ENOUGH = 20  # of the rarer kind
 SOMETIMES_MORE = 0.1  # pass@k above success: what it can do now and then, an instruction may make it do always
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What an evaluation of the current model and the collected data show. Rates are in [0, 1]. `prompt_tried`: a search for a
-    better prompt has ended, or the model has a prompt version; `prompt_cost` says what one costs, as a sentence."""
+    better prompt has ended, or the model has a prompt version; `prompt_cost` says what one costs, as a sentence. `thumbs`: ratings up
+    and down."""
 
     success: float
     valid_json: float
@@ -30,6 +33,7 @@ class Evidence:
     mixed_share: float
     demonstrations: int = 0
     preference_pairs: int = 0
+    thumbs: tuple[int, int] = (0, 0)
     verifiable: bool = True
     prompt_tried: bool = False
     prompt_cost: str = ""
@@ -41,6 +45,7 @@ class Evidence:
         *,
         demonstrations: int,
         preference_pairs: int = 0,
+        thumbs: tuple[int, int] = (0, 0),
         prompt_tried: bool = False,
         prompt_cost: str = "",
     ) -> Evidence:
@@ -57,6 +62,7 @@ class Evidence:
             mixed_share=tasks["mixed"] / max(1, sum(tasks.values())),
             demonstrations=demonstrations,
             preference_pairs=preference_pairs,
+            thumbs=thumbs,
             prompt_tried=prompt_tried,
             prompt_cost=prompt_cost,
         )
@@ -69,6 +75,11 @@ class Advice:
     fix: Fix
     title: str
     why: str
+
+    @property
+    def method(self) -> str:
+        """As it is called where training does it; "" for what is no training."""
+        return METHODS.get(self.fix, "")
 
 
 def advise(evidence: Evidence) -> list[Advice]:
@@ -91,17 +102,45 @@ def _training(evidence: Evidence) -> list[Advice]:
     plan: list[Advice] = []
     if _needs_format(evidence):
         plan.append(_sft(evidence))
-    if evidence.verifiable and (plan or _grpo_can_learn(evidence)):
-        plan.append(_grpo(evidence, after_sft=bool(plan)))
-    if not evidence.verifiable and evidence.preference_pairs >= PAIRS_ENOUGH:
-        plan.append(
+    after_sft = bool(plan)
+    plan += _preferences(evidence)
+    if evidence.verifiable and (after_sft or _grpo_can_learn(evidence)):
+        plan.append(_grpo(evidence, after_sft=after_sft))
+    if evidence.verifiable and not after_sft and _grpo_can_learn(evidence):
+        plan.append(_rejection(evidence))
+    return plan
+
+
+def _preferences(evidence: Evidence) -> list[Advice]:
+    """What people said is learned offline: cheaper than sampling, and the only signal where no verifier can say."""
+    if evidence.preference_pairs >= PAIRS_ENOUGH:
+        reason = "" if evidence.verifiable else ", and no verifier can"
+        return [
             Advice(
                 "dpo",
                 "DPO on the preference pairs",
-                f"{evidence.preference_pairs} pairs say which answer is better, and no verifier can.",
+                f"{evidence.preference_pairs} pairs say which answer is better{reason}. Nothing needs to be sampled.",
             )
-        )
-    return plan
+        ]
+    up, down = evidence.thumbs
+    if min(up, down) >= THUMBS_ENOUGH:
+        return [
+            Advice(
+                "kto",
+                "KTO on the ratings",
+                f"{up} runs were rated good and {down} bad, with few corrections: KTO learns from single ratings.",
+            )
+        ]
+    return []
+
+
+def _rejection(evidence: Evidence) -> Advice:
+    return Advice(
+        "rejection",
+        "Or rejection sampling",
+        f"pass@{evidence.k} is {evidence.pass_at_k:.0%} where success is {evidence.success:.0%}: SFT on the samples that pass takes "
+        "minutes where GRPO takes hours, and gains less.",
+    )
 
 
 def _prompt_can_help(evidence: Evidence) -> bool:

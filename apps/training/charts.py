@@ -8,6 +8,10 @@ from apps.core.charts import PALETTE, lines
 
 FIGURES = (
     ("loss", "Loss", {"loss": "train/loss"}),
+    ("rewards", "Rewards relative to the start", {"chosen": "rewards/chosen", "rejected": "rewards/rejected"}),
+    ("margin", "Margin of the chosen answers", {"margin": "rewards/margin"}),
+    ("accuracy", "Pairs ranked right", {"accuracy": "rewards/accuracy"}),
+    ("logps", "Log-probability of the answers", {"chosen": "train/logp_chosen", "rejected": "train/logp_rejected"}),
     ("reward", "Reward", {"train": "train/reward_mean", "validation": "validation/reward"}),
     ("success", "Success", {"train": "train/success", "validation": "validation/success"}),
     ("kl", "KL to the start", {"kl": "train/kl"}),

@@ -8,15 +8,27 @@ from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.registry.models import ModelVersion
-from apps.training.models import Method
+from apps.training.models import SHAPES, SOURCES, Method, Source
+from apps.training.sources import Found, evaluations_of, find_examples
 
 ALL_LINEAR = "all-linear"
 
 
 OF_METHOD = {
-    Method.SFT: ("batch_size", "lora_dropout"),
-    Method.GRPO: ("prompts_per_step", "generations", "beta", "stop_on_hacking"),
+    Method.SFT: ("learning_rate", "batch_size", "lora_dropout"),
+    Method.REJECTION: ("sources", "samples_of", "learning_rate", "batch_size", "lora_dropout"),
+    Method.DPO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta", "dpo_loss"),
+    Method.KTO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta"),
+    Method.GRPO: ("learning_rate", "prompts_per_step", "generations", "beta", "stop_on_hacking"),
 }
+EXAMPLES = ("sources", "samples_of")
+DPO_LOSSES = (
+    ("sigmoid", "Sigmoid (DPO)"),
+    ("ipo", "IPO: does not run away on easy pairs"),
+    ("robust", "Robust: some pairs may be the wrong way round"),
+    ("hinge", "Hinge (SLiC)"),
+    ("apo_zero", "APO zero: raises the chosen answers"),
+)
 LORA = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout")
 
 
@@ -33,15 +45,37 @@ class TrainingForm(PlainForm):
     parent = ParentField(None, label="Start from")
     eval_set = forms.ModelChoiceField(None, label="Training data")
     environment = forms.ModelChoiceField(None)
+    sources = forms.MultipleChoiceField(
+        choices=Source.choices, initial=Source.values, label="Learn from", widget=forms.CheckboxSelectMultiple,
+        error_messages={"required": "Choose at least one source."},
+    )  # fmt: skip
+    samples_of = forms.ModelChoiceField(
+        None,
+        required=False,
+        label="Evaluation",
+        help_text="Of the training tasks of this set, with several samples of each",
+    )
     steps = forms.IntegerField(min_value=1, max_value=100_000, initial=16, help_text="Updates of the weights")
     learning_rate = forms.FloatField(
         min_value=1e-8, max_value=1.0, initial=3e-4, help_text="LoRA: usually 1e-5 to 5e-4"
+    )
+    preference_rate = forms.FloatField(
+        min_value=1e-8,
+        max_value=1.0,
+        initial=5e-5,
+        label="Learning rate",
+        help_text="Usually 1e-6 to 1e-4, less than SFT’s",
     )
     batch_size = forms.IntegerField(min_value=1, max_value=1024, initial=8, help_text="Rows per step")
     prompts_per_step = forms.IntegerField(min_value=1, max_value=1024, initial=4, help_text="Groups per step")
     generations = forms.IntegerField(
         min_value=2, max_value=128, initial=8, help_text="Completions per prompt, which are compared with each other"
     )
+    preference_beta = forms.FloatField(
+        min_value=1e-6, max_value=100, initial=0.1, label="Beta",
+        help_text="How strongly it is held to the starting model: 0.01 to 0.5 is usual",
+    )  # fmt: skip
+    dpo_loss = forms.ChoiceField(choices=DPO_LOSSES, initial="sigmoid", label="Loss")
     beta = forms.FloatField(min_value=0, initial=0.0, help_text="Weight of the KL penalty to the starting model")
     stop_on_hacking = forms.BooleanField(
         required=False, initial=True, label="Stop on reward hacking",
@@ -69,6 +103,11 @@ class TrainingForm(PlainForm):
         self.fields["parent"].queryset = project.model_versions.current().trainable().select_related("parent")
         self.fields["eval_set"].queryset = project.eval_sets.current().filter(state=EvalSetState.FROZEN)
         self.fields["environment"].queryset = project.environments.current().select_related("verifier")
+        self.fields["samples_of"].queryset = evaluations_of(project)
+        for name, field in self.fields.items():
+            methods = [method for method, names in OF_METHOD.items() if name in names]
+            if methods and name not in LORA:
+                field.widget.attrs["data-methods"] = " ".join(methods)
         for name in ("parent", "eval_set", "environment"):  # the newest is chosen, not a row of dashes
             self.fields[name].empty_label = None
         for name in LORA:  # left empty, the usual
@@ -78,9 +117,11 @@ class TrainingForm(PlainForm):
         """(title, what is said below it, fields) in the order of the page."""
         of_method = {name for names in OF_METHOD.values() for name in names}
         rest = [name for name in self.fields if name not in of_method and name not in LORA]
-        common = ("steps", "learning_rate", "seed")
-        named = [("", "", [name for name in rest if name not in common])]
-        named.append(("Settings", "", [*common, *(name for name in self.fields if name in of_method - {*LORA})]))
+        common = ("steps", "seed")
+        named = [("", "", [*(name for name in rest if name not in common), *EXAMPLES])]
+        named.append(
+            ("Settings", "", [*common, *(name for name in self.fields if name in of_method - {*LORA, *EXAMPLES})])
+        )
         told = "For a new adapter. A run that starts from an adapter keeps that adapter's settings."
         named.append(("LoRA adapter", told, list(LORA)))
         return [(title, about, [self[name] for name in names]) for title, about, names in named]
@@ -97,20 +138,46 @@ class TrainingForm(PlainForm):
         for method, names in OF_METHOD.items():
             if method != data.get("method"):
                 for name in names:
-                    self.errors.pop(name, None)
+                    if name not in OF_METHOD.get(data.get("method"), ()):
+                        self.errors.pop(name, None)
+        if data.get("method") in SHAPES:
+            self._clean_sources(data)
         return data
+
+    def _clean_sources(self, data: dict[str, Any]) -> None:
+        """Sources that the method does not learn from are left out, an evaluation is of the set's own tasks."""
+        chosen = [source for source in SOURCES[data["method"]] if source in data.get("sources", ())]
+        run, eval_set = data.get("samples_of"), data.get("eval_set")
+        if not chosen and "sources" not in self.errors:
+            self.add_error("sources", "Choose at least one source that this method learns from.")
+        elif chosen == [Source.EVALUATION] and run is None:
+            self.add_error("samples_of", "Choose an evaluation, or evaluate the train split of this set first.")
+        elif run and eval_set and Source.EVALUATION in chosen and run.eval_set_id != eval_set.pk:
+            self.add_error("samples_of", f"It evaluated {run.eval_set}, not {eval_set}.")
+        data["sources"] = chosen
+
+    def found(self) -> Found:
+        """The examples of the chosen sources."""
+        data = self.cleaned_data
+        return find_examples(
+            eval_set=data["eval_set"], shape=SHAPES[data["method"]].value, sources=data["sources"], evaluation=data.get("samples_of")
+        )  # fmt: skip
 
     def config(self) -> dict:
         data = self.cleaned_data
         common = {
             "steps": data["steps"],
-            "learning_rate": data["learning_rate"],
+            "learning_rate": data["preference_rate" if data["method"] in (Method.DPO, Method.KTO) else "learning_rate"],
             "lora_rank": data["lora_rank"],
             "lora_alpha": data["lora_alpha"] or 2 * data["lora_rank"],
             "target_modules": data["target_modules"],
             "save_every": max(1, data["steps"] // 5),
         }
-        if data["method"] == Method.SFT:
+        if data["method"] in (Method.DPO, Method.KTO):
+            preference = {"batch_size": data["batch_size"], "beta": data["preference_beta"]}
+            preference |= {"loss_type": data["dpo_loss"]} if data["method"] == Method.DPO else {}
+            return common | preference | {"warmup_steps": min(2, data["steps"] - 1)}
+        if data["method"] in (Method.SFT, Method.REJECTION):
             sft = {"batch_size": data["batch_size"], "lora_dropout": data["lora_dropout"]}
             return common | sft | {"warmup_steps": min(2, data["steps"] - 1)}
         return common | {

@@ -18,7 +18,7 @@ from apps.registry.artifacts import store_folder
 from apps.registry.engines import engine_spec, model_spec
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints
-from apps.training.models import Checkpoint, Method, Metric, PromptSearch, Rollout, TrainingRun
+from apps.training.models import PROGRAMS, SHAPES, Checkpoint, Method, Metric, PromptSearch, Rollout, TrainingRun
 from apps.training.prompt_search import job as prompt_search
 from apps.training.refusals import refuse_leaks
 from workers.lib.environments import Environment
@@ -31,7 +31,7 @@ def child_spec(run: TrainingRun) -> dict:
     checkpoint, tasks = checkpoints.latest(run), run.dataset.tasks()
     require_unlocked(environment=run.environment, tasks=tasks, by=run.created_by, scorer=run.spec["scorer"])
     spec = {
-        "kind": run.method,
+        "kind": PROGRAMS.get(run.method, run.method),
         "seed": run.spec["seed"],
         "model": model_spec(run.parent),
         "engine": engine_spec(run.parent, 64),
@@ -39,6 +39,10 @@ def child_spec(run: TrainingRun) -> dict:
         "config": run.spec["config"],
         "resume_from": checkpoint and checkpoint.path,
     }
+    if run.method in SHAPES:
+        rows = example_rows(run, tasks)
+        refuse_leaks(run, tasks, ((name, as_leak_row(row)) for name, row in rows))
+        return spec | {"rows": [row for _, row in rows]}
     if run.method == Method.SFT:
         environment = load_for(run.environment)
         rows = {task.key: sft_row(task, environment) for task in tasks if task.demonstration}
@@ -50,6 +54,31 @@ def child_spec(run: TrainingRun) -> dict:
         "tasks": [task.as_spec() for task in tasks],
         "validation_tasks": [task.as_spec() for task in validation],
     }
+
+
+def example_rows(run: TrainingRun, tasks: list[Task]) -> list[tuple[str, dict]]:
+    """(name, row) of each example: the conversation and the tools as an agent is given them, and what was said of the answers."""
+    environment, by_pk = load_for(run.environment), {task.pk: task for task in tasks}
+    rows = []
+    for example in run.dataset.examples.all():
+        data, task = example.data, by_pk.get(example.task_id)
+        asked = task.as_spec() if task else {"id": str(example.trajectory_id), "messages": data["messages"], "tools": data["tools"], "expected": {}, "metadata": {}}  # fmt: skip
+        episode = environment.open(asked)
+        said = {name: data[name] for name in ("chosen", "rejected", "good") if name in data}
+        if "answer" in data:
+            said["completion"] = data["answer"]
+        rows.append(
+            (
+                f"{example.source} {example.position + 1}",
+                {"messages": episode.messages, "tools": episode.offered} | said,
+            )
+        )
+    return rows
+
+
+def as_leak_row(row: dict) -> dict:
+    """A row of a job in the form in which pairs are compared with the hold-outs."""
+    return {("prompt" if name == "messages" else name): value for name, value in row.items()}
 
 
 def sft_row(task: Task, environment: Environment) -> dict:
@@ -137,7 +166,7 @@ register(
     TrainingRun,
     ChildProcess(
         queue="train",
-        program=lambda run: run.method,
+        program=lambda run: PROGRAMS.get(run.method, run.method),
         child_spec=child_spec,
         store_events=store_events,
         complete=complete,

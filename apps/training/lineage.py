@@ -6,7 +6,7 @@ Every step is a look-up by an index: task by trajectory, row by task, run by dat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from django.db.models import Q, QuerySet
 from apps.core.http import uuid_of
 from apps.evals.models import Task
 from apps.registry.models import ModelVersion
-from apps.training.models import DatasetRow, PromptSearch, TrainingRun
+from apps.training.models import DatasetRow, Example, PromptSearch, TrainingRun
 from apps.trajectories.models import Trajectory
 
 Job = TrainingRun | PromptSearch
@@ -43,11 +43,13 @@ def jobs_behind(version: ModelVersion) -> list[tuple[ModelVersion, Job | None]]:
 
 
 def trajectories_of(datasets: Iterable[UUID]) -> QuerySet[Trajectory]:
-    """The production runs that the tasks of these datasets were made from, or that those were made from which they are variants of."""
+    """The production runs that the tasks of these datasets were made from, or that those were made from which they are variants of;
+    and those whose answers are examples of them."""
     rows = DatasetRow.objects.filter(dataset__in=list(datasets)).order_by()
     own = rows.filter(task__trajectory__isnull=False).values("task__trajectory")
     seeds = rows.filter(task__variant_of__trajectory__isnull=False).values("task__variant_of__trajectory")
-    return Trajectory.objects.filter(Q(pk__in=own) | Q(pk__in=seeds)).order_by()
+    shown = Example.objects.filter(dataset__in=list(datasets), trajectory__isnull=False).order_by().values("trajectory")
+    return Trajectory.objects.filter(Q(pk__in=own) | Q(pk__in=seeds) | Q(pk__in=shown)).order_by()
 
 
 def ids_of(datasets: Iterable[UUID], most: int) -> set[UUID]:
@@ -55,7 +57,8 @@ def ids_of(datasets: Iterable[UUID], most: int) -> set[UUID]:
     rows, found = DatasetRow.objects.filter(dataset__in=list(datasets)).order_by(), set()
     for path in ("task__trajectory", "task__variant_of__trajectory"):
         found |= set(rows.filter(**{f"{path}__isnull": False}).values_list(path, flat=True).distinct()[:most])
-    return found
+    shown = Example.objects.filter(dataset__in=list(datasets), trajectory__isnull=False).order_by()
+    return found | set(shown.values_list("trajectory", flat=True).distinct()[:most])
 
 
 def count(datasets: Iterable[UUID]) -> tuple[int, bool]:
@@ -107,13 +110,16 @@ def learners_of_task(task: UUID) -> list[Learner]:
 def learners_of_trajectory(trajectory: UUID) -> list[Learner]:
     """Also of the variants of the tasks that were made from it."""
     own = list(Task.objects.filter(trajectory=trajectory).order_by().values_list("pk", flat=True))
-    return _learners([*own, *Task.objects.filter(variant_of__in=own).order_by().values_list("pk", flat=True)])
+    shown = Example.objects.filter(trajectory=trajectory).order_by().values_list("dataset_id", flat=True).distinct()
+    return _learners(
+        [*own, *Task.objects.filter(variant_of__in=own).order_by().values_list("pk", flat=True)], list(shown)
+    )
 
 
-def _learners(tasks: list[UUID]) -> list[Learner]:
-    """The newest first."""
+def _learners(tasks: list[UUID], datasets: Sequence[UUID] = ()) -> list[Learner]:
+    """Of these tasks and these datasets, the newest first."""
     rows = DatasetRow.objects.filter(task__in=tasks).order_by()
-    datasets = list(rows.values_list("dataset_id", flat=True).distinct()) if tasks else []
+    datasets = [*datasets, *(rows.values_list("dataset_id", flat=True).distinct() if tasks else ())]
     if not datasets:
         return []
     jobs: list[Job] = []

@@ -14,16 +14,28 @@ from apps.core.models import Archivable, ArchivableQuerySet, Job, JobQuerySet, P
 from apps.environments.models import Environment
 from apps.evals.models import EvalSet, SampleFields, Split, Task
 from apps.registry.models import ModelVersion
+from apps.trajectories.models import Trajectory
+
+
+class Shape(models.TextChoices):
+    """What a dataset's rows are: tasks, or examples of one of these forms beside the tasks that they are about."""
+
+    TASKS = "tasks", "tasks"
+    PAIRS = "pairs", "pairs"
+    LABELS = "labels", "labelled answers"
+    ANSWERS = "answers", "good answers"
 
 
 class Dataset(models.Model):
-    """Which tasks train, frozen: rows are added with it and never changed. Only training tasks can be rows."""
+    """What trains, frozen: rows are added with it and never changed. Only training tasks can be rows. `size` counts tasks, or
+    examples where the dataset has them (`shape`)."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="datasets")
     eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="datasets")
     digest = models.CharField(max_length=64)
     size = models.PositiveIntegerField()
+    shape = models.CharField(max_length=10, choices=Shape, default=Shape.TASKS)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -32,7 +44,8 @@ class Dataset(models.Model):
         constraints = [models.UniqueConstraint(fields=["project", "digest"], name="one_dataset_per_content")]
 
     def __str__(self) -> str:
-        return f"{self.eval_set} train ({self.size})"
+        what = "" if self.shape == Shape.TASKS else f" {self.get_shape_display().lower()}"
+        return f"{self.eval_set} train ({self.size}{what})"
 
     def tasks(self) -> list[Task]:
         return [row.task for row in self.rows.select_related("task")]
@@ -57,9 +70,56 @@ class DatasetRow(models.Model):
         return f"{self.dataset_id}/{self.position}"
 
 
+class Source(models.TextChoices):
+    """Where an example comes from."""
+
+    CORRECTIONS = "corrections", "Corrections in production"
+    FEEDBACK = "feedback", "Feedback on production runs"
+    REVIEWS = "reviews", "Reward reviews"
+    EVALUATION = "evaluation", "An evaluation’s samples"
+
+
+class Example(models.Model):
+    """One preference pair, labelled answer or good answer of a dataset (`judged.Example`). Of a training task or of a production
+    run; `split` is the task's, as in DatasetRow."""
+
+    dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="examples")
+    position = models.PositiveIntegerField()
+    source = models.CharField(max_length=12, choices=Source)
+    task = models.ForeignKey(Task, models.PROTECT, null=True, related_name="examples")
+    split = models.CharField(max_length=12, default=Split.TRAIN, editable=False)
+    trajectory = models.ForeignKey(Trajectory, models.SET_NULL, null=True, related_name="examples")
+    data = models.JSONField(
+        help_text="chosen and rejected, or answer and good; messages and tools where no task has them"
+    )
+
+    class Meta:
+        ordering = ("position",)
+        constraints = [
+            models.UniqueConstraint(fields=["dataset", "position"], name="one_example_per_position"),
+            models.CheckConstraint(name="only_train_tasks_have_examples", condition=Q(split=Split.TRAIN)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.dataset_id}/{self.position}"
+
+
 class Method(models.TextChoices):
     SFT = "sft", "SFT"
+    REJECTION = "rejection", "Rejection sampling"
+    DPO = "dpo", "DPO"
+    KTO = "kto", "KTO"
     GRPO = "grpo", "GRPO"
+
+
+# Of the methods that learn from examples: what those are, and where they may come from.
+SHAPES: dict[str, Shape] = {Method.REJECTION: Shape.ANSWERS, Method.DPO: Shape.PAIRS, Method.KTO: Shape.LABELS}
+SOURCES: dict[str, list[Source]] = {
+    Method.REJECTION: [Source.EVALUATION],
+    Method.DPO: list(Source),
+    Method.KTO: [Source.FEEDBACK, Source.CORRECTIONS, Source.REVIEWS, Source.EVALUATION],
+}
+PROGRAMS: dict[str, str] = {Method.REJECTION: Method.SFT}  # the program that trains, where it has another name
 
 
 class TrainingRunQuerySet(JobQuerySet, ArchivableQuerySet):

@@ -12,7 +12,7 @@ from apps.core.models import JobState, Project
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.models import EvalRun, EvalSetState, Split
 from apps.training.forms import TrainingForm
-from apps.training.models import Method
+from apps.training.models import SHAPES, Method
 
 OFFERED = 10  # evaluations, the newest; each is read for its count
 
@@ -45,7 +45,9 @@ class PickForm(TrainingForm):
         named = given.get("picked_by", "")
         self.labels = offers(project, whole(given.get("per_group"), 1), named)
         named_fields = {
-            name: given[name] for name in ("method", "parent", "eval_set", "environment") if given.get(name)
+            name: given[name]
+            for name in ("method", "parent", "eval_set", "environment", "samples_of")
+            if given.get(name)
         }
         initial = (advised or {}) | named_fields | _initial(project, given, self.labels)
         super().__init__(project, data, initial=initial)
@@ -65,6 +67,8 @@ class PickForm(TrainingForm):
 
     def selection(self) -> dict[str, Any]:
         """What `freeze_dataset` takes of the choice: nothing where all tasks train."""
+        if shape := SHAPES.get(self.cleaned_data["method"]):
+            return {"shape": shape, "examples": self.found().examples}
         run = self.cleaned_data.get("picked_by")
         if run is None:
             return {}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Any
 
+from apps.core.models import Project
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout import groups, leaks
 from apps.evals.holdout.view_log import record_membership
 from apps.evals.models import Task
+from apps.training.judged import Example
 from apps.training.models import PromptSearch, TrainingRun
+from apps.training.sources import leak_row
+from apps.trajectories.models import Trajectory, with_content
 
 
 def refuse_leaks(
@@ -20,6 +25,34 @@ def refuse_leaks(
     if refused := groups.refusal(run.project, tasks):
         record_membership(run.project, refused.held, by=run.created_by, detail=f"a refusal to train: {run}")
         raise HoldoutLeak(f"Nothing was trained. {refused.sentence}")
+    refuse_held_runs(run)
     for leak in leaks.of_rows(run.project, chain(leaks.harness_rows(run.environment, prompt), rows)):
         record_membership(run.project, [leak.theirs_hash], by=run.created_by, detail=f"a refusal to train: {run}")
         raise HoldoutLeak(f"Nothing was trained. {leak}")
+
+
+def refuse_held_runs(run: TrainingRun | PromptSearch) -> None:
+    """Raises HoldoutLeak where a production run that it learns from belongs to what is held out by now."""
+    pks = run.dataset.examples.exclude(trajectory=None).values_list("trajectory", flat=True)
+    if held := _held_runs(run.project, pks):
+        raise HoldoutLeak(f"Nothing was trained. {held}")
+
+
+def refusal_of(project: Project, examples: Sequence[Example]) -> tuple[str, list[str]] | None:
+    """(a sentence, canonical hashes of what is held out) where examples may not train; None where nothing is in the way."""
+    if held := _held_runs(project, {example.trajectory for example in examples if example.trajectory}):
+        return held, []
+    tasks = Task.objects.in_bulk({example.task for example in examples if example.task})
+    rows = ((example.source, leak_row(example, tasks.get(example.task))) for example in examples)
+    leak = next(leaks.of_rows(project, rows), None)
+    return (str(leak), [leak.theirs_hash]) if leak else None
+
+
+def _held_runs(project: Project, pks: Iterable[Any]) -> str:
+    runs = list(Trajectory.objects.filter(project=project, pk__in=list(pks)))
+    held = groups.held_out_runs(project, with_content(runs))
+    return (
+        f"{len(held)} of these production runs belong to what is held out. Start a new run: it leaves them out."
+        if held
+        else ""
+    )

@@ -1,7 +1,7 @@
 from django.urls import path
 
 from apps.training import views
-from apps.training.pages import comparison, lineage, rollouts
+from apps.training.pages import comparison, examples, lineage, rollouts
 from apps.training.prompt_search import pages
 
 app_name = "training"
@@ -12,6 +12,7 @@ urlpatterns = [
     path("learned/trajectory/<uuid:pk>/", lineage.of_trajectory, name="learned_from_trajectory"),
     path("learned/task/<uuid:pk>/", lineage.of_task, name="learned_from_task"),
     path("new/", views.new, name="new"),
+    path("new/examples/", examples.preview, name="examples"),
     path("prompt-searches/", pages.listing, name="searches"),
     path("prompt-searches/new/", pages.new, name="search_new"),
     path("prompt-searches/<uuid:pk>/", pages.detail, name="search"),
@@ -21,6 +22,7 @@ urlpatterns = [
     path("prompt-searches/<uuid:pk>/save/<int:number>/", pages.save, name="search_save"),
     path("<uuid:pk>/", views.detail, name="detail"),
     path("<uuid:pk>/status/", views.status, name="status"),
+    path("<uuid:pk>/examples/", examples.of_run, name="run_examples"),
     path("<uuid:pk>/rollouts/", rollouts.rollouts, name="rollouts"),
     path("<uuid:pk>/rollouts/<int:number>/", rollouts.rollout, name="rollout"),
     path("<uuid:pk>/resume/", views.resume, name="resume"),

@@ -24,10 +24,11 @@ from apps.training import actions, checkpoints
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.charts import curves
 from apps.training.comparison import runs_of
-from apps.training.models import Method, Metric, TrainingRun
+from apps.training.models import Method, Metric, Source, TrainingRun
 from apps.training.pages.rollouts import listed
 from apps.training.picks import PickForm
 from apps.training.prompt_search.advice import cost_words, was_tried
+from apps.training.sources import words_of_people
 
 RUN_COLUMNS = {
     "run": "name",
@@ -74,8 +75,9 @@ def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
         return None
     demonstrations = run.eval_set.tasks.trainable().exclude(demonstration="").count()
     found = Evidence.from_metrics(
-        run.result["metrics"], demonstrations=demonstrations, prompt_tried=was_tried(run), prompt_cost=cost_words(run)
-    )
+        run.result["metrics"], demonstrations=demonstrations, prompt_tried=was_tried(run), prompt_cost=cost_words(run),
+        **words_of_people(project),
+    )  # fmt: skip
     return run, advise(found)
 
 
@@ -143,6 +145,7 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         | listed(request, run)
         | {
             "checkpoints": run.checkpoints.all()[:20],
+            "sources": [(Source(name).label, count) for name, count in run.spec.get("sources", {}).items()],
             "settings": [
                 (name, as_text(value)) for name, value in sorted(run.spec["config"].items()) if value is not None
             ],

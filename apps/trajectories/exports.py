@@ -192,7 +192,7 @@ def example(row: dict[str, Any]) -> dict[str, Any]:
     corrected = [item for item in row["interventions"] if item["kind"] in ("edit", "takeover") and item.get("after")]
     learnt = 0
     if corrected:
-        learnt = _corrected_turn(messages, corrected[-1].get("message_index"))
+        learnt = corrected_turn(messages, corrected[-1].get("message_index"))
         messages = messages[:learnt] + correction(corrected[-1]["after"])
     elif row["outcome"]["status"] != "success":
         raise LeftOut(NOT_GOOD)
@@ -205,7 +205,7 @@ def example(row: dict[str, Any]) -> dict[str, Any]:
     return made | {"tools": row["tools"]} if row["tools"] else made
 
 
-def _corrected_turn(messages: list[dict], index: int | None) -> int:
+def corrected_turn(messages: list[dict], index: int | None) -> int:
     """Where the correction goes: the assistant turn at or before `index`, or the last one; else the end."""
     upto = messages if index is None else messages[: index + 1]
     return max((at for at, turn in enumerate(upto) if turn.get("role") == "assistant"), default=len(upto))

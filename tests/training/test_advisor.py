@@ -20,12 +20,22 @@ def evidence(**changes) -> Evidence:
         pytest.param(evidence(success=0.0, valid_json=0.4, pass_at_k=0.02), ["sft", "grpo"], id="never in format"),
         pytest.param(evidence(valid_json=0.4, demonstrations=3), ["prompt", "grpo"], id="no demonstrations"),
         pytest.param(evidence(correct_tool=0.2), ["sft", "grpo"], id="wrong tool family"),
-        pytest.param(evidence(), ["grpo"], id="sometimes"),
+        pytest.param(evidence(), ["grpo", "rejection"], id="sometimes"),
         pytest.param(evidence(mixed_share=0.05), ["prompt"], id="nothing to learn from"),
         pytest.param(evidence(verifiable=False, preference_pairs=80), ["dpo"], id="preferences"),
         pytest.param(evidence(verifiable=False), ["prompt"], id="no signal"),
+        pytest.param(evidence(preference_pairs=80), ["dpo", "grpo", "rejection"], id="corrections and a verifier"),
+        pytest.param(evidence(preference_pairs=49), ["grpo", "rejection"], id="too few corrections"),
         pytest.param(
-            evidence(prompt_tried=False), ["prompt", "grpo"], id="sometimes, with the prompt of the first day"
+            evidence(preference_pairs=80, valid_json=0.4), ["sft", "dpo", "grpo"], id="corrections, but no format"
+        ),
+        pytest.param(evidence(verifiable=False, thumbs=(90, 20)), ["kto"], id="ratings"),
+        pytest.param(evidence(verifiable=False, thumbs=(90, 19)), ["prompt"], id="ratings of one kind"),
+        pytest.param(evidence(verifiable=False, thumbs=(90, 20), preference_pairs=50), ["dpo"], id="pairs say more"),
+        pytest.param(
+            evidence(prompt_tried=False),
+            ["prompt", "grpo", "rejection"],
+            id="sometimes, with the prompt of the first day",
         ),
         pytest.param(evidence(prompt_tried=False, valid_json=0.4), ["prompt", "sft", "grpo"], id="format, never told"),
         pytest.param(
@@ -33,7 +43,7 @@ def evidence(**changes) -> Evidence:
         ),
         pytest.param(
             evidence(prompt_tried=False, valid_json=1.0, correct_tool=1.0, pass_at_k=0.45),
-            ["grpo"],
+            ["grpo", "rejection"],
             id="nothing to say",
         ),
         pytest.param(evidence(prompt_tried=False, success=0.97), ["none"], id="reliable"),

@@ -171,6 +171,14 @@ class DpoConfig(PreferenceConfig, kw_only=True):
     label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
 
 
+class KtoConfig(PreferenceConfig, kw_only=True):
+    """Weights of the good and of the bad answers' losses; without them those that make both sides weigh the same."""
+
+    batch_size: Annotated[int, Meta(ge=2)]  # the KL is estimated from mismatched answers of a batch
+    desirable_weight: Positive | None = None
+    undesirable_weight: Positive | None = None
+
+
 CLIP = {"gspo": (3e-4, 4e-4), "rloo": (0.2, 0.2)}  # where a loss has a range of its own
 WIDEST_GSPO = 0.1
 BOUNDS_OF_CORRECTION = {"tis": (0.0, 2.0), "mis": (0.5, 2.0), "icepop": (0.5, 5.0)}
@@ -247,6 +255,24 @@ class Pair(Form, kw_only=True):
     chosen: Text
     rejected: Text
     tools: list[dict] = []
+
+
+class Labelled(Form, kw_only=True):
+    """An answer to a conversation, and whether it is good."""
+
+    messages: list[dict]
+    completion: Text
+    good: bool
+    tools: list[dict] = []
+
+
+class Kto(Job, kw_only=True):
+    out_dir: Text
+    model: Model
+    engine: InProcess = field(default_factory=InProcess)
+    environment: Environment | None = None
+    rows: Annotated[list[Labelled], Meta(min_length=2)]
+    config: KtoConfig
 
 
 class Dpo(Job, kw_only=True):
@@ -519,6 +545,7 @@ SPECS: dict[str, type[Job]] = {
     "sft": Sft,
     "grpo": Grpo,
     "dpo": Dpo,
+    "kto": Kto,
     "rescore": Rescore,
     "score_answers": ScoreAnswers,
     "probe": Probe,
@@ -529,7 +556,13 @@ SPECS: dict[str, type[Job]] = {
     "compare_meaning": CompareMeaning,
     "demo_agent": DemoAgent,
 }
-CONFIGS: dict[str, type[Training]] = {"sft": SftConfig, "dpo": DpoConfig, "grpo": GrpoConfig}
+CONFIGS: dict[str, type[Training]] = {
+    "sft": SftConfig,
+    "rejection": SftConfig,
+    "dpo": DpoConfig,
+    "kto": KtoConfig,
+    "grpo": GrpoConfig,
+}
 
 
 def checked(spec: Any, kind: str) -> Any:

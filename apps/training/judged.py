@@ -1,0 +1,117 @@
+"""From answers that somebody has judged to what preference methods learn from: pairs, labelled answers, good answers. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from uuid import UUID
+
+from workers.lib.messages import clean
+
+Shape = Literal["pairs", "labels", "answers"]
+MOST_PER_PROMPT = (
+    4  # examples of one request from one source, so that a request that was answered often does not rule the rest
+)
+
+SAME = "the same answer on both sides"
+EMPTY = "an empty answer"
+BOTH = "the same answer called both right and wrong"
+ALONE = "no answer of the other kind to the same request"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One answer to one request. `request` is the same for the same conversation, whoever had it; `messages` is that conversation
+    without the harness's part, where no task has it."""
+
+    source: str
+    request: str
+    answer: str
+    good: bool
+    reward: float = 0.0
+    task: UUID | None = None
+    trajectory: UUID | None = None
+    messages: list[dict] = field(default_factory=list, compare=False)
+    tools: list[dict] = field(default_factory=list, compare=False)
+
+
+@dataclass(frozen=True)
+class Example:
+    """What one step learns from: `data` has {chosen, rejected}, {answer, good} or {answer}, and {messages, tools} where no task
+    has them."""
+
+    source: str
+    data: dict[str, Any]
+    task: UUID | None = None
+    trajectory: UUID | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.data[name] for name in ("chosen", "rejected", "answer") if name in self.data]
+
+
+def examples_of(
+    answers: Iterable[Judged], shape: Shape, *, extremes: frozenset[str] = frozenset()
+) -> tuple[list[Example], Counter[str]]:
+    """(examples, how many answers were left out for which reason). Each example once, the sources in the order in which they come.
+
+    Of the sources in `extremes` only the best and the worst answer to a request count.
+    """
+    left_out: Counter[str] = Counter()
+    found: dict[tuple, Example] = {}
+    for (source, request), group in _by_request(answers, left_out).items():
+        good = sorted((one for one in group if one.good), key=lambda one: -one.reward)
+        bad = sorted((one for one in group if not one.good), key=lambda one: one.reward)
+        if source in extremes:
+            good, bad = good[:1], bad[:1]
+        for key, example in _made(good, bad, shape, left_out):
+            found.setdefault((request, *key), example)
+    return list(found.values()), left_out
+
+
+def _by_request(answers: Iterable[Judged], left_out: Counter[str]) -> dict[tuple[str, str], list[Judged]]:
+    """Without what is empty, and without what was called both right and wrong; equal answers once."""
+    groups: dict[tuple[str, str], dict[str, Judged]] = defaultdict(dict)
+    torn: set[tuple[str, str, str]] = set()
+    for one in answers:
+        text = clean(one.answer).strip()
+        if not text:
+            left_out[EMPTY] += 1
+            continue
+        known = groups[one.source, one.request].setdefault(text, one)
+        if known.good != one.good:
+            torn.add((one.source, one.request, text))
+    if torn:
+        left_out[BOTH] += len(torn)
+    for source, request, text in torn:
+        del groups[source, request][text]
+    return {key: list(group.values()) for key, group in groups.items()}
+
+
+def _made(
+    good: list[Judged], bad: list[Judged], shape: Shape, left_out: Counter[str]
+) -> Iterable[tuple[tuple, Example]]:
+    if shape == "answers":
+        for one in good[:MOST_PER_PROMPT]:
+            yield (_text(one),), _example(one, {"answer": _text(one)})
+    elif shape == "labels":
+        for one in [*good[:MOST_PER_PROMPT], *bad[:MOST_PER_PROMPT]]:
+            yield (_text(one),), _example(one, {"answer": _text(one), "good": one.good})
+    elif not good or not bad:
+        if alone := len(good) + len(bad):
+            left_out[ALONE] += alone
+    else:
+        for at, worse in enumerate(bad[:MOST_PER_PROMPT]):
+            better = good[at % len(good)]
+            yield (_text(better), _text(worse)), _example(worse, {"chosen": _text(better), "rejected": _text(worse)})
+
+
+def _text(one: Judged) -> str:
+    return clean(one.answer).strip()
+
+
+def _example(one: Judged, data: dict[str, Any]) -> Example:
+    own = {} if one.task else {"messages": one.messages, "tools": one.tools}
+    return Example(one.source, own | data, one.task, one.trajectory)

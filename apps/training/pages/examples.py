@@ -1,0 +1,101 @@
+"""The examples that a run would learn from, before its button, and those that it did learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.urls import reverse
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.evals.models import Task
+from apps.training import judged
+from apps.training.comparison import runs_of
+from apps.training.forms import EXAMPLES
+from apps.training.models import SHAPES, Example, Shape, Source
+from apps.training.picks import PickForm
+from workers.lib.messages import text_of
+
+PREVIEWED, SIZE = 5, 25
+ABOUT = ("eval_set", *EXAMPLES)  # the fields that say which examples
+
+
+@project_view(Role.ENGINEER)
+def preview(request: HttpRequest, project: Project) -> HttpResponse:
+    """The fragment below the sources of the new-run form: how many there are, from where, and a few of them."""
+    form = PickForm(project, request.GET)
+    form.is_valid()  # the rest of the form may still be empty
+    shape = SHAPES.get(form.cleaned_data.get("method", ""))
+    problems = [error for name in ABOUT for error in form.errors.get(name, ())]
+    if shape is None or problems:
+        return render(request, "training/_examples.html", {"project": project, "shape": shape, "problems": problems})
+    found = form.found()
+    rows = rows_of(project, spread(found.examples, PREVIEWED))
+    return render(
+        request,
+        "training/_examples.html",
+        {
+            "project": project,
+            "shape": shape,
+            "found": found,
+            "rows": rows,
+            "sources": [(Source(name).label, count) for name, count in found.by_source.items()],
+            "left_out": found.left_out.most_common(),
+            "weights": weights_of(found.good, found.bad) if shape == Shape.LABELS else None,
+        },
+    )
+
+
+@project_view()
+def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    run = get_object_or_404(runs_of(project), pk=pk)
+    page = page_of(request, run.dataset.examples.all(), SIZE)
+    rows = rows_of(project, page.object_list)
+    return render(
+        request, "training/examples.html", {"run": run, "page": page, "rows": rows, "shape": run.dataset.shape}
+    )
+
+
+def spread(examples: list[judged.Example], most: int) -> list[judged.Example]:
+    """A few of them, of every source."""
+    by_source: dict[str, list[judged.Example]] = {}
+    for example in examples:
+        by_source.setdefault(example.source, []).append(example)
+    each = -(-most // max(1, len(by_source)))
+    return [example for some in by_source.values() for example in some[:each]][:most]
+
+
+def rows_of(project: Project, examples: Iterable[judged.Example | Example]) -> list[dict[str, Any]]:
+    """As the table shows them: where each is from, what was asked, and the answers."""
+    given = [
+        (one, getattr(one, "task_id", None) or one.task, getattr(one, "trajectory_id", None) or one.trajectory)
+        for one in examples
+    ]
+    tasks = Task.objects.filter(project=project).in_bulk([task for _, task, _ in given if task])
+    rows = []
+    for example, task_pk, trajectory in given:
+        task = tasks.get(task_pk)
+        page = ("evals:task", task_pk) if task else ("trajectories:detail", trajectory) if trajectory else None
+        rows.append(
+            {
+                "source": Source(example.source).label,
+                "url": reverse(page[0], args=[project.slug, page[1]]) if page else "",
+                "request": asked(task.messages if task else example.data.get("messages", [])),
+                **{name: example.data.get(name) for name in ("chosen", "rejected", "answer", "good")},
+            }
+        )
+    return rows
+
+
+def asked(messages: list[dict]) -> str:
+    """What the user said last."""
+    return next((text_of(message) for message in reversed(messages) if message.get("role") == "user"), "")
+
+
+def weights_of(good: int, bad: int) -> tuple[float, float]:
+    """What `workers.kto` weighs good and bad answers by."""
+    return max(1.0, bad / max(1, good)), max(1.0, good / max(1, bad))

@@ -1,0 +1,245 @@
+"""Where a project's judged answers are: corrections and feedback in production, reward reviews, evaluations of training tasks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db.models import Q
+
+from apps.core.models import JobState, Project
+from apps.evals.canonical import canonical_hash
+from apps.evals.from_failures import prompt_at, steps_of
+from apps.evals.holdout import leaks
+from apps.evals.holdout.groups import held_out_runs
+from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
+from apps.failures.models import FailureState
+from apps.reviews.labels import labels_of
+from apps.reviews.models import ReviewItem, RewardReview
+from apps.training.judged import Example, Judged, Shape, examples_of
+from apps.training.models import Source
+from apps.trajectories.exports import HELD_OUT, LeftOut, corrected_turn, correction
+from apps.trajectories.models import Feedback, Outcome, Trajectory, TrajectoryKey, in_chunks
+from workers.lib.messages import native_calls, text_of, to_text
+
+MOST_RUNS = 2_000  # production runs that are read, the newest
+MOST_SAMPLES = 20_000
+CHECKED_AT_ONCE = 500
+SEVERAL_TURNS = "an answer of several turns"
+NO_STEP = "no step of the agent to correct"
+
+
+@dataclass
+class Found:
+    """`by_source` counts the examples."""
+
+    examples: list[Example] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def by_source(self) -> dict[str, int]:
+        return dict(Counter(example.source for example in self.examples))
+
+    @property
+    def good(self) -> int:
+        return sum(bool(example.data.get("good")) for example in self.examples)
+
+    @property
+    def bad(self) -> int:
+        return sum(example.data.get("good") is False for example in self.examples)
+
+
+def find_examples(
+    *, eval_set: EvalSet, shape: Shape, sources: Collection[str], evaluation: EvalRun | None = None
+) -> Found:
+    """What these sources give, without what is held out or holds something of it. `evaluation`: of the set's training tasks."""
+    found = Found()
+    answers: list[Judged] = []
+    runs = [source for source in (Source.CORRECTIONS, Source.FEEDBACK) if source in sources]
+    if runs:
+        answers += _of_production(eval_set.project, runs, found.left_out)
+    if Source.REVIEWS in sources:
+        answers += _of_reviews(eval_set, found.left_out)
+    if Source.EVALUATION in sources and evaluation is not None:
+        answers += _of_evaluation(eval_set, evaluation, found.left_out)
+    extremes = frozenset({Source.EVALUATION}) if shape == "pairs" else frozenset[str]()
+    found.examples, left_out = examples_of(answers, shape, extremes=extremes)
+    found.left_out += left_out
+    _leave_out_held(eval_set.project, found)
+    return found
+
+
+def evaluations_of(project: Project) -> Any:
+    """Those whose answers may train: finished, of training tasks."""
+    rows = EvalRun.objects.current().filter(project=project, split=Split.TRAIN, state=JobState.SUCCEEDED)
+    return rows.select_related("eval_set", "model_version").order_by("-created_at")
+
+
+def leak_row(example: Example, task: Task | None) -> dict[str, Any]:
+    """In the form in which texts that train are compared with the hold-outs."""
+    messages = task.messages if task else example.data["messages"]
+    if "chosen" in example.data:
+        return {"prompt": messages, "chosen": example.data["chosen"], "rejected": example.data["rejected"]}
+    return {"prompt": messages, "completion": example.data["answer"]}
+
+
+def _leave_out_held(project: Project, found: Found) -> None:
+    tasks = Task.objects.in_bulk({example.task for example in found.examples if example.task})
+    kept: list[Example] = []
+    for start in range(0, len(found.examples), CHECKED_AT_ONCE):
+        part = found.examples[start : start + CHECKED_AT_ONCE]
+        forbidden = leaks.forbidden(project, [leak_row(one, tasks[one.task] if one.task else None) for one in part])
+        kept += [one for index, one in enumerate(part) if index not in forbidden]
+    if less := len(found.examples) - len(kept):
+        found.left_out[HELD_OUT] += less
+    found.examples = kept
+
+
+# Production
+
+
+def words_of_people(project: Project) -> dict[str, Any]:
+    """For the advisor, from the rows alone: how many corrections there are (up to a cap), and ratings up and down."""
+    said = Feedback.objects.filter(project=project).order_by()
+    corrected = Q(interventions__contains=[{"kind": "edit"}]) | Q(interventions__contains=[{"kind": "takeover"}])
+    up, down = (
+        said.filter(outcome__status=status)[:MOST_RUNS].count() for status in (Outcome.SUCCESS, Outcome.FAILURE)
+    )
+    return {"preference_pairs": said.filter(corrected)[:MOST_RUNS].count(), "thumbs": (up, down)}
+
+
+def _of_production(project: Project, sources: list[str], left_out: Counter[str]) -> Iterator[Judged]:
+    for chunk in in_chunks(_runs_with_a_word(project)):
+        held = held_out_runs(project, chunk)
+        for run in chunk:
+            if run.pk in held:
+                left_out[HELD_OUT] += 1
+                continue
+            for source in sources:
+                yield from OF_RUN[source](run, left_out)
+
+
+def _runs_with_a_word(project: Project) -> Any:
+    """Runs that feedback was given on, and runs that failed (they may have come with their correction); no dismissed failures."""
+    said = Feedback.objects.filter(project=project).order_by("-given_at").values_list("external_id", flat=True)
+    keys = TrajectoryKey.objects.filter(project=project, external_id__in=list(said[:MOST_RUNS]))
+    failed = project.trajectories.filter(outcome_status=Outcome.FAILURE).order_by("-pk").values_list("pk", flat=True)
+    wanted = {*keys.values_list("trajectory_id", flat=True), *failed[:MOST_RUNS]}
+    return project.trajectories.filter(pk__in=wanted).exclude(failure__state=FailureState.DISMISSED).order_by("pk")
+
+
+def _corrections(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
+    """The last correction of each step: what the agent did there is worse than what somebody put in its place."""
+    last: dict[int, Any] = {}
+    for item in run.interventions:
+        if item.get("kind") in ("edit", "takeover") and item.get("after"):
+            last[corrected_turn(run.messages, item.get("message_index"))] = item["after"]
+    steps = set(steps_of(run.messages)) if last else set()
+    for at, after in last.items():
+        if at not in steps:
+            left_out[NO_STEP] += 1
+            continue
+        try:
+            right = answer_text(correction(after)[0])
+        except LeftOut as reason:
+            left_out[str(reason)] += 1
+            continue
+        yield _of_run(run, Source.CORRECTIONS, at, answer_text(run.messages[at]), good=False)
+        yield _of_run(run, Source.CORRECTIONS, at, right, good=True)
+
+
+def _feedback(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
+    """The last thumb on the run: up or down for the step that it names, else for the agent's last."""
+    steps = steps_of(run.messages)
+    thumb = next((found for said in reversed(run.feedback) if (found := _thumb(said)) is not None), None)
+    if thumb is None:
+        return
+    good, index = thumb
+    before = [step for step in steps if index is None or step <= index]
+    if not before:
+        left_out[NO_STEP] += 1
+        return
+    yield _of_run(run, Source.FEEDBACK, before[-1], answer_text(run.messages[before[-1]]), good=good)
+
+
+def _thumb(said: Feedback) -> tuple[bool, int | None] | None:
+    """(up, the message that it is about); None where it does not say which."""
+    kinds = {item.get("kind"): item.get("message_index") for item in said.interventions}
+    index = next((at for at in kinds.values() if isinstance(at, int)), None)
+    if (status := said.outcome.get("status")) in (Outcome.SUCCESS, Outcome.FAILURE):
+        return status == Outcome.SUCCESS, index
+    if kinds.keys() & {"edit", "takeover", "reject", "abort"}:
+        return False, index
+    if "approve" in kinds:
+        return True, index
+    reward = said.outcome.get("reward")
+    return None if reward is None else (reward > 0, index)
+
+
+def _of_run(run: Trajectory, source: str, at: int, answer: str, *, good: bool) -> Judged:
+    messages = prompt_at(run.messages, at)
+    return Judged(
+        source, canonical_hash(messages), answer, good, trajectory=run.pk, messages=messages, tools=run.tools
+    )  # fmt: skip
+
+
+OF_RUN: dict[str, Callable[[Trajectory, Counter[str]], Iterator[Judged]]] = {
+    Source.CORRECTIONS: _corrections,
+    Source.FEEDBACK: _feedback,
+}
+
+
+def answer_text(message: dict) -> str:
+    """An assistant turn as the text that a model writes: its calls as JSON where it has any (words beside them are not compared)."""
+    calls = native_calls(message)
+    if not calls:
+        return text_of(message)
+    written = [to_text(call.tool, call.arguments if call.args is None else call.args) for call in calls]
+    return written[0] if len(written) == 1 else json.dumps([json.loads(one) for one in written], ensure_ascii=False)
+
+
+# People's verdicts on samples, and evaluations
+
+
+def _of_reviews(eval_set: EvalSet, left_out: Counter[str]) -> Iterator[Judged]:
+    """Samples of the set's training tasks as people judged them; where all were wrong, the task's demonstration is right."""
+    tasks = eval_set.tasks.trainable().in_bulk()
+    reviews = list(RewardReview.objects.filter(project=eval_set.project))
+    said = labels_of(review.pk for review in reviews)
+    verdicts = {
+        label.item: word
+        for review in reviews
+        for label in said[review.pk]
+        if (word := label.person(review.policy["reviewers_per_sample"])) is not None
+    }
+    items = ReviewItem.objects.filter(pk__in=verdicts, sample__task__in=tasks, sample__run__split=Split.TRAIN)
+    groups: defaultdict[Any, list[Judged]] = defaultdict(list)
+    for item in items.select_related("sample").order_by("pk"):
+        if one := _of_sample(item.sample, tasks, Source.REVIEWS, verdicts[item.pk], left_out):
+            groups[item.sample.task_id].append(one)
+    for pk, group in groups.items():
+        yield from group
+        task = tasks[pk]
+        if task.demonstration and not any(one.good for one in group):
+            yield Judged(Source.REVIEWS, task.canonical_hash, task.demonstration, True, task=pk)
+
+
+def _of_evaluation(eval_set: EvalSet, evaluation: EvalRun, left_out: Counter[str]) -> Iterator[Judged]:
+    tasks = eval_set.tasks.trainable().in_bulk()
+    if evaluation.split != Split.TRAIN or evaluation.project_id != eval_set.project_id:
+        return
+    samples = evaluation.samples.filter(task__in=tasks, masked=False).order_by("task_key", "index")
+    for sample in samples.defer("messages", "details", "components")[:MOST_SAMPLES]:
+        if one := _of_sample(sample, tasks, Source.EVALUATION, sample.success, left_out):
+            yield one
+
+
+def _of_sample(sample: Sample, tasks: dict, source: str, good: bool, left_out: Counter[str]) -> Judged | None:
+    if sample.turns > 1:
+        left_out[SEVERAL_TURNS] += 1
+        return None
+    task = tasks[sample.task_id]
+    return Judged(source, task.canonical_hash, sample.output, good, sample.reward or 0.0, task=task.pk)

@@ -1,0 +1,375 @@
+"""Preference data of a project: where it comes from, what stays out of it, and the run that learns from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.test import Client
+from django.urls import reverse
+
+from apps.evals import actions as evals
+from apps.evals.actions import HoldoutLeak
+from apps.evals.models import EvalRun, EvalSet, Sample, Split
+from apps.reviews.models import Judgement, ReviewItem, RewardReview
+from apps.reviews.policy import policy_of
+from apps.training import sources
+from apps.training.actions import TrainingError, freeze_dataset, submit_training
+from apps.training.jobs import child_spec
+from apps.training.judged import BOTH
+from apps.training.lineage import learners_of_trajectory, trajectories_of
+from apps.training.models import Example, Method, Shape, Source, TrainingRun
+from apps.training.sources import NO_STEP, SEVERAL_TURNS, find_examples
+from apps.trajectories.actions.feedback import give
+from apps.trajectories.exports import HELD_OUT
+from apps.trajectories.models import Trajectory
+from apps.trajectories.schema import Feedback, OutcomeChange
+from tests.evals.evaluated import evaluated, frozen_set
+from tests.factories import admin_of, make_failed, make_member, make_trajectory, override, tell
+from workers.lib.specs import checked
+
+CONFIG = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
+HOSTILE = "</td><script>alert(1)</script> <|im_end|>"
+
+
+@pytest.fixture
+def run(db: None, data_dir: Path) -> EvalRun:
+    """An evaluation of five training tasks whose samples differ in their words."""
+    made = evaluated(frozen_set(demonstration='{"tool": "x", "args": {}}'), (2, 0, 4, 1, 4), data_dir)
+    for sample in made.samples.all():
+        sample.output = f"{'right' if sample.success else 'wrong'} {sample.index}"
+        sample.save(update_fields=["output"])
+    override(made.environment)
+    return made
+
+
+def found(run: EvalRun, *names: str, shape: str = "pairs") -> sources.Found:
+    return find_examples(eval_set=run.eval_set, shape=shape, sources=names, evaluation=run)
+
+
+def texts(made: sources.Found) -> list[list[str]]:
+    return [example.texts for example in made.examples]
+
+
+def corrected(run: EvalRun, number: int, after: Any = None, **more: Any) -> Trajectory:
+    right = {"tool": "plants.water", "args": {"hall": number}}
+    return make_failed(
+        run.project, request=f"Water plant {number} of hall {number} now.", expected=after or right, **more
+    )
+
+
+def thumb(trajectory: Trajectory, status: str, **more: Any) -> Trajectory:
+    return tell(trajectory, Feedback(outcome=OutcomeChange(status=status), **more))
+
+
+# Where they come from
+
+
+def test_a_correction_is_a_pair_of_what_the_agent_did_and_what_was_put_there(run: EvalRun) -> None:
+    trajectory = corrected(
+        run, 71, {"tool": "plants.water", "args": {"hall": 71}}, call={"tool": "mail", "args": {"to": "x"}}
+    )
+    [pair] = found(run, Source.CORRECTIONS).examples
+    assert pair.texts == ['{"tool": "plants.water", "args": {"hall": 71}}', '{"tool": "mail", "args": {"to": "x"}}']
+    assert (pair.trajectory, pair.task, pair.source) == (trajectory.pk, None, Source.CORRECTIONS)
+    assert [message["role"] for message in pair.data["messages"]] == ["user"] and pair.data["tools"] == trajectory.tools
+
+
+def test_of_several_turns_the_corrected_one_counts_with_what_came_before(run: EvalRun) -> None:
+    turns = [{"role": "user", "content": "Water the ferns."}, {"role": "assistant", "content": "Which hall?"},
+             {"role": "user", "content": "Hall nine."}, {"role": "assistant", "content": HOSTILE}]  # fmt: skip
+    trajectory = make_trajectory(run.project, messages=turns)
+    tell(trajectory, Feedback(outcome=OutcomeChange(status="failure"), corrected="Done.", message_index=3))
+    [pair] = found(run, Source.CORRECTIONS).examples
+    assert pair.texts == ["Done.", HOSTILE] and [one["content"] for one in pair.data["messages"]] == [
+        "Water the ferns.", "Which hall?", "Hall nine.",
+    ]  # fmt: skip
+
+
+def test_a_correction_that_changes_nothing_or_of_no_step_is_left_out(run: EvalRun) -> None:
+    corrected(run, 72, "I closed it.")
+    silent = make_trajectory(run.project, messages=[{"role": "user", "content": "Feed the cats in hall ten."}])
+    tell(silent, Feedback(outcome=OutcomeChange(status="failure"), corrected="Done."))
+    made = found(run, Source.CORRECTIONS)
+    assert not made.examples and (made.left_out[BOTH], made.left_out[NO_STEP]) == (1, 1)
+
+
+def test_the_last_thumb_on_a_run_counts_for_the_step_that_it_names(run: EvalRun) -> None:
+    up, down = (make_trajectory(run.project, request=f"Sweep hall {word} please.") for word in ("seven", "eight"))
+    thumb(thumb(up, "failure"), "success")
+    thumb(down, "failure", comment="Rude.")
+    make_trajectory(run.project, request="Paint hall six.", outcome={"status": "success"})  # nobody said so
+    labels = found(run, Source.FEEDBACK, shape="labels").examples
+    assert sorted((one.data["good"], str(one.trajectory)) for one in labels) == [
+        (False, str(down.pk)),
+        (True, str(up.pk)),
+    ]
+
+
+def test_thumbs_on_answers_to_one_request_make_a_pair(run: EvalRun) -> None:
+    for word, status in (("Swept.", "success"), ("No.", "failure")):
+        turns = [{"role": "user", "content": "Sweep hall seven please."}, {"role": "assistant", "content": word}]
+        thumb(make_trajectory(run.project, messages=turns), status)
+    assert texts(found(run, Source.FEEDBACK)) == [["Swept.", "No."]]
+
+
+def test_a_page_of_feedback_is_a_source(run: EvalRun) -> None:
+    """As a person gives it, not the API."""
+    trajectory = make_trajectory(run.project, request="Sweep hall seven please.")
+    give(
+        trajectory=trajectory,
+        news=Feedback(outcome=OutcomeChange(status="failure"), corrected="Swept."),
+        by=admin_of(run.project),
+    )
+    assert texts(found(run, Source.CORRECTIONS)) == [["Swept.", "I closed it."]]
+
+
+def test_an_evaluation_gives_the_best_against_the_worst(run: EvalRun) -> None:
+    made = found(run, Source.EVALUATION)
+    tasks = list(run.eval_set.tasks.trainable())
+    assert [(one.task, one.texts) for one in made.examples] == [
+        (tasks[0].pk, ["right 0", "wrong 2"]),
+        (tasks[3].pk, ["right 0", "wrong 1"]),
+    ]
+    assert len(found(run, Source.EVALUATION, shape="answers").examples) == 2 + 4 + 1 + 4
+
+
+def test_masked_samples_and_those_of_several_turns_say_nothing(run: EvalRun) -> None:
+    run.samples.filter(success=True).update(masked=True, reward=None)
+    assert not found(run, Source.EVALUATION).examples
+    run.samples.update(masked=False, reward=1, turns=3)
+    assert found(run, Source.EVALUATION).left_out[SEVERAL_TURNS] == run.samples.count()
+
+
+def review_of(run: EvalRun, *verdicts: tuple[Sample, bool]) -> None:
+    review = RewardReview.objects.create(
+        project=run.project, verifier=run.environment.verifier, policy=policy_of(run.project), scope={"runs": {}}
+    )
+    people = [make_member(run.project), make_member(run.project)]
+    for position, (sample, word) in enumerate(verdicts):
+        item = ReviewItem.objects.create(
+            review=review, sample=sample, position=position, reward=0, success=sample.success
+        )
+        for person in people:
+            Judgement.objects.create(item=item, by=person, success=word)
+
+
+def test_a_review_says_which_samples_are_better_whatever_their_score(run: EvalRun) -> None:
+    tasks = list(run.eval_set.tasks.trainable())
+    first = list(run.samples.filter(task=tasks[0]).order_by("index"))
+    second = run.samples.filter(task=tasks[1]).first()
+    review_of(run, (first[0], False), (first[3], True), (second, False))
+    assert texts(found(run, Source.REVIEWS)) == [["wrong 3", "right 0"], [tasks[1].demonstration, "wrong 0"]]
+
+
+# What stays out
+
+
+def hold_out(run: EvalRun, trajectory: Trajectory) -> EvalSet:
+    by = admin_of(run.project)
+    held = evals.create_eval_set(project=run.project, slug="secret", by=by)
+    evals.task_from_trajectory(eval_set=held, trajectory=trajectory, split=Split.HOLDOUT, by=by)
+    return evals.freeze(eval_set=held, by=by)
+
+
+def test_what_is_held_out_is_left_out_and_counted(run: EvalRun) -> None:
+    secret, fine = corrected(run, 73, session_id="s-held"), corrected(run, 74)
+    other = make_failed(run.project, request="Buy bread and milk for Ana.", expected="Bought.", session_id="s-held")
+    hold_out(run, secret)
+    made = found(run, Source.CORRECTIONS)
+    assert [one.trajectory for one in made.examples] == [fine.pk] and made.left_out[HELD_OUT] == 2
+    assert str(other.pk) not in str(made.examples)
+
+
+def test_an_answer_that_says_a_held_out_request_is_left_out(run: EvalRun) -> None:
+    secret = corrected(run, 75)
+    hold_out(run, secret)
+    echo = "Water plant 75 of hall 75 now. Yes."
+    make_failed(run.project, request="Repeat after me, slowly and clearly.", expected=echo)
+    made = found(run, Source.CORRECTIONS)
+    assert not made.examples and made.left_out[HELD_OUT] == 2
+
+
+def test_a_dismissed_failure_teaches_nothing(run: EvalRun) -> None:
+    from apps.failures.actions.diagnose import classify_project
+    from apps.failures.models import Failure, FailureState
+
+    corrected(run, 76)
+    classify_project(project=run.project)
+    assert len(found(run, Source.CORRECTIONS).examples) == 1
+    Failure.objects.update(state=FailureState.DISMISSED)
+    assert not found(run, Source.CORRECTIONS).examples
+
+
+def test_other_projects_and_other_splits_are_not_read(run: EvalRun, data_dir: Path) -> None:
+    other = evaluated(frozen_set(), (2, 2), data_dir)
+    make_failed(other.project, expected="Done.")
+    held = evaluated(run.eval_set, (2, 2), data_dir, split=Split.HOLDOUT)
+    assert not found(run, Source.CORRECTIONS, Source.FEEDBACK).examples
+    for wrong in (other, held):
+        assert not find_examples(
+            eval_set=run.eval_set, shape="pairs", sources=["evaluation"], evaluation=wrong
+        ).examples
+
+
+def test_the_gate_refuses_examples_that_were_held_out_since(run: EvalRun) -> None:
+    trajectory = corrected(run, 77)
+    made = found(run, Source.CORRECTIONS)
+    job = submitted(run, made)
+    hold_out(run, trajectory)
+    with pytest.raises(TrainingError, match="belong to what is held out"):
+        freeze_dataset(eval_set=run.eval_set, by=None, shape=Shape.PAIRS, examples=made.examples)
+    with pytest.raises(HoldoutLeak, match="Nothing was trained"):
+        child_spec(job)
+
+
+def test_the_database_refuses_an_example_of_a_held_out_task(run: EvalRun) -> None:
+    dataset = submitted(run, found(run, Source.EVALUATION)).dataset
+    held = run.eval_set.tasks.holdout().first()
+    for split in (Split.TRAIN, Split.HOLDOUT):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Example.objects.create(dataset=dataset, position=99, source="reviews", task=held, split=split, data={})
+            connection.check_constraints()
+
+
+# The run
+
+
+def submitted(run: EvalRun, made: sources.Found, method: Method = Method.DPO, **config: Any) -> TrainingRun:
+    from apps.training.models import SHAPES
+
+    shape = SHAPES[method]
+    return submit_training(
+        project=run.project, method=method, parent=run.model_version, environment=run.environment, config=CONFIG | config,
+        dataset=freeze_dataset(eval_set=run.eval_set, by=None, shape=shape, examples=made.examples), by=admin_of(run.project),
+    )  # fmt: skip
+
+
+def test_a_dpo_job_is_given_the_conversation_as_an_agent_is(run: EvalRun, settings: Any) -> None:
+    trajectory = corrected(run, 78)
+    job = submitted(run, found(run, Source.CORRECTIONS, Source.EVALUATION), beta=0.2)
+    spec = checked(child_spec(job) | {"out_dir": "x"}, "dpo")
+    assert spec.config.beta == 0.2 and len(spec.rows) == 3
+    row = spec.rows[0]
+    assert (row.chosen, row.rejected) == ('{"tool": "plants.water", "args": {"hall": 78}}', "I closed it.")
+    harness = run.environment.harness
+    assert row.messages[0]["content"] == harness["system_prompt"] and row.messages[-1]["content"].startswith(
+        "Water plant 78"
+    )
+    assert job.spec["sources"] == {"corrections": 1, "evaluation": 2} and str(job.dataset).endswith("(3 pairs)")
+    assert trajectories_of([job.dataset_id]).get() == trajectory
+    assert [one.job for one in learners_of_trajectory(trajectory.pk)] == [job]
+
+
+@pytest.mark.parametrize(("method", "program"), [(Method.KTO, "kto"), (Method.REJECTION, "sft")])
+def test_other_methods_are_given_answers(run: EvalRun, method: Method, program: str) -> None:
+    shape = "labels" if method == Method.KTO else "answers"
+    spec = child_spec(submitted(run, found(run, Source.EVALUATION, shape=shape), method))
+    rows = checked(spec | {"out_dir": "x"}, program).rows
+    assert spec["kind"] == program and rows[0].completion == "right 0"
+
+
+def test_the_same_examples_twice_are_one_dataset_and_none_is_refused(run: EvalRun) -> None:
+    one, two = (submitted(run, found(run, Source.EVALUATION)).dataset for _ in range(2))
+    assert one == two and one.examples.count() == 2
+    with pytest.raises(TrainingError, match="have no pairs to learn from"):
+        submitted(run, found(run, Source.CORRECTIONS))
+    with pytest.raises(TrainingError, match="learns from tasks, not from"):
+        submit_training(
+            project=run.project, method=Method.SFT, parent=run.model_version, environment=run.environment, config=CONFIG,
+            dataset=one, by=admin_of(run.project),
+        )  # fmt: skip
+
+
+# The pages
+
+
+def sent(run: EvalRun, **changes: Any) -> dict[str, Any]:
+    return {
+        "method": "dpo", "parent": run.model_version_id, "eval_set": run.eval_set_id, "environment": run.environment_id,
+        "sources": ["corrections", "evaluation"], "samples_of": run.pk, "steps": 2, "preference_rate": 1e-5, "learning_rate": 1e-5, "batch_size": 8,
+        "preference_beta": 0.3, "dpo_loss": "ipo", "seed": 0,
+    } | changes  # fmt: skip
+
+
+@pytest.fixture
+def engineer(client: Client, run: EvalRun) -> Client:
+    client.force_login(make_member(run.project))
+    return client
+
+
+def test_the_form_starts_a_dpo_run(engineer: Client, run: EvalRun) -> None:
+    answer = engineer.post(reverse("training:new", args=[run.project.slug]), sent(run))
+    job = TrainingRun.objects.get()
+    assert answer.status_code == 302 and job.method == "dpo" and job.dataset.shape == Shape.PAIRS
+    config = job.spec["config"]
+    assert (config["beta"], config["loss_type"], config["learning_rate"]) == (0.3, "ipo", 1e-5)
+    html = engineer.get(reverse("training:detail", args=[run.project.slug, job.pk])).content.decode()
+    assert "2 pairs" in html.lower() and "samples 2" in html
+    listed = engineer.get(reverse("training:run_examples", args=[run.project.slug, job.pk])).content.decode()
+    assert "right 0" in listed and "wrong 2" in listed
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"sources": []}, "sources"),
+        ({"sources": ["feedbackk"]}, "sources"),
+        ({"sources": ["evaluation"], "samples_of": ""}, "samples_of"),
+        ({"method": "rejection", "sources": ["corrections"]}, "sources"),
+        ({"preference_beta": 0}, "preference_beta"),
+        ({"dpo_loss": "sigmoud"}, "dpo_loss"),
+    ],
+)
+def test_what_cannot_train_is_said_at_its_field(engineer: Client, run: EvalRun, change: dict, field: str) -> None:
+    answer = engineer.post(reverse("training:new", args=[run.project.slug]), sent(run, **change))
+    assert field in answer.context["form"].errors and not TrainingRun.objects.exists()
+
+
+def test_without_examples_the_form_says_so_and_keeps_what_was_typed(engineer: Client, run: EvalRun) -> None:
+    answer = engineer.post(
+        reverse("training:new", args=[run.project.slug]), sent(run, sources=["corrections"], steps=77)
+    )
+    assert "have no pairs to learn from" in answer.content.decode() and 'value="77"' in answer.content.decode()
+
+
+def test_an_evaluation_of_another_set_is_refused(engineer: Client, run: EvalRun, data_dir: Path) -> None:
+    by = admin_of(run.project)
+    other = evals.freeze(eval_set=evals.new_version(eval_set=run.eval_set, by=by), by=by)
+    answer = engineer.post(reverse("training:new", args=[run.project.slug]), sent(run, eval_set=other.pk))
+    assert "It evaluated" in str(answer.context["form"].errors["samples_of"])
+
+
+def preview(client: Client, run: EvalRun, **changes: Any) -> str:
+    answer = client.get(reverse("training:examples", args=[run.project.slug]), sent(run, **changes))
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def test_the_preview_counts_by_source_and_shows_a_few(engineer: Client, run: EvalRun) -> None:
+    corrected(run, 79, HOSTILE)
+    secret = corrected(run, 80)
+    hold_out(run, secret)
+    html = preview(engineer, run)
+    assert "3 pairs" in html and "Corrections in production" in html and "samples</span><span>2" in html
+    assert "<script>" not in html and "&lt;script&gt;" in html
+    assert f"Left out: {HELD_OUT}" in html and "plant 80" not in html
+    labels = preview(engineer, run, method="kto", sources=["evaluation"])
+    assert "labelled answers" in labels and "weighs" in labels
+    assert not preview(engineer, run, method="grpo").strip()
+    assert "Choose" in preview(engineer, run, sources=["evaluation"], samples_of="")
+    for nonsense in ({"eval_set": "x"}, {"samples_of": "' or 1=1"}, {"method": "x"}, {"sources": "9" * 300}):
+        preview(engineer, run, **nonsense)
+
+
+def test_a_viewer_sees_no_preview_and_a_stranger_no_examples(client: Client, run: EvalRun) -> None:
+    from apps.core.models import Role
+
+    job = submitted(run, found(run, Source.EVALUATION))
+    client.force_login(make_member(run.project, Role.VIEWER))
+    assert client.get(reverse("training:examples", args=[run.project.slug])).status_code == 403
+    assert client.get(reverse("training:run_examples", args=[run.project.slug, job.pk])).status_code == 200
+    client.force_login(admin_of(frozen_set().project))
+    assert client.get(reverse("training:run_examples", args=[run.project.slug, job.pk])).status_code == 404

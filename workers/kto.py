@@ -1,0 +1,98 @@
+"""KTO of a LoRA adapter with TRL: learns from single answers that are good or bad. `python -m workers.kto spec.json` (docs/jobs.md).
+
+No pairs are needed (Ethayarajh et al. 2024): a good answer's reward relative to the reference is pushed above that of mismatched
+answers of the batch, a bad one's below it. The reference is the model at the start. The two sides weigh the same unless the
+config says otherwise. A resumed run is the unbroken one: each batch is made from the seed and its step alone.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from workers.lib.errors import SpecError
+from workers.lib.events import Emitter
+from workers.lib.program import Stop, StopFlag, run_main
+from workers.lib.specs import Kto, KtoConfig, Labelled
+from workers.ml import checkpoint
+from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
+from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order, set_reference
+
+NAMED = {
+    "rewards/chosen": "rewards/chosen",
+    "rewards/rejected": "rewards/rejected",
+    "rewards/margins": "rewards/margin",
+    "kl": "train/kl",
+    "logps/chosen": "train/logp_chosen",
+    "logps/rejected": "train/logp_rejected",
+    "entropy": "train/entropy",
+}
+
+
+def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
+    from datasets import Dataset
+    from transformers import PrinterCallback, set_seed
+    from trl import KTOConfig, KTOTrainer
+
+    class AsTheyCome(KTOTrainer):
+        def _get_train_sampler(self, train_dataset: Any = None) -> range:
+            return range(len(self.train_dataset))
+
+    config, steps, resume = spec.config, spec.config.steps, spec.resume_from
+    start = checkpoint.step_of(resume)
+    desirable, undesirable = weights(spec.rows, config)
+    events.progress(start, steps, "loading the model")
+    set_threads(spec.engine.threads)
+    set_seed(spec.seed)
+    model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
+    model = lora(model, config, resume or spec.model.adapter).to(device())
+    optimizer, scheduler = optimizer_of(model, config, resume, start)
+    rows = [trl_answer(tokenizer, row) for row in spec.rows]
+    # TRL mismatches the answers of each batch when it prepares the rows, so they are given in the order in which they train.
+    order = row_order(len(rows), steps * config.batch_size, spec.seed)
+    trainer = AsTheyCome(
+        model=model,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([rows[at] for at in order[min(start, steps - 1) * config.batch_size :]]),
+        optimizers=(optimizer, scheduler),
+        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED)],
+        args=KTOConfig(
+            **arguments(spec, start), beta=config.beta, desirable_weight=desirable, undesirable_weight=undesirable
+        ),
+    )
+    set_reference(model, spec.model.adapter)
+    refuse_long_rows(
+        [len(r["prompt_ids"]) + len(r["completion_ids"]) for r in trainer.train_dataset], config.max_length
+    )
+    trainer.remove_callback(PrinterCallback)  # standard output is for events
+    if start < steps:
+        trainer.train()
+    if stop.is_set:
+        raise Stop
+    adapter = checkpoint.save_adapter(model, Path(spec.out_dir) / "adapter")
+    used = {"desirable_weight": desirable, "undesirable_weight": undesirable}
+    events.result(adapter=str(adapter), metrics={"steps": steps, "answers": len(rows)} | used)
+
+
+def trl_answer(tokenizer: Any, row: Labelled) -> dict:
+    chat, tools = chat_with_tools(tokenizer, row.messages, row.tools)
+    answer = [{"role": "assistant", "content": row.completion}]
+    return {"prompt": chat, "completion": answer, "label": row.good, "tools": json.dumps(tools)}
+
+
+def weights(rows: list[Labelled], config: KtoConfig) -> tuple[float, float]:
+    """(of good, of bad answers): the rarer side's is raised until both weigh the same (equation 8 of the paper, at its lower
+    bound). Raises SpecError where there is only one side."""
+    good = sum(row.good for row in rows)
+    bad = len(rows) - good
+    if not good or not bad:
+        raise SpecError(
+            f"KTO needs good and bad answers, and all {len(rows)} of this data set are {'good' if good else 'bad'}."
+        )
+    desirable, undesirable = max(1.0, bad / good), max(1.0, good / bad)
+    return config.desirable_weight or desirable, config.undesirable_weight or undesirable
+
+
+if __name__ == "__main__":
+    run_main("kto", main)
