@@ -179,6 +179,8 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "training_api:runs": {"GET": RESULT},
     "training_api:runs_compare": {"GET": RESULT},
     "training_api:run": {"GET": RESULT},
+    "training_api:run_examples": {"GET": READABLE},
+    "training_api:examples": {"GET": READABLE},
     "training_api:run_metrics": {"GET": RESULT},
     "training_api:run_rollouts": {"GET": RESULT},
     "training_api:run_rollout": {"GET": RESULT},

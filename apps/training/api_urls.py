@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.training import lineage_api, runs_api
+from apps.training import examples_api, lineage_api, runs_api
 from apps.training.prompt_search import api
 
 app_name = "training_api"
@@ -9,6 +9,8 @@ urlpatterns = [
     path("training-runs/", runs_api.collection, name="runs"),
     path("training-runs/compare/", runs_api.compare, name="runs_compare"),
     path("training-runs/<uuid:pk>/", runs_api.item, name="run"),
+    path("training-runs/<uuid:pk>/examples/", examples_api.of_run, name="run_examples"),
+    path("training-examples/", examples_api.available, name="examples"),
     path("training-runs/<uuid:pk>/metrics/", runs_api.metrics, name="run_metrics"),
     path("training-runs/<uuid:pk>/rollouts/", runs_api.rollouts, name="run_rollouts"),
     path("training-runs/<uuid:pk>/rollouts/<int:number>/", runs_api.rollout, name="run_rollout"),

@@ -27,7 +27,7 @@ from apps.trajectories.exports import HELD_OUT
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
 from tests.evals.evaluated import evaluated, frozen_set
-from tests.factories import admin_of, make_failed, make_member, make_trajectory, override, tell
+from tests.factories import admin_of, key_headers, make_failed, make_member, make_trajectory, override, tell
 from workers.lib.specs import checked
 
 CONFIG = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
@@ -373,3 +373,47 @@ def test_a_viewer_sees_no_preview_and_a_stranger_no_examples(client: Client, run
     assert client.get(reverse("training:run_examples", args=[run.project.slug, job.pk])).status_code == 200
     client.force_login(admin_of(frozen_set().project))
     assert client.get(reverse("training:run_examples", args=[run.project.slug, job.pk])).status_code == 404
+
+
+# The API
+
+
+def asked(run: EvalRun, name: str, *args: Any, **query: Any) -> Any:
+    return Client().get(reverse(f"training_api:{name}", args=args), query, **key_headers(run.project))
+
+
+def test_the_api_says_the_same_as_the_pages(run: EvalRun) -> None:
+    trajectory = corrected(run, 81)
+    hold_out(run, corrected(run, 82))
+    query = {"method": "dpo", "eval_set": str(run.eval_set), "evaluation": run.pk}
+    made = asked(run, "examples", **query).json()
+    assert (made["shape"], made["count"], made["sources"]) == ("pairs", 3, {"corrections": 1, "evaluation": 2})
+    assert made["left_out"][HELD_OUT] == 1 and "plant 82" not in str(made)
+    assert (
+        made["results"][0]["trajectory"] == str(trajectory.pk) and made["results"][0]["messages"][0]["role"] == "user"
+    )
+    assert asked(run, "examples", **query, source="corrections").json()["count"] == 1
+    job = submitted(run, found(run, Source.CORRECTIONS, Source.EVALUATION))
+    first = asked(run, "run_examples", job.pk, limit=2).json()
+    rest = asked(run, "run_examples", job.pk, limit=2, cursor=first["next"]).json()
+    assert len(first["results"]) == 2 and len(rest["results"]) == 1 and rest["next"] is None
+    assert [one["rejected"] for one in first["results"] + rest["results"]] == [
+        one["rejected"] for one in made["results"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [({"method": "grpo"}, 400), ({"method": ""}, 400), ({"source": "thumbs"}, 400), ({"eval_set": "x@1"}, 404),
+     ({"evaluation": "x"}, 404), ({"method": "rejection", "source": "feedback"}, 400)],
+)  # fmt: skip
+def test_the_api_refuses_what_it_does_not_know(run: EvalRun, change: dict, status: int) -> None:
+    assert asked(run, "examples", **({"method": "dpo", "eval_set": str(run.eval_set)} | change)).status_code == status
+
+
+def test_another_projects_key_finds_nothing(run: EvalRun) -> None:
+    job = submitted(run, found(run, Source.EVALUATION))
+    other = key_headers(frozen_set().project)
+    query = {"method": "dpo", "eval_set": str(run.eval_set)}
+    assert Client().get(reverse("training_api:run_examples", args=[job.pk]), **other).status_code == 404
+    assert Client().get(reverse("training_api:examples"), query, **other).status_code == 404

@@ -98,7 +98,7 @@ TOTALS: dict[str, str] = dict.fromkeys(
 # Has held-out tasks and keeps them to itself: only that there are some, and how many.
 MASKED: dict[str, str] = dict.fromkeys(
     ("evals:detail", "evals:versions", "evals:import", "evals:import_status", "evals:variants", "core:audit", "core:audit_export",
-     "core_api:audit", "training:examples"), "how many are held out"
+     "core_api:audit", "training:examples", "training_api:examples"), "how many are held out"
 )  # fmt: skip
 # Shows nothing of a hold-out: forms, settings, production in sums, jobs on other splits, and what answers with a redirect.
 NOTHING: dict[str, str] = {
@@ -142,7 +142,7 @@ NOTHING: dict[str, str] = {
     "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel probe_waive",
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
     "training": "learned_from_trajectory learned_from_task run_examples rollouts rollout curve detail status resume cancel searches search search_status search_cancel search_resume",
-    "training_api": "lineage runs run run_metrics run_rollouts run_rollout search search_cancel search_resume",
+    "training_api": "lineage runs run run_examples run_metrics run_rollouts run_rollout search search_cancel search_resume",
     "promotion_api": "channels history policy promote rollback preparation",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
     "automation": "list runs flow new edit editor check dry_run run_now switch secret delete cancel answer retry",
