@@ -45,7 +45,8 @@ def chunk_size(head: Any) -> int:
 
 def _chunk(head: Any, hidden: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     logits = head(hidden)
-    logprobs = (logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature).log_softmax(-1)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logprobs = (logits if temperature == 1 else logits / temperature).log_softmax(-1)
     chosen = logprobs.gather(-1, ids[:, None])[:, 0]
     with torch.no_grad():
         entropies = -(logprobs.exp() * logprobs).sum(-1)

@@ -249,14 +249,24 @@ def prefill(decoder: Any, prompts: Sequence[Sequence[int]]) -> Prefilled:
     own, real = pad([path[tree.shared :] for path in paths], 0, left=True)
     last = torch.tensor([path[-1] for path in paths], device=device)
     return Prefilled(
-        keys=[torch.cat(layer, dim=2) for layer in zip(*(segment.keys for segment in segments), strict=True)],
-        values=[torch.cat(layer, dim=2) for layer in zip(*(segment.values for segment in segments), strict=True)],
+        keys=_joined([segment.keys for segment in segments]),
+        values=_joined([segment.values for segment in segments]),
         shared=tree.shared,
         own=own.to(device),
         real=real.to(device),
         lengths=torch.tensor([len(path) for path in paths], device=device),
         last_hidden=torch.cat(hidden)[last],
     )
+
+
+def _joined(segments: list[list[Tensor]]) -> list[Tensor]:
+    """One tensor for each layer, in place of those of the segments: both are there for one layer at a time."""
+    found = []
+    for layer in range(len(segments[0])):
+        found.append(torch.cat([segment[layer] for segment in segments], dim=2))
+        for segment in segments:
+            segment[layer] = found[-1][:, :, :0]
+    return found
 
 
 def pad(sequences: Sequence[Sequence[int]], fill: int, *, left: bool = False) -> tuple[Tensor, Tensor]:
