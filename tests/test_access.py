@@ -251,6 +251,7 @@ def world(data_dir: Path) -> dict[str, Any]:
             "training:search_save": (search.pk, 1),
             **dict.fromkeys(("training:detail", "training:status", "training:cancel", "training:resume"), training.pk),
             **dict.fromkeys(("training:rollouts", "training:run_examples"), training.pk),
+            "training:export": training.pk,
             "training:learned_from_trajectory": trajectory.pk,
             "training:learned_from_task": eval_set.tasks.first().pk,
             "training:rollout": (training.pk, make_rollouts(training, [1.0, 0.0])[0].pk),

@@ -181,6 +181,8 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "training_api:run": {"GET": RESULT},
     "training_api:run_examples": {"GET": READABLE},
     "training_api:examples": {"GET": READABLE},
+    "training_api:run_import": {"POST": MANAGED},
+    "training_api:run_export": {"POST": MANAGED},
     "training_api:run_metrics": {"GET": RESULT},
     "training_api:run_rollouts": {"GET": RESULT},
     "training_api:run_rollout": {"GET": RESULT},

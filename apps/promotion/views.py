@@ -24,7 +24,8 @@ from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
 from apps.promotion.signing import is_genuine, signed_document
-from apps.registry.models import ModelVersion
+from apps.registry.models import ModelKind, ModelVersion
+from apps.registry.profiles import profile_of_version
 from apps.training.lineage import count, datasets_behind, heirs_of, jobs_behind
 from workers.lib.prompts import as_lines
 
@@ -89,6 +90,7 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "promotion/model.html",
         {
             "version": version,
+            "profile": profile_of_version(version) if version.kind == ModelKind.BASE else None,
             "lineage": [
                 (node, job, *(count([job.dataset_id]) if job else (0, False))) for node, job in jobs_behind(version)
             ],

@@ -73,7 +73,7 @@ def register_trained_adapter(
         given = _from_folder(allowed_folder(folder)) if folder else {CONFIG: config, WEIGHTS: weights}
         try:
             for file, source in given.items():
-                _copy(source, Path(made) / file, MAX_CONFIG if file == CONFIG else MAX_ADAPTER)
+                copy_bounded(source, Path(made) / file, MAX_CONFIG if file == CONFIG else MAX_ADAPTER)
         finally:
             for source in given.values() if folder else ():
                 source.close()
@@ -95,19 +95,20 @@ def _from_folder(folder: Path) -> dict[str, BinaryIO]:
     return {path.name: path.open("rb") for path in paths}
 
 
-def _copy(source: Any, target: Path, most: int) -> None:
+def copy_bounded(source: Any, target: Path, most: int) -> None:
+    """Raises ModelError beyond `most` bytes."""
     with target.open("wb") as file:
-        shutil.copyfileobj(_bounded(source, target.name, most), file)
+        shutil.copyfileobj(bounded(source, target.name, most), file)
 
 
-class _bounded:
+class bounded:
     """A source that raises ModelError beyond `most` bytes."""
 
     def __init__(self, source: BinaryIO, name: str, most: int) -> None:
         self.source, self.name, self.left, self.most = source, name, most, most
 
     def read(self, size: int = -1) -> bytes:
-        data = self.source.read(size)
+        data = self.source.read(size if 0 <= size <= self.left else self.left + 1)
         self.left -= len(data)
         if self.left < 0:
             raise ModelError(f"{self.name} is larger than {self.most / 2**20:g} MiB.")
@@ -119,7 +120,7 @@ def check_adapter(folder: Path, parent: ModelVersion) -> int:
     base = parent.base_version()
     if base.kind != ModelKind.BASE:
         raise ModelError(f"{parent} is no base model in a folder of this installation, so nothing can be loaded on it.")
-    rank = _rank_of(folder / CONFIG)
+    rank = rank_of(folder / CONFIG)
     _fits(shapes_of([folder / WEIGHTS]), shapes_of(check_base_folder(Path(base.base))), base)
     return rank
 
@@ -140,7 +141,7 @@ def check_target_modules(names: list[str], version: ModelVersion) -> None:
         )
 
 
-def _rank_of(path: Path) -> int:
+def rank_of(path: Path) -> int:
     try:
         config = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:

@@ -18,8 +18,9 @@ from apps.core.paging import page_of
 from apps.registry import managed, registering, servers, trained_elsewhere
 from apps.registry.actions import ModelError
 from apps.registry.forms import ManagedForm, ServerForm
-from apps.registry.models import Server
+from apps.registry.models import ModelKind, Server
 from apps.registry.prices import write_prices
+from apps.registry.profiles import profiles
 from apps.registry.servers import ServerError
 from workers.lib.vllm import OPTIONS, write_options
 
@@ -225,6 +226,7 @@ def register(request: HttpRequest, project: Project) -> HttpResponse:
         except ModelError as error:
             form.add_error(None, str(error))
     context = {"form": form, "kind": kind, "kinds": registering.TITLES, "title": registering.TITLES[kind]} | {
-        "folders": trained_elsewhere.folders()
+        "folders": trained_elsewhere.folders(),
+        "profiles": profiles() if kind == ModelKind.BASE else (),
     }
     return render(request, "registry/register.html", context)

@@ -1,6 +1,7 @@
 from django.urls import path
 
 from apps.training import examples_api, lineage_api, runs_api
+from apps.training.engines import api as engines_api
 from apps.training.prompt_search import api
 
 app_name = "training_api"
@@ -11,6 +12,8 @@ urlpatterns = [
     path("training-runs/<uuid:pk>/", runs_api.item, name="run"),
     path("training-runs/<uuid:pk>/examples/", examples_api.of_run, name="run_examples"),
     path("training-examples/", examples_api.available, name="examples"),
+    path("training-runs/import/", engines_api.import_result, name="run_import"),
+    path("training-runs/<uuid:pk>/export/", engines_api.export, name="run_export"),
     path("training-runs/<uuid:pk>/metrics/", runs_api.metrics, name="run_metrics"),
     path("training-runs/<uuid:pk>/rollouts/", runs_api.rollouts, name="run_rollouts"),
     path("training-runs/<uuid:pk>/rollouts/<int:number>/", runs_api.rollout, name="run_rollout"),

@@ -142,6 +142,7 @@ class TrainingRun(Archivable, Job):
     class Meta(Job.Meta):
         pass
 
+    is_new = False  # whether this request made it
     prompt: dict = {}  # like an evaluation's: no prompt version trains, so the environment's own is used
 
     def get_absolute_url(self) -> str:

@@ -1,6 +1,7 @@
 from django.urls import path
 
 from apps.training import views
+from apps.training.engines import pages as engine_pages
 from apps.training.pages import comparison, examples, lineage, rollouts
 from apps.training.prompt_search import pages
 
@@ -13,6 +14,7 @@ urlpatterns = [
     path("learned/task/<uuid:pk>/", lineage.of_task, name="learned_from_task"),
     path("new/", views.new, name="new"),
     path("new/examples/", examples.preview, name="examples"),
+    path("import/", engine_pages.import_result, name="import"),
     path("prompt-searches/", pages.listing, name="searches"),
     path("prompt-searches/new/", pages.new, name="search_new"),
     path("prompt-searches/<uuid:pk>/", pages.detail, name="search"),
@@ -25,6 +27,7 @@ urlpatterns = [
     path("<uuid:pk>/examples/", examples.of_run, name="run_examples"),
     path("<uuid:pk>/rollouts/", rollouts.rollouts, name="rollouts"),
     path("<uuid:pk>/rollouts/<int:number>/", rollouts.rollout, name="rollout"),
+    path("<uuid:pk>/export/", engine_pages.export, name="export"),
     path("<uuid:pk>/resume/", views.resume, name="resume"),
     path("<uuid:pk>/cancel/", views.cancel, name="cancel"),
 ]

@@ -24,6 +24,8 @@ from apps.training import actions, checkpoints
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.charts import curves
 from apps.training.comparison import runs_of
+from apps.training.engines import exporting
+from apps.training.engines import pages as engine_pages
 from apps.training.models import Method, Metric, Source, TrainingRun
 from apps.training.pages.rollouts import listed
 from apps.training.picks import PickForm
@@ -87,8 +89,9 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     form = PickForm(project, request.POST or None, request.GET, advised_fields(advice))
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
+        submit = actions.prepared_run if (engine := request.POST.get("export", "")) else actions.submit_training
         try:
-            run = actions.submit_training(
+            run = submit(
                 project=project,
                 method=Method(data["method"]),
                 parent=data["parent"],
@@ -99,7 +102,9 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
                 seed=data["seed"],
                 by=request.user,
             )
-        except (actions.TrainingError, TrainingLocked) as error:
+            if engine:
+                return engine_pages.as_file(exporting.export(run=run, engine=engine, by=request.user))
+        except engine_pages.REFUSALS as error:
             record_refusal(project, error, by=request.user)
             form.add_error(None, str(error))
         else:
@@ -107,7 +112,13 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     environments = list(project.environments.select_related("verifier", "project"))
     states = environment_locks(environments, by=request.user)
     locks = [(environment, states[environment.pk]) for environment in environments]
-    context = {"form": form, "advice": advice, "locks": locks, "missing": missing(form)}
+    context = {
+        "form": form,
+        "advice": advice,
+        "locks": locks,
+        "missing": missing(form),
+        "engines": engine_pages.choices(),
+    }
     return render(request, "training/new.html", context)
 
 

@@ -167,6 +167,8 @@ WORDS: dict[str, str] = {
     "review.policy_changed": "changed the review policy[: “{reason}”]",
     "review.held_out_exported": "exported {n|judged held-out output|judged held-out outputs} of {=a reward review@}",
     "probes.waived": "waived {findings|finding|findings} of the probe “{probe}” for {verifier} ({=probe run@})[: “{reason}”]",
+    "training.exported": "exported {name@} for {engine}",
+    "training.imported": "imported the result of {name@}, trained in {engine}, as {model_version}",
     "dataset.frozen": "froze a training set of {size|task|tasks}[, chosen from {of}]",
     # Models and channels
     "model_version.created": "registered the model {name@}",

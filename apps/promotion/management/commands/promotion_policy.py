@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management import BaseCommand, CommandError, CommandParser
 
+from apps.core.management.projects import find_project
 from apps.promotion.gate.policy import as_toml, from_toml
-from apps.promotion.management.projects import find_project
 from apps.promotion.policies import PRODUCTION, PolicyError, channel_of, policy_of, save_policy
 from workers.lib.typed import FormError
 

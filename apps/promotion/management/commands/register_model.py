@@ -9,8 +9,8 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 from django.utils.text import slugify
 
+from apps.core.management.projects import find_project
 from apps.promotion.actions import PromotionError, channel_of, set_initial
-from apps.promotion.management.projects import find_project
 from apps.registry.actions import ModelError, register_base, register_endpoint
 from apps.registry.models import Dialect
 from apps.registry.servers import ServerError, server_at

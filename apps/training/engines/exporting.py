@@ -1,0 +1,207 @@
+"""A training run, queued or not, as a folder for another engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.core import signing
+from django.db import transaction
+from django.utils.text import slugify
+
+from apps.core.actions import audit
+from apps.environments.clients import load_for
+from apps.evals.exporting import row_of
+from apps.evals.formats import TaskRow, write
+from apps.evals.holdout import leaks
+from apps.evals.models import Split, Task
+from apps.registry.actions import ModelError
+from apps.registry.artifacts import ArtifactError, local_path
+from apps.registry.models import ModelVersion
+from apps.registry.profiles import base_folder, has_native_tools, profile_of_version
+from apps.registry.trained_elsewhere import CONFIG, WEIGHTS, rank_of, shapes_of
+from apps.reviews.actions import require_unlocked
+from apps.training.actions import TrainingError
+from apps.training.engines.folder import ENGINES, Engine, check, files_of, packed
+from apps.training.engines.plan import Adapter, ExportError, Plan, Row
+from apps.training.jobs import lineage
+from apps.training.models import TrainingRun
+from apps.training.refusals import refuse_leaks
+from workers.lib.environments import Environment
+from workers.lib.environments.gym_rows import ASKED
+from workers.lib.errors import SpecError
+from workers.lib.messages import items_request, read_json
+from workers.lib.prompting import as_text, for_template
+from workers.lib.specs import CONFIGS
+from workers.lib.typed import convert
+
+SALT = "flywheel.engine-plan"
+MAX_CARRIED = 512 * 2**20  # of an adapter's weights that go along
+CHARACTERS_PER_TOKEN = 2  # a cautious guess, from which the room for a prompt is reckoned
+DEFAULT_TURNS = 10
+
+
+@dataclass(frozen=True)
+class Export:
+    name: str
+    content: bytes
+
+
+def engine_named(slug: str) -> Engine:
+    """Raises TrainingError."""
+    if slug not in ENGINES:
+        raise TrainingError(f"There is no engine “{slug}”. Choose one of {', '.join(ENGINES)}.")
+    return ENGINES[slug]
+
+
+@transaction.atomic
+def export(*, run: TrainingRun, engine: str, by: Any) -> Export:
+    """The folder as a zip archive. What may not train here is not exported either: the same lock, the same checks against the
+    hold-out. Raises TrainingLocked, TrainingError, HoldoutLeak."""
+    chosen = engine_named(engine)
+    name = f"{slugify(run.name)[:60] or run.method}-{engine}"
+    content = packed(name, folder(run=run, engine=chosen, by=by))
+    return Export(f"{name}.zip", content)
+
+
+def folder(*, run: TrainingRun, engine: Engine, by: Any, **facts: Any) -> dict[str, bytes]:
+    """{path: content}; `facts` go into the signed manifest besides. Raises as `export`."""
+    tasks = run.dataset.tasks()
+    require_unlocked(environment=run.environment, tasks=tasks, by=by)
+    validation = list(run.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
+    if any(task.split not in (Split.TRAIN, Split.VALIDATION) for task in tasks + validation):
+        raise TrainingError("Only tasks of the splits train and validation leave with a training run.")
+    refuse_leaks(run, tasks, ((task.key, leaks.row_of(task)) for task in tasks + validation))
+    try:
+        made = files_of(engine, plan_of(run, tasks, validation, facts), sign)
+    except ExportError as error:
+        raise TrainingError(str(error)) from error
+    audit(
+        "training.exported", project=run.project, by=by, target=run.dataset if run._state.adding else run, name=run.name,
+        engine=engine.label, method=run.get_method_display(), dataset=run.dataset.digest, files=len(made),
+    )  # fmt: skip
+    return made
+
+
+def reason_against(run: TrainingRun, engine: Engine) -> str:
+    """Why the engine cannot train this run, as a sentence; "" where it can. Reads no task."""
+    config = convert(run.spec["config"], CONFIGS[run.method], "config")
+    try:
+        environment = load_for(run.environment)
+        check(engine, plan_with(run, environment, config, [], [], {}))
+    except (ExportError, TrainingError, SpecError) as error:
+        return str(error)
+    return ""
+
+
+def sign(facts: dict[str, Any]) -> str:
+    return signing.Signer(salt=SALT).sign_object(facts)
+
+
+def plan_of(run: TrainingRun, tasks: list[Task], validation: list[Task], facts: dict[str, Any]) -> Plan:
+    """Raises TrainingError."""
+    environment = load_for(run.environment)
+    config = convert(run.spec["config"], CONFIGS[run.method], "config")
+    native = has_native_tools(run.parent)
+    chosen = [task for task in tasks if task.demonstration] if run.method == "sft" else tasks
+    rows = rows_of(chosen, environment, native, config)
+    checked = [] if run.method == "sft" else rows_of(validation, environment, native, config)
+    return plan_with(run, environment, config, rows, checked, facts)
+
+
+def plan_with(
+    run: TrainingRun, environment: Environment, config: Any, rows: list[Row], checked: list[Row], facts: dict[str, Any]
+) -> Plan:
+    base, profile = run.parent.base_version(), profile_of_version(run.parent)
+    return Plan(
+        name=run.name,
+        method=run.method,
+        config=config,
+        seed=run.spec["seed"],
+        base=str(base),
+        server=settings.FLYWHEEL_URL,
+        path=f"/env/{run.environment}",
+        multi_turn=environment.multi_turn,
+        max_turns=(run.environment.harness.get("max_turns") or DEFAULT_TURNS) if environment.multi_turn else 1,
+        rows=rows,
+        validation=checked,
+        facts=facts_of(run, base) | facts,
+        adapter=adapter_of(run.parent),
+        layers=layers_of(run.parent),
+        exclude=tuple(profile.lora_exclude) if profile else (),
+        tool_parser=profile.tool_parser if profile and has_native_tools(run.parent) else "",
+        context=room_for(rows + checked),
+    )
+
+
+def facts_of(run: TrainingRun, base: ModelVersion) -> dict[str, Any]:
+    """What made the folder, as the lineage of what comes back."""
+    return lineage(run) | {
+        "project": str(run.project_id), "name": run.name, "parent_id": run.parent_id, "dataset": str(run.dataset_id),
+        "environment_id": str(run.environment_id), "base": str(base), "base_digest": base.digest, "split": Split.TRAIN.value,
+        "run": "" if run._state.adding else str(run.pk), "lora": lora_of(run),
+    }  # fmt: skip
+
+
+def lora_of(run: TrainingRun) -> dict[str, Any]:
+    """Rank and alpha of the adapter that will come back: of the one that is continued, or of the settings."""
+    if before := adapter_of(run.parent):
+        return {"rank": before.rank, "alpha": json.loads(before.files[CONFIG]).get("lora_alpha")}
+    config = run.spec["config"]
+    return {"rank": config["lora_rank"], "alpha": config["lora_alpha"] or 2 * config["lora_rank"]}
+
+
+def rows_of(tasks: Iterable[Task], environment: Environment, native: bool, config: Any) -> list[Row]:
+    """As an agent is given them, the harness's prompt and examples first; tools as text where the template knows none."""
+    made = []
+    for task in tasks:
+        episode = environment.open(task.as_spec())
+        gym = gym_row(row_of(task))
+        asked = {"temperature": getattr(config, "temperature", 1.0), "top_p": getattr(config, "top_p", 1.0)}
+        gym[ASKED] = gym[ASKED] | items_request(episode.messages, episode.offered) | asked
+        messages = for_template(episode.messages) if native else as_text(episode.messages, episode.offered)
+        made.append(Row(task.key, messages, episode.offered if native else [], task.demonstration, gym))
+    return made
+
+
+def gym_row(row: TaskRow) -> dict[str, Any]:
+    return read_json(next(iter(write("nemo-gym", [row]))))
+
+
+def room_for(rows: list[Row]) -> int:
+    """Tokens that the longest prompt may take, to the next power of two. The guess is cautious: no tokenizer is loaded here."""
+    longest = max((len(str(row.messages)) + len(str(row.tools)) for row in rows), default=0)
+    return 1 << max(9, (longest // CHARACTERS_PER_TOKEN).bit_length())
+
+
+def layers_of(version: ModelVersion) -> tuple[str, ...]:
+    """The names of the linear layers of the base, the head's and embeddings' left out."""
+    home = base_folder(version)
+    if home is None:
+        return ()
+    try:
+        shapes = shapes_of(sorted(home.glob("*.safetensors")))
+    except ModelError:
+        return ()
+    named = (
+        name.removesuffix(".weight") for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2
+    )
+    return tuple(sorted({name.rpartition(".")[2] for name in named if "embed" not in name and "lm_head" not in name}))
+
+
+def adapter_of(version: ModelVersion) -> Adapter | None:
+    """Raises TrainingError."""
+    if version.artifact is None:
+        return None
+    try:
+        home = local_path(version.artifact)
+    except ArtifactError as error:
+        raise TrainingError(str(error)) from error
+    if (home / WEIGHTS).stat().st_size > MAX_CARRIED:
+        raise TrainingError(
+            f"The adapter {version} is larger than {MAX_CARRIED / 2**20:.0f} MiB. Merge it, and register what comes of it as a base."
+        )
+    return Adapter(rank_of(home / CONFIG), {name: (home / name).read_bytes() for name in (CONFIG, WEIGHTS)})

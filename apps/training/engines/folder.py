@@ -1,0 +1,156 @@
+"""The exported folder: an engine's files, what every folder carries, ten lines to read, and a manifest of hashes. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from apps.training.engines import automodel, nemo_rl, openrlhf, prime_rl, scripts, verl
+from apps.training.engines.plan import ExportError, Plan
+
+MANIFEST = "manifest.json"
+DATED = (2026, 1, 1, 0, 0, 0)  # of every file, so that the same plan gives the same bytes
+CARRIED = "apps.training.engines.carried"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`hooks` are carried files that it runs. `multi_turn`: whether it trains episodes of several turns. `resumes`: whether it
+    goes on with an adapter. `whole`: methods that train all weights there, so that no adapter comes back."""
+
+    slug: str
+    label: str
+    version: str
+    methods: tuple[str, ...]
+    files: Callable[[Plan], dict[str, bytes]]
+    install: str
+    about: str
+    hooks: dict[str, tuple[str, ...]]
+    multi_turn: bool = False
+    resumes: bool = False
+    whole: tuple[str, ...] = ()
+
+
+SCORED = ("flywheel_environment.py",)
+SCRIPT = ("train.py", "render.py", "flywheel_environment.py")
+ENGINES = {
+    engine.slug: engine
+    for engine in (
+        Engine(
+            "verl", "veRL", "0.9.1", ("grpo",), verl.files, "pip install 'verl[vllm]==0.9.1'", "GRPO on many GPUs, with Ray",
+            {"grpo": ("render.py", "verl_reward.py", *SCORED)}, resumes=True,
+        ),
+        Engine(
+            "prime-rl", "prime-rl", "0.4.0", ("sft", "grpo"), prime_rl.files, "git clone prime-rl, then export PRIME_RL=/path/to/it",
+            "Asynchronous GRPO of agents", {"sft": (), "grpo": ()}, multi_turn=True,
+        ),
+        Engine(
+            "openrlhf", "OpenRLHF", "0.11.2", ("sft", "grpo"), openrlhf.files, "pip install 'openrlhf[vllm]==0.11.2'",
+            "SFT with LoRA; GRPO of all weights", {"sft": ("render.py",), "grpo": ("render.py", "openrlhf_reward.py", *SCORED)},
+            whole=("grpo",),
+        ),
+        Engine(
+            "nemo-rl", "NeMo RL", "August 2026", ("sft", "grpo"), nemo_rl.files, "git clone NeMo RL, then export NEMO_RL=/path/to/it",
+            "GRPO of agents through NeMo Gym", {"sft": (), "grpo": SCORED}, multi_turn=True,
+        ),
+        Engine(
+            "unsloth", "Unsloth", "2026.10.9", ("sft", "grpo"), scripts.unsloth, "pip install unsloth==2026.10.9", "One GPU, little memory",
+            {"sft": SCRIPT, "grpo": SCRIPT}, resumes=True,
+        ),
+        Engine(
+            "nemo-automodel", "NeMo AutoModel", "0.7.0", ("sft",), automodel.files, "pip install 'nemo-automodel[cuda]==0.7.0'",
+            "SFT of large models", {"sft": ()},
+        ),
+        Engine(
+            "trl", "TRL", "1.16.0", ("sft", "grpo"), scripts.trl, "pip install trl==1.16.0 peft", "A plain script, also on a CPU",
+            {"sft": SCRIPT, "grpo": SCRIPT}, resumes=True,
+        ),
+    )
+}  # fmt: skip
+
+README = """\
+# {name}: {method} with {engine} {version}
+
+1. Install: `{install}`.
+2. Base model: {base} (digest {digest}). Link its folder: `export MODEL=/path/to/it`.
+3. Rewards come from {address}: `export FLYWHEEL_API_KEY=…`, a key of the project with the scope `evaluate`.
+4. `bash launch.sh` trains on {rows} tasks of {eval_set}, split train; {validation} of the split validation. No held-out task is in this folder.
+5. `{configuration}` is the engine's configuration; words after `launch.sh` override it where the engine lets them.
+6. {comes_back}
+7. `manifest.json` names every file with its SHA-256, and what the run was made from. It is signed: send it back unchanged.
+"""
+ADAPTER = "`python3 send_result.py FOLDER` sends the LoRA adapter and `metrics.jsonl` to Flywheel (key with the scope `manage`)."
+WHOLE = "The result is a whole model, not an adapter. Copy it to the server and register it: `manage.py register_model FOLDER`."
+
+
+def check(engine: Engine, plan: Plan) -> None:
+    """Raises ExportError for a plan that the engine does not train."""
+    if plan.method not in engine.methods:
+        others = [other.label for other in ENGINES.values() if plan.method in other.methods]
+        where = f"Choose {' or '.join(others)}." if others else "No engine does."
+        raise ExportError(f"{engine.label} does not train {plan.method.upper()} in this export. {where}")
+    if plan.method != "sft" and plan.multi_turn and not engine.multi_turn:
+        others = [other.label for other in ENGINES.values() if other.multi_turn and plan.method in other.methods]
+        raise ExportError(
+            f"{engine.label} scores single answers here, and this environment has several turns. Choose {' or '.join(others)}."
+        )
+    if plan.adapter and not engine.resumes:
+        others = [other.label for other in ENGINES.values() if other.resumes and plan.method in other.methods]
+        raise ExportError(
+            f"{engine.label} cannot continue an adapter in this export. Start from the base model, or choose {' or '.join(others)}."
+        )
+
+
+def files_of(engine: Engine, plan: Plan, sign: Callable[[dict[str, Any]], str]) -> dict[str, bytes]:
+    """{path: content} of the whole folder. `sign` gives the facts a signature that only this installation can make.
+
+    Raises ExportError.
+    """
+    check(engine, plan)
+    made = dict(engine.files(plan))
+    home = resources.files(CARRIED)
+    carried = ("send_result.py", *engine.hooks[plan.method])
+    made |= {name: home.joinpath(name).read_bytes() for name in dict.fromkeys(carried)}
+    made["environment.json"] = _json({"server": plan.server, "path": plan.path})
+    if plan.adapter:
+        made |= {f"adapter/{name}": content for name, content in plan.adapter.files.items()}
+    made["README.md"] = readme(engine, plan, made).encode("utf-8", "replace")
+    facts = plan.facts | {"engine": engine.slug, "engine_version": engine.version, "method": plan.method}
+    listed = {path: hashlib.sha256(content).hexdigest() for path, content in sorted(made.items())}
+    made[MANIFEST] = _json({"facts": facts, "signature": sign(facts), "files": listed})
+    return made
+
+
+def readme(engine: Engine, plan: Plan, made: dict[str, bytes]) -> str:
+    names = ("config/run.yaml", "rl.toml", "sft.toml", "run.yaml", "settings.json")
+    comes_back = WHOLE if plan.method in engine.whole else ADAPTER
+    return README.format(
+        name=plan.name, method=plan.method.upper(), engine=engine.label, version=engine.version, install=engine.install,
+        base=plan.facts["base"], digest=plan.facts["base_digest"][:12], address=plan.server + plan.path, rows=len(plan.rows),
+        eval_set=plan.facts["eval_set"], validation=len(plan.validation),
+        configuration=next((name for name in names if name in made), "launch.sh"), comes_back=comes_back,
+    )  # fmt: skip
+
+
+def packed(name: str, files: dict[str, bytes]) -> bytes:
+    """A zip archive of one folder; the same files give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in sorted(files.items()):
+            info = zipfile.ZipInfo(f"{name}/{path}", DATED)
+            info.external_attr = (0o755 if path.endswith(".sh") else 0o644) << 16
+            archive.writestr(info, content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+__all__ = ["ENGINES", "MANIFEST", "Engine", "ExportError", "check", "files_of", "packed", "readme"]

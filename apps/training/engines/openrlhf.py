@@ -1,0 +1,77 @@
+"""OpenRLHF 0.11: SFT with LoRA; GRPO of all weights, since its RL pushes raw parameters into vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apps.training.engines.plan import ExportError, Plan, prompt_rows
+from apps.training.engines.text import command, script
+
+
+def sft_options(plan: Plan) -> dict[str, Any]:
+    settings = plan.config
+    epochs = max(1, -(-settings.steps * settings.batch_size // len(plan.rows)))
+    return {
+        "--model.model_name_or_path": "model", "--data.dataset": "json@data/rendered", "--data.input_key": "input",
+        "--data.output_key": "output", "--data.input_template": "{}", "--data.max_len": settings.max_length,
+        "--train.batch_size": settings.batch_size, "--train.micro_batch_size": 1, "--train.max_epochs": epochs,
+        "--train.seed": plan.seed, "--adam.lr": settings.learning_rate, "--max_norm": settings.max_grad_norm,
+        "--lr_warmup_ratio": round(settings.warmup_steps / settings.steps, 4), "--min_lr_ratio": settings.final_lr_share,
+        "--ds.zero_stage": 2, "--ds.param_dtype": "bf16", "--ds.attn_implementation": "sdpa", **lora(plan),
+        "--ckpt.output_dir": "result", "--ckpt.save_steps": settings.save_every, "--logger.logging_steps": 1,
+    }  # fmt: skip
+
+
+def lora(plan: Plan) -> dict[str, Any]:
+    settings = plan.config
+    return {
+        "--ds.lora.rank": settings.lora_rank, "--ds.lora.alpha": plan.alpha, "--ds.lora.dropout": settings.lora_dropout,
+        "--ds.lora.target_modules": plan.targets or ["all-linear"],
+    }  # fmt: skip
+
+
+def rl_options(plan: Plan) -> dict[str, Any]:
+    settings = plan.config
+    if settings.loss_type not in ("dapo", "grpo", "gspo", "dr_grpo"):
+        raise ExportError(f"OpenRLHF has no loss “{settings.loss_type}”.")
+    gspo = settings.loss_type == "gspo"
+    per_step = settings.prompts_per_step * settings.generations
+    return {
+        "--actor.model_name_or_path": "model", "--reward.remote_url": "openrlhf_reward.py",
+        "--data.prompt_dataset": "json@data/rendered", "--data.input_key": "input", "--data.label_key": "label",
+        "--data.max_len": plan.total_tokens, "--rollout.max_new_tokens": settings.max_new_tokens,
+        "--rollout.batch_size": settings.prompts_per_step, "--rollout.n_samples_per_prompt": settings.generations,
+        "--rollout.temperature": settings.temperature, "--rollout.top_p": settings.top_p,
+        "--train.batch_size": per_step, "--train.micro_batch_size": 1, "--train.max_epochs": settings.updates_per_batch,
+        "--train.num_episodes": max(1, -(-settings.steps * settings.prompts_per_step // len(plan.rows))), "--train.seed": plan.seed,
+        "--algo.advantage.estimator": "dr_grpo" if settings.loss_type == "dr_grpo" else "group_norm",
+        "--actor.policy_loss_type": "gspo" if gspo else "ppo",
+        "--actor.eps_clip_low_high": [3e-4, 4e-4] if gspo else [settings.clip_low, settings.clip_high],
+        "--algo.kl.init_coef": settings.beta, "--actor.adam.lr": settings.learning_rate,
+        "--actor.max_norm": settings.max_grad_norm, "--actor.num_nodes": 1, "--actor.num_gpus_per_node": 1, "--ref.num_nodes": 1,
+        "--ref.num_gpus_per_node": 1, "--vllm.num_engines": 1, "--vllm.tensor_parallel_size": 1, "--ds.zero_stage": 3,
+        "--ds.param_dtype": "bf16", "--ckpt.output_dir": "result", "--ckpt.save_steps": settings.save_every,
+    }  # fmt: skip
+
+
+def words(options: dict[str, Any]) -> list[Any]:
+    return [
+        word for name, value in options.items() for word in (name, *(value if isinstance(value, list) else [value]))
+    ]
+
+
+def files(plan: Plan) -> dict[str, bytes]:
+    sft = plan.method == "sft"
+    module, options = ("train_sft", sft_options(plan)) if sft else ("train_ppo_ray", rl_options(plan))
+    flags = (
+        []
+        if sft
+        else ["--train.colocate_all", "--vllm.enable_sleep", *(["--algo.kl.use_loss"] if plan.config.beta else [])]
+    )
+    form = "openrlhf_sft" if sft else "openrlhf"
+    render = "mkdir -p data/rendered\n" + command(
+        "python3", "render.py", "data/train.jsonl", "data/rendered/train.jsonl", form
+    )
+    start = ["deepspeed", "--module"] if sft else ["python3", "-m"]
+    run = command(*start, f"openrlhf.cli.{module}", *words(options), *flags) + ' "$@"'
+    return {"data/train.jsonl": prompt_rows(plan.rows), "launch.sh": script(render, run, needs_key=not sft)}
