@@ -17,13 +17,15 @@ TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
 
 
 class Profile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One family. `lora_exclude` are patterns of layers that must not be adapted; `tool_parser` is vLLM's name for it."""
+    """One family. `lora_exclude` are patterns of layers that must not be adapted; `tool_parser` is vLLM's name for it, `renderer` that of the
+    package renderers, which verifiers and prime-rl use."""
 
     name: str
     match: dict[str, list[str | int]]
     template: str
     tools: str
     tool_parser: str
+    renderer: str = ""
     lora_targets: list[str]
     lora_exclude: list[str] = []
     attention: str

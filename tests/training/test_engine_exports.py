@@ -62,7 +62,7 @@ def plan(method: str = "grpo", text: str = "Close ticket 12.", config: Any = Non
         "name": text, "method": method, "config": convert(CONFIG[method] | (config or {}), CONFIGS[method], "config"), "seed": 7,
         "base": "base-v1", "server": "https://flywheel.example", "path": "/env/workplace@1", "multi_turn": False, "max_turns": 1,
         "rows": rows, "validation": rows[:1] if method == "grpo" else [], "facts": facts(), "layers": ("q_proj", "v_proj", "out_proj"),
-        "tool_parser": "hermes", "context": 512,
+        "tool_parser": "hermes", "renderer": "qwen3","context": 512,
     }  # fmt: skip
     return Plan(**given | changes)
 
@@ -186,6 +186,7 @@ def test_a_script_prints_hostile_words_as_they_are(tmp_path: Path) -> None:
         ("verl", {"multi_turn": True}, "several turns. Choose prime-rl or NeMo RL"),
         ("prime-rl", {"adapter": Adapter(8, {})}, "cannot continue an adapter.*choose veRL or Unsloth or TRL"),
         ("nemo-rl", {"config": {"loss_type": "dr_grpo"}}, "no loss “dr_grpo”"),
+        ("prime-rl", {"method": "sft", "renderer": ""}, "no renderer for this base model's family. Choose NeMo RL"),
         ("unsloth", {"layers": ()}, "Name them under “Target modules”"),
     ],
 )

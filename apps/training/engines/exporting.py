@@ -133,6 +133,7 @@ def plan_with(
         layers=layers_of(run.parent),
         exclude=tuple(profile.lora_exclude) if profile else (),
         tool_parser=profile.tool_parser if profile and has_native_tools(run.parent) else "",
+        renderer=profile.renderer if profile else "",
         context=room_for(rows + checked),
     )
 

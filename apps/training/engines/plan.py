@@ -52,6 +52,7 @@ class Plan:
     layers: tuple[str, ...] = ()  # names of the base's linear layers, "" unknown
     exclude: tuple[str, ...] = ()  # patterns of layers that must not be adapted
     tool_parser: str = ""
+    renderer: str = ""
     context: int = 0  # tokens of a prompt, as an upper bound
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.training.engines.plan import Plan, chat_rows, gym_rows
+from apps.training.engines.plan import ExportError, Plan, chat_rows, gym_rows
 from apps.training.engines.text import as_toml, command, script
 
 KEY = "@FLYWHEEL_API_KEY@"  # replaced by launch.sh in a copy that only its owner reads
@@ -48,6 +48,7 @@ def rl(plan: Plan) -> dict[str, Any]:
         },
         "orchestrator": {
             "batch_size": settings.prompts_per_step * settings.generations, "group_size": settings.generations,
+            "renderer": {"name": plan.renderer or "default"},
             "train": {
                 "sampling": {"max_completion_tokens": settings.max_new_tokens, "temperature": settings.temperature},
                 "source": [source],
@@ -60,7 +61,12 @@ def rl(plan: Plan) -> dict[str, Any]:
 
 def sft(plan: Plan) -> dict[str, Any]:
     settings = plan.config
+    if not plan.renderer:
+        raise ExportError(
+            "prime-rl's SFT has no renderer for this base model's family. Choose NeMo RL, NeMo AutoModel or TRL."
+        )
     return {
+        "renderer": {"name": plan.renderer},
         "max_steps": settings.steps, "output_dir": "checkpoints", "model": {"name": "model", "lora": lora(plan)},
         "data": {
             "name": "data", "batch_size": settings.batch_size, "seq_len": settings.max_length, "seed": plan.seed, "splits": ["train"],
