@@ -15,7 +15,7 @@ from psycopg import Cursor, sql
 
 from tests.e2e.seed import World
 
-DJANGOS = ("django_migrations", "django_content_type", "auth_permission")  # they stay between tests that commit
+REMADE = {"django_content_type", "auth_permission"}  # by Django, after each test that commits
 
 
 @contextmanager
@@ -30,13 +30,15 @@ def _raw() -> Iterator[Cursor]:
 
 
 def _columns(cursor: Cursor) -> dict[str, list[str]]:
-    """{table: its columns}, without those that the database computes; a partition's rows are its table's."""
+    """{table: its columns} of what is emptied between tests, without those that the database computes; a partition's rows are its
+    table's."""
+    emptied = {*connection.introspection.django_table_names(only_existing=True)} - REMADE
     cursor.execute(
         """SELECT relname::text, array_agg(attname::text) FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
         WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
         AND attnum > 0 AND NOT attisdropped AND attgenerated = '' GROUP BY relname"""
     )
-    return {table: columns for table, columns in cursor.fetchall() if table not in DJANGOS}
+    return {table: columns for table, columns in cursor.fetchall() if table in emptied}
 
 
 @dataclass
