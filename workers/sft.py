@@ -1,6 +1,6 @@
 """Supervised fine-tuning of a LoRA adapter with TRL. `python -m workers.sft spec.json` (docs/jobs.md).
 
-The loss is on the completion alone, and what the prompts of a batch share (system prompt, tools, examples) is
+The loss is on the completion alone, of an episode of several turns on the agent's own (workers.ml.chat_writer), and what the prompts of a batch share (system prompt, tools, examples) is
 computed once (workers.ml.tree). A checkpoint holds the adapter, the optimizer's state and the step; which rows a
 step learns from and what its dropout draws depend on the seed and the step alone, so a resumed run is the unbroken one.
 """
@@ -20,6 +20,7 @@ from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import Sft, SftRow
 from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
+from workers.ml.chat_writer import ChatWriter
 from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
 from workers.ml.tree import scored_parts, use_tree
 from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order, train
@@ -56,7 +57,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     model = lora(model, spec.config, resume or spec.model.adapter).to(device())
     use_tree(model)
     optimizer, scheduler = optimizer_of(model, config, resume, start)
-    rows = Dataset.from_list([trl_row(tokenizer, row) for row in spec.rows])
+    rows = Dataset.from_list(trl_rows(tokenizer, model, spec.rows))
     reporter = reporting(events, stop, spec, model, optimizer, found=found)
     trainer = SharedPromptTrainer(
         model=model,
@@ -72,6 +73,21 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
         train(trainer)
     adapter = checkpoint.save_adapter(model, out / "adapter")
     events.result(adapter=str(adapter), metrics={"steps": steps})
+
+
+def trl_rows(tokenizer: Any, model: Any, rows: list[SftRow]) -> list[dict]:
+    """As the trainer takes them: conversations, or tokens as soon as a row has several turns."""
+    if not any(row.turns for row in rows):
+        return [trl_row(tokenizer, row) for row in rows]
+    writer = ChatWriter(tokenizer, model)
+    made = [
+        found
+        for row in rows
+        for found in writer.rows(
+            row.messages, row.turns or [{"role": "assistant", "content": row.completion}], row.tools
+        )
+    ]
+    return [{"input_ids": row.ids, "completion_mask": [int(mine) for mine in row.learnt]} for row in made]
 
 
 def trl_row(tokenizer: Any, row: SftRow) -> dict:

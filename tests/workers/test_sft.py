@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.workers.conftest import Recorder, of_kind, tasks, typed
+from tests.workers.test_grpo_episodes import FORGETS
 from workers import sft
 from workers.lib.errors import SpecError
 from workers.lib.program import Stop, StopFlag
@@ -25,7 +26,7 @@ from workers.ml import checkpoint, tree
 from workers.ml.models import load_base, lora
 from workers.ml.transformers_engine import TransformersEngine
 from workers.ml.tree import pad, use_tree
-from workers.sft import add_gradients, trl_row
+from workers.sft import add_gradients, trl_row, trl_rows
 
 CONFIG = {"batch_size": 3, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8, "warmup_steps": 1, "save_every": 2}
 LORA = Lora(lora_rank=4, lora_alpha=8)
@@ -309,3 +310,62 @@ def test_an_absurd_learning_rate_is_stopped_with_finite_weights(
     (saved,) = events.rows("checkpoint")
     assert saved["step"] < 20
     assert all(bool(one.isfinite().all()) for one in weights_of(Path(saved["path"])).values())
+
+
+def turns() -> list[dict]:
+    call = {"id": "c1", "type": "function", "function": {"name": "close", "arguments": '{"id": 12}'}}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "Closed."},
+        {"role": "assistant", "content": "Done."},
+        {"role": "user", "content": "Thanks."},
+        {"role": "assistant", "content": "Bye."},
+    ]
+
+
+def test_of_several_turns_the_agents_answers_are_learnt(tiny_model: Path) -> None:
+    model, tokenizer = load_base(tiny_model)
+    row = SftRow(messages=rows()[0]["messages"], turns=turns())
+    [made] = trl_rows(tokenizer, model, [row])
+    learnt = tokenizer.decode([i for i, mine in zip(made["input_ids"], made["completion_mask"], strict=True) if mine])
+    assert learnt == '{"tool": "close", "args": {"id": 12}}<|im_end|>Done.<|im_end|>Bye.<|im_end|>'
+    whole = tokenizer.decode(made["input_ids"])
+    assert "Result: Closed.<|im_end|>\n<|im_start|>assistant\nDone.<|im_end|>\n<|im_start|>user\nThanks." in whole
+
+
+def test_a_template_that_forgets_gives_a_row_for_each_answer(tiny_model: Path) -> None:
+    model, tokenizer = load_base(tiny_model)
+    tokenizer.chat_template = FORGETS
+    row = SftRow(messages=rows()[0]["messages"], turns=turns())
+    made = trl_rows(tokenizer, model, [row])
+    texts = [
+        tokenizer.decode([i for i, mine in zip(one["input_ids"], one["completion_mask"], strict=True) if mine])
+        for one in made
+    ]
+    assert texts == ['{"tool": "close", "args": {"id": 12}}<|im_end|>', "Done.<|im_end|>", "Bye.<|im_end|>"]
+    assert "assistant\n{<|im_end|>" in tokenizer.decode(made[1]["input_ids"])
+
+
+def test_single_answers_among_episodes_are_the_same_tokens_as_alone(tiny_model: Path) -> None:
+    model, tokenizer = load_base(tiny_model)
+    single, episode = SftRow(**rows()[0]), SftRow(messages=rows()[1]["messages"], turns=turns())
+    made = trl_rows(tokenizer, model, [single, episode])[0]
+    chat = [*single.messages, {"role": "assistant", "content": single.completion}]
+    whole = tokenizer.apply_chat_template(chat, tokenize=False).removesuffix("\n")
+    assert made["input_ids"] == tokenizer(whole, add_special_tokens=False)["input_ids"]
+
+
+def test_episodes_are_learnt(make_spec: Callable[..., dict], events: Recorder) -> None:
+    spec = sft_spec(make_spec, steps=15)
+    spec["rows"] = [{"messages": row["messages"], "turns": turns()} for row in spec["rows"]]
+    main(spec, events, StopFlag())
+    losses = [row["values"]["train/loss"] for row in events.rows("metric")]
+    assert losses[-1] < losses[0] - 0.5
+
+
+@pytest.mark.parametrize("fields", [{}, {"completion": "x", "turns": turns()}, {"turns": turns()[1:2]}])
+def test_a_row_has_either_a_completion_or_turns(fields: dict, make_spec: Callable[..., dict], events: Recorder) -> None:
+    spec = sft_spec(make_spec, steps=1)
+    spec["rows"][1] = {"messages": rows()[1]["messages"]} | fields
+    with pytest.raises(SpecError, match=r"rows\[1\].*either a completion or turns"):
+        main(spec, events, StopFlag())

@@ -145,4 +145,4 @@ def test_a_template_that_cannot_be_joined_says_why(why: str, tiny_model: Path) -
         return engine.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer)
 
     with pytest.raises(NotJoined, match=why):
-        text_after(render, ASKED, messages, engine.stop_texts)
+        text_after(render, ASKED, messages, engine.writer.stop_texts)

@@ -35,22 +35,24 @@ def text_after(render: Render, answered: list[dict], messages: list[dict], stops
         return now[end:]
     if not now.startswith(asked):
         raise NotJoined("what came before is written in another way once the conversation goes on")
-    return _after_last(render, messages, after, now[len(asked) :], len(asked), stops)
+    return _after_last(render, messages, after, said.removeprefix(asked), (now, len(asked)), stops)
 
 
 def _after_last(
-    render: Render, messages: list[dict], after: list[dict], rest: str, asked: int, stops: Sequence[str]
+    render: Render, messages: list[dict], after: list[dict], said: str, now: tuple[str, int], stops: Sequence[str]
 ) -> str:
-    """For templates that write the last answer in another way than the same one later (Qwen 3 adds an empty thought). `rest`
-    begins with the answer; where what came after it begins is seen by changing that."""
-    changed = [{"role": "user", "content": ""}, *after][-len(after) or 1 :]
-    changed = [message | {"content": f"~{text_of(message)}"} for message in changed]
-    other = render([*messages[: len(messages) - len(after)], *changed], True)[asked:]
+    """For templates that write the last answer in another way than the same one later (Qwen 3 adds an empty thought): `said` is
+    the last one, `now` the whole text and where the answer begins in it. Where what came after it begins is seen by changing
+    that."""
+    rest, before = now[0][now[1] :], messages[: len(messages) - len(after)]
+    changed = [message | {"content": f"~{text_of(message)}"} for message in after] or [{"role": "user", "content": "~"}]
+    other = render([*before, *changed], True)[now[1] :]
     same = next((at for at, pair in enumerate(zip(rest, other, strict=False)) if pair[0] != pair[1]), 0)
     ends = [(rest.find(stop, 0, same), stop) for stop in stops if stop in rest[:same]]
     if len(ends) != 1 or rest[:same].count(ends[0][1]) != 1:
         raise NotJoined("the end of an answer is not marked by the token that ends it")
-    end = ends[0][0]
-    if text_of(messages[-len(after) - 1]).strip() not in rest[:end]:
+    end, stop = ends[0]
+    answer = rest[:end]
+    if text_of(before[-1]).strip() not in answer or not said[: said.find(stop)].endswith(answer):
         raise NotJoined("an earlier answer is written in another way once the conversation goes on")
     return rest[end:]

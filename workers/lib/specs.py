@@ -241,11 +241,17 @@ class GrpoConfig(Training, kw_only=True):
 
 
 class SftRow(Form, kw_only=True):
-    """The conversation and the tools as an agent is given them, and the answer it should give."""
+    """The conversation and the tools as an agent is given them, and the answer it should give; or, as `turns`, all that follows
+    in an episode of several turns, of which the agent's answers are learnt."""
 
     messages: list[dict]
-    completion: str
+    completion: str = ""
     tools: list[dict] = []
+    turns: list[dict] = []
+
+    def __post_init__(self) -> None:
+        if bool(self.completion) == any(turn.get("role") == "assistant" for turn in self.turns):
+            raise ValueError("needs either a completion or turns with an answer")
 
 
 class Pair(Form, kw_only=True):

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from jinja2 import TemplateError
 from torch import Tensor
 
-from workers.lib.chat_templates import NotJoined, text_after
 from workers.lib.engines import Output, Prompt, Sampling, Show, SoFar
-from workers.lib.prompting import as_text
 from workers.lib.specs import InProcess, Model
 from workers.ml.attention import Look, Pass, Segment
-from workers.ml.models import chat_with_tools, device, load_policy, set_threads, stop_token_ids
+from workers.ml.chat_writer import ChatWriter
+from workers.ml.models import device, load_policy, set_threads
 from workers.ml.tree import Prefilled, decoder_of, prefill, use_tree
 
 SHOWN_EVERY_S = 0.25  # to whoever watches: looking at the tokens costs a wait for the device
@@ -49,8 +47,8 @@ class TransformersEngine:
         use_tree(model)
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.decoder, self.head = decoder_of(model)
-        self.stop_ids = stop_token_ids(tokenizer, model)
-        self.stop_texts = [text for text in tokenizer.convert_ids_to_tokens(self.stop_ids) if text]
+        self.writer = ChatWriter(tokenizer, model)
+        self.stop_ids = self.writer.stop_ids
         self.stops = torch.tensor(self.stop_ids, dtype=torch.long)
 
     @classmethod
@@ -62,30 +60,7 @@ class TransformersEngine:
     def prompt_ids(
         self, messages: list[dict], tools: list[dict] | None = None, so_far: SoFar | None = None
     ) -> list[int]:
-        """The ids so far and the template's own for what came after the last answer; where the template does not allow that,
-        all of the conversation anew."""
-
-        def render(messages: list[dict], answer: bool) -> str:
-            chat, native = chat_with_tools(self.tokenizer, messages, tools or [])
-            try:
-                return self._written(chat, native, answer)
-            except TemplateError:  # several calls at once, say, which some templates do not know
-                return self._written(as_text(messages, tools or []), None, answer)
-
-        if so_far is None or so_far.tools != (tools or []):
-            return self._ids(render(messages, True))
-        try:
-            after = self._ids(text_after(render, so_far.messages, messages, self.stop_texts))
-        except NotJoined:
-            return self._ids(render(messages, True))
-        ended = after[0] == so_far.ids[-1]  # else the answer was cut off, and its end is given
-        return so_far.ids + after[ended:]
-
-    def _written(self, chat: list[dict], tools: list[dict] | None, answer: bool) -> str:
-        return self.tokenizer.apply_chat_template(chat, tools=tools, tokenize=False, add_generation_prompt=answer)
-
-    def _ids(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self.writer.prompt_ids(messages, tools or [], so_far)
 
     def generate(
         self, prompts: list[Prompt], sampling: Sampling, show: Show | None = None

@@ -1,0 +1,78 @@
+"""Conversations as token ids, by a model's chat template. Heavy: imports transformers' tokenizers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+
+from workers.lib.chat_templates import NotJoined, text_after
+from workers.lib.engines import SoFar
+from workers.lib.errors import SpecError
+from workers.lib.policies import Reply
+from workers.lib.prompting import as_text
+from workers.lib.token_rows import TokenRow, rows_of_replies
+from workers.ml.models import chat_with_tools, stop_token_ids
+
+
+class ChatWriter:
+    """`stop_ids` are the tokens that end an answer."""
+
+    def __init__(self, tokenizer: Any, model: Any = None) -> None:
+        self.tokenizer, self.stop_ids = tokenizer, stop_token_ids(tokenizer, model)
+        self.stop_texts = [text for text in tokenizer.convert_ids_to_tokens(self.stop_ids) if text]
+
+    def text(self, messages: list[dict], tools: list[dict], answer: bool) -> str:
+        """As the template writes it; `answer`: up to where the next answer begins."""
+        chat, native = chat_with_tools(self.tokenizer, messages, tools)
+        try:
+            return self._written(chat, native, answer)
+        except TemplateError:  # several calls at once, say, which some templates do not know
+            return self._written(as_text(messages, tools), None, answer)
+
+    def _written(self, chat: list[dict], tools: list[dict] | None, answer: bool) -> str:
+        return self.tokenizer.apply_chat_template(chat, tools=tools, tokenize=False, add_generation_prompt=answer)
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def prompt_ids(self, messages: list[dict], tools: list[dict], so_far: SoFar | None = None) -> list[int]:
+        """The ids so far and the template's own for what came after the last answer; where the template does not allow that,
+        all of the conversation anew."""
+
+        def render(messages: list[dict], answer: bool) -> str:
+            return self.text(messages, tools, answer)
+
+        if so_far is None or so_far.tools != tools:
+            return self.ids(render(messages, True))
+        try:
+            after = self.ids(text_after(render, so_far.messages, messages, self.stop_texts))
+        except NotJoined:
+            return self.ids(render(messages, True))
+        ended = after[0] == so_far.ids[-1]  # else the answer was cut off, and its end is given
+        return so_far.ids + after[ended:]
+
+    def answer_ids(self, messages: list[dict], tools: list[dict], answer: dict) -> list[int]:
+        """What the model would have to write for an answer to these messages, with the token that ends it. Raises SpecError."""
+        asked, said = self.text(messages, tools, True), self.text([*messages, answer], tools, False)
+        end, stop = max((said.rfind(stop, len(asked)), stop) for stop in self.stop_texts)
+        if not said.startswith(asked) or end < 0:
+            raise SpecError(
+                "The model's chat template writes an answer in another way than the prompt for it begins, or does not mark its "
+                "end, so conversations of several turns cannot be learnt from. Train on single answers, or with GRPO."
+            )
+        return self.ids(said[len(asked) : end + len(stop)])
+
+    def rows(self, messages: list[dict], turns: Sequence[dict], tools: list[dict]) -> list[TokenRow]:
+        """A conversation that was written by somebody else, as rows in which its answers are learnt: `turns` are the messages
+        after `messages`. One row where the template joins the turns, as with rollouts. Raises SpecError."""
+        replies, so_far = list[Reply](), None
+        for at, turn in enumerate(turns):
+            if turn["role"] != "assistant":
+                continue
+            history = [*messages, *turns[:at]]
+            prompt, tokens = self.prompt_ids(history, tools, so_far), self.answer_ids(history, tools, turn)
+            replies.append(Reply(turn, prompt_token_ids=prompt, token_ids=tokens, logprobs=[0.0] * len(tokens)))
+            so_far = SoFar(history, tools, prompt + tokens)
+        return rows_of_replies(replies)
