@@ -25,6 +25,7 @@ from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints, judged
 from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, Shape, TrainingRun
 from apps.training.refusals import refusal_of
+from workers.lib.gold import gold_answers
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert, plain
 
@@ -123,6 +124,13 @@ def submit_training(**given: Any) -> TrainingRun:
     return jobs.submit(prepared_run(**given), by=given["by"])
 
 
+def _shows_how(dataset: Dataset, environment: Environment) -> bool:
+    """Whether there is an answer to learn from, or, in an environment with tools, an episode as it should go."""
+    if dataset.rows.exclude(task__demonstration="").exists():
+        return True
+    return environment.needs_tools and any(gold_answers(task.as_spec()) for task in dataset.tasks())
+
+
 def no_tools(parent: ModelVersion, environment: Environment) -> str:
     """Why a model cannot act in an environment: its chat template does not carry the tools. "" where it can, or that is
     unknown."""
@@ -172,7 +180,7 @@ def prepared_run(
             check_target_modules(settings.target_modules, parent)
         except ModelError as error:
             raise TrainingError(str(error)) from error
-    if method == Method.SFT and not dataset.rows.exclude(task__demonstration="").exists():
+    if method == Method.SFT and not _shows_how(dataset, environment):
         raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
     if dataset.shape != SHAPES.get(method, Shape.TASKS):
         raise TrainingError(

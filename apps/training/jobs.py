@@ -22,6 +22,7 @@ from apps.training.models import PROGRAMS, SHAPES, Checkpoint, Method, Metric, P
 from apps.training.prompt_search import job as prompt_search
 from apps.training.refusals import refuse_leaks
 from workers.lib.environments import Environment
+from workers.lib.gold import gold_turns
 
 
 def child_spec(run: TrainingRun) -> dict:
@@ -45,8 +46,8 @@ def child_spec(run: TrainingRun) -> dict:
         return spec | {"rows": [row for _, row in rows]}
     if run.method == Method.SFT:
         environment = load_for(run.environment)
-        rows = {task.key: sft_row(task, environment) for task in tasks if task.demonstration}
-        refuse_leaks(run, tasks, rows.items())
+        rows = {task.key: row for task in tasks if (row := sft_row(task, environment))}
+        refuse_leaks(run, tasks, ((key, whole_conversation(row)) for key, row in rows.items()))
         return spec | {"rows": list(rows.values())}
     validation = list(run.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
     refuse_leaks(run, tasks, ((task.key, leaks.row_of(task)) for task in tasks + validation))
@@ -81,10 +82,19 @@ def as_leak_row(row: dict) -> dict:
     return {("prompt" if name == "messages" else name): value for name, value in row.items()}
 
 
+def whole_conversation(row: dict) -> dict:
+    """A row of SFT in the form in which it is compared with the hold-outs: what its later turns say, too."""
+    return row | {"messages": row["messages"] + row.get("turns", [])}
+
+
 def sft_row(task: Task, environment: Environment) -> dict:
-    """The conversation and the tools as an agent is given them, and the answer it should give."""
+    """The conversation and the tools as an agent is given them, and the answer it should give; in an environment of several
+    turns, where the task says how, all of an episode that succeeds. {} where nothing shows what is right."""
     episode = environment.open(task.as_spec())
-    return {"messages": episode.messages, "tools": episode.offered, "completion": task.demonstration}
+    row = {"messages": episode.messages, "tools": episode.offered}
+    if environment.multi_turn and (turns := gold_turns(environment, task.as_spec())):
+        return row | {"turns": turns}
+    return row | {"completion": task.demonstration} if task.demonstration else {}
 
 
 def store_events(run: TrainingRun, events: list[dict]) -> None:

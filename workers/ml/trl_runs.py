@@ -104,7 +104,9 @@ def reporting(
     config, out, seed = spec.config, Path(spec.out_dir), spec.seed
     steps, every, start = config.steps, config.save_every, checkpoint.step_of(spec.resume_from)
     names = ALWAYS | dict(named or {})
-    watchman = Watchman(config.alarms, spec.kind or type(spec).__name__.lower(), checkpoint.alarms_of(spec.resume_from))
+    watchman = Watchman(
+        config.alarms, spec.kind or type(spec).__name__.lower(), checkpoint.seen_by("alarms", spec.resume_from)
+    )
 
     class Reporter(TrainerCallback):
         done, saved = start, start if spec.resume_from else None
