@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ from msgspec import structs
 from torch import Tensor
 
 from workers.evaluate import emit_sample, limits_of, sampling_of
+from workers.lib.adapter_serving import ServersLost
 from workers.lib.advantages import OVERLONG, group_advantages, overlong_shaping
 from workers.lib.alarms import Watchman
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
 from workers.lib.events import Emitter
-from workers.lib.policies import EnginePolicy, PolicyError
+from workers.lib.policies import EnginePolicy, Policy, PolicyError
 from workers.lib.probes import watch
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
@@ -44,6 +46,7 @@ from workers.ml.checkpoint import restore, snapshot
 from workers.ml.correction import correction_metrics, correction_of, ratios, sampler_logprobs, weights
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 from workers.ml.policy_loss import policy_loss
+from workers.ml.server_rollouts import Ahead, ServerRollouts
 from workers.ml.transformers_engine import TransformersEngine
 from workers.ml.tree import Scored, logprobs_of, pad, scored_parts
 
@@ -140,7 +143,7 @@ class Trainer:
     """A policy, its optimizer, and the steps taken."""
 
     def __init__(self, spec: Grpo, events: Emitter, stop: StopFlag) -> None:
-        same = training_dtype(spec.engine.dtype) == "float32"
+        same = training_dtype(spec.engine.dtype) == "float32" and spec.rollouts is None
         self.config = structs.replace(spec.config, correction=correction_of(spec.config, same=same))
         self.events, self.stop, self.out = events, stop, Path(spec.out_dir)
         self.seed, self.resume = spec.seed, spec.resume_from
@@ -152,6 +155,7 @@ class Trainer:
             replay_share=self.config.replay_share, rates=spec.success_rates,
         )  # fmt: skip
         self.draw.restore(checkpoint.seen_by("draw", self.resume))
+        self.sampling = Sampling(self.config.temperature, self.config.top_p, self.config.max_new_tokens)
         set_threads(spec.engine.threads)
         torch.manual_seed(self.seed)
         base, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
@@ -161,8 +165,11 @@ class Trainer:
         # The engine generates with this very model: the policy that acts is the policy that learns.
         self.engine = TransformersEngine(self.model, tokenizer, spec.engine.batch_size)
         self.engine.check = self.stop.check
+        # Or vLLM servers generate, each step with its weights as an adapter of its own.
+        self.servers = ServerRollouts(spec, self.engine, partial(events.log, "warning")) if spec.rollouts else None
+        self.steps_ahead = spec.rollouts.steps_ahead if spec.rollouts else 0
+        self.ahead = Ahead()
         self.watchman = Watchman(self.config.alarms, "grpo", checkpoint.seen_by("alarms", self.resume))
-        self.calls = Counter[bool]()  # the tool calls of a step's rollouts: whether they were carried out
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(parameters, lr=self.config.learning_rate, weight_decay=0.0)
         checkpoint.load_optimizer(self.resume, self.optimizer)
@@ -191,6 +198,14 @@ class Trainer:
         finally:
             self.model.set_adapter("default")
 
+    def policy(self, sampling: Sampling) -> Policy:
+        return self.servers.policy(sampling) if self.servers else EnginePolicy(self.engine, sampling)
+
+    def check(self) -> None:
+        """Raises Stop where the run, or what is sampled ahead, is to end."""
+        self.stop.check()
+        self.ahead.check()
+
     def batch_of(self, step: int) -> list[dict]:
         return [self.tasks[place] for place in self.draw.draw(step)]
 
@@ -203,17 +218,19 @@ class Trainer:
         def tell(index: int, sample: int, done: Finished) -> None:
             found[index][sample] = done
             self.shape(done, phase)
-            emit_sample(self.events, tasks[index], sample, done, phase=phase, step=step)
-            self.calls.update(bool(call.ok) for call in done.rollout.calls)
+            if phase != "train" or not self.ahead.active:
+                emit_sample(self.events, tasks[index], sample, done, phase=phase, step=step)
 
-        policy, limits = EnginePolicy(self.engine, sampling), limits_of(self.environment.harness)
+        limits = limits_of(self.environment.harness)
         try:
             play(
-                policy, self.environment, tasks, limits, tell,
-                n=n, concurrency=len(tasks) * n, seed=seed, check=self.stop.check,
+                self.policy(sampling), self.environment, tasks, limits, tell,
+                n=n, concurrency=len(tasks) * n, seed=seed, check=self.check,
             )  # fmt: skip
-        except PolicyError:
+        except PolicyError as error:
             self.stop.check()  # which ended the generation
+            if self.servers:
+                raise ServersLost(str(error)) from error
             raise
         return [[samples[sample] for sample in range(n)] for samples in found]
 
@@ -225,9 +242,23 @@ class Trainer:
             lost = overlong_shaping(longest, config.max_new_tokens, config.overlong_buffer, config.overlong_penalty)
             done.score.components = done.score.components | {OVERLONG: lost}
 
+    def next_groups(self) -> tuple[list[Group], dict[str, float]]:
+        """The step's groups, sampled now or during the last update, and what servers had to do for them."""
+        if self.servers is None:
+            return self.rollout(self.done), {}
+        waiting = self.ahead.take()
+        metrics = self.servers.publish(self.done)
+        metrics["rollout/staleness"] = 1 if waiting else 0
+        groups = waiting or self.rollout(self.done)
+        for group in waiting or ():
+            for sample, done in enumerate(group.episodes):
+                emit_sample(self.events, group.task, sample, done, phase="train", step=self.done + 1)
+        if self.steps_ahead and self.done + 1 < self.config.steps:
+            self.ahead.start(partial(self.rollout, self.done + 1))
+        return groups, metrics
+
     def rollout(self, step: int) -> list[Group]:
         """The step's groups. With dynamic sampling, other tasks are drawn as long as some groups have no reward spread."""
-        self.calls.clear()
         used, seed = self.draw.draw(step), self.seed * 100_003 + step
         groups = self.groups_of([self.tasks[place] for place in used], step, seed)
         for round in range(1, self.config.dynamic_sampling + 1):
@@ -241,13 +272,13 @@ class Trainer:
         return groups
 
     def groups_of(self, tasks: list[dict], step: int, seed: int) -> list[Group]:
-        config = self.config
-        sampling = Sampling(config.temperature, config.top_p, config.max_new_tokens)
-        found = self.play(tasks, sampling, config.generations, seed=seed, phase="train", step=step + 1)
+        found = self.play(
+            tasks, self.sampling, self.config.generations, seed=seed, phase="train", step=step + 1
+        )  # fmt: skip
         return [Group(task, episodes) for task, episodes in zip(tasks, found, strict=True)]
 
-    def update(self, groups: list[Group]) -> dict[str, float]:
-        """One policy update, or several on the same rollouts.
+    def update(self, groups: list[Group], stale: bool = False) -> dict[str, float]:
+        """One policy update, or several on the same rollouts. `stale`: they were sampled with older weights.
 
         Groups without reward spread are left out, of the mean as well, unless a KL holds them and nothing replaced them.
         """
@@ -275,8 +306,12 @@ class Trainer:
                 # On policy the ratio is exactly 1; how far the sampler was from it is measured, not assumed.
                 old, entropy = logprobs, found["train/entropy"]
                 gaps = sampler_gap(old, batch.rows)
-                # Of a sampler that was cut off on purpose the rest would say that the two compute different models.
-                metrics |= gaps if config.top_p == 1 else {name: gaps[name] for name in gaps if "logp_diff" in name}
+                # Of a sampler that was cut off on purpose, or is older, the rest would say that the two compute different models.
+                metrics |= (
+                    gaps
+                    if config.top_p == 1 and not stale
+                    else {name: gaps[name] for name in gaps if "logp_diff" in name}
+                )
             norm = torch.nn.utils.clip_grad_norm_(
                 [p for p in self.model.parameters() if p.requires_grad], config.max_grad_norm
             )
@@ -315,6 +350,8 @@ class Trainer:
 
     def validate(self, step: int) -> None:
         """The validation tasks under the harness's own sampling, with the weights as they are."""
+        self.ahead.wait()
+        published = self.servers.publish(step) if self.servers else {}
         sampling, n = sampling_of(self.environment.harness), self.config.eval_samples
         found = self.play(self.validation, sampling, n, seed=self.seed, phase="validation", step=step)
         scores = [done.score for episodes in found for done in episodes if not done.score.masked]
@@ -325,23 +362,23 @@ class Trainer:
                 "validation/reward": sum(rewards) / len(rewards),
                 "validation/success": sum(successes) / len(successes),
                 "validation/samples": len(rewards),
-            }
+            } | published
             self.events.metric(step, metrics)
             report(self.events, self.watchman.look(step, metrics))
 
     def step(self) -> None:
         began = time.perf_counter()
-        groups = self.rollout(self.done)
+        groups, served = self.next_groups()
         sampled = time.perf_counter()
         learning_rate = self.scheduler.get_last_lr()[0]
-        calls = tool_metrics(self.calls)
-        metrics = self.update(groups)
+        metrics = self.update(groups, stale=bool(served.get("rollout/staleness")))
         seen = watch.look(paid_of(groups))
         metrics |= (
             seen.metrics
             | rollout_metrics(groups)
             | (turn_metrics(groups) if self.environment.multi_turn else {})
-            | calls
+            | tool_metrics(groups)
+            | served
             | {
                 "train/learning_rate": learning_rate,
                 "time/generate_s": sampled - began,
@@ -374,10 +411,13 @@ class Trainer:
     def train(self) -> Path:
         """All the steps; returns the adapter's folder.
 
-        A stop, or an alarm that ends the run, saves a checkpoint and goes on. A step that it broke off is as if not begun.
+        A stop, an alarm that ends the run, or rollout servers that are lost: a checkpoint is saved and the error goes on. A
+        step that it broke off is as if not begun.
         """
         steps, every = self.config.steps, self.config.eval_every
         try:
+            if self.servers:
+                self.servers.open(self.sampling)
             while True:
                 self.stop.check()
                 if every and self.validation and (self.done % every == 0 or self.done == steps):
@@ -387,10 +427,15 @@ class Trainer:
                 self.step()
                 if self.done % self.config.save_every == 0 and self.done < steps:
                     self.save()
-        except (Stop, Alarmed):
-            if self.saved != self.done:
+        except (Stop, Alarmed, ServersLost) as end:
+            saved = self.done > 0 or not isinstance(end, ServersLost)
+            if saved and self.saved != self.done:
                 self.save()
             raise
+        finally:
+            self.ahead.close()
+            if self.servers:
+                self.servers.close()
         return checkpoint.save_adapter(self.model, self.out / "adapter")
 
 
@@ -424,7 +469,8 @@ def sampler_gap(logprobs: Tensor, rows: list[TokenRow]) -> dict[str, float]:
     return gap_metrics([list(zip(*pair, strict=False)) for pair in zip(logprobs.tolist(), sampled, strict=True)])
 
 
-def tool_metrics(calls: Counter[bool]) -> dict[str, float]:
+def tool_metrics(groups: list[Group]) -> dict[str, float]:
+    calls = Counter(bool(call.ok) for group in groups for done in group.episodes for call in done.rollout.calls)
     return {"train/tool_failures": calls[False] / calls.total()} if calls else {}
 
 

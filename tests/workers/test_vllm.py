@@ -24,7 +24,7 @@ def test_the_command() -> None:
     assert words[:3] == ["/bin/vllm", "serve", "/m"]
     text = " ".join(words)
     for part in ("--port 8100", "--served-model-name n", "--max-model-len 512", "--enable-lora --max-lora-rank 16 --max-loras 2",
-                 "--max-cpu-loras 2", "--max-num-seqs 8", "--enforce-eager", "--generation-config vllm"):  # fmt: skip
+                 "--logprobs-mode processed_logprobs", "--max-cpu-loras 2", "--max-num-seqs 8", "--enforce-eager", "--generation-config vllm"):  # fmt: skip
         assert part in text, part
     bare = " ".join(command("/bin/vllm", ServedModel(base="/m", name="n"), "127.0.0.1", 1))
     assert "lora" not in bare and "max-model-len" not in bare

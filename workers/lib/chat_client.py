@@ -90,6 +90,7 @@ class _Chats:
     """What all clients share. Raises ChatError where the server may not be asked at all."""
 
     path, wanted, max_bytes = "/chat/completions", "a chat completion", MAX_BYTES
+    alterable: tuple[int, ...] = ALTERABLE
 
     def __init__(self, server: ChatServer) -> None:
         self.server = server
@@ -140,7 +141,7 @@ class _Chats:
                 if isinstance(answer, dict):
                     return answer
                 came = answer
-            if came.status in ALTERABLE and (change := refused_name(sent, came.data, self.server.droppable)):
+            if came.status in self.alterable and (change := refused_name(sent, came.data, self.server.droppable)):
                 self.changes |= change
                 continue
             if came.status and came.status not in BUSY and came.status < 500:

@@ -79,7 +79,8 @@ def key_variables(spec: dict[str, Any]) -> list[str]:
 def _key_variables(spec: dict[str, Any]) -> list[str]:
     environment = spec.get("environment") or {}
     clients = (environment.get("clients") or {}).values()
-    asked = [*clients, spec.get("server") or {}, spec.get("engine") or {}]
+    rollouts = (spec.get("rollouts") or {}).get("servers", [])
+    asked = [*clients, spec.get("server") or {}, spec.get("engine") or {}, *rollouts]
     names = [server.get("api_key_env") for server in asked] + [key_variable(environment)]
     return [name for name in names if name]
 

@@ -299,7 +299,37 @@ class Sft(Job, kw_only=True):
     config: SftConfig
 
 
+class ServerAddress(Form, kw_only=True):
+    """A server that is not asked for a model's answers yet. `api_key_env` as in ModelServer."""
+
+    base_url: Text
+    api_key_env: str | None = None
+    allow_private: bool = False
+
+
+class RolloutServer(ServerAddress, kw_only=True):
+    """A vLLM that loads adapters at run time. `model`: what it calls the base. `folder`: as it sees `Rollouts.folder`, "" where that
+    is the same path; `lora_slots`: its --max-loras, 0 where that is unknown."""
+
+    model: Text
+    folder: str = ""
+    lora_slots: Count = 0
+    timeout_s: Positive = 300.0  # of one answer
+    concurrency: AtLeastOne = 64
+
+
+class Rollouts(Form, kw_only=True):
+    """Servers that GRPO samples from. `folder`: where each step's adapter is written for them. `steps_ahead` 1: the next batch is
+    sampled while the update runs, with the weights from before it."""
+
+    servers: Annotated[list[RolloutServer], Meta(min_length=1, max_length=16)]
+    folder: Text
+    steps_ahead: Annotated[int, Meta(ge=0, le=1)] = 0
+
+
 class Grpo(Job, kw_only=True):
+    """Without `rollouts` it samples in its own process."""
+
     out_dir: Text
     model: Model
     engine: InProcess
@@ -308,6 +338,7 @@ class Grpo(Job, kw_only=True):
     validation_tasks: list[dict] = []
     success_rates: dict[str, Share] = {}  # of tasks, by an evaluation before: where a curriculum begins
     config: GrpoConfig
+    rollouts: Rollouts | None = None
 
 
 class StoredSample(Form, kw_only=True):
@@ -471,14 +502,6 @@ class SearchPrompts(Job, kw_only=True):
     config: SearchConfig
     used: UsedBefore = field(default_factory=UsedBefore)
     python: Text
-
-
-class ServerAddress(Form, kw_only=True):
-    """A server that is not asked for a model's answers yet. `api_key_env` as in ModelServer."""
-
-    base_url: Text
-    api_key_env: str | None = None
-    allow_private: bool = False
 
 
 class CheckServer(Job, kw_only=True):

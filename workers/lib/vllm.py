@@ -106,13 +106,15 @@ def write_options(options: dict[str, Any]) -> str:
 
 
 def command(executable: str, model: ServedModel, host: str, port: int) -> list[str]:
-    """`generation-config vllm`: else the model's folder would add penalties and sampling that nobody asked for."""
+    """`generation-config vllm`: else the model's folder would add penalties and sampling that nobody asked for.
+    `processed_logprobs`: those of the distribution that is sampled."""
     given: dict[str, Any] = {
         "host": host,
         "port": port,
         "served-model-name": model.name,
         "dtype": model.dtype,
         "generation-config": "vllm",
+        "logprobs-mode": "processed_logprobs",
         "disable-uvicorn-access-log": True,
     }
     if model.context:

@@ -1,0 +1,160 @@
+"""The adapters of a training run on its rollout servers: each step's under a name of its own, and proof that it serves.
+
+An adapter is never loaded in place: a server would go on with what it has computed for the old one. Light: no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from workers.lib.chat_client import ChatClient, ChatError, ChatServer
+from workers.lib.errors import JobError
+from workers.lib.serving import ADAPTER_PREFIX, Adapters, Address
+from workers.lib.specs import RolloutServer
+from workers.lib.token_policy import CompletionClient, Sampled, is_logprob, sampled_in
+
+ROLLOUT_PREFIX = f"{ADAPTER_PREFIX}rollout-"
+SAME_MODEL = 0.25  # mean |Δ log-probability| of a text beyond which a server has another model than the trainer
+NOTICEABLE = 0.5  # of that distance: how far an adapter must move the text for the server's own move to be judged
+LEAST_MOVE = 1e-6  # nats; less is rounding
+
+
+class ServersLost(JobError):
+    """No rollout server is left that could be sampled from; the message says why."""
+
+
+def adapter_name(job_id: str, attempt: int, version: int) -> str:
+    """Of a run's weights after `version` steps. Another attempt's are other weights, and a server caches by the name."""
+    return f"{prefix_of(job_id)}{attempt}-{version}"
+
+
+def prefix_of(job_id: str) -> str:
+    return f"{ROLLOUT_PREFIX}{job_id}-"
+
+
+def most_loaded(steps_ahead: int) -> int:
+    """Adapters of a run that a server holds at a time: the newest, and those that may still be sampled from."""
+    return 1 + steps_ahead
+
+
+def check_slots(server: RolloutServer, steps_ahead: int) -> None:
+    """Raises JobError."""
+    needed = most_loaded(steps_ahead)
+    if server.lora_slots and server.lora_slots < needed:
+        raise JobError(
+            f"The server at {server.base_url} has {server.lora_slots} LoRA slot{'s'[: server.lora_slots != 1]}; sampling {steps_ahead} "
+            f"step ahead needs {needed}. Start it with --max-loras {needed}, or sample on policy."
+        )
+
+
+class Rotation:
+    """One server's adapters of one run: the newest is loaded, what is beyond the staleness allowed is unloaded."""
+
+    def __init__(self, server: RolloutServer, prefix: str, steps_ahead: int) -> None:
+        check_slots(server, steps_ahead)
+        self.server, self.prefix, self.keep = server, prefix, most_loaded(steps_ahead)
+        address = Address(server.base_url, server.api_key_env or "", server.allow_private)
+        self.adapters = Adapters(address, "vllm")
+        self.loaded: list[str] = []
+
+    def clear(self) -> None:
+        """Unloads what an earlier attempt of this run has left there."""
+        self.loaded = [name for name in self.adapters.names() if name.startswith(self.prefix)]
+        self._unload(0)
+
+    def load(self, name: str, path: str) -> None:
+        """Loads the folder `path` (as the server sees it); what is too old leaves first. Raises JobError."""
+        self._unload(self.keep - 1)
+        self.adapters.load(name, path)
+        self.loaded.append(name)
+
+    def _unload(self, left: int) -> None:
+        while len(self.loaded) > left:
+            name = self.loaded.pop(0)
+            if not self.adapters.unload(name):
+                raise JobError(f"The server at {self.server.base_url} did not unload the adapter {name}.")
+
+    def close(self) -> None:
+        """Raises JobError."""
+        self._unload(0)
+
+
+def text_logprobs(client: ChatClient, ids: Sequence[int], body: dict) -> tuple[list[float], Sampled]:
+    """What the server's model gives a fixed text, [len(ids) - 1], and what it wrote after it. Raises JobError."""
+    answer = client.ask(body | {"prompt": list(ids), "prompt_logprobs": 0})
+    rows = answer["choices"][0].get("prompt_logprobs")
+    where = f"{client.where} returned no log-probabilities of a text (`prompt_logprobs`); rollouts need vLLM."
+    if not isinstance(rows, list) or len(rows) != len(ids):
+        raise JobError(where)
+    try:
+        values = [row[str(token)]["logprob"] for row, token in zip(rows[1:], ids[1:], strict=True)]
+    except (KeyError, TypeError, IndexError) as error:
+        raise JobError(where) from error
+    if not all(is_logprob(value) for value in values):
+        raise JobError(where)
+    return values, sampled_in(answer, ids, client.server.model, client.where)
+
+
+class CompletionAsker(ChatClient):
+    """`CompletionClient` from a program without an event loop."""
+
+    path, wanted, max_bytes = CompletionClient.path, CompletionClient.wanted, CompletionClient.max_bytes
+    alterable, is_answer = CompletionClient.alterable, CompletionClient.is_answer
+
+
+@dataclass
+class Proof:
+    """Whether a server's model moved as the trainer's did, by the log-probabilities of one text.
+
+    Server and trainer differ a little in any arithmetic, so absolute values say only that the model is another one. That the
+    newest adapter serves shows in the move since the last one: a server that stays with the old one does not move.
+    """
+
+    server: list[float] = field(default_factory=list)
+    trainer: list[float] = field(default_factory=list)
+
+    def check(self, server: list[float], trainer: list[float], where: str) -> dict[str, float]:
+        """{adapter_gap, adapter_move}: the mean distance, and how much of the trainer's move the server made (1: all of it), where
+        the move is large enough to be judged. Raises ServersLost."""
+        gap = mean_distance(server, trainer)
+        if gap > SAME_MODEL:
+            raise ServersLost(
+                f"{where} has another model than the trainer: the log-probabilities of a fixed text differ by {gap:.3g} on average. "
+                "Check its base model, its precision and its LoRA rank."
+            )
+        found = {"rollout/adapter_gap": gap}
+        if self.server:
+            theirs, ours = difference(server, self.server), difference(trainer, self.trainer)
+            noise = norm(difference(self.server, self.trainer))
+            if norm(ours) > max(NOTICEABLE * noise, LEAST_MOVE * len(ours) ** 0.5):
+                move = sum(map(float.__mul__, theirs, ours)) / norm(ours) ** 2
+                found["rollout/adapter_move"] = move
+                if move < 0.5:
+                    raise ServersLost(
+                        f"{where} serves an old adapter: the newest moves the log-probabilities of a fixed text by "
+                        f"{norm(ours) / len(ours) ** 0.5:.2g}, of which the server shows {max(0.0, move):.0%}. Restart it, then resume this run."
+                    )
+        self.server, self.trainer = server, trainer
+        return found
+
+
+def difference(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(one, other, strict=True)]
+
+
+def norm(values: Sequence[float]) -> float:
+    return math.sqrt(sum(value * value for value in values))
+
+
+def mean_distance(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(map(abs, difference(one, other))) / max(1, len(one))
+
+
+def asker_of(server: ChatServer) -> CompletionAsker:
+    """Raises JobError where it may not be asked."""
+    try:
+        return CompletionAsker(server)
+    except ChatError as error:
+        raise ServersLost(str(error)) from error

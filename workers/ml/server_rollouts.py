@@ -1,0 +1,186 @@
+"""Rollouts of a training run through vLLM servers: the trainer's weights go there as adapters, its tokens come back."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from workers.lib.adapter_serving import (
+    CompletionAsker,
+    Proof,
+    Rotation,
+    ServersLost,
+    adapter_name,
+    mean_distance,
+    prefix_of,
+    text_logprobs,
+)
+from workers.lib.chat_client import ChatServer
+from workers.lib.engines import Sampling
+from workers.lib.errors import JobError
+from workers.lib.program import Stop
+from workers.lib.specs import Grpo, RolloutServer
+from workers.lib.token_policy import Sampled, TokenPolicy, completion_body
+from workers.lib.token_rows import TokenRow
+from workers.ml import checkpoint
+from workers.ml.transformers_engine import TransformersEngine
+from workers.ml.tree import logprobs_of
+
+TEXT_TOKENS, MODE_TOKENS = 256, 16  # of the fixed text, and of what shows how log-probabilities are reported
+TRIES = 4  # of one question, before the server counts as lost for the step
+
+
+class Remote:
+    """One server of the run. Raises JobError where it may not be asked."""
+
+    def __init__(self, server: RolloutServer, prefix: str, steps_ahead: int) -> None:
+        self.server, self.rotation, self.proof = server, Rotation(server, prefix, steps_ahead), Proof()
+
+    def asked_for(self, model: str) -> ChatServer:
+        server = self.server
+        return ChatServer(
+            server.base_url.rstrip("/"), model, key_variable=server.api_key_env or "", timeout_s=server.timeout_s,
+            tries=TRIES, allow_private=server.allow_private, name="rollout server", droppable=(),
+        )  # fmt: skip
+
+    def prove(self, model: str, ids: Sequence[int], ours: list[float], body: dict) -> tuple[dict[str, float], Sampled]:
+        """Raises ServersLost for a server with other weights than the trainer's, JobError for one that does not answer."""
+        with CompletionAsker(self.asked_for(model)) as client:
+            theirs, sampled = text_logprobs(client, ids, body)
+            return self.proof.check(theirs, ours, client.where), sampled
+
+
+class ServerRollouts:
+    """`publish` the weights before sampling with `policy`. Raises ServersLost where none of the servers can be sampled from."""
+
+    def __init__(self, spec: Grpo, engine: TransformersEngine, warn: Callable[[str], None]) -> None:
+        assert spec.rollouts is not None
+        self.given, self.engine, self.warn = spec.rollouts, engine, warn
+        self.text = engine.prompt_ids(spec.tasks[0]["messages"])[:TEXT_TOKENS]
+        self.job, self.attempt = spec.job_id or "run", spec.attempt
+        ahead = self.given.steps_ahead
+        self.remotes = [Remote(server, prefix_of(self.job), ahead) for server in self.given.servers]
+        self.version: int | None = None
+        self.live: list[tuple[Remote, ChatServer]] = []
+
+    def open(self, sampling: Sampling) -> None:
+        """Unloads what an earlier attempt left, and compares the bare base models. Raises JobError."""
+        with self.engine.model.disable_adapter():
+            ours = self._text_logprobs()
+            for remote in self.remotes:
+                remote.rotation.clear()
+                body = completion_body(self.text, sampling, self.engine.stop_ids, 0, MODE_TOKENS)
+                _, sampled = remote.prove(remote.server.model, self.text, ours, body)
+                self._check_mode(remote, sampled, sampling)
+
+    def publish(self, step: int) -> dict[str, float]:
+        """Has the weights after `step` steps served, and proves it: {rollout/adapter_gap, rollout/adapter_move, time/adapter_s}."""
+        if self.version == step:
+            return {}
+        began = time.perf_counter()
+        name = adapter_name(self.job, self.attempt, step)
+        folder = checkpoint.save_adapter(self.engine.model, Path(self.given.folder) / name)
+        ours, body = self._text_logprobs(), completion_body(self.text, Sampling(), self.engine.stop_ids, 0, 1)
+        self.live, found, reasons = [], dict[str, float](), list[str]()
+        for remote in self.remotes:
+            seen_there = f"{remote.server.folder.rstrip('/')}/{name}" if remote.server.folder else str(folder)
+            try:
+                remote.rotation.load(name, seen_there)
+                measured, _ = remote.prove(name, self.text, ours, body)
+            except ServersLost:
+                raise
+            except JobError as error:
+                self._lost(remote.asked_for(name), str(error))
+                reasons.append(str(error))
+                continue
+            self.live.append((remote, remote.asked_for(name)))
+            found |= {key: max(value, found.get(key, value)) for key, value in measured.items()}
+        if not self.live:
+            raise ServersLost(" ".join(reasons))
+        self.version = step
+        self._remove_older()
+        return found | {"rollout/servers": len(self.live), "time/adapter_s": time.perf_counter() - began}
+
+    def policy(self, sampling: Sampling) -> TokenPolicy:
+        at_once = min(remote.server.concurrency for remote, _ in self.live)
+        return TokenPolicy([server for _, server in self.live], self.engine, sampling, at_once, self._lost)
+
+    def close(self) -> None:
+        """Unloads the run's adapters and removes their files. What does not answer any more is left."""
+        for remote in self.remotes:
+            try:
+                remote.rotation.close()
+            except JobError as error:
+                self.warn(str(error))
+        for folder in self._folders():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _lost(self, server: ChatServer, why: str) -> None:
+        self.warn(f"The rollout server {server.base_url} is left out until the next step. {why}")
+
+    def _remove_older(self) -> None:
+        """A server may read an adapter's files again for as long as it is loaded there."""
+        kept = {name for remote in self.remotes for name in remote.rotation.loaded}
+        for folder in self._folders():
+            if folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _folders(self) -> list[Path]:
+        return list(Path(self.given.folder).glob(prefix_of(self.job) + "*"))
+
+    def _text_logprobs(self, extra: Sampled | None = None, temperature: float = 1.0) -> list[float]:
+        """Of the fixed text [len - 1], or of what was written after it."""
+        row = TokenRow()
+        row.given(self.text if extra else self.text[:1])
+        rest = extra.ids if extra else self.text[1:]
+        row.sampled(rest, [0.0] * len(rest))
+        return logprobs_of(self.engine.model, [row], temperature)[0].tolist()
+
+    def _check_mode(self, remote: Remote, sampled: Sampled, sampling: Sampling) -> None:
+        """Tempered samples need the tempered distribution's log-probabilities. Raises ServersLost."""
+        if sampling.temperature == 1:
+            return
+        tempered, plain = self._text_logprobs(sampled, sampling.temperature), self._text_logprobs(sampled)
+        if mean_distance(sampled.logprobs, plain) < mean_distance(sampled.logprobs, tempered):
+            raise ServersLost(
+                f"The rollout server {remote.server.base_url} returns log-probabilities of the distribution before the temperature "
+                f"({sampling.temperature:g}). Start it with --logprobs-mode processed_logprobs, or train with temperature 1."
+            )
+
+
+class Ahead:
+    """The next batch, made in a thread while the update runs. `active` from its start until it is taken."""
+
+    def __init__(self) -> None:
+        self.thread, self.closing, self.active = ThreadPoolExecutor(1, "rollouts"), False, False
+        self.future: Future[Any] | None = None
+
+    def start(self, make: Callable[[], Any]) -> None:
+        self.active = True
+        self.future = self.thread.submit(make)
+
+    def wait(self) -> None:
+        """Until nothing is sampled any more. Raises what that raised."""
+        if self.future:
+            self.future.result()
+
+    def take(self) -> Any:
+        """What was made; None where nothing was started."""
+        future, self.future = self.future, None
+        try:
+            return future.result() if future else None
+        finally:
+            self.active = False
+
+    def check(self) -> None:
+        if self.closing:
+            raise Stop
+
+    def close(self) -> None:
+        """Ends what is under way."""
+        self.closing = True
+        self.thread.shutdown(cancel_futures=True)
