@@ -13,11 +13,11 @@ from typing import Any
 
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
-from workers.lib.program import Stop, StopFlag, run_main
+from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import Kto, KtoConfig, Labelled
 from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
-from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order, set_reference
+from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order, set_reference, train
 
 NAMED = {
     "rewards/chosen": "rewards/chosen",
@@ -43,6 +43,7 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     start = checkpoint.step_of(resume)
     desirable, undesirable = weights(spec.rows, config)
     events.progress(start, steps, "loading the model")
+    stop.raises = True  # nothing is at stake before the first update
     set_threads(spec.engine.threads)
     set_seed(spec.seed)
     model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
@@ -67,9 +68,7 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     )
     trainer.remove_callback(PrinterCallback)  # standard output is for events
     if start < steps:
-        trainer.train()
-    if stop.is_set:
-        raise Stop
+        train(trainer)
     adapter = checkpoint.save_adapter(model, Path(spec.out_dir) / "adapter")
     used = {"desirable_weight": desirable, "undesirable_weight": undesirable}
     events.result(adapter=str(adapter), metrics={"steps": steps, "answers": len(rows)} | used)

@@ -25,6 +25,7 @@ from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints, judged
 from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, Shape, TrainingRun
 from apps.training.refusals import refusal_of
+from apps.training.sources import why_not_learned
 from workers.lib.gold import gold_answers
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert, plain
@@ -152,8 +153,10 @@ def prepared_run(
     seed: int = 0,
     name: str = "",
     picked_by: EvalRun | None = None,
+    samples_of: EvalRun | None = None,
 ) -> TrainingRun:
-    """A run that may start, not saved yet; `picked_by` is the evaluation that chose its tasks.
+    """A run that may start, not saved yet; `picked_by` is the evaluation that chose its tasks, `samples_of` the one whose samples are
+    examples.
 
     Raises TrainingLocked where the reward is not reviewed for this environment and these tasks or this person may not start
     it, TrainingError for what cannot train.
@@ -186,6 +189,8 @@ def prepared_run(
         raise TrainingError(
             f"{Method(method).label} learns from {SHAPES.get(method, Shape.TASKS).label}, not from {dataset}."
         )
+    if samples_of and (sentence := why_not_learned(method, parent, samples_of)):
+        raise TrainingError(sentence)
     if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
         raise TrainingError(f"Every prompt of {environment} would show what is held out. {leak}", [leak.theirs_hash])
     return TrainingRun(
@@ -208,6 +213,7 @@ def prepared_run(
             "parent_digest": parent.digest,
             "validation": dataset.eval_set.tasks.filter(split=Split.VALIDATION).count(),
             **_sources(dataset),
+            **({"samples_of": str(samples_of.pk), "sampled_from": str(samples_of.model_version)} if samples_of else {}),
             **_picked(dataset, picked_by),
         },
     )

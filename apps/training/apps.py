@@ -27,7 +27,15 @@ class TrainingConfig(AppConfig):
             if run.split == Split.HOLDOUT and run.started_at is not None:
                 return "It was begun on a hold-out, and counts among the comparisons made there."
             chose = TrainingRun.objects.filter(project=run.project_id, spec__picked_by=str(run.pk)).exists()
-            return "It chose the tasks of a training run, whose lineage it is." if chose else ""
+            gave = TrainingRun.objects.filter(project=run.project_id, spec__samples_of=str(run.pk)).exists()
+            told = (
+                "It chose the tasks of a training run"
+                if chose
+                else "A training run learned from its samples"
+                if gave
+                else ""
+            )
+            return f"{told}, whose lineage it is." if told else ""
 
         register(Managed(
             kind="evaluation", noun="the evaluation", plural="Eval sets", model=EvalRun, name="name", versioned=False, listing="evals:list",

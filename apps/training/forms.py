@@ -9,7 +9,7 @@ from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.registry.models import ModelVersion
 from apps.training.models import SHAPES, SOURCES, Method, Source
-from apps.training.sources import Found, evaluations_of, find_examples
+from apps.training.sources import Found, evaluations_of, find_examples, why_not_learned
 
 ALL_LINEAR = "all-linear"
 
@@ -17,6 +17,7 @@ ALL_LINEAR = "all-linear"
 OF_METHOD = {
     Method.SFT: ("learning_rate", "batch_size", "lora_dropout"),
     Method.REJECTION: ("sources", "samples_of", "learning_rate", "batch_size", "lora_dropout"),
+    Method.DISTILL: ("sources", "samples_of", "learning_rate", "batch_size", "lora_dropout"),
     Method.DPO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta", "dpo_loss"),
     Method.KTO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta"),
     Method.GRPO: ("learning_rate", "prompts_per_step", "generations", "beta", "stop_on_hacking"),
@@ -53,7 +54,7 @@ class TrainingForm(PlainForm):
         None,
         required=False,
         label="Evaluation",
-        help_text="Of the training tasks of this set, with several samples of each",
+        help_text="Of the training tasks of this set, with several samples of each; for distillation by the teacher",
     )
     steps = forms.IntegerField(min_value=1, max_value=100_000, initial=16, help_text="Updates of the weights")
     learning_rate = forms.FloatField(
@@ -154,6 +155,8 @@ class TrainingForm(PlainForm):
             self.add_error("samples_of", "Choose an evaluation, or evaluate the train split of this set first.")
         elif run and eval_set and Source.EVALUATION in chosen and run.eval_set_id != eval_set.pk:
             self.add_error("samples_of", f"It evaluated {run.eval_set}, not {eval_set}.")
+        elif run and (sentence := why_not_learned(data["method"], data.get("parent"), run)):
+            self.add_error("samples_of", sentence)
         data["sources"] = chosen
 
     def found(self) -> Found:
@@ -177,7 +180,7 @@ class TrainingForm(PlainForm):
             preference = {"batch_size": data["batch_size"], "beta": data["preference_beta"]}
             preference |= {"loss_type": data["dpo_loss"]} if data["method"] == Method.DPO else {}
             return common | preference | {"warmup_steps": min(2, data["steps"] - 1)}
-        if data["method"] in (Method.SFT, Method.REJECTION):
+        if data["method"] in (Method.SFT, Method.REJECTION, Method.DISTILL):
             sft = {"batch_size": data["batch_size"], "lora_dropout": data["lora_dropout"]}
             return common | sft | {"warmup_steps": min(2, data["steps"] - 1)}
         return common | {

@@ -109,17 +109,27 @@ class Method(models.TextChoices):
     REJECTION = "rejection", "Rejection sampling"
     DPO = "dpo", "DPO"
     KTO = "kto", "KTO"
+    DISTILL = "distill", "Distillation"
     GRPO = "grpo", "GRPO"
 
 
 # Of the methods that learn from examples: what those are, and where they may come from.
-SHAPES: dict[str, Shape] = {Method.REJECTION: Shape.ANSWERS, Method.DPO: Shape.PAIRS, Method.KTO: Shape.LABELS}
+SHAPES: dict[str, Shape] = {
+    Method.REJECTION: Shape.ANSWERS,
+    Method.DPO: Shape.PAIRS,
+    Method.KTO: Shape.LABELS,
+    Method.DISTILL: Shape.ANSWERS,
+}
 SOURCES: dict[str, list[Source]] = {
     Method.REJECTION: [Source.EVALUATION],
+    Method.DISTILL: [Source.EVALUATION],
     Method.DPO: list(Source),
     Method.KTO: [Source.FEEDBACK, Source.CORRECTIONS, Source.REVIEWS, Source.EVALUATION],
 }
-PROGRAMS: dict[str, str] = {Method.REJECTION: Method.SFT}  # the program that trains, where it has another name
+PROGRAMS: dict[str, str] = {
+    Method.REJECTION: Method.SFT,
+    Method.DISTILL: Method.SFT,
+}  # the program that trains, where it has another name
 
 
 class TrainingRunQuerySet(JobQuerySet, ArchivableQuerySet):

@@ -12,7 +12,7 @@ from apps.core.models import JobState, Project
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.models import EvalRun, EvalSetState, Split
 from apps.training.forms import TrainingForm
-from apps.training.models import SHAPES, Method
+from apps.training.models import SHAPES, Method, Source
 
 OFFERED = 10  # evaluations, the newest; each is read for its count
 
@@ -65,10 +65,17 @@ class PickForm(TrainingForm):
             self.add_error("picked_by", f"It evaluated {run.eval_set}, not {eval_set}.")
         return data
 
+    def chosen_by(self) -> dict[str, Any]:
+        """The evaluation that chose the tasks, or the one whose samples are examples."""
+        data = self.cleaned_data
+        if data["method"] not in SHAPES:
+            return {"picked_by": data.get("picked_by")}
+        return {"samples_of": data.get("samples_of")} if Source.EVALUATION in data["sources"] else {}
+
     def selection(self) -> dict[str, Any]:
         """What `freeze_dataset` takes of the choice: nothing where all tasks train."""
         if shape := SHAPES.get(self.cleaned_data["method"]):
-            return {"shape": shape, "examples": self.found().examples}
+            return {"shape": shape, "examples": self.found().examples}  # chosen by their sources, not by learnability
         run = self.cleaned_data.get("picked_by")
         if run is None:
             return {}

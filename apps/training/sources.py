@@ -17,10 +17,11 @@ from apps.evals.holdout import leaks
 from apps.evals.holdout.groups import held_out_runs
 from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
 from apps.failures.models import FailureState
+from apps.registry.models import ModelVersion
 from apps.reviews.labels import labels_of
 from apps.reviews.models import ReviewItem, RewardReview
 from apps.training.judged import Example, Judged, Shape, examples_of
-from apps.training.models import Source
+from apps.training.models import Method, Source
 from apps.trajectories.exports import HELD_OUT, LeftOut, corrected_turn, correction
 from apps.trajectories.models import Feedback, Outcome, Trajectory, TrajectoryKey, in_chunks
 from workers.lib.messages import native_calls, text_of, to_text
@@ -76,6 +77,18 @@ def evaluations_of(project: Project) -> Any:
     """Those whose answers may train: finished, of training tasks."""
     rows = EvalRun.objects.current().filter(project=project, split=Split.TRAIN, state=JobState.SUCCEEDED)
     return rows.select_related("eval_set", "model_version").order_by("-created_at")
+
+
+def why_not_learned(method: str, parent: ModelVersion | None, evaluation: EvalRun) -> str:
+    """A sentence where the method does not learn from this model's samples: a teacher is another model, rejection sampling one's own."""
+    if parent is None or method not in (Method.DISTILL, Method.REJECTION):
+        return ""
+    own = evaluation.model_version.model in (parent, *parent.ancestors())
+    if method == Method.DISTILL and own:
+        return f"These are samples of {evaluation.model_version} itself. Choose an evaluation of the teacher, or rejection sampling."
+    if method == Method.REJECTION and evaluation.model_version.model.base_version() != parent.base_version():
+        return f"These are samples of {evaluation.model_version}, another model. Choose distillation, or an evaluation of {parent}."
+    return ""
 
 
 def leak_row(example: Example, task: Task | None) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
                 parent=data["parent"],
                 environment=data["environment"],
                 dataset=actions.freeze_dataset(eval_set=data["eval_set"], by=request.user, **form.selection()),
-                picked_by=data.get("picked_by"),
+                **form.chosen_by(),
                 config=form.config(),
                 seed=data["seed"],
                 by=request.user,

@@ -10,9 +10,11 @@ from django.db import IntegrityError, connection, transaction
 from django.test import Client
 from django.urls import reverse
 
+from apps.core.managed.objects import KINDS
 from apps.evals import actions as evals
 from apps.evals.actions import HoldoutLeak
 from apps.evals.models import EvalRun, EvalSet, Sample, Split
+from apps.registry.models import ModelVersion
 from apps.reviews.models import Judgement, ReviewItem, RewardReview
 from apps.reviews.policy import policy_of
 from apps.training import sources
@@ -27,7 +29,17 @@ from apps.trajectories.exports import HELD_OUT
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
 from tests.evals.evaluated import evaluated, frozen_set
-from tests.factories import admin_of, key_headers, make_failed, make_member, make_trajectory, override, tell
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_endpoint,
+    make_failed,
+    make_member,
+    make_server,
+    make_trajectory,
+    override,
+    tell,
+)
 from workers.lib.specs import checked
 
 CONFIG = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
@@ -237,13 +249,16 @@ def test_the_database_refuses_an_example_of_a_held_out_task(run: EvalRun) -> Non
 # The run
 
 
-def submitted(run: EvalRun, made: sources.Found, method: Method = Method.DPO, **config: Any) -> TrainingRun:
+def submitted(
+    run: EvalRun, made: sources.Found, method: Method = Method.DPO, samples_of: EvalRun | None = None, **config: Any
+) -> TrainingRun:
     from apps.training.models import SHAPES
 
     shape = SHAPES[method]
     return submit_training(
         project=run.project, method=method, parent=run.model_version, environment=run.environment, config=CONFIG | config,
         dataset=freeze_dataset(eval_set=run.eval_set, by=None, shape=shape, examples=made.examples), by=admin_of(run.project),
+        samples_of=samples_of,
     )  # fmt: skip
 
 
@@ -417,3 +432,48 @@ def test_another_projects_key_finds_nothing(run: EvalRun) -> None:
     query = {"method": "dpo", "eval_set": str(run.eval_set)}
     assert Client().get(reverse("training_api:run_examples", args=[job.pk]), **other).status_code == 404
     assert Client().get(reverse("training_api:examples"), query, **other).status_code == 404
+
+
+# A teacher
+
+
+def by_a_teacher(run: EvalRun) -> ModelVersion:
+    """The evaluation becomes that of a served model."""
+    teacher = make_endpoint(run.project, make_server(run.project, "https://gpu.example.com/v1"), name="teacher")
+    EvalRun.objects.filter(pk=run.pk).update(model_version=teacher)
+    return teacher
+
+
+def test_distillation_learns_from_a_teachers_passing_samples(engineer: Client, run: EvalRun) -> None:
+    teacher = by_a_teacher(run)
+    answer = engineer.post(
+        reverse("training:new", args=[run.project.slug]), sent(run, method="distill", sources=["evaluation"])
+    )
+    job = TrainingRun.objects.get()
+    assert answer.status_code == 302 and (job.spec["sampled_from"], job.spec["samples_of"]) == (
+        str(teacher),
+        str(run.pk),
+    )
+    rows = checked(child_spec(job) | {"out_dir": "x"}, "sft").rows
+    assert len(rows) == 2 + 4 + 1 + 4 and all(row.completion.startswith("right") for row in rows)
+    html = engineer.get(reverse("training:detail", args=[run.project.slug, job.pk])).content.decode()
+    assert f">{teacher}</a>" in html
+    assert "A training run learned from its samples" in KINDS["evaluation"].keeps(run)
+
+
+def test_a_teacher_is_another_model_and_rejection_sampling_ones_own(engineer: Client, run: EvalRun) -> None:
+    url = reverse("training:new", args=[run.project.slug])
+    own = engineer.post(url, sent(run, method="distill", sources=["evaluation"])).context["form"].errors["samples_of"]
+    assert "itself" in str(own)
+    with pytest.raises(TrainingError, match="itself"):
+        submitted(run, found(run, Source.EVALUATION, shape="answers"), Method.DISTILL, samples_of=run)
+    by_a_teacher(run)
+    other = (
+        engineer.post(url, sent(run, method="rejection", sources=["evaluation"])).context["form"].errors["samples_of"]
+    )
+    assert "another model" in str(other) and not TrainingRun.objects.exists()
+
+
+def test_a_choice_of_tasks_that_the_page_hides_says_nothing_of_the_run(engineer: Client, run: EvalRun) -> None:
+    engineer.post(reverse("training:new", args=[run.project.slug]), sent(run, picked_by=run.pk))
+    assert "picked_by" not in TrainingRun.objects.get().spec

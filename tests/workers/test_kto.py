@@ -72,8 +72,13 @@ def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
 
 
 def test_a_stop_leaves_a_checkpoint(make_spec: Callable[..., dict], events: Recorder) -> None:
-    stop = StopFlag()
-    stop.is_set = True
+    stop, progress = StopFlag(), events.progress
+
+    def asks_after_a_step(done: int, total: int, label: str) -> None:
+        progress(done, total, label)
+        stop.is_set = done == 1
+
+    events.progress = asks_after_a_step  # type: ignore[method-assign]
     with pytest.raises(Stop):
         main(kto_spec(make_spec, steps=50, save_every=50), events, stop)
     [saved] = events.rows("checkpoint")

@@ -588,6 +588,7 @@ SPECS: dict[str, type[Job]] = {
 CONFIGS: dict[str, type[Training]] = {
     "sft": SftConfig,
     "rejection": SftConfig,
+    "distill": SftConfig,
     "dpo": DpoConfig,
     "kto": KtoConfig,
     "grpo": GrpoConfig,
