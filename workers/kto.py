@@ -23,7 +23,7 @@ NAMED = {
     "rewards/chosen": "rewards/chosen",
     "rewards/rejected": "rewards/rejected",
     "rewards/margins": "rewards/margin",
-    "kl": "train/kl",
+    "kl": "rewards/kl",  # nats per mismatched answer, not per token: what the alarms read is another number
     "logps/chosen": "train/logp_chosen",
     "logps/rejected": "train/logp_rejected",
     "entropy": "train/entropy",

@@ -10,6 +10,7 @@ FIGURES = (
     ("loss", "Loss", {"loss": "train/loss"}),
     ("rewards", "Rewards relative to the start", {"chosen": "rewards/chosen", "rejected": "rewards/rejected"}),
     ("margin", "Margin of the chosen answers", {"margin": "rewards/margin"}),
+    ("reference", "KL of mismatched answers (nats per answer)", {"kl": "rewards/kl"}),
     ("accuracy", "Pairs ranked right", {"accuracy": "rewards/accuracy"}),
     ("logps", "Log-probability of the answers", {"chosen": "train/logp_chosen", "rejected": "train/logp_rejected"}),
     ("reward", "Reward", {"train": "train/reward_mean", "validation": "validation/reward"}),

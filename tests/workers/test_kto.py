@@ -45,12 +45,12 @@ def kto_spec(make_spec: Callable[..., dict], **config: Any) -> dict:
 
 
 def test_good_answers_rise_and_bad_ones_fall(make_spec: Callable[..., dict], events: Recorder) -> None:
-    main(kto_spec(make_spec, steps=24, beta=0.5), events)
+    main(kto_spec(make_spec, steps=12, learning_rate=2e-3, batch_size=6), events)
     metrics = [row["values"] for row in events.rows("metric")]
-    assert len(metrics) == 24 and metrics[0]["train/loss"] == pytest.approx(0.5, abs=1e-4)
-    assert metrics[-1]["train/loss"] < 0.3
+    assert len(metrics) == 12 and metrics[0]["train/loss"] == pytest.approx(0.5, abs=1e-4)
+    assert metrics[-1]["train/loss"] < 0.45
     last = {name: [row[name] for row in metrics if name in row][-1] for name in ("rewards/chosen", "rewards/rejected")}
-    assert last["rewards/chosen"] > 0 > last["rewards/rejected"] and metrics[-1]["train/kl"] >= 0
+    assert last["rewards/chosen"] > 0 > last["rewards/rejected"] and metrics[-1]["rewards/kl"] >= 0
     assert events.rows()[-1]["type"] == "result"
 
 
