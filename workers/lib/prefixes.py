@@ -145,10 +145,11 @@ def _whole(nodes: list[Node]) -> list[Part]:
 
 
 def _top(node: Node, most: int) -> Part:
-    """A subtree's nodes from its root on, level by level as long as they fit, so that no short node is computed alone."""
+    """A subtree's nodes from its root on, level by level as long as they fit, so that short nodes are computed together. Only
+    those that others hang below: all of it is kept until what is below has been computed."""
     taken, left, waiting, room = [], [], [node], most
     for one in waiting:
-        if one is node or len(one.ids) <= room:
+        if one is node or (one.children and len(one.ids) <= room):
             taken.append(one)
             room -= len(one.ids)
             waiting += one.children.values()
