@@ -249,7 +249,10 @@ def world(data_dir: Path) -> dict[str, Any]:
             "reviews:rescore": rescore.pk,
             **dict.fromkeys([f"training:search{what}" for what in ("", "_status", "_cancel", "_resume")], search.pk),
             "training:search_save": (search.pk, 1),
-            **dict.fromkeys(("training:detail", "training:status", "training:cancel", "training:resume"), training.pk),
+            **dict.fromkeys(
+                ("training:detail", "training:status", "training:cancel", "training:resume", "training:fork"),
+                training.pk,
+            ),
             **dict.fromkeys(("training:rollouts", "training:run_examples"), training.pk),
             "training:export": training.pk,
             "training:learned_from_trajectory": trajectory.pk,

@@ -166,7 +166,7 @@ NOT_BY_API = {
     ),
     **dict.fromkeys([f"reviews:{name}" for name in ("adjudicate", "rule", "export", "effect")], JUDGING),
     **dict.fromkeys([f"reviews:{name}" for name in ("policy", "policy_save", "override")], LOCK),
-    **dict.fromkeys([f"training:{name}" for name in ("new", "resume", "cancel")], NOT_YET),
+    **dict.fromkeys([f"training:{name}" for name in ("new", "resume", "cancel", "fork")], NOT_YET),
 }  # fmt: skip
 
 

@@ -213,7 +213,7 @@ class Train(Step, tag="train"):
     step found informative."""
 
     label: ClassVar[str] = "Train"
-    outputs: ClassVar[Outputs] = ("run", "model", "seconds")
+    outputs: ClassVar[Outputs] = ("run", "model", "seconds", "alarms")
 
     method: Method
     set: SetRef

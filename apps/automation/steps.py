@@ -267,8 +267,13 @@ def train(turn: Turn, asked: specs.Train) -> Outputs:
             environment=turn.environment(asked.environment), config=asked.config, by=turn.by, picked_by=picked_by,
         )  # fmt: skip
 
+    begun = turn.begun("train", TrainingRun, start)
+    if begun.paused_by:
+        raise AsksPeople(
+            f"An alarm paused {begun.name} at step {begun.paused_by['step']}. Resume it on its page, or cancel this run."
+        )
     run = turn.job("train", TrainingRun, start)
-    return {"run": str(run.pk), "model": run.model_version_id, "seconds": run.seconds}
+    return {"run": str(run.pk), "model": run.model_version_id, "seconds": run.seconds, "alarms": run.alarms.count()}
 
 
 def gate(turn: Turn, asked: specs.Gate) -> Outputs:

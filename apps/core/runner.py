@@ -229,7 +229,7 @@ def end_badly(job: Job, child: Child, status: int) -> None:
     """Decides how a job ended whose child left no result, from the exit status and the last event."""
     kind = kind_of(job)
     program = kind.program(job)
-    if job.cancel_requested_at:
+    if owned(job).cancel_requested_at:  # also where it was asked for since the last event
         finish(job, JobState.CANCELLED)
     elif child.error is not None:
         finish(job, JobState.FAILED, error=str(child.error.get("message", "")) or "The job failed.")

@@ -21,6 +21,7 @@ class Topic(models.TextChoices):
     FLOW_WAITING = Event.FLOW_WAITING, "A flow waits for a decision or a review"
     JOB_FAILED = "job.failed", "A job that you started failed"
     JOB_ENDED = "job.ended", "A job that you started finished"
+    TRAINING_ALARM = "training.alarm", "A training run that you started raises an alarm"
     GATE_REPORT = Event.GATE_REPORT_MADE, "The gate has compared two evaluations"
     PROMOTED = Event.PROMOTION_MADE, "A channel was moved to another model version"
     ROLLED_BACK = Event.ROLLBACK_MADE, "A channel was moved back to what it ran before"
@@ -48,6 +49,7 @@ RULES = {
     Topic.FLOW_WAITING: Rule("Your work", Role.REVIEWER, by_mail=True),
     Topic.JOB_FAILED: Rule("Your work", by_mail=True),
     Topic.JOB_ENDED: Rule("Your work"),
+    Topic.TRAINING_ALARM: Rule("Your work", by_mail=True),
     Topic.GATE_REPORT: Rule("Models", Role.ENGINEER),
     Topic.PROMOTED: Rule("Models"),
     Topic.ROLLED_BACK: Rule("Models", by_mail=True),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from html import escape
 
 from apps.core.charts import PALETTE, lines
 
@@ -34,8 +35,12 @@ FIGURES = (
 )
 
 
-def curves(values: dict[str, list[tuple[int, float]]]) -> list[tuple[str, dict]]:
-    """(id, figure) for each chart that has points; `values` is {metric: [(step, value)]}."""
+Marks = Callable[[set[str]], list[tuple[int, str, str]]]
+
+
+def curves(values: dict[str, list[tuple[int, float]]], marks: Marks = lambda metrics: []) -> list[tuple[str, dict]]:
+    """(id, figure) for each chart that has points; `values` is {metric: [(step, value)]}. `marks` are (step, words, colour) of the
+    alarms about any of some metrics."""
     found = []
     for name, title, metrics in FIGURES:
         series = {
@@ -44,8 +49,23 @@ def curves(values: dict[str, list[tuple[int, float]]]) -> list[tuple[str, dict]]
             if values.get(metric)
         }
         if series:
-            found.append((f"chart-{name}", lines(series, title)))
+            found.append((f"chart-{name}", marked(lines(series, title), marks(set(metrics.values())))))
     return found
+
+
+def marked(figure: dict, marks: Sequence[tuple[int, str, str]]) -> dict:
+    """A dotted line at the step of each alarm, with a triangle that says which."""
+    layout = figure["layout"]
+    layout["shapes"] = [
+        {"type": "line", "x0": step, "x1": step, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": colour, "width": 1.2, "dash": "dot"}}
+        for step, _, colour in marks
+    ]  # fmt: skip
+    layout["annotations"] = [
+        {"x": step, "yref": "paper", "y": 1, "text": "▼", "showarrow": False, "font": {"size": 10, "color": colour},
+         "yanchor": "bottom", "hovertext": escape(f"{words}, step {step}"), "captureevents": True}
+        for step, words, colour in marks
+    ]  # fmt: skip
+    return figure
 
 
 DASHES = ("solid", "dash", "dot")  # after the last colour they begin again, with another dash

@@ -35,12 +35,21 @@ def best(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
     return None
 
 
+def before_alarm(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
+    """The newest one before the first alarm that is not over; `checkpoints` are the newest first."""
+    first = run.alarms.filter(cleared_step=None).order_by("step").values_list("step", flat=True).first()
+    return None if first is None else next((one for one in checkpoints if one.step < first), None)
+
+
 def prune(run: TrainingRun) -> None:
-    """Removes all but the newest FLYWHEEL_KEPT_CHECKPOINTS and the best; the folders once this is committed."""
+    """Removes all but the newest FLYWHEEL_KEPT_CHECKPOINTS, the best, and the last one before an alarm that is not over; the
+    folders once this is committed."""
     checkpoints = list(run.checkpoints.order_by("-step"))
     kept = {one.pk for one in checkpoints[: settings.FLYWHEEL_KEPT_CHECKPOINTS]}
     if good := best(run, checkpoints):
         kept.add(good.pk)
+    if safe := before_alarm(run, checkpoints):
+        kept.add(safe.pk)
     gone = [one for one in checkpoints if one.pk not in kept]
     if gone:
         Checkpoint.objects.filter(pk__in=[one.pk for one in gone]).delete()

@@ -27,7 +27,7 @@ Curve = list[tuple[float, float]]
 
 def runs_of(project: Project) -> QuerySet[TrainingRun]:
     return TrainingRun.objects.filter(project=project).select_related(
-        "project", "parent", "model_version", "dataset__eval_set", "environment__verifier", "created_by"
+        "project", "parent", "model_version", "dataset__eval_set", "environment__verifier", "created_by", "forked_from"
     )
 
 

@@ -17,7 +17,7 @@ from apps.registry.actions import register_adapter
 from apps.registry.artifacts import store_folder
 from apps.registry.engines import engine_spec, model_spec
 from apps.reviews.actions import require_unlocked
-from apps.training import checkpoints
+from apps.training import checkpoints, run_alarms
 from apps.training.models import PROGRAMS, SHAPES, Checkpoint, Method, Metric, PromptSearch, Rollout, TrainingRun
 from apps.training.prompt_search import job as prompt_search
 from apps.training.refusals import refuse_leaks
@@ -99,6 +99,7 @@ def sft_row(task: Task, environment: Environment) -> dict:
 
 def store_events(run: TrainingRun, events: list[dict]) -> None:
     store_metrics(run, events)
+    run_alarms.store(run, events)
     for event in events:
         if event["type"] == "checkpoint":
             Checkpoint.objects.update_or_create(

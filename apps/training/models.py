@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -10,7 +11,7 @@ from django.db.models import Q
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.models import Archivable, ArchivableQuerySet, Job, JobQuerySet, Project
+from apps.core.models import Archivable, ArchivableQuerySet, Job, JobQuerySet, JobState, Project
 from apps.environments.models import Environment
 from apps.evals.models import EvalSet, SampleFields, Split, Task
 from apps.registry.models import ModelVersion
@@ -147,6 +148,10 @@ class TrainingRun(Archivable, Job):
         ModelVersion, models.PROTECT, null=True, related_name="made_by", help_text="What the run made"
     )
 
+    forked_from = models.ForeignKey(
+        "self", models.SET_NULL, null=True, related_name="forks", help_text="Whose checkpoint it started from"
+    )
+
     objects = TrainingRunQuerySet.as_manager()
 
     class Meta(Job.Meta):
@@ -154,6 +159,11 @@ class TrainingRun(Archivable, Job):
 
     is_new = False  # whether this request made it
     prompt: dict = {}  # like an evaluation's: no prompt version trains, so the environment's own is used
+
+    @property
+    def paused_by(self) -> dict[str, Any] | None:
+        """The alarm that paused it; it can be resumed."""
+        return self.result.get("paused") if self.state == JobState.CANCELLED else None
 
     def get_absolute_url(self) -> str:
         return reverse("training:detail", args=[self.project.slug, self.pk])
@@ -174,6 +184,36 @@ class Metric(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name}[{self.step}] = {self.value:.4g}"
+
+
+class RunAlarm(models.Model):
+    """An alarm that a step raised (workers.lib.alarms). `cleared_step`: when it was over; null: it is not."""
+
+    class Action(models.TextChoices):
+        WARN = "warn", "warning"
+        PAUSE = "pause", "paused the run"
+        STOP = "stop", "stopped the run"
+
+    run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="alarms")
+    step = models.PositiveIntegerField()
+    name = models.CharField(max_length=40)
+    action = models.CharField(max_length=5, choices=Action)
+    value = models.FloatField(null=True)
+    threshold = models.FloatField(null=True)
+    message = models.TextField()
+    todo = models.TextField(blank=True)
+    attempt = models.PositiveIntegerField()
+    cleared_step = models.PositiveIntegerField(null=True)
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-step", "-id")
+        constraints = [
+            models.UniqueConstraint(fields=["run", "name", "step", "action"], name="one_alarm_per_step"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} at step {self.step}"
 
 
 class Checkpoint(models.Model):

@@ -17,13 +17,21 @@ from apps.core.models import JobState
 from apps.core.openapi import NUMBER, described, page
 from apps.evals.lookups import CURSOR, LIMIT, MAX_PAGE, PAGE, filtered, listed
 from apps.evals.runs_schema import ESTIMATE
-from apps.training import comparison
-from apps.training.models import Method, Rollout, TrainingRun
+from apps.training import comparison, run_alarms
+from apps.training.models import Method, Rollout, RunAlarm, TrainingRun
 from apps.training.rollouts import OUTCOME, Filters, group_of, standing, with_advantages
 from apps.trajectories.api import number_of
 
 MOST_POINTS = 2_000
 STRING, INTEGER, OBJECT = {"type": "string"}, {"type": "integer"}, {"type": "object"}
+ALARM = {
+    "type": "object",
+    "required": ["name", "step", "action", "message", "todo"],
+    "properties": {
+        "name": STRING, "title": STRING, "step": INTEGER, "action": {"enum": RunAlarm.Action.values}, "value": NUMBER, "threshold": NUMBER,
+        "message": STRING, "todo": STRING, "cleared_step": {"type": ["integer", "null"]}, "at": {"type": "string", "format": "date-time"},
+    },
+}  # fmt: skip
 RUN = {
     "type": "object",
     "required": ["id", "name", "method", "state", "parent", "eval_set", "environment", "config", "done", "total"],
@@ -35,6 +43,9 @@ RUN = {
         "created_at": {"type": "string", "format": "date-time"},
         "started_at": {"type": ["string", "null"], "format": "date-time"},
         "finished_at": {"type": ["string", "null"], "format": "date-time"},
+        "forked_from": {"type": ["object", "null"], "description": "{run, name, step} of the checkpoint that it started from"},
+        "alarms": {"type": "array", "items": ALARM, "description": "The newest first"},
+        "paused": {"type": ["object", "null"], "description": "{alarm, step, message, todo} of the alarm that paused it"},
     },
 }  # fmt: skip
 CURVES = {
@@ -236,6 +247,7 @@ def as_json(request: Request, run: TrainingRun) -> dict[str, Any]:
         "done": run.done, "total": run.total, "label": run.label, "error": run.error,
         "model_version": str(run.model_version) if run.model_version else None,
         "url": request.build_absolute_uri(reverse("training:detail", args=[run.project.slug, run.pk])),
+        "forked_from": run.spec.get("forked_from"), "alarms": run_alarms.listed(run), "paused": run.paused_by,
         "created_at": run.created_at, "started_at": run.started_at, "finished_at": run.finished_at,
     }  # fmt: skip
 

@@ -2,7 +2,7 @@ from django.urls import path
 
 from apps.training import views
 from apps.training.engines import pages as engine_pages
-from apps.training.pages import comparison, examples, lineage, rollouts
+from apps.training.pages import comparison, examples, forks, lineage, rollouts
 from apps.training.prompt_search import pages
 
 app_name = "training"
@@ -28,6 +28,7 @@ urlpatterns = [
     path("<uuid:pk>/rollouts/", rollouts.rollouts, name="rollouts"),
     path("<uuid:pk>/rollouts/<int:number>/", rollouts.rollout, name="rollout"),
     path("<uuid:pk>/export/", engine_pages.export, name="export"),
+    path("<uuid:pk>/fork/", forks.fork, name="fork"),
     path("<uuid:pk>/resume/", views.resume, name="resume"),
     path("<uuid:pk>/cancel/", views.cancel, name="cancel"),
 ]

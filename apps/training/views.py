@@ -20,7 +20,7 @@ from apps.core.sorting import Sorting
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalRun
 from apps.reviews.actions import TrainingLocked, environment_locks
-from apps.training import actions, checkpoints
+from apps.training import actions, checkpoints, forking, run_alarms
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.charts import curves
 from apps.training.comparison import runs_of
@@ -157,6 +157,9 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         | {
             "checkpoints": run.checkpoints.all()[:20],
             "sources": [(Source(name).label, count) for name, count in run.spec.get("sources", {}).items()],
+            "safe": checkpoints.before_alarm(run, list(run.checkpoints.all())),
+            "forks": run.forks.all()[:20],
+            "changes": [(name, as_text(old), as_text(new)) for name, old, new in forking.changes(run)],
             "settings": [
                 (name, as_text(value)) for name, value in sorted(run.spec["config"].items()) if value is not None
             ],
@@ -176,7 +179,14 @@ def live(run: TrainingRun) -> dict:
     values: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for name, step, value in run.metrics.order_by("step").values_list("name", "step", "value"):
         values[name].append((step, value))
-    return {"run": run, "figures": curves(values), "logs": JobLog.objects.filter(job=run.pk).order_by("-pk")[:30]}
+    alarms = run_alarms.listed(run)
+    figures = curves(values, lambda metrics: run_alarms.marks_of(alarms, metrics))
+    return {
+        "run": run,
+        "alarms": alarms,
+        "figures": figures,
+        "logs": JobLog.objects.filter(job=run.pk).order_by("-pk")[:30],
+    }
 
 
 @require_POST

@@ -61,6 +61,8 @@ for what in spec["config"]["script"]:
         emit("log", level="info", message=str(spec["resume_from"]))
     elif what == "finish":
         finish()
+    elif what == "exit 143":
+        sys.exit(143)
     elif what == "fail":
         emit("error", message="The disk is full. Free some space and start the job again.", traceback="")
         sys.exit(1)

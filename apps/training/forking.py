@@ -1,0 +1,139 @@
+"""A new run from a checkpoint of another one, with changed settings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+from django import forms
+from django.db import transaction
+
+from apps.core import jobs
+from apps.core.forms import PlainForm
+from apps.core.runner import job_folder
+from apps.training import checkpoints
+from apps.training.actions import TrainingError, prepared_run
+from apps.training.models import Checkpoint, Method, TrainingRun
+from workers.lib.specs import Lora
+
+FIXED = Lora.__struct_fields__  # the adapter in the checkpoint has its shape
+LONGEST = 20_000  # characters of settings
+
+
+class ForkForm(PlainForm):
+    step = forms.TypedChoiceField(coerce=int, label="From the checkpoint at step")
+    name = forms.CharField(max_length=200)
+    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1)
+    config = forms.CharField(
+        label="Settings", max_length=LONGEST, widget=forms.Textarea(attrs={"rows": 26, "class": "mono", "spellcheck": "false"}),
+        help_text="YAML. The adapter keeps its rank and layers; steps count from the start of the original run.",
+    )  # fmt: skip
+
+    def __init__(self, run: TrainingRun, data: Any = None, step: int | None = None) -> None:
+        found = available(run)
+        before = checkpoints.before_alarm(run, found)
+        first = before.step if before else found[0].step if found else None
+        known = [one.step for one in found]
+        super().__init__(
+            data,
+            initial={
+                "step": step if step in known else first,
+                "name": f"{run.name}, forked"[:200],
+                "seed": run.spec.get("seed", 0),
+                "config": as_yaml(run.spec["config"]),
+            },
+        )
+        safe = {before.step: " (before the alarm)"} if before else {}
+        self.fields["step"].choices = [(one, f"{one:,}{safe.get(one, '')}") for one in known]
+
+    def clean_config(self) -> dict[str, Any]:
+        try:
+            value = yaml.safe_load(self.cleaned_data["config"])
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f" in line {mark.line + 1}" if mark else ""
+            raise forms.ValidationError(
+                f"This is not YAML{where}: {getattr(error, 'problem', None) or 'it cannot be read'}."
+            ) from None
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+            raise forms.ValidationError("Settings are names and values, such as “learning_rate: 1.0e-5”.")
+        return value
+
+
+def as_yaml(config: dict[str, Any]) -> str:
+    """What is None or empty is left out: it means the same."""
+    return yaml.safe_dump(
+        {name: value for name, value in config.items() if value not in (None, {}, [])}, sort_keys=True
+    )
+
+
+def available(run: TrainingRun) -> list[Checkpoint]:
+    """The checkpoints whose folders are there, the newest first."""
+    return [one for one in run.checkpoints.all() if Path(one.path).is_dir()]
+
+
+def fork(
+    *, run: TrainingRun, step: int, config: dict[str, Any], by: Any, seed: int | None = None, name: str = ""
+) -> TrainingRun:
+    """Queues it. Without a change it goes on as the original would have. Raises TrainingError and TrainingLocked."""
+    found = next((one for one in available(run) if one.step == step), None)
+    if found is None:
+        raise TrainingError(f"{run} has no checkpoint at step {step} any more. Choose another one.")
+    made = prepared_run(
+        project=run.project, method=Method(run.method), parent=run.parent, dataset=run.dataset, environment=run.environment,
+        config=config, seed=run.spec.get("seed", 0) if seed is None else seed, name=name or f"{run.name}, forked"[:200], by=by,
+    )  # fmt: skip
+    settings = made.spec["config"]
+    if changed := [one for one in FIXED if settings.get(one) != run.spec["config"].get(one)]:
+        raise TrainingError(
+            f"A fork keeps the adapter of its checkpoint: {', '.join(changed)} cannot change. Start a new run instead."
+        )
+    if settings["steps"] <= step:
+        raise TrainingError(
+            f"“steps” is {settings['steps']}, and the checkpoint is at step {step} already. Set more steps."
+        )
+    carried = {key: run.spec[key] for key in ("picked_by", "picked", "picked_of", "sources") if key in run.spec}
+    made.spec |= carried | {"forked_from": {"run": str(run.pk), "name": run.name, "step": step}}
+    made.forked_from, made.done = run, step
+    folder = copied(Path(found.path), job_folder(made) / "out" / f"checkpoint-{step}")
+    try:
+        with transaction.atomic():
+            jobs.submit(made, by=by)
+            Checkpoint.objects.create(run=made, step=step, path=str(folder), attempt=0)
+    except BaseException:
+        shutil.rmtree(job_folder(made), ignore_errors=True)
+        raise
+    return made
+
+
+def changes(run: TrainingRun) -> list[tuple[str, Any, Any]]:
+    """(setting, before, now) of a fork against the run that it came from."""
+    if run.forked_from is None:
+        return []
+    before, now = (
+        run.forked_from.spec["config"] | {"seed": run.forked_from.spec.get("seed")},
+        run.spec["config"] | {"seed": run.spec.get("seed")},
+    )
+    return [
+        (name, before.get(name), now.get(name)) for name in sorted({*before, *now}) if before.get(name) != now.get(name)
+    ]
+
+
+def copied(source: Path, target: Path) -> Path:
+    """The folder under another name: nothing writes into a checkpoint, so its files are shared where the disk allows."""
+
+    def link(one: str, other: str) -> None:
+        try:
+            os.link(one, other)
+        except OSError:
+            shutil.copy2(one, other)
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        shutil.copytree(source, target, copy_function=link)
+    except (OSError, shutil.Error) as error:
+        raise TrainingError(f"The checkpoint cannot be copied: {error}") from error
+    return target

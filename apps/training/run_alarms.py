@@ -1,0 +1,79 @@
+"""The alarms of a run as they are stored: kept, told to whoever started it, and where one paused the run, its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models.functions import Now
+
+from apps.core.models import JobState
+from apps.notifications.actions import notify
+from apps.notifications.catalogue import Topic
+from apps.training.models import RunAlarm, TrainingRun
+from workers.lib.alarms import RULES, metrics_of
+
+DID = {"warn": "warns", "pause": "paused it", "stop": "stopped it"}
+COLOURS = {"warn": "#d9822b", "pause": "#c6423a", "stop": "#c6423a"}
+
+
+def title_of(name: str) -> str:
+    return RULES[name].title if name in RULES else name
+
+
+def store(run: TrainingRun, events: list[dict[str, Any]]) -> None:
+    """In the runner's transaction. A resumed attempt may raise an alarm of the same step again: it is one."""
+    for event in events:
+        if event["type"] != "alarm":
+            continue
+        name, step = str(event["name"])[:40], int(event["step"])
+        if event.get("cleared"):
+            run.alarms.filter(name=name, cleared_step=None).update(cleared_step=step)
+            continue
+        action = event["action"] if event["action"] in RunAlarm.Action.values else RunAlarm.Action.WARN
+        fields = {name: event.get(name) for name in ("value", "threshold")}
+        fields |= {name: str(event.get(name) or "") for name in ("message", "todo")}
+        RunAlarm.objects.update_or_create(
+            run=run,
+            name=name,
+            step=step,
+            action=action,
+            defaults=fields | {"attempt": run.attempt, "cleared_step": None},
+        )
+        if action == RunAlarm.Action.PAUSE:
+            pause(run, {"alarm": name, "step": step, "message": fields["message"], "todo": fields["todo"]})
+        tell(run, name, action)
+
+
+def pause(run: TrainingRun, why: dict[str, Any]) -> None:
+    """Ends it as one that was asked to stop: it is neither done nor failed, and can be resumed."""
+    rows = TrainingRun.objects.filter(pk=run.pk, state=JobState.RUNNING, cancel_requested_at=None)
+    rows.update(cancel_requested_at=Now(), result={"paused": why})
+
+
+def tell(run: TrainingRun, name: str, action: str) -> None:
+    """Not the message: it may quote an output."""
+    notify(
+        topic=Topic.TRAINING_ALARM, project=run.project, to=[run.created_by], page=f"{run.get_absolute_url()}#alarms",
+        subject=f"Training run “{run.name}”: the alarm “{title_of(name)}” {DID[action]}",
+        key=f"alarm:{run.pk}:{run.attempt}:{name}:{action}",
+    )  # fmt: skip
+
+
+def listed(run: TrainingRun) -> list[dict[str, Any]]:
+    """The alarms for a page and for the API, the newest first."""
+    return [
+        {
+            "name": row.name, "title": title_of(row.name), "step": row.step, "action": row.action, "value": row.value,
+            "threshold": row.threshold, "message": row.message, "todo": row.todo, "cleared_step": row.cleared_step, "at": row.at,
+        }
+        for row in run.alarms.all()
+    ]  # fmt: skip
+
+
+def marks_of(alarms: list[dict[str, Any]], metrics: set[str]) -> list[tuple[int, str, str]]:
+    """(step, title, colour) of the alarms that are about one of these metrics, each step once."""
+    found: dict[int, tuple[int, str, str]] = {}
+    for alarm in alarms:
+        if metrics & set(metrics_of(RULES[alarm["name"]]) if alarm["name"] in RULES else ()):
+            found.setdefault(alarm["step"], (alarm["step"], alarm["title"], COLOURS[alarm["action"]]))
+    return list(found.values())

@@ -1,0 +1,153 @@
+"""Alarms are kept, shown, told and counted; a paused run is resumed; a fork goes on from a checkpoint with other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.core import runner
+from apps.core.models import JobState, Role
+from apps.notifications.models import Notification
+from apps.training import actions, forking, run_alarms
+from apps.training.charts import curves
+from apps.training.models import TrainingRun
+from tests.core.conftest import ended
+from tests.factories import admin_of, key_headers, make_member
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Submit = Callable[..., TrainingRun]
+
+
+def alarm(step: int, action: str = "warn", **changes: Any) -> list[Any]:
+    given = {
+        "name": "kl", "step": step, "action": action, "value": 0.7, "threshold": 0.5, "message": "KL <b>is</b> high.",
+        "todo": "Lower the learning rate.", "cleared": False,
+    }  # fmt: skip
+    return ["alarm", given | changes]
+
+
+def config_of(run: TrainingRun, **changes: Any) -> dict:
+    return {name: value for name, value in run.spec["config"].items() if name != "script"} | changes
+
+
+def page(run: TrainingRun, role: Role = Role.ENGINEER) -> str:
+    client = Client()
+    client.force_login(make_member(run.project, role))
+    return client.get(reverse("training:detail", args=[run.project.slug, run.pk])).content.decode()
+
+
+@pytest.fixture
+def warned(submit: Submit) -> TrainingRun:
+    run = submit(
+        ["metric", {"step": 3, "values": {"train/kl": 0.7}}], ["checkpoint at", 2], alarm(3), alarm(5, cleared=True),
+        ["checkpoint at", 4], ["checkpoint at", 6], alarm(7), alarm(8, "stop"), "fail",
+    )  # fmt: skip
+    runner.run(run)
+    return ended(run)
+
+
+def test_alarms_are_kept_with_their_ends(warned: TrainingRun) -> None:
+    rows = [(row.step, row.action, row.cleared_step) for row in warned.alarms.order_by("pk")]
+    assert rows == [(3, "warn", 5), (7, "warn", None), (8, "stop", None)]
+
+
+def test_the_page_shows_them_and_marks_the_chart(warned: TrainingRun) -> None:
+    html = page(warned)
+    assert "KL to the start" in html and "Lower the learning rate." in html and "Over at step 5." in html
+    assert "<b>is</b>" not in html and "&lt;b&gt;is" in html
+    marks = run_alarms.marks_of(run_alarms.listed(warned), {"train/kl"})
+    assert [step for step, _, _ in marks] == [8, 7, 3] and run_alarms.marks_of(
+        run_alarms.listed(warned), {"train/x"}
+    ) == []
+    ((_, figure),) = curves({"train/kl": [(3, 0.7)]}, lambda metrics: [(3, "a <b>", "#123456")])
+    assert figure["layout"]["shapes"][0]["x0"] == 3 and "a &lt;b&gt;" in figure["layout"]["annotations"][0]["hovertext"]
+
+
+def test_the_api_has_them(warned: TrainingRun, client: Client) -> None:
+    url = reverse("training_api:run", args=[warned.pk])
+    found = client.get(url, **key_headers(warned.project)).json()
+    assert [(one["step"], one["action"], one["cleared_step"]) for one in found["alarms"]] == [
+        (8, "stop", None), (7, "warn", None), (3, "warn", 5),
+    ]  # fmt: skip
+    assert found["paused"] is None and found["forked_from"] is None
+
+
+def test_whoever_started_it_is_told_once_an_attempt(warned: TrainingRun) -> None:
+    told = Notification.objects.filter(topic="training.alarm", user=warned.created_by)
+    assert sorted(row.subject.rsplit("” ", 1)[1] for row in told) == ["stopped it", "warns"]
+    assert all("is</b>" not in row.subject + row.excerpt for row in told)
+
+
+def test_the_checkpoint_before_an_alarm_is_kept(submit: Submit, settings: Any) -> None:
+    settings.FLYWHEEL_KEPT_CHECKPOINTS = 1
+    run = submit(
+        ["checkpoint at", 1], ["checkpoint at", 2], alarm(3), ["checkpoint at", 4], ["checkpoint at", 5], "fail"
+    )
+    runner.run(run)
+    assert sorted(run.checkpoints.values_list("step", flat=True)) == [2, 5]
+    assert "before the alarm" in page(ended(run)) and "?step=2" in page(run)
+
+
+def test_a_paused_run_has_not_failed_and_is_resumed(submit: Submit) -> None:
+    run = submit(alarm(3, "pause"), ["checkpoint at", 3], "exit 143", "finish")
+    runner.run(run)
+    run = ended(run)
+    assert (run.state, run.paused_by["step"], run.attempt) == (JobState.CANCELLED, 3, 1)
+    assert "Paused by an alarm at step 3" in page(run) and not Notification.objects.filter(topic="job.failed").exists()
+    assert actions.resume(run=run, by=admin_of(run.project)) == 3
+    assert ended(run).result == {} and run.paused_by is None and ended(run).cancel_requested_at is None
+
+
+def test_a_fork_has_its_own_copy_of_the_checkpoint(warned: TrainingRun) -> None:
+    by = admin_of(warned.project)
+    config = config_of(warned, learning_rate=5e-4, steps=9)
+    made = forking.fork(run=warned, step=6, config=config, by=by, name="again")
+    (checkpoint,) = made.checkpoints.all()
+    assert (made.forked_from, made.done, checkpoint.step, made.total) == (warned, 6, 6, 9)
+    assert Path(checkpoint.path).is_relative_to(runner.job_folder(made)) and Path(checkpoint.path).is_dir()
+    assert {name for name, _, _ in forking.changes(made)} == {"learning_rate", "script", "steps"}
+    assert made.spec["forked_from"] == {"run": str(warned.pk), "name": warned.name, "step": 6}
+    html = page(made)
+    assert "Forked from" in html and "learning_rate" in html
+    assert "again" in page(warned)
+
+
+@pytest.mark.parametrize(
+    ("step", "changes", "said"),
+    [
+        (5, {}, "no checkpoint at step 5"),
+        (6, {"steps": 6}, "already. Set more steps"),
+        (6, {"lora_rank": 3}, "lora_rank cannot change"),
+        (6, {"stepz": 3}, "did you mean “steps”"),
+        (6, {"alarms": {"kll": {}}}, "did you mean “kl”"),
+    ],
+)
+def test_what_cannot_be_forked(warned: TrainingRun, step: int, changes: dict, said: str) -> None:
+    with pytest.raises(actions.TrainingError, match=said):
+        forking.fork(run=warned, step=step, config=config_of(warned, steps=9) | changes, by=None)
+    assert TrainingRun.objects.count() == 1
+
+
+def test_the_form_of_a_fork(warned: TrainingRun) -> None:
+    client, url = Client(), reverse("training:fork", args=[warned.project.slug, warned.pk])
+    client.force_login(make_member(warned.project, Role.ENGINEER))
+    warned.spec["config"].pop("script")
+    warned.save(update_fields=["spec"])
+    form = client.get(url).context["form"]
+    assert form.initial["step"] == 6 and "learning_rate:" in form.initial["config"]
+    sent = {"step": "4", "name": "n", "seed": "1", "config": form.initial["config"].replace("steps: 2", "steps: 20")}
+    for config, said in (
+        ("a: [", "not YAML in line"),
+        ("- 1", "names and values"),
+        ("x: 1", "is not known"),
+        ("", "required"),
+    ):
+        assert said in client.post(url, sent | {"config": config}).content.decode(), config
+    answer = client.post(url, sent, follow=True)
+    made = TrainingRun.objects.exclude(pk=warned.pk).get()
+    assert "Forked from" in answer.content.decode() and made.spec["seed"] == 1 and made.checkpoints.get().step == 4
