@@ -15,6 +15,7 @@ from apps.registry.artifacts import local_path
 from apps.registry.engines import server_of
 from apps.registry.models import AdapterSlots, ModelVersion, Server
 from apps.registry.servers import address_of
+from workers.lib.adapter_serving import ROLLOUT_PREFIX
 from workers.lib.serving import ADAPTER_PREFIX, Adapters
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> 
         name, there = engine["model"], Adapters(address_of(server), server.kind)
         loaded, uses = there.names(), without_ended(row.adapters)
         if name not in loaded:
-            for other in to_unload(loaded, uses, slots_of(server)):
+            for other in to_unload(loaded, uses | sampled_from(loaded), slots_of(server)):
                 log.info("Unloading %s from %s: the least recently used", other, server)
                 if there.unload(other):
                     loaded.remove(other)
@@ -65,6 +66,19 @@ def to_unload(loaded: list[str], uses: dict[str, dict], slots: int | None) -> li
     over = len(loaded) + 1 - slots if slots else 0
     idle = [name for name in loaded if name.startswith(ADAPTER_PREFIX) and not uses.get(name, {}).get("jobs")]
     return sorted(idle, key=lambda name: uses.get(name, {}).get("used", ""))[: max(0, over)]
+
+
+def sampled_from(loaded: list[str]) -> dict[str, dict]:
+    """The uses of adapters that training runs sample from (`workers.lib.adapter_serving`): one whose run has ended may leave."""
+    runs = {name: name.removeprefix(ROLLOUT_PREFIX)[:36] for name in loaded if name.startswith(ROLLOUT_PREFIX)}
+    return {name: {"used": "", "jobs": [["run", pk]] if is_active(pk) else []} for name, pk in runs.items()}
+
+
+def is_active(pk: str) -> bool:
+    try:
+        return any(model.objects.active().filter(pk=UUID(pk)).exists() for model in job_models())
+    except ValueError:
+        return False
 
 
 def without_ended(adapters: dict[str, dict]) -> dict[str, dict]:

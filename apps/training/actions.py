@@ -20,6 +20,7 @@ from apps.evals.holdout import groups, leaks
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.registry.actions import ModelError
 from apps.registry.models import Engine, ModelKind, ModelVersion
+from apps.registry.rollout_servers import choose_servers
 from apps.registry.trained_elsewhere import check_target_modules
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints, judged
@@ -154,9 +155,11 @@ def prepared_run(
     name: str = "",
     picked_by: EvalRun | None = None,
     samples_of: EvalRun | None = None,
+    sample_on: Sequence[str] = (),
+    steps_ahead: int = 0,
 ) -> TrainingRun:
     """A run that may start, not saved yet; `picked_by` is the evaluation that chose its tasks, `samples_of` the one whose samples are
-    examples.
+    examples. `sample_on`: names of servers that GRPO samples from; `steps_ahead` 1: during the update, with the weights before it.
 
     Raises TrainingLocked where the reward is not reviewed for this environment and these tasks or this person may not start
     it, TrainingError for what cannot train.
@@ -193,6 +196,14 @@ def prepared_run(
         raise TrainingError(sentence)
     if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
         raise TrainingError(f"Every prompt of {environment} would show what is held out. {leak}", [leak.theirs_hash])
+    try:
+        sampled = choose_servers(parent, list(sample_on), settings.lora_rank, steps_ahead) if sample_on else None
+    except ModelError as error:
+        raise TrainingError(str(error)) from error
+    if (sampled or steps_ahead) and method != Method.GRPO:
+        raise TrainingError(f"{Method(method).label} does not sample; only GRPO does.")
+    if steps_ahead and not sampled:
+        raise TrainingError("Sampling one step ahead needs a server to sample on; choose one.")
     return TrainingRun(
         project=project,
         created_by=by,
@@ -215,6 +226,7 @@ def prepared_run(
             **_sources(dataset),
             **({"samples_of": str(samples_of.pk), "sampled_from": str(samples_of.model_version)} if samples_of else {}),
             **_picked(dataset, picked_by),
+            **({"rollouts": sampled} if sampled else {}),
         },
     )
 

@@ -8,6 +8,7 @@ from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.registry.models import ModelVersion
+from apps.registry.rollout_servers import offered
 from apps.training.models import SHAPES, SOURCES, Method, Source
 from apps.training.sources import Found, evaluations_of, find_examples, why_not_learned
 
@@ -20,7 +21,15 @@ OF_METHOD = {
     Method.DISTILL: ("sources", "samples_of", "learning_rate", "batch_size", "lora_dropout"),
     Method.DPO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta", "dpo_loss"),
     Method.KTO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta"),
-    Method.GRPO: ("learning_rate", "prompts_per_step", "generations", "beta", "stop_on_hacking"),
+    Method.GRPO: (
+        "learning_rate",
+        "prompts_per_step",
+        "generations",
+        "beta",
+        "stop_on_hacking",
+        "sample_on",
+        "one_step_ahead",
+    ),
 }
 EXAMPLES = ("sources", "samples_of")
 DPO_LOSSES = (
@@ -82,6 +91,14 @@ class TrainingForm(PlainForm):
         required=False, initial=True, label="Stop on reward hacking",
         help_text="Ends the run when the reward rises while the best-paid outputs get worse",
     )  # fmt: skip
+    sample_on = forms.MultipleChoiceField(
+        required=False, label="Sample on", widget=forms.CheckboxSelectMultiple,
+        help_text="vLLM servers with this base and LoRA slots; without one, the trainer samples itself",
+    )  # fmt: skip
+    one_step_ahead = forms.BooleanField(
+        required=False, label="Sample one step ahead",
+        help_text="Servers sample the next batch during the update, with the weights from before it",
+    )  # fmt: skip
     seed = forms.IntegerField(initial=0, min_value=0, max_value=2**31 - 1)
     lora_rank = forms.IntegerField(
         min_value=1, max_value=512, initial=16, label="Rank",
@@ -105,6 +122,10 @@ class TrainingForm(PlainForm):
         self.fields["eval_set"].queryset = project.eval_sets.current().filter(state=EvalSetState.FROZEN)
         self.fields["environment"].queryset = project.environments.current().select_related("verifier")
         self.fields["samples_of"].queryset = evaluations_of(project)
+        servers = [(server.name, server.name) for server in offered(project)]
+        self.fields["sample_on"].choices = servers
+        if not servers:  # these are offered only where something could serve them
+            del self.fields["sample_on"], self.fields["one_step_ahead"]
         for name, field in self.fields.items():
             methods = [method for method, names in OF_METHOD.items() if name in names]
             if methods and name not in LORA:
@@ -143,6 +164,8 @@ class TrainingForm(PlainForm):
                         self.errors.pop(name, None)
         if data.get("method") in SHAPES:
             self._clean_sources(data)
+        if data.get("method") == Method.GRPO and data.get("one_step_ahead") and not data.get("sample_on"):
+            self.add_error("one_step_ahead", "Choose a server to sample on first.")
         return data
 
     def _clean_sources(self, data: dict[str, Any]) -> None:
@@ -165,6 +188,13 @@ class TrainingForm(PlainForm):
         return find_examples(
             eval_set=data["eval_set"], shape=SHAPES[data["method"]].value, sources=data["sources"], evaluation=data.get("samples_of")
         )  # fmt: skip
+
+    def sampling(self) -> dict[str, Any]:
+        """Arguments of `prepared_run`: where GRPO samples."""
+        data = self.cleaned_data
+        if data["method"] != Method.GRPO or not data.get("sample_on"):
+            return {}
+        return {"sample_on": data["sample_on"], "steps_ahead": int(data["one_step_ahead"])}
 
     def config(self) -> dict:
         data = self.cleaned_data

@@ -16,6 +16,7 @@ from apps.evals.models import Split, Task
 from apps.registry.actions import register_adapter
 from apps.registry.artifacts import store_folder
 from apps.registry.engines import engine_spec, model_spec
+from apps.registry.rollout_servers import rollouts_spec
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints, run_alarms
 from apps.training.models import PROGRAMS, SHAPES, Checkpoint, Method, Metric, PromptSearch, Rollout, TrainingRun
@@ -51,6 +52,8 @@ def child_spec(run: TrainingRun) -> dict:
         return spec | {"rows": list(rows.values())}
     validation = list(run.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
     refuse_leaks(run, tasks, ((task.key, leaks.row_of(task)) for task in tasks + validation))
+    if run.spec.get("rollouts"):
+        spec["rollouts"] = rollouts_spec(run.pk, run.spec["rollouts"])
     return spec | {
         "tasks": [task.as_spec() for task in tasks],
         "validation_tasks": [task.as_spec() for task in validation],

@@ -99,6 +99,7 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
                 dataset=actions.freeze_dataset(eval_set=data["eval_set"], by=request.user, **form.selection()),
                 **form.chosen_by(),
                 config=form.config(),
+                **form.sampling(),
                 seed=data["seed"],
                 by=request.user,
             )

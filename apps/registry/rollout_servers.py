@@ -1,0 +1,86 @@
+"""vLLM servers that a training run can sample from: those with its base and LoRA slots, and how its spec names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from apps.core.models import Project
+from apps.registry.actions import ModelError
+from apps.registry.adapters import slots_of
+from apps.registry.engines import AUTO, Holder, asked_at, holders, server_of, why_not_up
+from apps.registry.models import Health, ModelVersion, Server, ServerKind
+
+
+def offered(project: Project) -> list[Server]:
+    """Servers of a project that could serve the adapters of some run."""
+    rows = Server.objects.filter(project=project, kind=ServerKind.VLLM).select_related("base")
+    return [server for server in rows if not why_not(server)]
+
+
+def why_not(server: Server, rank: int = 0, steps_ahead: int = 0) -> str:
+    """Why a run with adapters of this rank cannot sample there; "" where it can."""
+    slots, needed = slots_of(server), 1 + steps_ahead
+    if server.kind != ServerKind.VLLM:
+        return f"{server} is not a vLLM server; rollouts need exact tokens, which vLLM returns."
+    if server.is_managed:
+        most = server.serving["max_lora_rank"]
+        if not slots:
+            return f"{server} has no LoRA slots. Stop it, and give it some."
+        if rank > most:
+            return f"The run's LoRA rank is {rank}; {server} takes ranks up to {most}."
+        if reason := why_not_up(server):
+            return reason
+    elif not server.adapters_at:
+        return f"Adapters cannot be loaded on {server}: its adapter path is not set."
+    elif server.can("runtime_lora") is not True:
+        return f"Adapters cannot be loaded on {server} at run time, by the last probe."
+    elif server.health == Health.DOWN:
+        return f"{server} is down."
+    if slots and slots < needed:
+        return f"{server} has {slots} LoRA slot; sampling one step ahead needs {needed}."
+    return ""
+
+
+def choose_servers(parent: ModelVersion, names: list[str], rank: int, steps_ahead: int) -> dict[str, Any]:
+    """`rollouts` of a run's spec: {servers: [{server, server_name, base_url, managed, model}], steps_ahead}. Raises ModelError."""
+    chosen = []
+    for name in dict.fromkeys(names):
+        known = holders(parent, name) if name != AUTO else []
+        if not known:
+            raise ModelError(
+                f"No model of the server “{name}” is known to have the weights of {parent.base_version()}. Choose another server, or none."
+            )
+        if reason := why_not(known[0].server, rank, steps_ahead):
+            raise ModelError(reason)
+        chosen.append(_named(known[0]))
+    return {"servers": chosen, "steps_ahead": steps_ahead}
+
+
+def _named(holder: Holder) -> dict[str, Any]:
+    server = holder.server
+    return {
+        "server": server.pk, "server_name": server.name, "base_url": server.base_url, "managed": server.is_managed,
+        "model": holder.served_as,
+    }  # fmt: skip
+
+
+def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> dict[str, Any]:
+    """`specs.Rollouts` of a job, with the servers as they are now. Adapters are written beside the artifacts, where servers see
+    them. Raises ModelError where one may not be asked any more."""
+    name = f"rollouts/{job}"
+    here = Path(settings.FLYWHEEL_DATA_DIR) / "artifacts" / name
+    found = []
+    for given in rollouts["servers"]:
+        server = server_of(given)
+        found.append(
+            asked_at(server, model=given["model"])
+            | {
+                "folder": "" if server.is_managed else f"{server.adapters_at.rstrip('/')}/{name}",
+                "lora_slots": slots_of(server) or 0,
+            }
+        )
+    return {"servers": found, "folder": str(here), "steps_ahead": rollouts["steps_ahead"]}

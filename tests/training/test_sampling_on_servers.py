@@ -1,0 +1,113 @@
+"""GRPO that samples on vLLM servers: which are offered, what is refused, and what its job is given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.evals.models import EvalRun
+from apps.registry.adapters import sampled_from, to_unload
+from apps.registry.models import Health, Server
+from apps.registry.rollout_servers import why_not
+from apps.training import jobs
+from apps.training.models import TrainingRun
+from tests.evals.evaluated import evaluated, frozen_set
+from tests.factories import admin_of, make_managed, make_project, make_server, override
+from tests.training.test_picks import PASSED, sent
+from workers.lib.adapter_serving import adapter_name
+from workers.lib.specs import checked
+
+
+@pytest.fixture
+def run(db: None, data_dir: Path, client: Client, settings: Any) -> EvalRun:
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    made = evaluated(frozen_set(demonstration="x"), PASSED, data_dir)
+    override(made.environment)
+    client.force_login(admin_of(made.project))
+    return made
+
+
+@pytest.fixture
+def server(run: EvalRun) -> Server:
+    """A managed server of the model that was evaluated."""
+    return make_managed(run.model_version.base_version(), "http://127.0.0.1:8461/v1")
+
+
+def form(client: Client, run: EvalRun) -> Any:
+    return client.get(reverse("training:new", args=[run.project.slug])).context["form"]
+
+
+def post(client: Client, run: EvalRun, **changes: Any) -> Any:
+    given = sent(run, method="grpo", **changes)
+    return client.post(reverse("training:new", args=[run.project.slug]), given)
+
+
+def test_it_is_offered_only_where_a_server_could_serve_adapters(client: Client, run: EvalRun) -> None:
+    assert "sample_on" not in form(client, run).fields
+    make_server(run.project, name="openai", kind="openai")
+    assert "sample_on" not in form(client, run).fields
+    other = make_project()
+    Server.objects.update(project=other)
+    managed = make_managed(run.model_version.base_version(), "http://127.0.0.1:8461/v1")
+    assert form(client, run).fields["sample_on"].choices == [(managed.name, managed.name)]
+    Server.objects.filter(pk=managed.pk).update(serving=managed.serving | {"lora_slots": 0})
+    assert "sample_on" not in form(client, run).fields
+
+
+def test_the_run_and_its_job_name_the_server(client: Client, run: EvalRun, server: Server, data_dir: Path) -> None:
+    assert post(client, run, sample_on=[server.name], one_step_ahead="on").status_code == 302
+    made = TrainingRun.objects.get()
+    assert made.spec["rollouts"]["servers"][0]["server_name"] == server.name
+    spec = jobs.child_spec(made) | {"out_dir": "out", "job_id": str(made.pk), "attempt": 1}
+    given = checked(json.loads(json.dumps(spec)), "grpo").rollouts
+    assert given.steps_ahead == 1 and given.folder == str(data_dir / "artifacts" / "rollouts" / str(made.pk))
+    assert (given.servers[0].base_url, given.servers[0].folder) == (server.base_url, "")
+    assert given.servers[0].lora_slots == server.serving["lora_slots"]
+    page = client.get(made.get_absolute_url()).content.decode()
+    assert f"{server.name}, one step ahead" in page
+
+
+def test_without_a_server_the_run_samples_itself(client: Client, run: EvalRun, server: Server) -> None:
+    assert post(client, run).status_code == 302
+    assert "rollouts" not in jobs.child_spec(TrainingRun.objects.get())
+
+
+@pytest.mark.parametrize(
+    ("changes", "serving", "said"),
+    [
+        ({"lora_rank": 32}, {}, "rank is 32; local takes ranks up to 16"),
+        ({"one_step_ahead": "on"}, {"lora_slots": 1}, "has 1 LoRA slot; sampling one step ahead needs 2"),
+        ({"sample_on": [], "one_step_ahead": "on"}, {}, "Choose a server to sample on first."),
+        ({"sample_on": ["nobody"]}, {}, "Select a valid choice"),
+    ],
+)
+def test_what_cannot_be_sampled_on_is_said_on_the_form(
+    changes: dict, serving: dict, said: str, client: Client, run: EvalRun, server: Server
+) -> None:
+    Server.objects.filter(pk=server.pk).update(name="local", serving=server.serving | {"max_lora_rank": 16} | serving)
+    answer = post(client, run, **{"sample_on": ["local"]} | changes)
+    assert answer.status_code == 200 and said in answer.content.decode() and not TrainingRun.objects.exists()
+
+
+def test_a_server_that_somebody_else_runs_needs_its_adapter_path_and_the_route(run: EvalRun) -> None:
+    server = make_server(run.project, kind="vllm", adapters_at="")
+    assert "adapter path is not set" in why_not(server)
+    server.adapters_at = "/mnt/artifacts"
+    assert "by the last probe" in why_not(server)
+    server.capabilities = {"runtime_lora": {"value": True}, "lora_slots": {"value": 0, "most": 1}}
+    assert not why_not(server) and "needs 2" in why_not(server, steps_ahead=1)
+    server.health = Health.DOWN
+    assert "is down" in why_not(server)
+
+
+def test_adapters_of_an_active_run_stay_loaded_for_an_evaluation(client: Client, run: EvalRun, server: Server) -> None:
+    post(client, run, sample_on=[server.name])
+    made = TrainingRun.objects.get()
+    active, ended = adapter_name(str(made.pk), 1, 3), adapter_name("0" * 8 + "-0000-4000-8000-" + "0" * 12, 1, 3)
+    loaded = [active, ended]
+    assert to_unload(loaded, sampled_from(loaded), 1) == [ended]
