@@ -54,9 +54,10 @@ class Size:
     generations: int = 8
     tokens: int = 48
     ahead: int = 0
+    small: bool = False  # a prompt of one line, and rewards that differ whatever is written
 
 
-SMALL = Size(prompts=2, generations=4, tokens=32)
+SMALL = Size(prompts=2, generations=2, tokens=12, small=True)
 
 
 def spec_of(model: Path, out: Path, server: dict[str, Any] | None, size: Size) -> dict:
@@ -68,10 +69,11 @@ def spec_of(model: Path, out: Path, server: dict[str, Any] | None, size: Size) -
         for at, one in enumerate(make_requests(0, 40))
     ]
 
+    harness = HARNESS | ({"system_prompt": "Answer with one JSON tool call.", "examples": []} if size.small else {})
     spec = {
         "seed": 0, "job_id": "bench", "attempt": 1, "out_dir": str(out), "model": {"base": str(model)},
         "engine": {"kind": "transformers", "dtype": "float32", "batch_size": 64},
-        "environment": {"kind": "builtin", "name": "workplace", "harness": HARNESS, "verifier": VERIFIER},
+        "environment": {"kind": "builtin", "name": "workplace", "harness": harness, "verifier": VERIFIER},
         "tasks": tasks,
         "config": {
             "steps": size.steps, "learning_rate": 1e-4, "prompts_per_step": size.prompts, "generations": size.generations,
@@ -93,7 +95,13 @@ def compared(model: Path, folder: Path, server: dict[str, Any], size: Size) -> l
         events = Emitter(os.open(folder / f"{name}.jsonl", os.O_CREAT | os.O_WRONLY))
         metrics: list[dict[str, float]] = []
         events.metric = lambda step, values: metrics.append(values)  # type: ignore[method-assign]
+
+        def rewarded(done: Any, phase: str) -> None:
+            done.score.reward = len(done.output) % 5 / 5
+
         made = Trainer(checked(spec_of(model, folder / name, given, size), "grpo"), events, StopFlag())
+        if size.small:
+            made.shape = rewarded
         return made, metrics
 
     served, theirs = trainer("served", server)
@@ -110,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("url")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="2 prompts × 4 completions of 32 tokens")
+    parser.add_argument("--small", action="store_true", help="2 prompts × 2 completions of 12 tokens, made-up rewards")
     parser.add_argument("--ahead", action="store_true")
     parser.add_argument("--model", type=Path, default=MODEL)
     given = parser.parse_args()
