@@ -21,7 +21,7 @@ from apps.evals.models import EvalSet, Split, Task
 from apps.evals.near_duplicates import compare
 from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.jobs import refuse_leaks, sft_row
-from apps.training.models import Method, TrainingRun
+from apps.training.models import Dataset, Method, TrainingRun
 from apps.trajectories.exports import SftExport
 from tests.factories import admin_of, make_environment, make_failed, make_project, make_trajectory
 from workers.lib.environments import load
@@ -346,7 +346,9 @@ def test_no_harness_shows_what_is_held_out(project: Project, harness: dict) -> N
 
 
 def test_the_rows_of_a_job_are_searched_once_more(project: Project) -> None:
-    run = TrainingRun(project=project, method=Method.SFT, environment=make_environment(project))
+    run = TrainingRun(
+        project=project, method=Method.SFT, environment=make_environment(project), dataset=Dataset(project=project)
+    )
     row = {"messages": [{"role": "user", "content": OTHER}], "tools": [], "completion": "Done."}
     refuse_leaks(run, [], [("good", row)])
     for bad in ({"completion": WRAPPED}, {"messages": [{"role": "system", "content": WRAPPED}, *row["messages"]]}):
