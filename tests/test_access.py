@@ -250,7 +250,14 @@ def world(data_dir: Path) -> dict[str, Any]:
             **dict.fromkeys([f"training:search{what}" for what in ("", "_status", "_cancel", "_resume")], search.pk),
             "training:search_save": (search.pk, 1),
             **dict.fromkeys(
-                ("training:detail", "training:status", "training:cancel", "training:resume", "training:fork"),
+                (
+                    "training:detail",
+                    "training:status",
+                    "training:cancel",
+                    "training:resume",
+                    "training:fork",
+                    "training:config",
+                ),
                 training.pk,
             ),
             **dict.fromkeys(("training:rollouts", "training:run_examples"), training.pk),

@@ -132,6 +132,9 @@ BY_API = {
     "automation:answer": "POST automation_api:answer",
     "automation:retry": "POST automation_api:retry",
     "training:list": "GET training_api:runs",
+    "training:new": "POST training_api:runs",
+    "training:new_from_yaml": "POST training_api:runs",
+    "training:config": "GET training_api:run_config",
     "training:detail": "GET training_api:run",
     "training:status": "GET training_api:run",
     "training:compare": "GET training_api:runs_compare",
@@ -166,7 +169,7 @@ NOT_BY_API = {
     ),
     **dict.fromkeys([f"reviews:{name}" for name in ("adjudicate", "rule", "export", "effect")], JUDGING),
     **dict.fromkeys([f"reviews:{name}" for name in ("policy", "policy_save", "override")], LOCK),
-    **dict.fromkeys([f"training:{name}" for name in ("new", "resume", "cancel", "fork")], NOT_YET),
+    **dict.fromkeys([f"training:{name}" for name in ("resume", "cancel", "fork")], NOT_YET),
 }  # fmt: skip
 
 

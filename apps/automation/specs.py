@@ -10,24 +10,23 @@ from __future__ import annotations
 import heapq
 import math
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta
 from functools import cache, cached_property
 from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
-import yaml
 from cronsim import CronSim, CronSimError
 from msgspec import Meta, Struct, field, structs
 
+from apps.core import yaml_text
 from apps.core.errors import Rejected
+from apps.core.yaml_text import DEEPEST, YamlError
 from workers.lib.errors import SpecError
 from workers.lib.typed import AtLeastOne, Count, Share, Text, convert, unknown
 
-LARGEST = 64_000  # characters of YAML
 MOST_STEPS = 40
-DEEPEST = 20  # levels of lists and objects: PyYAML takes quadratic time for deep ones, and what it cannot write is shown nowhere
 PRODUCTION = "production"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 CONDITION = re.compile(r"(\w+)\.(\w+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*\Z")
@@ -345,18 +344,6 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
         return datetime.combine(at.astimezone(self.zone).date(), time.min, self.zone).astimezone(UTC)
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is written twice, of which YAML would keep the last one silently."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        written: set[str] = set()
-        for key, _ in node.value:
-            if key.value in written if isinstance(key, yaml.ScalarNode) else False:
-                raise yaml.constructor.ConstructorError(None, None, f"“{key.value}” is written twice", key.start_mark)
-            written.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
 def read_yaml(text: str) -> FlowSpec:
     """Raises FlowError with the line, or the path of the field, and what to write instead."""
     return read(load_yaml(text))
@@ -364,23 +351,10 @@ def read_yaml(text: str) -> FlowSpec:
 
 def load_yaml(text: str) -> dict[str, Any]:
     """One object, with no key twice and no aliases. Raises FlowError with the line."""
-    if len(text) > LARGEST:
-        raise FlowError(f"A flow has at most {LARGEST:,} characters.", "")
     try:
-        depth = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                raise FlowError(f"Line {event.start_mark.line + 1}: more than {DEEPEST} levels deep.", "")
-            if isinstance(event, yaml.AliasEvent):
-                raise FlowError("Aliases (*name) are not read. Write the value where it is used.", "")
-        value = yaml.load(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"Line {mark.line + 1}: " if mark else ""
-        raise FlowError(f"{where}{error.problem or 'this is not YAML'}.", "") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise FlowError(f"This is not YAML: {str(error).splitlines()[0][:200]}", "") from error
+        value = yaml_text.load_yaml(text)
+    except YamlError as error:
+        raise FlowError(str(error), "") from error
     if not isinstance(value, dict):
         raise FlowError("A flow is an object with `steps`, and `starts` where something but a person starts it.", "")
     return value
@@ -389,7 +363,7 @@ def load_yaml(text: str) -> dict[str, Any]:
 def write_yaml(value: dict[str, Any]) -> str:
     """Of a plain spec, also one that can no longer be read."""
     value = {name: part for name, part in value.items() if part != {}}
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    return yaml_text.write_yaml(value)
 
 
 def read(value: Any) -> FlowSpec:

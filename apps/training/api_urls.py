@@ -14,6 +14,7 @@ urlpatterns = [
     path("training-examples/", examples_api.available, name="examples"),
     path("training-runs/import/", engines_api.import_result, name="run_import"),
     path("training-runs/<uuid:pk>/export/", engines_api.export, name="run_export"),
+    path("training-runs/<uuid:pk>/config/", runs_api.config, name="run_config"),
     path("training-runs/<uuid:pk>/metrics/", runs_api.metrics, name="run_metrics"),
     path("training-runs/<uuid:pk>/rollouts/", runs_api.rollouts, name="run_rollouts"),
     path("training-runs/<uuid:pk>/rollouts/<int:number>/", runs_api.rollout, name="run_rollout"),

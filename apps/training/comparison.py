@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from math import sqrt
+from statistics import fmean, stdev
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Avg, F, Max, Min, QuerySet, Value
 
 from apps.core.http import uuid_of
+from apps.core.intervals import student
 from apps.core.models import Project
 from apps.evals.jobs import ROW_FIELDS, rows_of
 from apps.evals.models import EvalRun
@@ -103,6 +106,24 @@ def ends_of(runs: Sequence[TrainingRun]) -> dict[UUID, dict[str, dict[str, float
                 "last": pairs[-1][1], "step": pairs[-1][0], "mean": sum(numbers) / len(numbers), "low": min(numbers), "high": max(numbers),
             }  # fmt: skip
     return found
+
+
+def across_seeds(runs: Sequence[TrainingRun]) -> list[tuple[str, float, float | None, float | None]]:
+    """(metric, mean, low, high) over the seeds of one group, of each run's mean at its end, with Student's 95% interval; [] for
+    other runs. No interval where all are equal."""
+    if len({run.spec.get("group") or run.pk for run in runs}) != 1 or len(runs) < 2:
+        return []
+    values: dict[str, list[float]] = defaultdict(list)
+    for found in ends_of(runs).values():
+        for name, end in found.items():
+            values[name].append(end["mean"])
+    rows = []
+    for name in SUMMED:
+        if len(values[name]) > 1:
+            mean, error = fmean(values[name]), stdev(values[name]) / sqrt(len(values[name]))
+            half = student(len(values[name]) - 1) * error
+            rows.append((name, mean, mean - half if error else None, mean + half if error else None))
+    return rows
 
 
 def validation_of(run: TrainingRun) -> dict[str, Any] | None:

@@ -9,8 +9,11 @@ from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.registry.models import ModelVersion
 from apps.registry.rollout_servers import offered
+from apps.training.grpo_form import GRPO_FIELDS, MORE, GrpoFields, grpo_settings
 from apps.training.models import SHAPES, SOURCES, Method, Source
 from apps.training.sources import Found, evaluations_of, find_examples, why_not_learned
+from workers.lib.specs import CONFIGS
+from workers.lib.typed import FormError, convert
 
 ALL_LINEAR = "all-linear"
 
@@ -29,6 +32,7 @@ OF_METHOD = {
         "stop_on_hacking",
         "sample_on",
         "one_step_ahead",
+        *GRPO_FIELDS,
     ),
 }
 EXAMPLES = ("sources", "samples_of")
@@ -39,7 +43,7 @@ DPO_LOSSES = (
     ("hinge", "Hinge (SLiC)"),
     ("apo_zero", "APO zero: raises the chosen answers"),
 )
-LORA = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout")
+LORA = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout", "use_rslora", "use_dora")
 
 
 class ParentField(forms.ModelChoiceField):
@@ -48,7 +52,7 @@ class ParentField(forms.ModelChoiceField):
         return str(version) if template is None or template.carries_tools else f"{version} (no tools)"
 
 
-class TrainingForm(PlainForm):
+class TrainingForm(GrpoFields, PlainForm):
     """A run's settings; what is offered is the project's own. Fields of the other methods are hidden and not checked."""
 
     method = forms.ChoiceField(choices=Method.choices)
@@ -100,6 +104,10 @@ class TrainingForm(PlainForm):
         help_text="Servers sample the next batch during the update, with the weights from before it",
     )  # fmt: skip
     seed = forms.IntegerField(initial=0, min_value=0, max_value=2**31 - 1)
+    seeds = forms.IntegerField(
+        initial=1, min_value=1, max_value=10, required=False, label="Runs",
+        help_text="More than 1: this seed and the next ones, compared with intervals",
+    )  # fmt: skip
     lora_rank = forms.IntegerField(
         min_value=1, max_value=512, initial=16, label="Rank",
         help_text="1 to 512. Higher learns more and needs more memory; 8 to 64 is usual",
@@ -114,6 +122,17 @@ class TrainingForm(PlainForm):
     )  # fmt: skip
     lora_dropout = forms.FloatField(
         min_value=0, max_value=0.9, initial=0.0, label="Dropout", help_text="0 to 0.9; 0.05 to 0.1 where data is scarce"
+    )
+
+    use_rslora = forms.BooleanField(
+        required=False,
+        label="rsLoRA",
+        help_text="Scales by alpha ÷ √rank, so that high ranks learn as fast as low ones",
+    )
+    use_dora = forms.BooleanField(
+        required=False,
+        label="DoRA",
+        help_text="Learns length and direction apart: slower, often better. vLLM does not serve it",
     )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
@@ -138,15 +157,26 @@ class TrainingForm(PlainForm):
     def parts(self) -> list[tuple[str, str, list[forms.BoundField]]]:
         """(title, what is said below it, fields) in the order of the page."""
         of_method = {name for names in OF_METHOD.values() for name in names}
-        rest = [name for name in self.fields if name not in of_method and name not in LORA]
-        common = ("steps", "seed")
+        rest = [name for name in self.fields if name not in of_method and name not in (*LORA, *MORE)]
+        common = ("steps", "seed", "seeds")
         named = [("", "", [*(name for name in rest if name not in common), *EXAMPLES])]
         named.append(
-            ("Settings", "", [*common, *(name for name in self.fields if name in of_method - {*LORA, *EXAMPLES})])
+            (
+                "Settings",
+                "",
+                [*common, *(name for name in self.fields if name in of_method - {*LORA, *MORE, *EXAMPLES})],
+            )
         )
         told = "For a new adapter. A run that starts from an adapter keeps that adapter's settings."
         named.append(("LoRA adapter", told, list(LORA)))
+        named.append(("More options", "", [name for name in MORE if name in self.fields]))
         return [(title, about, [self[name] for name in names]) for title, about, names in named]
+
+    @property
+    def folded(self) -> set[str]:
+        """Titles of the parts that are shown on demand: the advanced ones, unless a field of theirs is wrong."""
+        wrong = {title for title, _, fields in self.parts() if any(field.errors for field in fields)}
+        return {"LoRA adapter", "More options"} - wrong
 
     def clean_target_modules(self) -> str | list[str]:
         names = self.cleaned_data["target_modules"].replace(",", " ").split()
@@ -166,6 +196,8 @@ class TrainingForm(PlainForm):
             self._clean_sources(data)
         if data.get("method") == Method.GRPO and data.get("one_step_ahead") and not data.get("sample_on"):
             self.add_error("one_step_ahead", "Choose a server to sample on first.")
+        if not self.errors:
+            self._check_config(data)
         return data
 
     def _clean_sources(self, data: dict[str, Any]) -> None:
@@ -196,6 +228,14 @@ class TrainingForm(PlainForm):
             return {}
         return {"sample_on": data["sample_on"], "steps_ahead": int(data["one_step_ahead"])}
 
+    def _check_config(self, data: dict[str, Any]) -> None:
+        """What only all settings together can say, at the field that it is about."""
+        try:
+            convert(self.config(), CONFIGS[data["method"]])
+        except FormError as error:
+            field = error.path if error.path in self.fields else "more"
+            self.add_error(field, str(error))
+
     def config(self) -> dict:
         data = self.cleaned_data
         common = {
@@ -204,22 +244,28 @@ class TrainingForm(PlainForm):
             "lora_rank": data["lora_rank"],
             "lora_alpha": data["lora_alpha"] or 2 * data["lora_rank"],
             "target_modules": data["target_modules"],
+            "use_rslora": data["use_rslora"],
+            "use_dora": data["use_dora"],
             "save_every": max(1, data["steps"] // 5),
         }
         if data["method"] in (Method.DPO, Method.KTO):
             preference = {"batch_size": data["batch_size"], "beta": data["preference_beta"]}
             preference |= {"loss_type": data["dpo_loss"]} if data["method"] == Method.DPO else {}
-            return common | preference | {"warmup_steps": min(2, data["steps"] - 1)}
+            return common | preference | {"warmup_steps": min(2, data["steps"] - 1)} | data["more"]
         if data["method"] in (Method.SFT, Method.REJECTION, Method.DISTILL):
             sft = {"batch_size": data["batch_size"], "lora_dropout": data["lora_dropout"]}
-            return common | sft | {"warmup_steps": min(2, data["steps"] - 1)}
-        return common | {
-            "prompts_per_step": data["prompts_per_step"],
-            "generations": data["generations"],
-            "beta": data["beta"],
-            "loss_type": "dapo",
-            "eval_every": max(1, data["steps"] // 4),
-            "eval_samples": 2,
-            "alarms": {} if data["stop_on_hacking"] else {"hacking": {"action": "warn"}},
-            "max_new_tokens": data["environment"].harness.get("max_new_tokens", 64),
-        }
+            return common | sft | {"warmup_steps": min(2, data["steps"] - 1)} | data["more"]
+        return (
+            common
+            | {
+                "prompts_per_step": data["prompts_per_step"],
+                "generations": data["generations"],
+                "beta": data["beta"],
+                "eval_every": max(1, data["steps"] // 4),
+                "eval_samples": 2,
+                "alarms": {} if data["stop_on_hacking"] else {"hacking": {"action": "warn"}},
+                "max_new_tokens": data["environment"].harness.get("max_new_tokens", 64),
+            }
+            | grpo_settings(data)
+            | data["more"]
+        )

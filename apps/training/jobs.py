@@ -8,11 +8,13 @@ from pathlib import Path
 from django.db import transaction
 
 from apps.core.kinds import ChildProcess, register
+from apps.core.models import JobState
 from apps.environments.clients import load_for
 from apps.environments.scorer import record_scorer
 from apps.evals.holdout import leaks
 from apps.evals.jobs import sample_fields
-from apps.evals.models import Split, Task
+from apps.evals.learnability.run import RunLearnability, tasks_of
+from apps.evals.models import EvalRun, Split, Task
 from apps.registry.actions import register_adapter
 from apps.registry.artifacts import store_folder
 from apps.registry.engines import engine_spec, model_spec
@@ -57,6 +59,7 @@ def child_spec(run: TrainingRun) -> dict:
     return spec | {
         "tasks": [task.as_spec() for task in tasks],
         "validation_tasks": [task.as_spec() for task in validation],
+        **({"success_rates": success_rates(run)} if run.spec["config"].get("curriculum") else {}),
     }
 
 
@@ -88,6 +91,18 @@ def as_leak_row(row: dict) -> dict:
 def whole_conversation(row: dict) -> dict:
     """A row of SFT in the form in which it is compared with the hold-outs: what its later turns say, too."""
     return row | {"messages": row["messages"] + row.get("turns", [])}
+
+
+def success_rates(run: TrainingRun) -> dict[str, float]:
+    """{task: share that passed} by the evaluation that chose the run's tasks, else the newest of its parent on the train split."""
+    found = EvalRun.objects.filter(
+        project=run.project, eval_set=run.dataset.eval_set, split=Split.TRAIN, state=JobState.SUCCEEDED
+    )
+    picked = run.spec.get("picked_by")
+    chosen = found.filter(pk=picked) if picked else found.filter(model_version=run.parent).order_by("-created_at")
+    if (evaluated := chosen.first()) is None:
+        return {}
+    return {view.task: view.rate for view in tasks_of(evaluated, RunLearnability(evaluated).names)}
 
 
 def sft_row(task: Task, environment: Environment) -> dict:

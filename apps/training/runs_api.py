@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from msgspec import Meta, Struct
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core.api import member_of
 from apps.core.differences import side_by_side
 from apps.core.models import JobState
-from apps.core.openapi import NUMBER, described, page
-from apps.evals.lookups import CURSOR, LIMIT, MAX_PAGE, PAGE, filtered, listed
+from apps.core.openapi import JSON, NUMBER, described, page
+from apps.evals.holdout.view_log import record_refusal
+from apps.evals.lookups import CURSOR, LIMIT, MAX_PAGE, PAGE, filtered, form_of, listed
 from apps.evals.runs_schema import ESTIMATE
+from apps.reviews.actions import TrainingLocked
 from apps.training import comparison, run_alarms
+from apps.training.actions import TrainingError
+from apps.training.config_yaml import ConfigError, config_of, read, write
 from apps.training.models import Method, Rollout, RunAlarm, TrainingRun
 from apps.training.rollouts import OUTCOME, Filters, group_of, standing, with_advantages
+from apps.training.starts import MOST_SEEDS, start_from
 from apps.trajectories.api import number_of
+from workers.lib.typed import Text, json_schema
 
 MOST_POINTS = 2_000
 STRING, INTEGER, OBJECT = {"type": "string"}, {"type": "integer"}, {"type": "object"}
@@ -116,12 +124,53 @@ TOLD = ("id", "phase", "step", "index", "reward", "success", "masked", "mask_rea
         "stop_reason", "latency_ms", "input_tokens", "output_tokens")  # fmt: skip
 
 
+class StartRuns(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`yaml`: a training config, as a run's page exports it. `seeds`: how many runs, from its seed on."""
+
+    yaml: Text
+    seeds: Annotated[int, Meta(ge=1, le=MOST_SEEDS)] = 1
+
+
+def started(request: Request) -> Response:
+    member_of(request)
+    asked, project = form_of(request, StartRuns), request.auth.project
+    try:
+        runs = start_from(read(asked.yaml), project=project, by=request.auth.created_by, seeds=asked.seeds)
+    except ConfigError as error:
+        raise ValidationError({"path": f"yaml.{error.field}".rstrip("."), "error": str(error)}) from error
+    except (TrainingError, TrainingLocked) as error:
+        record_refusal(project, error, by=request.auth)
+        return Response({"detail": str(error)}, status=409)
+    return Response([as_json(request, run) for run in runs], status=201)
+
+
 @extend_schema(
-    operation_id="v1_training_runs_list", responses=described({200: page(RUN)}, 400), description="Training runs, the newest first.",
+    operation_id="v1_training_runs_config",
+    responses=described({200: {"type": "object", "required": ["yaml"], "properties": {"yaml": STRING}}}, 404, 409),
+    description="The frozen settings of a run as YAML; sent to POST /training-runs/ they start the same run again.",
+)
+@api_view(["GET"])
+def config(request: Request, pk: UUID) -> Response:
+    try:
+        return Response({"yaml": write(config_of(find(request, pk)))})
+    except ConfigError as error:
+        return Response({"detail": str(error)}, status=409)
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_training_runs_list", responses=described({200: page(RUN)}, 400), description="Training runs, the newest first.",
     parameters=[OpenApiParameter("state", enum=JobState.values), OpenApiParameter("method", enum=Method.values), CURSOR, LIMIT],
 )  # fmt: skip
-@api_view(["GET"])
+@extend_schema(
+    methods=["POST"], operation_id="v1_training_runs_start", request={JSON: json_schema(StartRuns)},
+    responses=described({201: {"type": "array", "items": RUN}}, 400, 403, 404, 409, 413),
+    description="Queues the run that a training config in YAML describes, or one for each of several seeds. 400 names the key that "
+    "is wrong, 409 says why the run may not start.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
+    if request.method == "POST":
+        return started(request)
     rows = filtered(
         request, comparison.runs_of(request.auth.project), {"state": JobState.values, "method": Method.values}
     )

@@ -2,7 +2,7 @@ from django.urls import path
 
 from apps.training import views
 from apps.training.engines import pages as engine_pages
-from apps.training.pages import comparison, examples, forks, lineage, rollouts
+from apps.training.pages import comparison, configs, examples, forks, lineage, rollouts
 from apps.training.prompt_search import pages
 
 app_name = "training"
@@ -15,6 +15,7 @@ urlpatterns = [
     path("new/", views.new, name="new"),
     path("new/examples/", examples.preview, name="examples"),
     path("import/", engine_pages.import_result, name="import"),
+    path("new/yaml/", configs.from_yaml, name="new_from_yaml"),
     path("prompt-searches/", pages.listing, name="searches"),
     path("prompt-searches/new/", pages.new, name="search_new"),
     path("prompt-searches/<uuid:pk>/", pages.detail, name="search"),
@@ -23,6 +24,7 @@ urlpatterns = [
     path("prompt-searches/<uuid:pk>/resume/", pages.resume, name="search_resume"),
     path("prompt-searches/<uuid:pk>/save/<int:number>/", pages.save, name="search_save"),
     path("<uuid:pk>/", views.detail, name="detail"),
+    path("<uuid:pk>/config/", configs.as_yaml, name="config"),
     path("<uuid:pk>/status/", views.status, name="status"),
     path("<uuid:pk>/examples/", examples.of_run, name="run_examples"),
     path("<uuid:pk>/rollouts/", rollouts.rollouts, name="rollouts"),

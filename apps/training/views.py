@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.db.models import F, OuterRef, Subquery
+from django.db.models import F, OuterRef, Q, Subquery
 from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core import jobs
@@ -31,6 +34,7 @@ from apps.training.pages.rollouts import listed
 from apps.training.picks import PickForm
 from apps.training.prompt_search.advice import cost_words, was_tried
 from apps.training.sources import words_of_people
+from apps.training.starts import submit_seeds
 
 RUN_COLUMNS = {
     "run": "name",
@@ -50,6 +54,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     runs = (
         TrainingRun.objects.filter(project=project)
         .shown(archived)
+        .filter(Q(spec__group__isnull=True) | Q(spec__seed_at=0))
         .select_related("parent", "model_version", "dataset__eval_set", "environment")
     )
     runs = runs.annotate(
@@ -59,8 +64,22 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     )
     order = Sorting.of(request.GET, RUN_COLUMNS)
     page = page_of(request, order.apply(runs))
+    add_seeds(page.object_list)
     context = {"archived": archived, "page": page, "order": order, "advice": advice_for(project)}
     return render(request, "training/list.html", context)
+
+
+def add_seeds(runs: Sequence[TrainingRun]) -> None:
+    """Gives the first run of each group of seeds its `seeds`, all runs of the group, and the address that `compares` them."""
+    groups: dict[str, list[TrainingRun]] = {run.spec["group"]: [] for run in runs if run.spec.get("group")}
+    project = [run.project_id for run in runs][:1]
+    for member in TrainingRun.objects.filter(project__in=project, spec__group__in=list(groups)).select_related(
+        "project"
+    ):
+        groups[member.spec["group"]].append(member)
+    for run in runs:
+        run.seeds = sorted(groups.get(run.spec.get("group", ""), []), key=lambda member: member.spec["seed"])
+        run.compares = started_url(run.seeds) if len(run.seeds) > 1 else ""
 
 
 def _last(metric: str) -> Subquery:
@@ -89,27 +108,36 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     form = PickForm(project, request.POST or None, request.GET, advised_fields(advice))
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
-        submit = actions.prepared_run if (engine := request.POST.get("export", "")) else actions.submit_training
+        engine = request.POST.get("export", "")
         try:
-            run = submit(
-                project=project,
-                method=Method(data["method"]),
-                parent=data["parent"],
-                environment=data["environment"],
-                dataset=actions.freeze_dataset(eval_set=data["eval_set"], by=request.user, **form.selection()),
-                **form.chosen_by(),
-                config=form.config(),
-                **form.sampling(),
-                seed=data["seed"],
-                by=request.user,
-            )
+            given = {
+                "project": project, "method": Method(data["method"]), "parent": data["parent"], "environment": data["environment"],
+                "dataset": actions.freeze_dataset(eval_set=data["eval_set"], by=request.user, **form.selection()),
+                **form.chosen_by(), "config": form.config(), **form.sampling(), "seed": data["seed"], "by": request.user,
+            }  # fmt: skip
             if engine:
+                run = actions.prepared_run(**given)
                 return engine_pages.as_file(exporting.export(run=run, engine=engine, by=request.user))
+            runs = submit_seeds(seeds=data["seeds"] or 1, **given)
         except engine_pages.REFUSALS as error:
             record_refusal(project, error, by=request.user)
             form.add_error(None, str(error))
         else:
-            return redirect("training:detail", project.slug, run.pk)
+            return redirect(started_url(runs))
+    return new_page(request, project, form, advice)
+
+
+def started_url(runs: Sequence[TrainingRun]) -> str:
+    """The run's page, or the comparison of several seeds."""
+    if len(runs) == 1:
+        return runs[0].get_absolute_url()
+    query = urlencode([("run", str(run.pk)) for run in runs])
+    return f"{reverse('training:compare', args=[runs[0].project.slug])}?{query}"
+
+
+def new_page(
+    request: HttpRequest, project: Project, form: PickForm, advice: tuple[EvalRun, list[Advice]] | None
+) -> HttpResponse:
     environments = list(project.environments.select_related("verifier", "project"))
     states = environment_locks(environments, by=request.user)
     locks = [(environment, states[environment.pk]) for environment in environments]

@@ -18,6 +18,7 @@ from apps.training.charts import FIGURES, colour_of, overlaid
 from apps.training.comparison import (
     MOST,
     SUMMED,
+    across_seeds,
     chosen_runs,
     curves_of,
     ends_of,
@@ -99,6 +100,7 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
             "runs": [(run, colour_of(at), urlencode([*(other for other in named if other[1] != str(run.pk)), *view.query]))
                      for at, run in enumerate(runs)],
             "results": results(runs),
+            "seeds": [(TITLES.get(name, name), *numbers) for name, *numbers in across_seeds(runs)],
             "measured": measured(runs),
             "differing": [(name, values) for name, values, differs in settings if differs],
             "equal": [(name, values[0]) for name, values, differs in settings if not differs],

@@ -1,0 +1,145 @@
+"""A run's settings as YAML, as the guide writes them: what trains what on what, and each setting of the method by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from django.db.models import QuerySet
+from msgspec import Struct, structs
+
+from apps.core.errors import Rejected
+from apps.core.forms import whole
+from apps.core.models import Project
+from apps.core.yaml_text import YamlError, load_yaml, write_yaml
+from apps.training.models import TrainingRun
+from workers.lib.presets import PRESETS
+from workers.lib.specs import CONFIGS
+from workers.lib.typed import Count, FormError, Text, convert, plain, unknown
+
+GUIDE = {"generations": "num_generations_per_prompt", "eval_every": "eval_interval"}  # the guide's names of settings
+OURS = {guide: ours for ours, guide in GUIDE.items()}
+
+
+class ConfigError(Rejected):
+    """A file that cannot be read; the message is a sentence, `field` the key that is wrong ("" for the whole)."""
+
+    def __init__(self, sentence: str, field: str = "") -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
+class Head(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a file says besides the settings. `reward`, where it is given, must be the environment's verifier."""
+
+    model: Text
+    algorithm: Text
+    training_data: Text
+    environment: Text
+    reward: str = ""
+    adapter: str = "lora"
+    seed: Count = 0
+
+
+class RunConfig(Struct, kw_only=True):
+    """A file that was read: `config` is whole, with every default."""
+
+    head: Head
+    config: dict[str, Any]
+
+
+HEAD = tuple(field.name for field in structs.fields(Head))
+
+
+def config_of(run: TrainingRun) -> RunConfig:
+    """Raises ConfigError for a run whose settings this version does not know any more."""
+    environment, eval_set = run.environment, run.dataset.eval_set
+    head = Head(
+        model=str(run.parent), algorithm=run.method, training_data=f"{eval_set.slug}@{eval_set.version}",
+        environment=f"{environment.slug}@{environment.version}", reward=str(environment.verifier),
+        seed=run.spec.get("seed", 0),
+    )  # fmt: skip
+    return RunConfig(head=head, config=checked(run.spec["config"], run.method))
+
+
+def write(found: RunConfig) -> str:
+    """What is None is left out: it means the same."""
+    settings = {GUIDE.get(name, name): value for name, value in found.config.items() if value is not None}
+    return write_yaml({name: value for name, value in plain(found.head).items() if value != ""} | settings)
+
+
+def read(text: str) -> RunConfig:
+    """Raises ConfigError with the key, and what was probably meant."""
+    try:
+        value = load_yaml(text)
+    except YamlError as error:
+        raise ConfigError(str(error)) from error
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise ConfigError("A training config is an object of names and values, such as `algorithm: grpo`.")
+    algorithm = value.get("algorithm")
+    if algorithm is not None and (not isinstance(algorithm, str) or algorithm not in CONFIGS):
+        raise ConfigError(f"“algorithm” must be one of {', '.join(CONFIGS)}.", "algorithm")
+    known = _settings(algorithm or "grpo")
+    if strange := next((name for name in value if name not in HEAD and name not in known and name != "preset"), None):
+        raise ConfigError(f"“{strange}” {unknown(strange, [*HEAD, 'preset', *known])}", strange)
+    try:
+        head = convert({name: value[name] for name in HEAD if name in value}, Head)
+    except FormError as error:
+        raise ConfigError(str(error), error.path) from error
+    if head.adapter != "lora":
+        raise ConfigError("“adapter” must be lora. For DoRA, also write `use_dora: true`.", "adapter")
+    given = _preset(value.get("preset"), head.algorithm)
+    for name in value.keys() - {*HEAD, "preset"}:
+        if name in OURS and OURS[name] in value:
+            raise ConfigError(f"“{name}” and “{OURS[name]}” are the same setting. Write one of them.", name)
+        given[OURS.get(name, name)] = value[name]
+    return RunConfig(head=head, config=checked(given, head.algorithm))
+
+
+def checked(config: dict[str, Any], algorithm: str) -> dict[str, Any]:
+    """The settings with every default. Raises ConfigError."""
+    try:
+        return plain(convert(config, CONFIGS[algorithm]))
+    except FormError as error:
+        path = GUIDE.get(error.path, error.path)
+        raise ConfigError(f"“{path}” {error.problem}." if path else str(error), path) from error
+
+
+def _settings(algorithm: str) -> list[str]:
+    names = [field.encode_name for field in msgspec.structs.fields(CONFIGS[algorithm])]
+    return [*names, *(GUIDE[name] for name in names if name in GUIDE)]
+
+
+def _preset(name: Any, algorithm: str) -> dict[str, Any]:
+    if name is None:
+        return {}
+    if algorithm != "grpo":
+        raise ConfigError("“preset” is for GRPO only.", "preset")
+    if not isinstance(name, str) or name not in PRESETS:
+        raise ConfigError(f"“preset” {unknown(str(name), list(PRESETS))}", "preset")
+    return dict(PRESETS[name].fields)
+
+
+def rows_of(found: RunConfig, project: Project) -> dict[str, Any]:
+    """{parent, eval_set, environment} that a file names. Raises ConfigError where the project has none of that name."""
+    head = found.head
+    rows = {
+        "parent": _named(project.model_versions.current().trainable(), "model", head.model, "-v", "name"),
+        "eval_set": _named(project.eval_sets.current(), "training_data", head.training_data, "@", "slug"),
+        "environment": _named(project.environments.current(), "environment", head.environment, "@", "slug"),
+    }
+    verifier = str(rows["environment"].verifier)
+    if head.reward and head.reward != verifier:
+        raise ConfigError(f"“reward” is {head.reward}, but {head.environment} is scored by {verifier}.", "reward")
+    return rows
+
+
+def _named(rows: QuerySet[Any], key: str, given: str, between: str, field: str) -> Any:
+    name, _, version = given.rpartition(between)
+    number = whole(version, 0, 2**31 - 1)
+    if name and number is not None and "\x00" not in name:
+        row = rows.filter(**{field: name, "version": number}).first()
+        if row is not None:
+            return row
+    names = [f"{one}{between}{number}" for one, number in rows.values_list(field, "version")[:200]]
+    raise ConfigError(f"“{key}”: {given[:80]} {unknown(given, names)}", key)

@@ -1,0 +1,95 @@
+"""The fields of GRPO: a preset first, and under “More options” what goes beyond it. What is empty is as the preset has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from apps.core.yaml_text import YamlError, load_yaml
+from workers.lib.presets import PRESETS
+
+CORRECTIONS = (
+    ("auto", "Where sampler and trainer differ"),
+    ("off", "Off"),
+    ("tis", "TIS: weights up to 2"),
+    ("mis", "MIS: zero outside 0.5 to 2"),
+    ("icepop", "IcePop: zero outside 0.5 to 5"),
+)
+OPTIONAL = (
+    "temperature", "top_p", "clip_low", "clip_high", "dynamic_sampling", "overlong_buffer", "updates_per_batch",
+    "replay_share", "micro_batch", "correction",
+)  # fmt: skip
+FLAGS = ("mask_truncated", "curriculum", "gradient_checkpointing")
+GRPO_FIELDS = ("preset", *OPTIONAL, *FLAGS)
+MORE = (*OPTIONAL, *FLAGS, "more")  # in the folded part
+
+
+class GrpoFields(forms.Form):
+    preset = forms.ChoiceField(
+        choices=[(name, f"{preset.label}: {preset.about}") for name, preset in PRESETS.items()],
+        initial="dapo", required=False, label="Algorithm",
+    )  # fmt: skip
+    temperature = forms.FloatField(
+        min_value=0.01, max_value=10, required=False, help_text="Of the rollouts; 1 if empty"
+    )
+    top_p = forms.FloatField(
+        min_value=0.01, max_value=1, required=False, label="Top p",
+        help_text="1 if empty. Below 1 the policy learns from samples of another distribution, which is corrected for",
+    )  # fmt: skip
+    clip_low = forms.FloatField(
+        min_value=0, max_value=1, required=False, label="Clip below", help_text="As the algorithm has it if empty"
+    )
+    clip_high = forms.FloatField(
+        min_value=0, max_value=100, required=False, label="Clip above", help_text="As the algorithm has it if empty"
+    )
+    dynamic_sampling = forms.IntegerField(
+        min_value=0, max_value=100, required=False, label="Redraws",
+        help_text="Rounds in which other tasks replace groups without reward spread: dynamic sampling",
+    )  # fmt: skip
+    overlong_buffer = forms.IntegerField(
+        min_value=0, max_value=10**6, required=False, label="Overlong buffer",
+        help_text="Tokens before the length limit over which the reward falls by up to 1. DAPO: a fifth of the limit",
+    )  # fmt: skip
+    updates_per_batch = forms.IntegerField(
+        min_value=1, max_value=100, required=False, label="Updates per batch", help_text="1 if empty: on policy"
+    )
+    replay_share = forms.FloatField(
+        min_value=0, max_value=1, required=False, label="Replay",
+        help_text="Share of a step’s prompts that failed in the last 10 steps",
+    )  # fmt: skip
+    micro_batch = forms.IntegerField(
+        min_value=0, max_value=10**6, required=False, label="Micro-batch",
+        help_text="Completions computed together; less memory, the same update. All if empty",
+    )  # fmt: skip
+    correction = forms.ChoiceField(choices=CORRECTIONS, initial="auto", required=False, label="Rollout correction")
+    mask_truncated = forms.BooleanField(
+        required=False, label="Leave truncated answers out", help_text="They count in their group, but not in the loss"
+    )
+    curriculum = forms.BooleanField(
+        required=False, label="Curriculum", help_text="Draws tasks more often whose success rate lies in between"
+    )
+    gradient_checkpointing = forms.BooleanField(
+        required=False, label="Gradient checkpointing", help_text="Less memory, slower"
+    )
+    more = forms.CharField(
+        max_length=20_000, required=False, label="Other settings", widget=forms.Textarea(attrs={"rows": 3, "class": "mono"}),
+        help_text="One per line, as in a training config: warmup_steps: 5",
+    )  # fmt: skip
+
+    def clean_more(self) -> dict[str, Any]:
+        if not (text := self.cleaned_data["more"].strip()):
+            return {}
+        try:
+            found = load_yaml(text)
+        except YamlError as error:
+            raise forms.ValidationError(str(error)) from error
+        if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+            raise forms.ValidationError("Write one setting per line, such as warmup_steps: 5")
+        return found
+
+
+def grpo_settings(data: dict[str, Any]) -> dict[str, Any]:
+    """The preset's, and what was chosen otherwise."""
+    chosen = {name: data[name] for name in OPTIONAL if data.get(name) not in (None, "")}
+    return PRESETS[data.get("preset") or "dapo"].fields | chosen | {name: bool(data.get(name)) for name in FLAGS}

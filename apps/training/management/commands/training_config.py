@@ -1,0 +1,61 @@
+"""`manage.py training_config`: exports a run's settings as YAML, checks a file, or starts the run that a file describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.management import BaseCommand, CommandError, CommandParser
+
+from apps.core.http import uuid_of
+from apps.core.management.projects import find_project
+from apps.core.models import Project
+from apps.reviews.actions import TrainingLocked
+from apps.training.actions import TrainingError
+from apps.training.comparison import runs_of
+from apps.training.config_yaml import ConfigError, config_of, read, rows_of, write
+from apps.training.starts import MOST_SEEDS, start_from
+
+
+class Command(BaseCommand):
+    help = "Exports a run's settings as YAML, checks a training config, or starts the run that it describes."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("action", choices=("export", "check", "start"))
+        parser.add_argument("what", help="The id of a run to export, or a YAML file")
+        parser.add_argument("--project", help="Short name; may be left out where there is only one project")
+        parser.add_argument("--user", help="Who starts the run: a user name")
+        parser.add_argument("--seeds", type=int, default=1, choices=range(1, MOST_SEEDS + 1), metavar="N")
+
+    def handle(self, *, action: str, what: str, project: str | None, **options: Any) -> None:
+        """Exit status 2 for anything that is wrong with the file or the names in it."""
+        try:
+            found = find_project(project)
+            if action == "export":
+                self.stdout.write(write(config_of(run_of(found, what))), ending="")
+                return
+            config = read(Path(what).read_text())
+            rows_of(config, found)
+            if action == "check":
+                self.stdout.write(f"{what} is a training config of {found}.")
+                return
+            for run in start_from(config, project=found, by=user_of(options["user"]), seeds=options["seeds"]):
+                self.stdout.write(f"{run.pk} {run.name}")
+        except (ConfigError, TrainingError, TrainingLocked, OSError, UnicodeDecodeError) as error:
+            raise CommandError(str(error), returncode=2) from error
+
+
+def run_of(project: Project, given: str) -> Any:
+    pk = uuid_of(given)
+    run = runs_of(project).filter(pk=pk).first() if pk else None
+    if run is None:
+        raise ConfigError(f"{project} has no training run with the id {given[:80]}.")
+    return run
+
+
+def user_of(name: str | None) -> Any:
+    user = get_user_model().objects.filter(username=name or "").first()
+    if user is None:
+        raise ConfigError("Name with --user who starts the run: a user name of this Flywheel.")
+    return user

@@ -1,0 +1,69 @@
+"""Starting runs from what the form or a file says: several seeds at once, and the form that a file fills in."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from django.db import transaction
+from django.http import QueryDict
+
+from apps.core import jobs
+from apps.core.models import Project
+from apps.core.yaml_text import write_yaml
+from apps.training import actions
+from apps.training.config_yaml import ConfigError, RunConfig, checked, rows_of
+from apps.training.models import SHAPES, Method, TrainingRun
+from apps.training.picks import PickForm
+from workers.lib.presets import preset_of
+
+MOST_SEEDS = 10
+SAME_NAME = ("steps", "learning_rate", "batch_size", "lora_rank", "lora_alpha", "lora_dropout", "use_rslora", "use_dora",
+             "prompts_per_step", "generations", "beta", "temperature", "top_p", "clip_low", "clip_high", "dynamic_sampling",
+             "overlong_buffer", "updates_per_batch", "replay_share", "micro_batch", "correction", "mask_truncated", "curriculum",
+             "gradient_checkpointing")  # fmt: skip
+
+
+@transaction.atomic
+def submit_seeds(*, seeds: int, seed: int, by: Any, **given: Any) -> list[TrainingRun]:
+    """Queues one run for each of `seeds` seeds from `seed` on; more than one are a group. Raises as `prepared_run`."""
+    group = uuid4().hex
+    runs = []
+    for at in range(seeds):
+        run = actions.prepared_run(seed=seed + at, by=by, **given)
+        if seeds > 1:
+            run.name = f"{run.name}, seed {seed + at}"
+            run.spec |= {"group": group, "seed_at": at}
+        runs.append(jobs.submit(run, by=by))
+    return runs
+
+
+def start_from(found: RunConfig, *, project: Project, by: Any, seeds: int = 1) -> list[TrainingRun]:
+    """The runs that a file describes. Raises ConfigError, TrainingError, TrainingLocked."""
+    rows = rows_of(found, project)
+    if found.head.algorithm in SHAPES:
+        raise ConfigError("Its examples are chosen in the form: import the file there.", "algorithm")
+    dataset = actions.freeze_dataset(eval_set=rows.pop("eval_set"), by=by)
+    return submit_seeds(
+        seeds=seeds, seed=found.head.seed, by=by, project=project, method=Method(found.head.algorithm),
+        dataset=dataset, config=found.config, **rows,
+    )  # fmt: skip
+
+
+def fields_from(found: RunConfig, project: Project) -> dict[str, Any]:
+    """What the form starts with to say the same as a file: `more` has the settings that no field has. Raises ConfigError."""
+    rows = {name: row.pk for name, row in rows_of(found, project).items()}
+    config = found.config
+    fields = {name: config[name] for name in SAME_NAME if config.get(name) is not None}
+    modules = config["target_modules"]
+    fields |= rows | {
+        "method": found.head.algorithm, "seed": found.head.seed, "seeds": 1, "preset": preset_of(config),
+        "target_modules": modules if isinstance(modules, str) else ", ".join(modules), "stop_on_hacking": True,
+    }  # fmt: skip
+    data = QueryDict(mutable=True)
+    data.update({name: value for name, value in fields.items() if value is not False})
+    form = PickForm(project, data)
+    made = form.config() if form.is_valid() else {}
+    whole = checked(made, found.head.algorithm) if made else {}
+    more = {name: value for name, value in config.items() if value is not None and whole.get(name, object) != value}
+    return fields | {"more": write_yaml(more) if more else ""}
