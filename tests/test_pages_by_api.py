@@ -135,6 +135,8 @@ BY_API = {
     "training:new": "POST training_api:runs",
     "training:new_from_yaml": "POST training_api:runs",
     "training:config": "GET training_api:run_config",
+    "training:export": "POST training_api:run_export",
+    "training:import": "POST training_api:run_import",
     "training:detail": "GET training_api:run",
     "training:status": "GET training_api:run",
     "training:compare": "GET training_api:runs_compare",

@@ -100,7 +100,8 @@ def test_success_that_rises_in_training_alone() -> None:
     assert names["held_out"] == "pause" and names["reward_only"] in ("warn", "pause")
     assert looked(validated(UP, [0.2, 0.3, 0.5, 0.7, 0.7])) == []
     # The same gap on four validation samples is no finding: it may be noise.
-    assert "held_out" not in {alarm.name for alarm in looked(validated(UP, [0.2, 0.2, 0.2, 0.2, 0.2], samples=4))}
+    for share in (0.0, 0.2):
+        assert not {"held_out", "reward_only"} & {alarm.name for alarm in looked(validated(UP, [share] * 5, samples=4))}
 
 
 def climbing(over: int, before: float, after: float, rewards: tuple[float, float]) -> list[dict]:
@@ -167,7 +168,7 @@ def test_the_table_is_whole() -> None:
     assert len(RULES) == len(TABLE)
     for rule in TABLE:
         assert rule.title and rule.todo and (rule.source or rule.name == "non_finite"), rule.name
-        assert rule.outside or metrics_of(rule), rule.name
+        assert metrics_of(rule), rule.name
 
 
 def test_a_resumed_run_compares_itself_with_its_own_start() -> None:

@@ -10,8 +10,7 @@ the run's own start (the median of its first five values), for signals of which 
 
 Sources: NeMo RL (documentation and tests) for the log-probability gap and the token error; veRL's rollout correction for
 importance weights, effective sample size and rollout KL; prime-rl for errored rollouts; Azure's guidance on reward hacking for
-the gap between training and validation. The others are relative, or chosen: docs/alarms.md says which, and how often ordinary
-runs raised a false alarm.
+the gap between training and validation. The others are relative, or chosen: docs/alarms.md says which.
 """
 
 from __future__ import annotations
@@ -84,8 +83,7 @@ Value = Callable[[History, int], float | None]
 class Rule:
     """One alarm. `reads` are the metrics whose worst level is compared, unless `value` computes something else of the history.
 
-    `relative`: thresholds are multiples of the start, which counts as `least` where it is smaller. `outside`: the product's
-    server evaluates it, since the training process cannot (it hangs, or the numbers are not there).
+    `relative`: thresholds are multiples of the start, which counts as `least` where it is smaller.
     """
 
     name: str
@@ -102,7 +100,6 @@ class Rule:
     value: Value | None = None
     unit: str = ""
     source: str = ""
-    outside: bool = False
     but: tuple[str, ...] = ()  # methods that it does not watch
 
     def measure(self, history: History, over: int) -> float | None:
@@ -150,7 +147,11 @@ def _rise(history: History, name: str, over: int) -> float | None:
 
 
 def _variance(share: float, n: float) -> float:
-    return share * (1 - share) / n if n > 0 and 0 <= share <= 1 else 0.0
+    """Of a share measured on n samples. Two successes and two failures more (Agresti and Coull 1998) keep it from being 0 where
+    all samples are alike."""
+    n = max(n, 1.0)
+    share = (min(max(share, 0.0), 1.0) * n + 2) / (n + 4)
+    return share * (1 - share) / n
 
 
 def held_out(history: History, over: int) -> float | None:
@@ -170,12 +171,15 @@ def held_out(history: History, over: int) -> float | None:
 
 def reward_only(history: History, over: int) -> float | None:
     """How far the reward has risen, in standard deviations of a step's rewards at the start, while success on the validation
-    tasks has not; 0 where it has."""
+    tasks has not: at most by 0.10, by the upper bound (one-sided 95%) of its change; else 0."""
     rise, spread = _rise(history, "train/reward_mean", over), history.begin("train/reward_std")
     seen = history.last.get("validation/success", deque())
     if rise is None or not spread or len(seen) < 3:
         return None
-    return rise / spread if fmean(list(seen)[-2:]) <= history.start["validation/success"][0] else 0.0
+    begin, now = history.start["validation/success"][0], fmean(list(seen)[-2:])
+    samples = (history.last.get("validation/samples") or [0.0])[-1]
+    error = _variance(now, 2 * samples) + _variance(begin, samples)
+    return rise / spread if now - begin + Z * math.sqrt(error) <= 0.10 else 0.0
 
 
 def climb(history: History, over: int) -> float | None:
@@ -291,10 +295,6 @@ TABLE: tuple[Rule, ...] = (
          relative=True, least=1.0, source="relative to the run's start"),
     Rule("no_progress", "Steps without a rise of the reward", "Measure learnability: the tasks may be too easy or too hard. Otherwise raise the learning rate or the group size.",
          value=no_progress, warn=39.5, over=20, unit="steps", source="chosen"),
-    Rule("stall", "No step ends, against the slowest step so far", "The process may hang (a server, a tool, memory): stop the run and resume it from its last checkpoint.", warn=5.0, act=None,
-         outside=True, source="relative to the run's own steps; never below 5 minutes"),
-    Rule("judge_gap", "Reward says success more often than reviewers do, by", "The reward pays for what people call a failure: review the verifier before you train on.", warn=0.10,
-         act=0.25, action="pause", outside=True, source="Azure, reward hacking: gap above 0.10"),
 )  # fmt: skip
 RULES = {rule.name: rule for rule in TABLE}
 
@@ -372,11 +372,7 @@ class Watchman:
     with its own start and raises no alarm twice."""
 
     def __init__(self, settings: Any = None, method: str = "", state: Mapping[str, Any] | None = None) -> None:
-        self.limits = [
-            merged(rule, getattr(settings, rule.name, None))
-            for rule in TABLE
-            if not rule.outside and method not in rule.but
-        ]
+        self.limits = [merged(rule, getattr(settings, rule.name, None)) for rule in TABLE if method not in rule.but]
         self.history, self.raised = History(), dict[str, str]()
         if state:
             self._restore(state)

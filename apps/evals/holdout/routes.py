@@ -70,7 +70,7 @@ COUNTED: dict[str, str] = {
         (
             "evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
             "evals:make_variants", "evals:export", "evals:to_tasks", "evals_api:tasks", "evals_api:set_split", "evals_api:set_freeze", "evals_api:from_production",
-            "evals_api:from_evaluation", "evals_api:general", "evals_api:imports", "evals_api:variants", "training:new",
+            "evals_api:from_evaluation", "evals_api:general", "evals_api:imports", "evals_api:variants", "training:new", "training_api:runs",
             "training:search_new", "training:search_save", "training_api:searches", "training_api:search_save",
         ),
         SIDES,
@@ -141,8 +141,8 @@ NOTHING: dict[str, str] = {
     "reviews": "policy policy_save score_run override queue rule verifier_new verifier_create verifier_check verifier "
     "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel probe_waive",
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
-    "training": "import export learned_from_trajectory learned_from_task run_examples rollouts rollout curve detail status resume cancel searches search search_status search_cancel search_resume",
-    "training_api": "lineage runs run run_export run_import run_examples run_metrics run_rollouts run_rollout search search_cancel search_resume",
+    "training": "import export fork config new_from_yaml learned_from_trajectory learned_from_task run_examples rollouts rollout curve detail status resume cancel searches search search_status search_cancel search_resume",
+    "training_api": "lineage run run_config run_export run_import run_examples run_metrics run_rollouts run_rollout search search_cancel search_resume",
     "promotion_api": "channels history policy promote rollback preparation",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
     "automation": "list runs flow new edit editor check dry_run run_now switch secret delete cancel answer retry",
