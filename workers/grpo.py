@@ -191,10 +191,10 @@ class Trainer:
             return None
         if self.reference is None:
             with self.model.disable_adapter():
-                return logprobs_of(self.model, rows, self.config.temperature)
+                return logprobs_of(self.model, rows, self.config.temperature, self.check)
         self.model.set_adapter("reference")
         try:
-            return logprobs_of(self.model, rows, self.config.temperature)
+            return logprobs_of(self.model, rows, self.config.temperature, self.check)
         finally:
             self.model.set_adapter("default")
 

@@ -11,7 +11,7 @@ from apps.core.forms import whole
 from apps.core.http import QueryFilters
 from apps.evals.samples.filters import OUTCOMES
 from apps.training.models import Rollout, TrainingRun
-from workers.lib.advantages import group_advantages
+from workers.lib.advantages import OVERLONG, group_advantages
 
 OUTCOME = {name: OUTCOMES[name] for name in ("passed", "failed", "invalid", "unsafe", "truncated", "masked")}
 ORDER = ("-step", "task__key", "index", "pk")  # as the list shows them
@@ -99,7 +99,7 @@ def with_advantages(run: TrainingRun, shown: Iterable[Rollout]) -> list[Rollout]
         phase=Rollout.Phase.TRAIN, step__in={row.step for row in rows}, task__in={row.task_id for row in rows}
     )
     groups: dict[tuple, list[Rollout]] = {}
-    for other in others.only("pk", "run", "step", "task", "index", "reward", "phase").order_by("index"):
+    for other in others.only("pk", "run", "step", "task", "index", "reward", "components", "phase").order_by("index"):
         groups.setdefault((other.step, other.task_id), []).append(other)
     weights: dict[int, float | None] = {}
     for group in groups.values():
@@ -111,8 +111,10 @@ def with_advantages(run: TrainingRun, shown: Iterable[Rollout]) -> list[Rollout]
 
 
 def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
-    scale = run.spec["config"].get("scale_rewards", "group")
-    weights = group_advantages([row.reward for row in group], scale)
+    config = run.spec["config"]
+    # What an overlong answer loses is no part of its reward, but counts.
+    shaped = [None if row.reward is None else row.reward + row.components.get(OVERLONG, 0.0) for row in group]
+    weights = group_advantages(shaped, config.get("scale_rewards", "group"), config.get("baseline", "mean"))
     for row, weight in zip(group, weights, strict=True):
         row.advantage = weight if row.phase == Rollout.Phase.TRAIN else None
 

@@ -68,6 +68,16 @@ def test_it_shows_request_answer_reward_and_advantage_with_its_group(run: Traini
     assert reverse("evals:task", args=[run.project.slug, task.pk]) in text
 
 
+def test_the_advantage_is_the_one_that_trained(run: TrainingRun, client: Client) -> None:
+    run.spec["config"] |= {"baseline": "leave_one_out"}
+    run.save()
+    rows = make_rollouts(run, [1.0, 1.0])
+    type(rows[1]).objects.filter(pk=rows[1].pk).update(components={"overlong": -1.0})
+    updated(run, 1)
+    text = page(client, type(rows[1]).objects.get(pk=rows[1].pk))
+    assert "Advantage -1.414" in text and "+1.414" in text and "trained" in text
+
+
 def test_htmx_gets_only_the_rollout(run: TrainingRun, client: Client) -> None:
     assert "<html" not in page(client, make_rollouts(run, [1.0, 0.0])[0], HTTP_HX_REQUEST="true")
 

@@ -641,6 +641,21 @@ def test_interrupted_in_the_middle_is_uninterrupted_in_the_end(
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_a_stop_is_heard_while_the_reference_is_asked(
+    run_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, real = StopFlag(), grpo.logprobs_of
+
+    def asked(*arguments: Any) -> Any:
+        stop.is_set = True
+        return real(*arguments)
+
+    monkeypatch.setattr(grpo, "logprobs_of", asked)
+    monkeypatch.setattr(grpo, "add_gradients", lambda *_: pytest.fail("an update after the stop"))
+    with pytest.raises(Stop):
+        main(run_spec(config=CONFIG | {"beta": 0.1}), events, stop)
+
+
 class StopAfter(StopFlag):
     """Asks to stop at the n-th time it is looked at."""
 

@@ -15,7 +15,7 @@ It takes the place of the attention function of any model of the transformers li
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -75,13 +75,17 @@ def scored_parts(
         yield from _walk(model, part, targets, temperature, [], [], recompute)
 
 
-def logprobs_of(model: Any, rows: Sequence[Row], temperature: float = 1.0) -> Tensor:
-    """Log-probabilities [R, U] of the rows' learnt tokens, in their order; 0 after each row's last. Without gradients."""
+def logprobs_of(
+    model: Any, rows: Sequence[Row], temperature: float = 1.0, check: Callable[[], None] = lambda: None
+) -> Tensor:
+    """Log-probabilities [R, U] of the rows' learnt tokens, in their order; 0 after each row's last. Without gradients. `check` is
+    called after each part, and may raise."""
     width = max(sum(row.learnt[1:]) for row in rows)
     found = torch.zeros(len(rows), width, device=next(model.parameters()).device)
     with torch.no_grad():
         for some in scored_parts(model, rows, temperature):
             found[some.rows, : some.real.shape[1]] = some.tokens.logprobs.to(found.dtype)
+            check()
     return found
 
 
