@@ -41,7 +41,7 @@ from apps.trajectories.models import Arrival, Trace, Trajectory, Upload
 from apps.webhooks.actions import create_webhook, send_test
 from apps.webhooks.models import Event
 from apps.webhooks.sending import Outcome, claim, store
-from tests.e2e.seed import World, answer_all
+from tests.e2e.seed import STEPS, World, answer_all
 from tests.factories import (
     candidate_event,
     make_cluster,
@@ -70,7 +70,7 @@ STATIONS = {
 FORMS = (
     "core:settings", "core:project", "core:delete_project", "core:audit", "dashboard:explore", "trajectories:live", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
     "environments:new", "environments:connect", "environments:import_grader", "reviews:policy", "reviews:verifier_new",
-    "registry:register", "registry:server_new", "registry:managed_new", "prompts:new", "automation:new",
+    "registry:register", "training:import", "training:new_from_yaml", "registry:server_new", "registry:managed_new", "prompts:new", "automation:new",
 )  # fmt: skip
 NO_PAGES = {
     "a fragment that a page asks for": (
@@ -80,10 +80,10 @@ NO_PAGES = {
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:variant_job_status", "evals:meaning_status",
         "reviews:probe_status",
         "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear",
-        "training:rollouts", "training:curve", "training:learned_from_trajectory", "training:learned_from_task",
+        "training:rollouts", "training:curve", "training:examples", "training:learned_from_trajectory", "training:learned_from_task",
         "automation:dry_run", "automation:run_status", "teamwork:people",
     ),
-    "a file": ("trajectories:span_text", "evals:export_samples", "trajectories:export", "trajectories:raw", "core:audit_export", "reviews:export", "promotion:report_file", "promotion:policy_file"),
+    "a file": ("trajectories:span_text", "evals:export_samples", "trajectories:export", "trajectories:raw", "core:audit_export", "reviews:export", "promotion:report_file", "promotion:policy_file", "training:config"),
     "leads to another page, or is its fragment": ("evals:task_samples", "teamwork:comment", "failures:step", "reviews:queue", "reviews:step"),
 }  # fmt: skip
 FINDING = {
@@ -102,7 +102,7 @@ REPORT = {
 }  # fmt: skip
 
 
-STEPS = [
+SPANS = [
     {"span_id": "a", "name": "invoke_agent " + "unbroken" * 12, "kind": "agent", "start_ms": 0, "duration_ms": 900},
     {"span_id": "b", "parent_id": "a", "name": "chat", "kind": "model", "start_ms": 10, "duration_ms": 400, "input_tokens": 812, "message_index": 1},
     {"span_id": "c", "parent_id": "a", "name": "find", "kind": "tool", "start_ms": 420, "duration_ms": 90, "error": "unbroken" * 30,
@@ -142,7 +142,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
     )  # fmt: skip
     task, moved = (world.eval_set.tasks.filter(split=split).first() for split in (Split.TRAIN, Split.HOLDOUT))
     record_output_view(world.baseline, by=by)
-    spans = make_trajectory(project, name="with-spans", metadata={"steps": STEPS})
+    spans = make_trajectory(project, name="with-spans", metadata={"steps": SPANS})
     args: dict[str, tuple] = {
         "dashboard:dashboard": (charted(project, by).pk,),
         "prompts:playground": (tried(world, prompt, by).pk,), "core:remove_member": (project.memberships.get(user=by).pk,),
@@ -163,7 +163,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "reviews:detail": (review.pk,), "reviews:item": (item.pk,), "reviews:adjudicate": (review.pk,),
         "reviews:open": (verifier,), "reviews:effect": (verifier,), "reviews:verifier": (verifier,),
         "reviews:verifier_edit": (verifier,), "reviews:probe": (probe.pk,),
-        "training:detail": (world.training.pk,), "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
+        **{f"training:{name}": (world.training.pk,) for name in ("detail", "export", "fork", "run_examples")}, "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
         "promotion:report": (world.report.pk,), "promotion:pair": (world.baseline.pk, world.grpo.pk),
         "promotion:policy": ("production",), "registry:server": (server.name,), "registry:server_edit": (server.name,),
         **talked(runs[0], by), "automation:flow": (flow.pk,), "automation:edit": (flow.pk,), "automation:run": (run_now(flow=flow, by=by).pk,),
@@ -173,6 +173,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "failures:rubric_diff": "?a=1&b=2", "evals:compare": f"?run={world.baseline.pk}&run={opened(world, by).pk}&run={world.sft.pk}",
         "prompts:new": f"?on={prompt.pk}",
         "evals:compared_task": f"?run={world.baseline.pk}&run={world.grpo.pk}&change=changed",
+        "training:fork": f"?step={STEPS}",
         "training:compare": "?" + "&".join(f"run={one.pk}" for one in project.trainingruns.all()),
     }  # fmt: skip
     names = {**dict.fromkeys(STATIONS), **dict.fromkeys(FORMS), **args, **queries}

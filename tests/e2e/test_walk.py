@@ -17,6 +17,7 @@ MAIN_ACTION = """() => [...document.querySelectorAll("main :is(a.btn, button).pr
 AT_IT = f"() => document.activeElement === ({MAIN_ACTION})()"
 BY_MAIL_OR_JOB = {  # reached from a button, a mail or the address of a job that has ended
     "core:remove_member", "evals:task_from_failure", "evals:import_status", "trajectories:first", "trajectories:compare",
+    "training:run_examples",  # from a run that learned from examples; the world's learned from tasks
 }  # fmt: skip
 
 

@@ -177,8 +177,11 @@ def test_many_verifiers_take_as_many_queries_as_one(made: Made) -> None:
 
 
 def test_there_is_no_door_past_the_action() -> None:
-    """Training is started in one place, so nothing else has to ask for the lock: no API route makes a run. A prompt search, which
-    the API does start, asks for the lock in its own action (tests/training/test_prompt_search.py); to save what it found trains
-    nothing."""
+    """Training is started in one place, which asks for the lock: pages and the API come through it, and so does the export of a run's
+    plan. A prompt search asks for it in its own action (tests/training/test_prompt_search.py). To save what a search found, or to take in
+    what was trained elsewhere, trains nothing."""
     writes = {name for name, methods in ROUTES.items() if name.startswith("training_api:") and methods.keys() - {"GET"}}
-    assert writes == {f"training_api:{name}" for name in ("searches", "search_cancel", "search_resume", "search_save")}
+    assert writes == {
+        f"training_api:{name}"
+        for name in ("runs", "run_export", "run_import", "searches", "search_cancel", "search_resume", "search_save")
+    }

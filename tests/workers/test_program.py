@@ -40,7 +40,7 @@ def grpo_spec() -> dict:
 
 
 def sft_spec() -> dict:
-    rows = [{"messages": [], "completion": ""}]
+    rows = [{"messages": [], "completion": "Done."}]
     found = grpo_spec() | {"rows": rows, "config": {"steps": 1, "learning_rate": 1, "batch_size": 1}}
     return without(found, "tasks")
 
@@ -66,7 +66,7 @@ def test_a_whole_spec_passes(kind: str) -> None:
     ("kind", "path"),
     [
         ("evaluate", "model.base"), ("evaluate", "engine"), ("evaluate", "environment.harness"), ("evaluate", "tasks"),
-        ("evaluate", "tasks[0].expected"), ("evaluate", "samples_per_task"), ("sft", "rows"), ("sft", "rows[0].completion"),
+        ("evaluate", "tasks[0].expected"), ("evaluate", "samples_per_task"), ("sft", "rows"), ("sft", "rows[0].messages"),
         ("sft", "config.batch_size"), ("grpo", "config.steps"), ("grpo", "out_dir"),
     ],
 )  # fmt: skip

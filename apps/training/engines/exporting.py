@@ -32,7 +32,7 @@ from apps.training.models import TrainingRun
 from apps.training.refusals import refuse_leaks
 from workers.lib.environments import Environment
 from workers.lib.environments.gym_rows import ASKED
-from workers.lib.errors import SpecError
+from workers.lib.errors import SpecError, sentence
 from workers.lib.messages import items_request, read_json
 from workers.lib.prompting import as_text, for_template
 from workers.lib.specs import CONFIGS
@@ -199,10 +199,13 @@ def adapter_of(version: ModelVersion) -> Adapter | None:
         return None
     try:
         home = local_path(version.artifact)
+        rank, size = rank_of(home / CONFIG), (home / WEIGHTS).stat().st_size
     except ArtifactError as error:
         raise TrainingError(str(error)) from error
-    if (home / WEIGHTS).stat().st_size > MAX_CARRIED:
+    except (ModelError, OSError) as error:
+        raise TrainingError(f"The adapter {version} cannot be read: {sentence(error)}") from error
+    if size > MAX_CARRIED:
         raise TrainingError(
             f"The adapter {version} is larger than {MAX_CARRIED / 2**20:.0f} MiB. Merge it, and register what comes of it as a base."
         )
-    return Adapter(rank_of(home / CONFIG), {name: (home / name).read_bytes() for name in (CONFIG, WEIGHTS)})
+    return Adapter(rank, {name: (home / name).read_bytes() for name in (CONFIG, WEIGHTS)})
