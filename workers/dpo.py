@@ -8,7 +8,6 @@ are compared. A resumed run is the unbroken one (workers.ml.trl_runs).
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from workers.lib.errors import SpecError
@@ -16,8 +15,8 @@ from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import Dpo, Pair
 from workers.ml import checkpoint
-from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
-from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order, set_reference, train
+from workers.ml.models import chat_with_tools
+from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
 
 NAMED = {
     "rewards/chosen": "rewards/chosen",
@@ -32,23 +31,15 @@ NAMED = {
 
 def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
     from datasets import Dataset
-    from transformers import PrinterCallback, set_seed
     from trl import DPOConfig, DPOTrainer
 
     class InOurOrder(DPOTrainer):
         def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
             return row_order(len(self.train_dataset), steps * config.batch_size, spec.seed)[start * config.batch_size :]
 
-    config, steps, resume = spec.config, spec.config.steps, spec.resume_from
-    start = checkpoint.step_of(resume)
+    config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
     refuse_pairs_without_preference(spec.rows)
-    events.progress(start, steps, "loading the model")
-    stop.raises = True  # nothing is at stake before the first update
-    set_threads(spec.engine.threads)
-    set_seed(spec.seed)
-    model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
-    model = lora(model, config, resume or spec.model.adapter).to(device())
-    optimizer, scheduler = optimizer_of(model, config, resume, start)
+    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
     trainer = InOurOrder(
         model=model,
         processing_class=tokenizer,
@@ -64,10 +55,7 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
     )
     set_reference(model, spec.model.adapter)
     refuse_long_rows([longer_of(row) for row in trainer.train_dataset], config.max_length)
-    trainer.remove_callback(PrinterCallback)  # standard output is for events
-    if start < steps:
-        train(trainer)
-    adapter = checkpoint.save_adapter(model, Path(spec.out_dir) / "adapter")
+    adapter = train(trainer, model, spec)
     events.result(adapter=str(adapter), metrics={"steps": steps, "pairs": len(spec.rows)})
 
 

@@ -170,12 +170,9 @@ class Trainer:
         self.steps_ahead = spec.rollouts.steps_ahead if spec.rollouts else 0
         self.ahead = Ahead()
         self.watchman = Watchman(self.config.alarms, "grpo", checkpoint.seen_by("alarms", self.resume))
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(parameters, lr=self.config.learning_rate, weight_decay=0.0)
-        checkpoint.load_optimizer(self.resume, self.optimizer)
+        self.optimizer, self.scheduler = checkpoint.optimizer_of(self.model, spec.config, self.resume)
         self.done = checkpoint.step_of(self.resume)
         self.saved = self.done if self.resume else None  # the step of the last checkpoint
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, checkpoint.schedule(spec.config, self.done))
 
     def _add_reference(self, start: str | None) -> str | None:
         """Name of the frozen adapter that KL is measured from; None where that is the bare base model."""
@@ -312,9 +309,7 @@ class Trainer:
                     if config.top_p == 1 and not stale
                     else {name: gaps[name] for name in gaps if "logp_diff" in name}
                 )
-            norm = torch.nn.utils.clip_grad_norm_(
-                [p for p in self.model.parameters() if p.requires_grad], config.max_grad_norm
-            )
+            norm = torch.nn.utils.clip_grad_norm_(checkpoint.trained(self.model), config.max_grad_norm)
             metrics |= {"train/entropy": entropy, "train/grad_norm": float(norm)}
             if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
                 self.undo(before if at else None)

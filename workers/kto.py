@@ -8,7 +8,6 @@ config says otherwise. A resumed run is the unbroken one: each batch is made fro
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from workers.lib.errors import SpecError
@@ -16,8 +15,8 @@ from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import Kto, KtoConfig, Labelled
 from workers.ml import checkpoint
-from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
-from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order, set_reference, train
+from workers.ml.models import chat_with_tools
+from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
 
 NAMED = {
     "rewards/chosen": "rewards/chosen",
@@ -32,23 +31,15 @@ NAMED = {
 
 def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     from datasets import Dataset
-    from transformers import PrinterCallback, set_seed
     from trl import KTOConfig, KTOTrainer
 
     class AsTheyCome(KTOTrainer):
         def _get_train_sampler(self, train_dataset: Any = None) -> range:
             return range(len(self.train_dataset))
 
-    config, steps, resume = spec.config, spec.config.steps, spec.resume_from
-    start = checkpoint.step_of(resume)
+    config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
     desirable, undesirable = weights(spec.rows, config)
-    events.progress(start, steps, "loading the model")
-    stop.raises = True  # nothing is at stake before the first update
-    set_threads(spec.engine.threads)
-    set_seed(spec.seed)
-    model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
-    model = lora(model, config, resume or spec.model.adapter).to(device())
-    optimizer, scheduler = optimizer_of(model, config, resume, start)
+    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
     rows = [trl_answer(tokenizer, row) for row in spec.rows]
     # TRL mismatches the answers of each batch when it prepares the rows, so they are given in the order in which they train.
     order = row_order(len(rows), steps * config.batch_size, spec.seed)
@@ -66,10 +57,7 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     refuse_long_rows(
         [len(r["prompt_ids"]) + len(r["completion_ids"]) for r in trainer.train_dataset], config.max_length
     )
-    trainer.remove_callback(PrinterCallback)  # standard output is for events
-    if start < steps:
-        train(trainer)
-    adapter = checkpoint.save_adapter(model, Path(spec.out_dir) / "adapter")
+    adapter = train(trainer, model, spec)
     used = {"desirable_weight": desirable, "undesirable_weight": undesirable}
     events.result(adapter=str(adapter), metrics={"steps": steps, "answers": len(rows)} | used)
 

@@ -1,15 +1,14 @@
 """Supervised fine-tuning of a LoRA adapter with TRL. `python -m workers.sft spec.json` (docs/jobs.md).
 
-The loss is on the completion alone, of an episode of several turns on the agent's own (workers.ml.chat_writer), and what the prompts of a batch share (system prompt, tools, examples) is
-computed once (workers.ml.tree). A checkpoint holds the adapter, the optimizer's state and the step; which rows a
-step learns from and what its dropout draws depend on the seed and the step alone, so a resumed run is the unbroken one.
+The loss is on the completion alone, of an episode of several turns on the agent's own (workers.ml.chat_writer), and what the
+prompts of a batch share (system prompt, tools, examples) is computed once (workers.ml.tree). A resumed run is the unbroken one
+(workers.ml.trl_runs).
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,14 +20,13 @@ from workers.lib.specs import Sft, SftRow
 from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
 from workers.ml.chat_writer import ChatWriter
-from workers.ml.models import chat_with_tools, device, load_base, lora, set_threads, training_dtype
+from workers.ml.models import chat_with_tools, device
 from workers.ml.tree import scored_parts, use_tree
-from workers.ml.trl_runs import arguments, optimizer_of, refuse_long_rows, reporting, row_order, train
+from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, train
 
 
 def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     from datasets import Dataset
-    from transformers import PrinterCallback, set_seed
     from trl import SFTConfig, SFTTrainer
 
     found: dict[str, float] = {}
@@ -45,18 +43,10 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
         def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
             return row_order(len(self.train_dataset), steps * config.batch_size, seed)[start * config.batch_size :]
 
-    config, out = spec.config, Path(spec.out_dir)
-    steps, resume = spec.config.steps, spec.resume_from
-    start, seed = checkpoint.step_of(resume), spec.seed
-    events.progress(start, steps, "loading the model")
-    stop.raises = True  # nothing is at stake before the first update
-    set_threads(spec.engine.threads)
-    set_seed(seed)
-    model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
-    # To its device before the optimizer is made: a checkpoint's moments must come to lie beside the weights.
-    model = lora(model, spec.config, resume or spec.model.adapter).to(device())
+    config, steps, seed = spec.config, spec.config.steps, spec.seed
+    start = checkpoint.step_of(spec.resume_from)
+    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
     use_tree(model)
-    optimizer, scheduler = optimizer_of(model, config, resume, start)
     rows = Dataset.from_list(trl_rows(tokenizer, model, spec.rows))
     reporter = reporting(events, stop, spec, model, optimizer, found=found)
     trainer = SharedPromptTrainer(
@@ -68,10 +58,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
         args=SFTConfig(**arguments(spec, start), completion_only_loss=True),
     )
     refuse_long_rows([len(ids) for ids in trainer.train_dataset["input_ids"]], spec.config.max_length)
-    trainer.remove_callback(PrinterCallback)  # standard output is for events
-    if start < steps:
-        train(trainer)
-    adapter = checkpoint.save_adapter(model, out / "adapter")
+    adapter = train(trainer, model, spec)
     events.result(adapter=str(adapter), metrics={"steps": steps})
 
 

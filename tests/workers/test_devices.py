@@ -150,7 +150,7 @@ def test_training_heeds_the_dtype_and_keeps_the_adapter_in_float32(
         loaded.append(load_base(*arguments))
         return loaded[-1]
 
-    monkeypatch.setattr(f"workers.{program}.load_base", watched)
+    monkeypatch.setattr({"sft": "workers.ml.trl_runs", "grpo": "workers.grpo"}[program] + ".load_base", watched)
     spec = make_spec(config=CONFIG | {"batch_size": 3})
     spec["engine"]["dtype"] = dtype
     rows = [{"messages": task["messages"], "completion": "Done."} for task in tasks()]

@@ -272,29 +272,26 @@ class Labelled(Form, kw_only=True):
     tools: list[dict] = []
 
 
-class Kto(Job, kw_only=True):
+class FromRows(Job, kw_only=True):
+    """A run of a program that TRL trains, on `rows` that the database has written."""
+
     out_dir: Text
     model: Model
     engine: InProcess = field(default_factory=InProcess)
     environment: Environment | None = None
+
+
+class Kto(FromRows, kw_only=True):
     rows: Annotated[list[Labelled], Meta(min_length=2)]
     config: KtoConfig
 
 
-class Dpo(Job, kw_only=True):
-    out_dir: Text
-    model: Model
-    engine: InProcess = field(default_factory=InProcess)
-    environment: Environment | None = None
+class Dpo(FromRows, kw_only=True):
     rows: Annotated[list[Pair], Meta(min_length=1)]
     config: DpoConfig
 
 
-class Sft(Job, kw_only=True):
-    out_dir: Text
-    model: Model
-    engine: InProcess = field(default_factory=InProcess)
-    environment: Environment | None = None
+class Sft(FromRows, kw_only=True):
     rows: Annotated[list[SftRow], Meta(min_length=1)]
     config: SftConfig
 

@@ -24,8 +24,8 @@ def save_adapter(model: Any, folder: Path) -> Path:
 
 
 def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer, **seen: dict) -> Path:
-    """Adapter, optimizer state, step, and by name what else goes on from here (`alarms`: `Watchman.state`; `draw`: `TaskDraw.state`). Raises OSError (a full disk),
-    and JobError where a weight is not finite; either leaves the last checkpoint as it was."""
+    """Adapter, optimizer state, step, and by name what else goes on from here (`alarms`: `Watchman.state`; `draw`:
+    `TaskDraw.state`). Raises OSError (a full disk), and JobError where a weight is not finite; either leaves the last checkpoint as it was."""
     if not all(bool(p.isfinite().all()) for p in trained(model)):
         raise JobError(f"The weights of step {step} are not finite, so no checkpoint was made; the one before is kept.")
 
@@ -67,6 +67,13 @@ def _flat(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], di
             else:
                 numbers[f"{index}.{name}"] = value
     return tensors, numbers
+
+
+def optimizer_of(model: Any, config: Training, resume: str | None) -> tuple[Any, Any]:
+    """(optimizer, scheduler) over what is trainable now, as they were at the checkpoint."""
+    optimizer = torch.optim.AdamW(trained(model), lr=config.learning_rate, weight_decay=0.0)
+    load_optimizer(resume, optimizer)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(config, step_of(resume)))
 
 
 def step_of(folder: str | None) -> int:

@@ -1,4 +1,4 @@
-"""What the programs that TRL trains (SFT, DPO, KTO, reward models) have in common: the order of the rows, the optimizer, reports,
+"""What the programs that TRL trains (SFT, DPO, KTO, reward models) have in common: the order of the rows, what is loaded, reports,
 checkpoints and the stop. Heavy: imports torch.
 
 Which rows a step learns from and what its dropout draws depend on the seed and the step alone, so that a resumed run is the
@@ -18,10 +18,9 @@ from workers.lib.alarms import Watchman
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import Stop, StopFlag
-from workers.lib.specs import Training
 from workers.lib.watching import Alarmed, report
 from workers.ml import checkpoint
-from workers.ml.models import device
+from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 
 ALWAYS = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
 
@@ -49,12 +48,20 @@ def arguments(spec: Any, start: int) -> dict[str, Any]:
     }
 
 
-def optimizer_of(model: Any, config: Training, resume: str | None, start: int) -> tuple[Any, Any]:
-    """(optimizer, scheduler) over what is trainable now, as they were at the checkpoint."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0)
-    checkpoint.load_optimizer(resume, optimizer)
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, checkpoint.schedule(config, start))
+def loaded(spec: Any, events: Emitter, stop: StopFlag) -> tuple[Any, Any, Any, Any]:
+    """(model with its adapter, tokenizer, optimizer, scheduler), as the run begins or goes on."""
+    from transformers import set_seed
+
+    config, resume = spec.config, spec.resume_from
+    start = checkpoint.step_of(resume)
+    events.progress(start, config.steps, "loading the model")
+    stop.raises = True  # nothing is at stake before the first update
+    set_threads(spec.engine.threads)
+    set_seed(spec.seed)
+    model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
+    # To its device before the optimizer is made: a checkpoint's moments must come to lie beside the weights.
+    model = lora(model, config, resume or spec.model.adapter).to(device())
+    return model, tokenizer, *checkpoint.optimizer_of(model, config, resume)
 
 
 def row_order(rows: int, count: int, seed: int) -> list[int]:
@@ -157,11 +164,16 @@ def reporting(
     return Reporter()
 
 
-def train(trainer: Any) -> None:
-    """All the steps. A stop, or an alarm that ends the run, keeps a checkpoint and goes on."""
-    reporter = next(one for one in trainer.callback_handler.callbacks if hasattr(one, "keep"))
-    try:
-        trainer.train()
-    except (Stop, Alarmed):
-        reporter.keep()
-        raise
+def train(trainer: Any, model: Any, spec: Any) -> Path:
+    """The steps that are left; returns the adapter's folder. A stop, or an alarm that ends the run, keeps a checkpoint and goes on."""
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)  # standard output is for events
+    if checkpoint.step_of(spec.resume_from) < spec.config.steps:
+        reporter = next(one for one in trainer.callback_handler.callbacks if hasattr(one, "keep"))
+        try:
+            trainer.train()
+        except (Stop, Alarmed):
+            reporter.keep()
+            raise
+    return checkpoint.save_adapter(model, Path(spec.out_dir) / "adapter")
