@@ -14,6 +14,7 @@ from tests.workers.test_workplace_assistant import VALUES, assistant
 from workers.lib.environments import load
 from workers.lib.environments.customer_service import own_tasks
 from workers.lib.environments.customer_service.shop import SCHEMAS, stocked
+from workers.lib.environments.customer_service.tasks import make_tasks
 from workers.lib.environments.customer_service.user import AGREES, DECLINES, ENDS, ScriptedUser, agrees
 from workers.lib.errors import SpecError
 from workers.lib.verifiers import Score
@@ -49,6 +50,16 @@ def test_a_right_conversation_scores_1_and_none_scores_less(task: dict) -> None:
 
 def test_there_are_six_tasks_of_each_of_five_kinds() -> None:
     assert set(Counter(task["metadata"]["template"] for task in own_tasks()).values()) == {6} and len(TASKS) == 30
+
+
+def test_more_tasks_begin_with_the_fewer_until_there_is_nothing_new() -> None:
+    most = make_tasks(12)
+    assert len({json.dumps(task["messages"]) for task in most}) == len(most) == 60
+    assert [task for task in most if task["id"] in TASKS] == list(TASKS.values())
+    assert all(run(task, *gold(task)).reward == 1 for task in most)
+    for count in (0, 13):
+        with pytest.raises(ValueError, match="1 to 12 different tasks"):
+            make_tasks(count)
 
 
 def steps(task: dict) -> list[dict]:

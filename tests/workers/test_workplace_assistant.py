@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.lib.environments import gold_calls, load
+from workers.lib.environments.episodes import tool_names
 from workers.lib.environments.workplace_assistant import WorkplaceAssistant, own_tasks
 from workers.lib.environments.workplace_assistant.handlers import HANDLERS
 from workers.lib.environments.workplace_assistant.tables import COLUMNS, CRM, invented, read_tables
+from workers.lib.environments.workplace_assistant.tasks import PER_TEMPLATE, TEMPLATES, make_tasks
 from workers.lib.environments.workplace_assistant.tools import PARAMETERS, TOOLS
 from workers.lib.errors import SpecError
+from workers.lib.gold import gold_turns
 from workers.lib.messages import from_items
 from workers.lib.rollouts import replay
 from workers.lib.specs import Environment, Harness
@@ -135,11 +138,52 @@ def test_an_own_task_wants_its_calls_and_nothing_else(task: dict) -> None:
 
 
 def test_there_are_thirty_own_tasks_and_they_are_always_the_same() -> None:
-    from workers.lib.environments.workplace_assistant.tasks import make_tasks
-
     assert len({task["id"] for task in own_tasks()}) == 30 and list(own_tasks()) == make_tasks()
     for tool in TOOLS:
         jsonschema.Draft202012Validator.check_schema(tool["function"]["parameters"])
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_more_tasks_begin_with_the_fewer_and_none_is_asked_twice(template: str) -> None:
+    more = make_tasks(per_template=12, templates=[template])
+    assert more[:PER_TEMPLATE] == [task for task in own_tasks() if task["metadata"]["template"] == template]
+    assert len({task["messages"][1]["content"] for task in more}) == 12
+
+
+def test_a_template_that_has_not_so_many_requests_says_so() -> None:
+    with pytest.raises(ValueError, match="email/delete has only 16 different requests"):
+        make_tasks(per_template=17)
+
+
+def test_a_gold_episode_looks_up_what_it_changes() -> None:
+    """An agent that learns from it is taught to find an id, not to guess one."""
+    environment, looked_up = load(SPEC), 0
+    for task in make_tasks(per_template=12):
+        known = [message["content"] for message in task["messages"]]
+        for turn in gold_turns(environment, task):
+            for call in turn.get("tool_calls", []) if "gold" in task["metadata"] else []:
+                args = json.loads(call["function"]["arguments"])
+                wanted = [value for name, value in args.items() if name.endswith("_id") or "@" in str(value)]
+                assert all(any(value in text for text in known) for value in wanted), (task["id"], call)
+                looked_up += len(wanted)
+            known.append(turn["content"] or "")
+    assert looked_up > 100
+
+
+def test_only_the_chosen_tools_are_shown_and_run() -> None:
+    environment = load(SPEC | {"config": {"tools": ["email_search_emails", "email_send_email"]}})
+    task = {"id": "1", "messages": [{"role": "user", "content": "Hi."}], "expected": {"calls": []}}
+    assert tool_names(environment.open(task).offered) == ["email_search_emails", "email_send_email"]
+    [answer], score = run(
+        task, assistant(("email_delete_email", {"email_id": "00000001"})), assistant(text="Done."), env=environment
+    )
+    assert "There is no tool email_delete_email" in answer and score.reward == 1
+
+
+@pytest.mark.parametrize("names", [[], "email_send_email", ["no_such_tool"], [3], None, {}])
+def test_tools_that_there_are_not_are_refused(names: object) -> None:
+    with pytest.raises(SpecError, match="names of tools: company_directory_find"):
+        load(SPEC | {"config": {"tools": names}})
 
 
 ADD = {"customer_name": "Kim Vale", "assigned_to_email": "noor.rahimi@brightfield.example", "status": "Lead"}

@@ -160,11 +160,13 @@ KINDS: tuple[Callable[[int, dict], dict], ...] = (_allowed, _refused, _looked_up
 PER_KIND = 6
 
 
-def make_tasks() -> list[dict]:
-    """Six of each kind; the twelve customers take turns."""
+def make_tasks(per_kind: int = PER_KIND) -> list[dict]:
+    """The twelve customers take turns: beyond twelve of a kind there is nothing new. Raises ValueError there."""
     customers = list(stocked()["customers"].values())
+    if not 1 <= per_kind <= len(customers):
+        raise ValueError(f"There are 1 to {len(customers)} different tasks of each kind.")
     return [
         make(number, customers[(place * 5 + number) % len(customers)])
         for place, make in enumerate(KINDS)
-        for number in range(1, PER_KIND + 1)
+        for number in range(1, per_kind + 1)
     ]

@@ -10,27 +10,26 @@ import json
 from functools import lru_cache
 
 from workers.lib.environments import gold_calls
-from workers.lib.environments.episodes import StateEpisode, ToolEnvironment, verifier_of
+from workers.lib.environments.episodes import StateEpisode, ToolEnvironment, tool_names, verifier_of
 from workers.lib.environments.workplace_assistant.handlers import HANDLERS
 from workers.lib.environments.workplace_assistant.office import Office, OfficeError
-from workers.lib.environments.workplace_assistant.tables import NOW, Tables, given_tables, invented
+from workers.lib.environments.workplace_assistant.tables import MAX_TURNS, NOW, Tables, given_tables, invented
 from workers.lib.environments.workplace_assistant.tools import TOOLS, coerced
 from workers.lib.errors import SpecError
 from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Rollout, Score
 
-MAX_TURNS = 6
 OWN = "tables"
 
 
 class WorkplaceAssistant(ToolEnvironment):
-    """`config` may give `tables` (lists of rows) and `now` ("YYYY-MM-DD HH:MM:SS") instead of the invented company.
+    """`config` may give `tables` (lists of rows) and `now` ("YYYY-MM-DD HH:MM:SS") instead of the invented company, and `tools`: the
+    names of those that there are, instead of all 27.
 
     The verifier is its own (kind “tables”: 1 where all five tables are as the expected calls leave them, else 0) unless
     the spec names another.
     """
 
-    tools = TOOLS
     max_turns = MAX_TURNS
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None, tables: Tables | None = None) -> None:
@@ -38,6 +37,7 @@ class WorkplaceAssistant(ToolEnvironment):
         config = spec.config
         self.now = config.get("now", NOW)
         self.verifier = verifier_of(spec, clients, OWN)
+        self.tools = chosen_tools(config["tools"]) if "tools" in config else TOOLS
         try:
             self.tables = tables or (given_tables(config["tables"]) if "tables" in config else invented())
         except (ValueError, TypeError, AttributeError) as error:
@@ -72,7 +72,7 @@ class WorkplaceEpisode(StateEpisode):
         return {"changes": copy.deepcopy(self.office.changes)}
 
     async def run(self, tool: str, args: dict) -> Execution:
-        if tool not in HANDLERS:
+        if tool not in HANDLERS or tool not in tool_names(self.tools):
             return self.refusal(tool, args, f"There is no tool {tool[:80]}.")
         try:
             answer = HANDLERS[tool](self.office, **coerced(tool, args))
@@ -102,6 +102,13 @@ class WorkplaceEpisode(StateEpisode):
             messages=rollout.messages,
             details=[f"The table {table} is not as it should be." for table in wrong],
         )
+
+
+def chosen_tools(names: object) -> list[dict]:
+    """Raises SpecError."""
+    if not isinstance(names, list) or not names or set(map(str, names)) - HANDLERS.keys():
+        raise SpecError(f"“environment.config.tools” must be names of tools: {', '.join(HANDLERS)}.")
+    return [tool for tool in TOOLS if tool["function"]["name"] in names]
 
 
 def _text(answer: object) -> str:

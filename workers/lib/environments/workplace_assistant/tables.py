@@ -43,6 +43,7 @@ LISTS = ("Backlog", "In Progress", "In Review", "Completed")
 BOARDS = ("Back end", "Front end", "Design")
 SOURCES = ("direct", "referral", "search engine", "social media")
 SEED = 20_260_514
+MAX_TURNS = 6  # of an episode
 NOW = "2026-05-14 17:30:00"  # a Thursday: "now" in the invented company
 
 

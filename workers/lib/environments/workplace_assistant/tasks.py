@@ -1,9 +1,11 @@
-"""Tasks over the invented company: templates filled from its tables, with the calls that are right. Light: no torch."""
+"""Tasks over the invented company: templates filled from its tables, with the calls that are right. `metadata.gold` is an episode
+that scores 1 and looks up what the request does not say; a task has none where that takes more turns than there are. Light: no torch.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from workers.lib.environments.workplace_assistant.tables import (
@@ -11,6 +13,7 @@ from workers.lib.environments.workplace_assistant.tables import (
     CRM,
     DIRECTORY,
     EMAIL,
+    MAX_TURNS,
     NOW,
     PRODUCTS,
     PROJECTS,
@@ -23,15 +26,25 @@ from workers.lib.environments.workplace_assistant.tables import (
 )
 
 PER_TEMPLATE = 3
+DRAWS = 100  # for each request that is wanted
 SYSTEM = (
     f"It is Thursday, {NOW[:10]}, {NOW[11:]}. You work for Brightfield and use the tools to do what you are asked. Meetings "
     "are between 09:00 and 18:00. Do what was asked and nothing more, then say in a sentence what you did."
 )
-Made = tuple[str, list[dict]]
+Made = tuple[str, list[dict], list[dict]]
+"""What is asked, the calls that look up what they need, the calls that are right."""
 
 
-def _call(tool: str, **args: str) -> dict:
+def _call(tool: str, **args: str | int) -> dict:
     return {"tool": tool, "args": args}
+
+
+def _address_of(person: str) -> dict:
+    return _call("company_directory_find_email_address", name=_name(person))
+
+
+def _mails_of(person: str, count: int) -> dict:
+    return _call("email_search_emails", query=_name(person), page_size=count)
 
 
 def _name(address: str) -> str:
@@ -48,7 +61,8 @@ def _reply(rng: random.Random, tables: Tables) -> Made:
     last = max(mine, key=lambda other: other["sent_datetime"])
     text = rng.choice(("I will look at it on Monday.", "Fine with me.", "Please ask Linnea."))
     said = f"Answer the last mail from {_name(row['sender/recipient'])} with “{text}”"
-    return said, [_call("email_reply_email", email_id=last["email_id"], body=text)]
+    find = _mails_of(row["sender/recipient"], 1)
+    return said, [find], [_call("email_reply_email", email_id=last["email_id"], body=text)]
 
 
 def _delete_mails(rng: random.Random, tables: Tables) -> Made:
@@ -56,7 +70,8 @@ def _delete_mails(rng: random.Random, tables: Tables) -> Made:
     mine = [row for row in tables[EMAIL].values() if row["sender/recipient"] == person]
     newest = sorted(mine, key=lambda row: row["sent_datetime"])[-2:]
     said = f"Throw away the two newest mails from {_name(person)}."
-    return said, [_call("email_delete_email", email_id=row["email_id"]) for row in newest]
+    deleted = [_call("email_delete_email", email_id=row["email_id"]) for row in newest]
+    return said, [_mails_of(person, 2)], deleted
 
 
 def _forward(rng: random.Random, tables: Tables) -> Made:
@@ -64,7 +79,8 @@ def _forward(rng: random.Random, tables: Tables) -> Made:
     mine = [row for row in tables[EMAIL].values() if row["sender/recipient"] == sender]
     last = max(mine, key=lambda row: row["sent_datetime"])
     said = f"Forward the most recent mail of {_name(sender)} to {_name(to)}."
-    return said, [_call("email_forward_email", email_id=last["email_id"], recipient=to)]
+    find = [_mails_of(sender, 1), _address_of(to)]
+    return said, find, [_call("email_forward_email", email_id=last["email_id"], recipient=to)]
 
 
 def _rename(rng: random.Random, tables: Tables) -> Made:
@@ -75,7 +91,8 @@ def _rename(rng: random.Random, tables: Tables) -> Made:
     name = rng.choice(("Planning for autumn", "Open questions", "Release check"))
     said = f"Rename my last event on {datetime.fromisoformat(day):%B %d} to {name}."
     change = {"event_id": last["event_id"], "field": "event_name", "new_value": name}
-    return said, [_call("calendar_update_event", **change)]
+    span = {"time_min": f"{day} 00:00:00", "time_max": f"{day} 23:59:59"}
+    return said, [_call("calendar_search_events", **span, page_size=20)], [_call("calendar_update_event", **change)]
 
 
 def _meet(rng: random.Random, tables: Tables) -> Made:
@@ -84,7 +101,7 @@ def _meet(rng: random.Random, tables: Tables) -> Made:
     said = f"Put a {length} minute meeting “{name}” with {_name(person)} at {hour}:00 tomorrow."
     start = f"2026-05-15 {hour:02d}:00:00"
     made = {"event_name": name, "participant_email": person, "event_start": start, "duration": length}
-    return said, [_call("calendar_create_event", **made)]
+    return said, [_address_of(person)], [_call("calendar_create_event", **made)]
 
 
 def _hand_over(rng: random.Random, tables: Tables) -> Made:
@@ -94,16 +111,19 @@ def _hand_over(rng: random.Random, tables: Tables) -> Made:
     ]
     said = f"{_name(new)} takes over all customers of {_name(old)} who are interested in {product.lower()}."
     change = {"field": "assigned_to_email", "new_value": new}
-    return said, [_call(_UPDATE, customer_id=row["customer_id"], **change) for row in rows]
+    find = _call(_SEARCH, assigned_to_email=_name(old), product_interest=product)
+    return said, [find, _address_of(new)], [_call(_UPDATE, customer_id=row["customer_id"], **change) for row in rows]
 
 
+_SEARCH = "customer_relationship_manager_search_customers"
 _UPDATE = "customer_relationship_manager_update_customer"
 
 
 def _status(rng: random.Random, tables: Tables) -> Made:
     row, status = rng.choice(list(tables[CRM].values())), rng.choice(STATUSES)
     said = f"Set the status of our customer {row['customer_name']} to {status}."
-    return said, [_call(_UPDATE, customer_id=row["customer_id"], field="status", new_value=status)]
+    find = _call(_SEARCH, customer_name=row["customer_name"])
+    return said, [find], [_call(_UPDATE, customer_id=row["customer_id"], field="status", new_value=status)]
 
 
 def _new_customer(rng: random.Random, tables: Tables) -> Made:
@@ -111,7 +131,7 @@ def _new_customer(rng: random.Random, tables: Tables) -> Made:
     name = f"{rng.choice(('Kit', 'Lou', 'Max'))} {rng.choice(('Irons', 'Jasper', 'Knoll', 'Lark'))}"
     said = f"{name} is a new lead for {product.lower()}. Add them and give them to {_name(person)}."
     made = {"customer_name": name, "assigned_to_email": person, "status": "Lead", "product_interest": product}
-    return said, [_call("customer_relationship_manager_add_customer", **made)]
+    return said, [_address_of(person)], [_call("customer_relationship_manager_add_customer", **made)]
 
 
 def _finish(rng: random.Random, tables: Tables) -> Made:
@@ -119,7 +139,8 @@ def _finish(rng: random.Random, tables: Tables) -> Made:
     row = rng.choice(open_ones)
     said = f"“{row['task_name']}” is done, move it to Completed."
     change = {"task_id": row["task_id"], "field": "list_name", "new_value": "Completed"}
-    return said, [_call("project_management_update_task", **change)]
+    find = _call("project_management_search_tasks", task_name=row["task_name"])
+    return said, [find], [_call("project_management_update_task", **change)]
 
 
 def _plot(rng: random.Random, tables: Tables) -> Made:
@@ -135,7 +156,11 @@ def _plot(rng: random.Random, tables: Tables) -> Made:
     )
     value = f"visits_{source.replace(' ', '_')}" if many else "total_visits"
     made = {"time_min": since, "time_max": NOW[:10], "value_to_plot": value, "plot_type": "bar" if many else "line"}
-    return said, [_call("analytics_create_plot", **made)]
+    find = [
+        _call("analytics_traffic_source_count", time_min=since, traffic_source=source),
+        _call("analytics_total_visits_count", time_min=since),
+    ]
+    return said, find, [_call("analytics_create_plot", **made)]
 
 
 TEMPLATES: dict[str, Callable[[random.Random, Tables], Made]] = {
@@ -152,15 +177,21 @@ TEMPLATES: dict[str, Callable[[random.Random, Tables], Made]] = {
 }
 
 
-def make_tasks(seed: int = SEED, per_template: int = PER_TEMPLATE) -> list[dict]:
-    """`per_template` different requests of each template, all with something to change; the same seed, the same ones."""
+def make_tasks(
+    seed: int = SEED, per_template: int = PER_TEMPLATE, templates: Sequence[str] = tuple(TEMPLATES)
+) -> list[dict]:
+    """`per_template` different requests of each template, all with something to change; the same seed, the same ones. More of them
+    begin with the fewer. Raises ValueError where a template has not that many."""
     tables, tasks = invented(), []
-    for template, draw in TEMPLATES.items():
+    for template in templates:
+        draw = TEMPLATES[template]
         rng, found = random.Random(f"{seed}/{template}"), {}
-        while len(found) < per_template:
-            said, calls = draw(rng, tables)
-            if _changes_something(calls, tables):
-                found[said] = calls
+        for _ in range(DRAWS * per_template):
+            said, look_up, calls = draw(rng, tables)
+            if len(found) < per_template and _changes_something(calls, tables):
+                found[said] = look_up, calls
+        if len(found) < per_template:
+            raise ValueError(f"The template {template} has only {len(found)} different requests.")
         tasks += [_task(template, number, *one) for number, one in enumerate(found.items(), 1)]
     return tasks
 
@@ -180,10 +211,13 @@ def _changes_something(calls: list[dict], tables: Tables) -> bool:
     )
 
 
-def _task(template: str, number: int, said: str, calls: list[dict]) -> dict:
+def _task(template: str, number: int, said: str, made: tuple[list[dict], list[dict]]) -> dict:
+    look_up, calls = made
+    steps = [{"call": call["tool"], "args": call["args"]} for call in [*look_up, *calls]]
+    gold = {"gold": [*steps, {"say": "Done."}]} if len(steps) < MAX_TURNS else {}
     return {
         "id": f"{template.replace('/', '-')}-{number}",
         "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": said}],
         "expected": {"calls": calls},
-        "metadata": {"template": template},
+        "metadata": {"template": template} | gold,
     }
