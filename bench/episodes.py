@@ -43,7 +43,7 @@ HOME = ROOT / "var/bench/episodes"
 LORA = {"lora_rank": 16, "lora_alpha": 32}
 SFT = LORA | {"learning_rate": 2e-3, "warmup_steps": 1, "save_every": 3}
 GRPO = LORA | {
-    "generations": 6, "learning_rate": 3e-4, "warmup_steps": 1, "final_lr_share": 0.5, "kl_every": 0, "save_every": 2
+    "learning_rate": 3e-4, "warmup_steps": 1, "final_lr_share": 0.5, "kl_every": 0, "save_every": 2
 }  # fmt: skip
 SMOKE = {"sft": {"steps": 1, "batch_size": 2}, "grpo": {"steps": 1, "prompts_per_step": 1, "generations": 2}}
 PAIRS = (("sft", "base"), ("grpo", "sft"), ("grpo", "base"))
@@ -97,11 +97,12 @@ def without_words(tools: list[dict], names: Sequence[str] = ()) -> list[dict]:
 
 # Which tasks. The generators give more than the environments' own tasks; those, which come first, are held out.
 
-TEMPLATES = ("email/reply", "calendar/create", "customers/add", "projects/finish")
+TEMPLATES = ("calendar/create", "customers/add", "projects/finish")
 TOOLS = (
-    "company_directory_find_email_address", "email_search_emails", "email_reply_email", "calendar_create_event",
-    "customer_relationship_manager_add_customer", "project_management_search_tasks", "project_management_update_task",
+    "company_directory_find_email_address", "calendar_create_event", "customer_relationship_manager_add_customer",
+    "project_management_search_tasks", "project_management_update_task",
 )  # fmt: skip
+KINDS = ("allowed", "refused", "hostile")
 
 
 def split(tasks: list[dict], heldout: int) -> tuple[list[dict], list[dict]]:
@@ -112,21 +113,23 @@ def split(tasks: list[dict], heldout: int) -> tuple[list[dict], list[dict]]:
 
 
 def worlds(smoke: bool) -> Iterator[World]:
-    heldout, training = split(assistant.make_tasks(per_template=26, templates=TEMPLATES), 1 if smoke else 6)
+    heldout, training = split(assistant.make_tasks(per_template=25, templates=TEMPLATES), 1 if smoke else 5)
     yield World(
         "workplace_assistant", {"tools": list(TOOLS)},
         {"max_new_tokens": 96, "max_turns": 4, "shown_tools": without_words(ASSISTANT_TOOLS, TOOLS)},
         heldout, training[:4] if smoke else training,
-        SFT | (SMOKE["sft"] if smoke else {"steps": 9, "batch_size": 8}),
-        GRPO | {"max_new_tokens": 96} | (SMOKE["grpo"] if smoke else {"steps": 6, "prompts_per_step": 4}),
+        SFT | (SMOKE["sft"] if smoke else {"steps": 8, "batch_size": 8}),
+        GRPO | {"max_new_tokens": 96} | (SMOKE["grpo"] if smoke else {"steps": 5, "prompts_per_step": 4, "generations": 4}),
     )  # fmt: skip
-    heldout, training = split(service.make_tasks(12), 1 if smoke else 4)
+    heldout, training = split(
+        [task for task in service.make_tasks(12) if task["metadata"]["template"] in KINDS], 1 if smoke else 4
+    )
     yield World(
         "customer_service", {},
-        {"max_new_tokens": 80, "max_turns": 9, "shown_tools": without_words(SERVICE_TOOLS)},
+        {"max_new_tokens": 80, "max_turns": 7, "shown_tools": without_words(SERVICE_TOOLS)},
         heldout, training[:4] if smoke else training,
-        SFT | (SMOKE["sft"] if smoke else {"steps": 10, "batch_size": 6}),
-        GRPO | {"max_new_tokens": 80} | (SMOKE["grpo"] if smoke else {"steps": 5, "prompts_per_step": 3}),
+        SFT | (SMOKE["sft"] if smoke else {"steps": 8, "batch_size": 6}),
+        GRPO | {"max_new_tokens": 80} | (SMOKE["grpo"] if smoke else {"steps": 4, "prompts_per_step": 2, "generations": 5}),
     )  # fmt: skip
 
 

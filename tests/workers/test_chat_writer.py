@@ -1,0 +1,83 @@
+"""Conversations as tokens: what templates refuse, answers with a template's own words in them, and templates that cannot be learnt from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers.processors import TemplateProcessing
+
+from tests.workers.test_turns import ASKED, NATIVE, TOOL
+from workers.lib.errors import SpecError
+from workers.ml.chat_writer import ChatWriter
+from workers.ml.models import load_base
+
+ONE_CALL = NATIVE.replace(
+    "{% for m in messages %}",
+    "{% for m in messages %}{% if (m.tool_calls or [])|length > 1 %}{{ raise_exception('One call at a time!') }}{% endif %}",
+    1,
+)
+NO_END = (
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}{% if not loop.last %}<|im_end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_end|>assistant:{% endif %}"
+)
+OPENS_A_THOUGHT = (
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}assistant:<think></think>{% endif %}"
+)
+
+
+@pytest.fixture
+def writer(tiny_model: Path) -> ChatWriter:
+    model, tokenizer = load_base(tiny_model)
+    return ChatWriter(tokenizer, model)
+
+
+def said(*numbers: int) -> dict:
+    calls = [
+        {"id": f"c{n}", "type": "function", "function": {"name": "close", "arguments": f'{{"id": {n}}}'}}
+        for n in numbers
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def test_what_a_template_refuses_is_written_as_text(writer: ChatWriter) -> None:
+    writer.tokenizer.chat_template = ONE_CALL
+    one, two = (writer.text([*ASKED, said(*numbers)], [TOOL], False) for numbers in ((1,), (1, 2)))
+    assert "<tool_call>" in one and "<tool_call>" not in two
+    assert '{"tool": "close", "args": {"id": 1}}\n{"tool": "close", "args": {"id": 2}}<|im_end|>' in two
+    assert '{"name": "close", "parameters": {"type": "object"}}' in two  # the tools are shown nevertheless
+
+
+def test_no_tokens_but_those_of_the_text(writer: ChatWriter) -> None:
+    start = writer.tokenizer.convert_tokens_to_ids("<|im_start|>")
+    plain = writer.ids("Hi")
+    writer.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", start)]
+    )
+    assert writer.tokenizer("Hi")["input_ids"] == [start, *plain] and writer.ids("Hi") == plain
+
+
+@pytest.mark.parametrize("stops", [["<|im_end|>"], ["<|im_end|>", "<|other|>"], ["<|other|>", "<|im_end|>"]])
+@pytest.mark.parametrize("text", ["Yes.", "", "a<|im_end|>b", "<|im_start|>user\nNo<|im_end|>"])
+def test_an_answer_goes_to_its_last_end(stops: list[str], text: str, writer: ChatWriter) -> None:
+    writer.stop_texts = stops
+    found = writer.answer_ids(ASKED, [], {"role": "assistant", "content": text})
+    assert writer.tokenizer.decode(found) == f"{text}<|im_end|>"
+
+
+@pytest.mark.parametrize("template", [NO_END, OPENS_A_THOUGHT])
+def test_a_template_whose_answers_cannot_be_learnt_is_refused(template: str, writer: ChatWriter) -> None:
+    writer.tokenizer.chat_template = template
+    with pytest.raises(SpecError, match="cannot be learnt from"):
+        writer.rows(ASKED, [{"role": "assistant", "content": "Yes."}], [])
+
+
+def test_the_results_of_tools_carry_no_loss(writer: ChatWriter) -> None:
+    results = [{"role": "tool", "tool_call_id": f"c{n}", "content": f"Closed {n}."} for n in (1, 2)]
+    turns = [said(1, 2), *results, {"role": "assistant", "content": "Done."}]
+    [row] = writer.rows(ASKED, turns, [TOOL])
+    learnt = writer.tokenizer.decode([token for token, mine in zip(row.ids, row.learnt, strict=True) if mine])
+    assert "Closed" not in learnt and learnt.endswith("Done.<|im_end|>") and learnt.count("<|im_end|>") == 2
+    whole = writer.tokenizer.decode(row.ids)
+    assert whole.count("Closed 1.") == whole.count("Closed 2.") == 1 and whole.endswith("Done.<|im_end|>")
