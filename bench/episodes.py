@@ -122,14 +122,14 @@ def worlds(smoke: bool) -> Iterator[World]:
         GRPO | {"max_new_tokens": 96} | (SMOKE["grpo"] if smoke else {"steps": 5, "prompts_per_step": 4, "generations": 4}),
     )  # fmt: skip
     heldout, training = split(
-        [task for task in service.make_tasks(12) if task["metadata"]["template"] in KINDS], 1 if smoke else 4
+        [task for task in service.make_tasks(12) if task["metadata"]["template"] in KINDS], 1 if smoke else 3
     )
     yield World(
         "customer_service", {},
         {"max_new_tokens": 80, "max_turns": 7, "shown_tools": without_words(SERVICE_TOOLS)},
         heldout, training[:4] if smoke else training,
-        SFT | (SMOKE["sft"] if smoke else {"steps": 8, "batch_size": 6}),
-        GRPO | {"max_new_tokens": 80} | (SMOKE["grpo"] if smoke else {"steps": 4, "prompts_per_step": 2, "generations": 5}),
+        SFT | (SMOKE["sft"] if smoke else {"steps": 7, "batch_size": 4}),
+        GRPO | {"max_new_tokens": 80} | (SMOKE["grpo"] if smoke else {"steps": 3, "prompts_per_step": 2, "generations": 5}),
     )  # fmt: skip
 
 

@@ -153,6 +153,8 @@ def test_more_tasks_begin_with_the_fewer_and_none_is_asked_twice(template: str) 
 def test_a_template_that_has_not_so_many_requests_says_so() -> None:
     with pytest.raises(ValueError, match="email/delete has only 16 different requests"):
         make_tasks(per_template=17)
+    with pytest.raises(ValueError, match="customers/status has only 320 different"):  # not those that change nothing
+        make_tasks(per_template=10**9, templates=["customers/status"])
 
 
 def test_a_gold_episode_looks_up_what_it_changes() -> None:

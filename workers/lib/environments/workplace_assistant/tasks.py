@@ -26,7 +26,7 @@ from workers.lib.environments.workplace_assistant.tables import (
 )
 
 PER_TEMPLATE = 3
-DRAWS = 100  # for each request that is wanted
+DRAWS = 1000  # one after the other without a new request: there are no more
 SYSTEM = (
     f"It is Thursday, {NOW[:10]}, {NOW[11:]}. You work for Brightfield and use the tools to do what you are asked. Meetings "
     "are between 09:00 and 18:00. Do what was asked and nothing more, then say in a sentence what you did."
@@ -185,11 +185,12 @@ def make_tasks(
     tables, tasks = invented(), []
     for template in templates:
         draw = TEMPLATES[template]
-        rng, found = random.Random(f"{seed}/{template}"), {}
-        for _ in range(DRAWS * per_template):
+        rng, found, idle = random.Random(f"{seed}/{template}"), {}, 0
+        while len(found) < per_template and idle < DRAWS:
             said, look_up, calls = draw(rng, tables)
-            if len(found) < per_template and _changes_something(calls, tables):
-                found[said] = look_up, calls
+            idle += 1
+            if said not in found and _changes_something(calls, tables):
+                found[said], idle = (look_up, calls), 0
         if len(found) < per_template:
             raise ValueError(f"The template {template} has only {len(found)} different requests.")
         tasks += [_task(template, number, *one) for number, one in enumerate(found.items(), 1)]
