@@ -26,7 +26,7 @@ from workers.lib.environments.workplace_assistant.tables import (
 )
 
 PER_TEMPLATE = 3
-DRAWS = 1000  # one after the other without a new request: there are no more
+DRAWS = 10_000  # one after the other without a new request: there are no more
 SYSTEM = (
     f"It is Thursday, {NOW[:10]}, {NOW[11:]}. You work for Brightfield and use the tools to do what you are asked. Meetings "
     "are between 09:00 and 18:00. Do what was asked and nothing more, then say in a sentence what you did."
