@@ -36,13 +36,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from apps.demo.recipes import FULL, HARNESS, LORA, VERIFIER
 from apps.evals.stats import SampleRow, summarise
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
-from workers.grpo import Trainer, add_gradients
+from workers.grpo import Trainer
 from workers.lib.engines import Prompt, Sampling
 from workers.lib.environments.requests import make_requests
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag
 from workers.lib.specs import Lora, checked
 from workers.ml.models import device, load_base, lora
+from workers.ml.policy_gradient import add_gradients
 from workers.ml.transformers_engine import TransformersEngine
 from workers.prepare_demo_model import prepare
 

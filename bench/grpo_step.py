@@ -24,13 +24,14 @@ import torch
 
 from apps.demo.recipes import FULL, HARNESS, LORA, VERIFIER
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
-from workers.grpo import Trainer, add_gradients
+from workers.grpo import Trainer
 from workers.lib.environments import load
 from workers.lib.environments.requests import make_requests
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag
 from workers.lib.specs import Lora, checked
 from workers.ml.models import load_base, lora
+from workers.ml.policy_gradient import add_gradients
 from workers.prepare_demo_model import prepare
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -21,7 +21,6 @@ from torch.utils._pytree import tree_leaves
 
 from tests.workers.conftest import Recorder, typed
 from workers import grpo
-from workers.grpo import Group, add_gradients, advantages, sampler_gap
 from workers.lib.engines import Prompt, Sampling
 from workers.lib.errors import SpecError
 from workers.lib.policies import Reply
@@ -31,8 +30,10 @@ from workers.lib.rollouts import Finished
 from workers.lib.specs import Lora
 from workers.lib.verifiers import Rollout, Score
 from workers.lib.watching import Alarmed, Paused
-from workers.ml import attention, losses, tree
+from workers.ml import attention, losses, policy_gradient, reference, tree
+from workers.ml.groups import Group, advantages
 from workers.ml.models import load_base, lora
+from workers.ml.policy_gradient import add_gradients, sampler_gap
 from workers.ml.policy_loss import policy_loss
 
 # Equality with TRL, float32: the loss, and each gradient's largest difference relative to the largest gradient.
@@ -392,7 +393,7 @@ def test_the_correction_in_process_is_exactly_one(
                 done.score = score(float(at))
         given.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(grpo, "policy_loss", recording)
+            patch.setattr(policy_gradient, "policy_loss", recording)
             found[top_p] = trainer.update(groups)
         assert all(bool((ratio == 1).all()) for ratio in policies)
         assert all((weight is None) == (top_p == 1) for weight in given)
@@ -493,7 +494,7 @@ def test_the_sampler_is_the_trainer(make_spec: Callable[..., dict], events: Reco
     spec["model"]["adapter"] = str(adapter)
     trainer = Trainer(spec, events, StopFlag())
     batch = trainer.batch_from([(group, torch.ones(4)) for group in trainer.rollout(0)])
-    logprobs = grpo.logprobs_of(trainer.model, batch.rows, 0.8)
+    logprobs = tree.logprobs_of(trainer.model, batch.rows, 0.8)
     assert sampler_gap(logprobs, batch.rows)["train/logp_diff_max"] < 2e-5
     wrong = [replace(row, logprobs=[value - 0.5 for value in row.logprobs]) for row in batch.rows]
     assert sampler_gap(logprobs, wrong)["train/logp_diff_mean"] == pytest.approx(0.5, abs=1e-3)
@@ -644,13 +645,13 @@ def test_interrupted_in_the_middle_is_uninterrupted_in_the_end(
 def test_a_stop_is_heard_while_the_reference_is_asked(
     run_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop, real = StopFlag(), grpo.logprobs_of
+    stop, real = StopFlag(), reference.logprobs_of
 
     def asked(*arguments: Any) -> Any:
         stop.is_set = True
         return real(*arguments)
 
-    monkeypatch.setattr(grpo, "logprobs_of", asked)
+    monkeypatch.setattr(reference, "logprobs_of", asked)
     monkeypatch.setattr(grpo, "add_gradients", lambda *_: pytest.fail("an update after the stop"))
     with pytest.raises(Stop):
         main(run_spec(config=CONFIG | {"beta": 0.1}), events, stop)
@@ -699,7 +700,11 @@ def test_a_run_whose_policy_climbs_a_hole_does_what_the_alarm_says(
     monkeypatch.setattr(grpo.watch, "look", lambda paid: WRONG_AND_PAID[2 if next(steps) <= 2 else 3])
     real = grpo.rollout_metrics
     rising = iter(range(100))
-    monkeypatch.setattr(grpo, "rollout_metrics", lambda groups: real(groups) | {"train/reward_mean": next(rising) / 10})
+    monkeypatch.setattr(
+        grpo,
+        "rollout_metrics",
+        lambda groups, **options: real(groups, **options) | {"train/reward_mean": next(rising) / 10},
+    )
     alarms = {"hacking": {"action": action, "over": 2}}
     spec = run_spec(config=CONFIG | {"steps": 6, "save_every": 100, "alarms": alarms}, validation_tasks=[])
     ends = {

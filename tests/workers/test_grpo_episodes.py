@@ -17,6 +17,8 @@ from workers.lib import environments
 from workers.lib.program import StopFlag
 from workers.lib.watching import Paused
 from workers.ml.models import load_base, lora
+from workers.ml.policy_gradient import add_gradients, sampler_gap
+from workers.ml.tree import logprobs_of
 
 CONFIG = {
     "steps": 2,
@@ -102,10 +104,10 @@ def test_the_policy_gradient_is_that_of_the_sampled_tokens_alone(
     weights = [torch.tensor([1.0, -0.5, 0.25, 2.0]), torch.tensor([-1.0, 1.5, 0.5, -2.0])]
     batch = trainer.batch_from(list(zip(groups, weights, strict=True)))
     assert len(batch.advantage) == (16 if forgets else 8)
-    logprobs, metrics = grpo.add_gradients(trainer.model, batch, None, None, trainer.config)
+    logprobs, metrics = add_gradients(trainer.model, batch, None, None, trainer.config)
     assert metrics["train/clip_low"] == metrics["train/clip_high"] == 0
-    assert grpo.sampler_gap(logprobs, batch.rows)["train/logp_diff_max"] < 2e-5
-    again = grpo.logprobs_of(trainer.model, batch.rows)
+    assert sampler_gap(logprobs, batch.rows)["train/logp_diff_max"] < 2e-5
+    again = logprobs_of(trainer.model, batch.rows)
     assert bool(((again - logprobs)[batch.used].exp() == 1).all())
 
     torch.manual_seed(trainer.seed)

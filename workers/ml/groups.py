@@ -1,0 +1,112 @@
+"""A task with its scored episodes, and what a step's groups show: metrics, and what the watch and the draw are told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from workers.lib.advantages import OVERLONG, group_advantages
+from workers.lib.probes import watch
+from workers.lib.rollouts import Finished
+from workers.lib.specs import GrpoConfig
+from workers.lib.verifiers import Score
+
+
+@dataclass
+class Group:
+    """One task with its G scored episodes."""
+
+    task: dict
+    episodes: list[Finished]
+
+    @property
+    def scores(self) -> list[Score]:
+        return [done.score for done in self.episodes]
+
+    @property
+    def tokens(self) -> int:
+        """How many the policy wrote."""
+        return sum(reply.output_tokens for done in self.episodes for reply in done.replies)
+
+    @property
+    def rewards(self) -> Tensor:
+        """[G]; NaN where the verifier's own error masks a sample."""
+        return torch.tensor([float("nan") if score.masked else float(score.reward or 0) for score in self.scores])
+
+    def advantages(self, config: GrpoConfig) -> Tensor:
+        """[G], of the rewards less what overlong completions lose."""
+        lost = torch.tensor([score.components.get(OVERLONG, 0.0) for score in self.scores])
+        return advantages(self.rewards + lost, config.scale_rewards, config.baseline)
+
+
+def advantages(rewards: Tensor, scale: str = "group", baseline: str = "mean") -> Tensor:
+    """`group_advantages` of a group's G rewards, [G] → [G]; NaN is a masked one."""
+    given = [None if reward != reward else reward for reward in rewards.tolist()]
+    return torch.tensor(group_advantages(given, scale, baseline))
+
+
+def rollout_metrics(groups: Sequence[Group], *, turns: bool = False) -> dict[str, float]:
+    """What a step's episodes were like; `turns`: how many the policy took, too."""
+    rewards = torch.stack([group.rewards for group in groups])
+    seen = rewards[~rewards.isnan()]
+    episodes = [done for group in groups for done in group.episodes]
+    scores = [done.score for done in episodes]
+    flat = [not bool(advantages(row).any()) for row in rewards]
+    calls = Counter(bool(call.ok) for done in episodes for call in done.rollout.calls)
+    n = len(episodes)
+    found = {
+        "train/reward_mean": float(seen.mean()) if len(seen) else float("nan"),
+        "train/reward_std": float(seen.std()) if len(seen) > 1 else 0.0,
+        "train/success": sum(score.success for score in scores) / n,
+        "train/unsafe": sum(score.unsafe for score in scores) / n,
+        "train/zero_std_share": sum(flat) / len(flat),
+        "train/completion_length": sum(group.tokens for group in groups) / n,
+        "train/truncated_share": sum(done.truncated for done in episodes) / n,
+        "train/rollouts": n,
+        "train/masked_share": sum(score.masked for score in scores) / n,
+    }
+    if turns:
+        found["train/turns"] = sum(len(done.replies) for done in episodes) / n
+    if calls:
+        found["train/tool_failures"] = calls[False] / calls.total()
+    return found
+
+
+def validation_metrics(episodes: Sequence[Sequence[Finished]]) -> dict[str, float]:
+    """Of the samples that are not masked; {} where all are."""
+    scores = [done.score for samples in episodes for done in samples if not done.score.masked]
+    if not scores:
+        return {}
+    return {
+        "validation/reward": sum(float(score.reward or 0) for score in scores) / len(scores),
+        "validation/success": sum(float(score.success) for score in scores) / len(scores),
+        "validation/samples": len(scores),
+    }
+
+
+def passed_of(group: Group) -> tuple[str, int, int]:
+    """(task, how many passed, of how many unmasked)."""
+    scores = [score for score in group.scores if not score.masked]
+    return group.task["id"], sum(score.success for score in scores), len(scores)
+
+
+def outputs_of(groups: Sequence[Group]) -> list[watch.Paid]:
+    return [
+        watch.Paid(
+            group.task,
+            [reply.message for reply in done.replies],
+            None if done.score.masked else float(done.score.reward or 0),
+        )
+        for group in groups
+        for done in group.episodes
+    ]
+
+
+def mask_reason(groups: Sequence[Group]) -> dict[str, str]:
+    """{alarm: the reason for which most of the step's rollouts have no reward}."""
+    reasons = Counter(score.mask_reason for group in groups for score in group.scores if score.masked)
+    return {"masked": reasons.most_common(1)[0][0]} if reasons else {}

@@ -1,0 +1,31 @@
+"""The policy at a run's start, from which the KL is measured. Heavy: imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from workers.lib.token_rows import TokenRow
+from workers.ml.tree import logprobs_of
+
+
+class Reference:
+    """A second, frozen adapter of the model that is trained; without an adapter at the start, the bare base model."""
+
+    def __init__(self, model: Any, start: str | None) -> None:
+        self.model, self.frozen = model, bool(start)
+        if start:
+            model.load_adapter(start, "reference", is_trainable=False)
+
+    def logprobs(self, rows: Sequence[TokenRow], temperature: float, check: Callable[[], None]) -> Tensor:
+        """[R, U] of the rows' learnt tokens. `check` is called after each part, and may raise."""
+        if not self.frozen:
+            with self.model.disable_adapter():
+                return logprobs_of(self.model, rows, temperature, check)
+        self.model.set_adapter("reference")
+        try:
+            return logprobs_of(self.model, rows, temperature, check)
+        finally:
+            self.model.set_adapter("default")
