@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from itertools import product
 from typing import Any
@@ -84,10 +85,40 @@ def test_a_resumed_draw_goes_on_as_the_unbroken_one(
             whole.draw(step)  # a step that is broken off changes nothing
             rest.restore(whole.state())
         places = whole.draw(step)
-        assert len(places) == size and (size > 10 or len(set(places)) == size or not curriculum)
+        assert len(places) == min(size, 10)
         if step >= stopped:
             assert rest.draw(step) == places
             assert rest.again(step, 1, 3, places) == whole.again(step, 1, 3, places)
             rest.record(step, [(IDS[place], good, 4) for place in places])
         assert not set(whole.again(step, 1, 3, places)) & set(places)
         whole.record(step, [(IDS[place], good, 4) for place in places])
+
+
+@given(
+    st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 12), st.sampled_from([0.0, 0.0, 0.3, 1.0]), st.booleans(),
+    st.lists(st.sampled_from([0, 4]), min_size=40, max_size=40),
+)  # fmt: skip
+def test_no_step_draws_a_task_twice_whatever_the_sizes(
+    seed: int, tasks: int, size: int, share: float, curriculum: bool, passed: list[int]
+) -> None:
+    """Over several epochs, of which each still goes through all tasks; a step across two of them too."""
+    ids = IDS[:tasks]
+    one = TaskDraw(ids, seed=seed, size=size, generations=4, replay_share=share, curriculum=curriculum)
+    drawn = []
+    for step, good in enumerate(passed):
+        places = one.draw(step)
+        assert len(places) == len(set(places)) == min(size, tasks)
+        drawn += places
+        one.record(step, [(ids[place], good, 4) for place in places])
+    if not curriculum and not one.replays:
+        whole = [drawn[at : at + tasks] for at in range(0, len(drawn) - tasks + 1, tasks)]
+        assert all(sorted(epoch) == list(range(tasks)) for epoch in whole)
+
+
+@pytest.mark.parametrize(("tasks", "size"), [(8, 4), (6, 3), (5, 1)])
+def test_epochs_that_end_with_a_step_are_plain_shuffles(tasks: int, size: int) -> None:
+    one = TaskDraw(IDS[:tasks], seed=3, size=size, generations=4)
+    for epoch in range(4):
+        plain = random.Random(3 * 1000 + epoch).sample(range(tasks), tasks)
+        steps = range(epoch * tasks // size, (epoch + 1) * tasks // size)
+        assert [place for step in steps for place in one.draw(step)] == plain

@@ -1,6 +1,6 @@
 """Which tasks a step of GRPO rolls out: each epoch's shuffle, or more often those that a policy can learn from now. Pure.
 
-All draws follow from the seed, the step and what the run has seen, which a checkpoint keeps: a resumed run draws what an
+A step draws no task twice; where there are fewer tasks than it has prompts, it draws each once. All draws follow from the seed, the step and what the run has seen, which a checkpoint keeps: a resumed run draws what an
 unbroken one would.
 """
 
@@ -34,18 +34,19 @@ class TaskDraw:
         replay_share: float = 0.0,
         rates: Mapping[str, float] | None = None,
     ) -> None:
-        self.ids, self.seed, self.size, self.generations = ids, seed, size, generations
-        self.curriculum, self.replays = curriculum, round(replay_share * size)
+        self.ids, self.seed, self.generations = ids, seed, generations
+        self.size = min(size, len(ids))
+        self.curriculum, self.replays = curriculum, round(replay_share * self.size)
+        self.epochs: dict[int, list[int]] = {}  # places in `ids`, in the order of each epoch
         self.rates = {task: rate for task, rate in (rates or {}).items() if task in set(ids)}
         self.failed: dict[str, int] = {}  # {task: step at which it failed last}, the freshest last
         self.at = 0  # how many tasks of the epochs have been drawn, where failures are drawn besides
 
     def draw(self, step: int) -> list[int]:
-        """Places in `ids` of the step's tasks, `size` of them. Changes nothing: a step that was stopped is drawn alike."""
+        """Places in `ids` of the step's tasks, `size` different ones. Changes nothing: a step that was stopped is drawn alike."""
         if self.curriculum:
             replayed = self._failed(step, ())[: self.replays]
-            order = replayed + self._by_signal(f"{self.seed}:{step}", replayed)
-            return [order[at % len(order)] for at in range(self.size)]
+            return (replayed + self._by_signal(f"{self.seed}:{step}", replayed))[: self.size]
         if not self.replays:
             return self._of_epochs(step * self.size, self.size)
         fresh = self._of_epochs(self.at, self.size)
@@ -84,12 +85,30 @@ class TaskDraw:
 
     def _of_epochs(self, start: int, n: int) -> list[int]:
         """Each epoch goes through all tasks in a shuffle of its own."""
-        found = []
-        for at in range(start, start + n):
-            epoch, index = divmod(at, len(self.ids))
-            order = random.Random(self.seed * 1000 + epoch).sample(range(len(self.ids)), len(self.ids))
-            found.append(order[index])
-        return found
+        places = [divmod(at, len(self.ids)) for at in range(start, start + n)]
+        return [self._epoch(epoch)[index] for epoch, index in places]
+
+    def _epoch(self, number: int) -> list[int]:
+        """The epoch's order. Each is made from the one before, and kept."""
+        known = next((at for at in range(number, -1, -1) if at in self.epochs), -1)
+        for at in range(known + 1, number + 1):
+            self.epochs[at] = self._shuffled(at)
+        return self.epochs[number]
+
+    def _shuffled(self, epoch: int) -> list[int]:
+        """A shuffle in which the tasks that a step has drawn from the end of the epoch before wait until that step is full."""
+        total = len(self.ids)
+        left = random.Random(self.seed * 1000 + epoch).sample(range(total), total)
+        if not epoch:
+            return left
+        begun, before = epoch * total % self.size, self.epochs[epoch - 1]
+        first: list[int] = []
+        for at in range(self.size):
+            # With replays a step may begin at any place, else only at multiples of its size.
+            near = self.size - 1 - at if self.replays else begun if begun + at < self.size else 0
+            first.append(next(place for place in left if place not in before[total - near :]))
+            left.remove(first[-1])
+        return first + left
 
     def _failed(self, step: int, without: Collection[int]) -> list[int]:
         """Places of tasks that failed lately, the freshest first."""
