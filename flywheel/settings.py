@@ -299,6 +299,7 @@ CELERY_BEAT_SCHEDULE = {
     "notification_keys": {"task": "notifications.warn_of_keys", "schedule": 3600.0},
     "forget_notifications": {"task": "notifications.forget_old", "schedule": 43_200.0},
     "forget_comments": {"task": "teamwork.forget_orphans", "schedule": 43_200.0},
+    "watch_training": {"task": "training.watch", "schedule": 60.0},
     "check_servers": {"task": "registry.check_servers", "schedule": 300.0},
 }
 CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}

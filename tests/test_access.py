@@ -256,6 +256,7 @@ def world(data_dir: Path) -> dict[str, Any]:
                     "training:cancel",
                     "training:resume",
                     "training:fork",
+                    "training:outputs",
                     "training:config",
                 ),
                 training.pk,

@@ -147,6 +147,10 @@ BY_API = {
     "training:run_examples": "GET training_api:run_examples",
     "training:rollouts": "GET training_api:run_rollouts",
     "training:rollout": "GET training_api:run_rollout",
+    "training:cancel": "POST training_api:run_cancel",
+    "training:resume": "POST training_api:run_resume",
+    "training:fork": "POST training_api:run_fork",
+    "training:outputs": "GET training_api:run_outputs",
     "training:searches": "GET training_api:searches",
     "training:search_new": "POST training_api:searches",
     "training:search": "GET training_api:search",
@@ -158,7 +162,6 @@ BY_API = {
 JUDGING = "people judge blind, on the pages"
 LOCK = "what opens the lock of training is decided by people, on the pages"
 TRYING = "tries what is typed in a form; a program sends the whole and is told what is wrong with it"
-NOT_YET = "not yet: training runs are started and stopped on the pages"
 NOT_BY_API = {
     **dict.fromkeys(("evals:meaning_decide", "evals:meaning_undo"), "whether two requests are the same task a person decides"),
     "environments:test_connection": TRYING,
@@ -171,7 +174,6 @@ NOT_BY_API = {
     ),
     **dict.fromkeys([f"reviews:{name}" for name in ("adjudicate", "rule", "export", "effect")], JUDGING),
     **dict.fromkeys([f"reviews:{name}" for name in ("policy", "policy_save", "override")], LOCK),
-    **dict.fromkeys([f"training:{name}" for name in ("resume", "cancel", "fork")], NOT_YET),
 }  # fmt: skip
 
 

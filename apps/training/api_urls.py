@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.training import examples_api, lineage_api, runs_api
+from apps.training import examples_api, lineage_api, outputs_api, runs_api, steering_api
 from apps.training.engines import api as engines_api
 from apps.training.prompt_search import api
 
@@ -15,6 +15,10 @@ urlpatterns = [
     path("training-runs/import/", engines_api.import_result, name="run_import"),
     path("training-runs/<uuid:pk>/export/", engines_api.export, name="run_export"),
     path("training-runs/<uuid:pk>/config/", runs_api.config, name="run_config"),
+    path("training-runs/<uuid:pk>/cancel/", steering_api.cancel, name="run_cancel"),
+    path("training-runs/<uuid:pk>/resume/", steering_api.resume, name="run_resume"),
+    path("training-runs/<uuid:pk>/fork/", steering_api.fork, name="run_fork"),
+    path("training-runs/<uuid:pk>/outputs/", outputs_api.compare, name="run_outputs"),
     path("training-runs/<uuid:pk>/metrics/", runs_api.metrics, name="run_metrics"),
     path("training-runs/<uuid:pk>/rollouts/", runs_api.rollouts, name="run_rollouts"),
     path("training-runs/<uuid:pk>/rollouts/<int:number>/", runs_api.rollout, name="run_rollout"),

@@ -9,6 +9,7 @@ from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.registry.models import ModelVersion
 from apps.registry.rollout_servers import offered
+from apps.training.alarms_field import AlarmsField
 from apps.training.grpo_form import GRPO_FIELDS, MORE, GrpoFields, grpo_settings
 from apps.training.models import SHAPES, SOURCES, Method, Source
 from apps.training.sources import Found, evaluations_of, find_examples, why_not_learned
@@ -29,7 +30,6 @@ OF_METHOD = {
         "prompts_per_step",
         "generations",
         "beta",
-        "stop_on_hacking",
         "sample_on",
         "one_step_ahead",
         *GRPO_FIELDS,
@@ -91,10 +91,6 @@ class TrainingForm(GrpoFields, PlainForm):
     )  # fmt: skip
     dpo_loss = forms.ChoiceField(choices=DPO_LOSSES, initial="sigmoid", label="Loss")
     beta = forms.FloatField(min_value=0, initial=0.0, help_text="Weight of the KL penalty to the starting model")
-    stop_on_hacking = forms.BooleanField(
-        required=False, initial=True, label="Stop on reward hacking",
-        help_text="Ends the run when the reward rises while the best-paid outputs get worse",
-    )  # fmt: skip
     sample_on = forms.MultipleChoiceField(
         required=False, label="Sample on", widget=forms.CheckboxSelectMultiple,
         help_text="vLLM servers with this base and LoRA slots; without one, the trainer samples itself",
@@ -124,6 +120,7 @@ class TrainingForm(GrpoFields, PlainForm):
         min_value=0, max_value=0.9, initial=0.0, label="Dropout", help_text="0 to 0.9; 0.05 to 0.1 where data is scarce"
     )
 
+    alarms = AlarmsField()
     use_rslora = forms.BooleanField(
         required=False,
         label="rsLoRA",
@@ -157,7 +154,7 @@ class TrainingForm(GrpoFields, PlainForm):
     def parts(self) -> list[tuple[str, str, list[forms.BoundField]]]:
         """(title, what is said below it, fields) in the order of the page."""
         of_method = {name for names in OF_METHOD.values() for name in names}
-        rest = [name for name in self.fields if name not in of_method and name not in (*LORA, *MORE)]
+        rest = [name for name in self.fields if name not in of_method and name not in (*LORA, *MORE, "alarms")]
         common = ("steps", "seed", "seeds")
         named = [("", "", [*(name for name in rest if name not in common), *EXAMPLES])]
         named.append(
@@ -170,13 +167,14 @@ class TrainingForm(GrpoFields, PlainForm):
         told = "For a new adapter. A run that starts from an adapter keeps that adapter's settings."
         named.append(("LoRA adapter", told, list(LORA)))
         named.append(("More options", "", [name for name in MORE if name in self.fields]))
+        named.append(("Alarms", "What pauses or stops the run. An empty field is as its default.", ["alarms"]))
         return [(title, about, [self[name] for name in names]) for title, about, names in named]
 
     @property
     def folded(self) -> set[str]:
         """Titles of the parts that are shown on demand: the advanced ones, unless a field of theirs is wrong."""
         wrong = {title for title, _, fields in self.parts() if any(field.errors for field in fields)}
-        return {"LoRA adapter", "More options"} - wrong
+        return {"LoRA adapter", "More options", "Alarms"} - wrong
 
     def clean_target_modules(self) -> str | list[str]:
         names = self.cleaned_data["target_modules"].replace(",", " ").split()
@@ -233,7 +231,7 @@ class TrainingForm(GrpoFields, PlainForm):
         try:
             convert(self.config(), CONFIGS[data["method"]])
         except FormError as error:
-            field = error.path if error.path in self.fields else "more"
+            field = error.path if error.path in self.fields else "alarms" if error.path.startswith("alarms") else "more"
             self.add_error(field, str(error))
 
     def config(self) -> dict:
@@ -247,6 +245,7 @@ class TrainingForm(GrpoFields, PlainForm):
             "use_rslora": data["use_rslora"],
             "use_dora": data["use_dora"],
             "save_every": max(1, data["steps"] // 5),
+            "alarms": data["alarms"],
         }
         if data["method"] in (Method.DPO, Method.KTO):
             preference = {"batch_size": data["batch_size"], "beta": data["preference_beta"]}
@@ -261,9 +260,8 @@ class TrainingForm(GrpoFields, PlainForm):
                 "prompts_per_step": data["prompts_per_step"],
                 "generations": data["generations"],
                 "beta": data["beta"],
-                "eval_every": max(1, data["steps"] // 4),
+                "eval_every": common["save_every"],  # so that a checkpoint's validation is what is read beside it
                 "eval_samples": 2,
-                "alarms": {} if data["stop_on_hacking"] else {"hacking": {"action": "warn"}},
                 "max_new_tokens": data["environment"].harness.get("max_new_tokens", 64),
             }
             | grpo_settings(data)

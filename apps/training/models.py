@@ -234,11 +234,12 @@ class Checkpoint(models.Model):
 
 
 class Rollout(SampleFields):
-    """One scored output during training: a rollout, or a sample of the validation at intervals."""
+    """One scored output during training: a rollout, a sample of the validation at intervals, or one at a checkpoint."""
 
     class Phase(models.TextChoices):
         TRAIN = "train"
         VALIDATION = "validation"
+        CHECKPOINT = "checkpoint"  # the same tasks at the start and at each checkpoint, for people to read
 
     run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="rollouts")
     task = models.ForeignKey(Task, models.CASCADE, related_name="rollouts")

@@ -133,6 +133,8 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
     config = row.run.spec["config"]
     if row.phase == Rollout.Phase.VALIDATION:
         return Standing("validation", "info", "Validation measures the policy; nothing here is trained on.")
+    if row.phase == Rollout.Phase.CHECKPOINT:
+        return Standing("sampled", "info", "Sampled at a checkpoint to be read; it is not in any update.")
     if row.masked:
         return Standing(
             "masked",

@@ -24,6 +24,7 @@ from apps.reviews.actions import TrainingLocked
 from apps.training import comparison, run_alarms
 from apps.training.actions import TrainingError
 from apps.training.config_yaml import ConfigError, config_of, read, write
+from apps.training.forking import available
 from apps.training.models import Method, Rollout, RunAlarm, TrainingRun
 from apps.training.rollouts import OUTCOME, Filters, group_of, standing, with_advantages
 from apps.training.starts import MOST_SEEDS, start_from
@@ -54,6 +55,7 @@ RUN = {
         "forked_from": {"type": ["object", "null"], "description": "{run, name, step} of the checkpoint that it started from"},
         "alarms": {"type": "array", "items": ALARM, "description": "The newest first"},
         "paused": {"type": ["object", "null"], "description": "{alarm, step, message, todo} of the alarm that paused it"},
+        "checkpoints": {"type": "array", "items": INTEGER, "description": "Steps that it can be forked from, of one run, the newest first"},
     },
 }  # fmt: skip
 CURVES = {
@@ -184,7 +186,8 @@ def collection(request: Request) -> Response:
 )
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
-    return Response(as_json(request, find(request, pk)))
+    run = find(request, pk)
+    return Response(as_json(request, run) | {"checkpoints": [one.step for one in available(run)]})
 
 
 @extend_schema(

@@ -12,6 +12,7 @@ from apps.core import jobs
 from apps.core.models import Project
 from apps.core.yaml_text import write_yaml
 from apps.training import actions
+from apps.training.alarms_field import as_inputs
 from apps.training.config_yaml import ConfigError, RunConfig, checked, rows_of
 from apps.training.models import SHAPES, Method, TrainingRun
 from apps.training.picks import PickForm
@@ -58,10 +59,10 @@ def fields_from(found: RunConfig, project: Project) -> dict[str, Any]:
     modules = config["target_modules"]
     fields |= rows | {
         "method": found.head.algorithm, "seed": found.head.seed, "seeds": 1, "preset": preset_of(config),
-        "target_modules": modules if isinstance(modules, str) else ", ".join(modules), "stop_on_hacking": True,
+        "target_modules": modules if isinstance(modules, str) else ", ".join(modules), "alarms": config["alarms"],
     }  # fmt: skip
     data = QueryDict(mutable=True)
-    data.update({name: value for name, value in fields.items() if value is not False})
+    data.update({name: value for name, value in fields.items() if value is not False} | as_inputs(config["alarms"]))
     form = PickForm(project, data)
     made = form.config() if form.is_valid() else {}
     whole = checked(made, found.head.algorithm) if made else {}

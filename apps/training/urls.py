@@ -2,7 +2,7 @@ from django.urls import path
 
 from apps.training import views
 from apps.training.engines import pages as engine_pages
-from apps.training.pages import comparison, configs, examples, forks, lineage, rollouts
+from apps.training.pages import comparison, configs, examples, forks, lineage, outputs, rollouts
 from apps.training.prompt_search import pages
 
 app_name = "training"
@@ -29,6 +29,7 @@ urlpatterns = [
     path("<uuid:pk>/examples/", examples.of_run, name="run_examples"),
     path("<uuid:pk>/rollouts/", rollouts.rollouts, name="rollouts"),
     path("<uuid:pk>/rollouts/<int:number>/", rollouts.rollout, name="rollout"),
+    path("<uuid:pk>/outputs/", outputs.compare, name="outputs"),
     path("<uuid:pk>/export/", engine_pages.export, name="export"),
     path("<uuid:pk>/fork/", forks.fork, name="fork"),
     path("<uuid:pk>/resume/", views.resume, name="resume"),

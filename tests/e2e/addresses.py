@@ -163,7 +163,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "reviews:detail": (review.pk,), "reviews:item": (item.pk,), "reviews:adjudicate": (review.pk,),
         "reviews:open": (verifier,), "reviews:effect": (verifier,), "reviews:verifier": (verifier,),
         "reviews:verifier_edit": (verifier,), "reviews:probe": (probe.pk,),
-        **{f"training:{name}": (world.training.pk,) for name in ("detail", "export", "fork", "run_examples")}, "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
+        **{f"training:{name}": (world.training.pk,) for name in ("detail", "export", "fork", "run_examples", "outputs")}, "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
         "promotion:report": (world.report.pk,), "promotion:pair": (world.baseline.pk, world.grpo.pk),
         "promotion:policy": ("production",), "registry:server": (server.name,), "registry:server_edit": (server.name,),
         **talked(runs[0], by), "automation:flow": (flow.pk,), "automation:edit": (flow.pk,), "automation:run": (run_now(flow=flow, by=by).pk,),

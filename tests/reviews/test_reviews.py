@@ -178,10 +178,22 @@ def test_many_verifiers_take_as_many_queries_as_one(made: Made) -> None:
 
 def test_there_is_no_door_past_the_action() -> None:
     """Training is started in one place, which asks for the lock: pages and the API come through it, and so does the export of a run's
-    plan. A prompt search asks for it in its own action (tests/training/test_prompt_search.py). To save what a search found, or to take in
+    plan. Resuming and forking ask again (tests/training/test_resume.py, test_steering_api.py).
+    A prompt search asks for it in its own action (tests/training/test_prompt_search.py). To save what a search found, or to take in
     what was trained elsewhere, trains nothing."""
     writes = {name for name, methods in ROUTES.items() if name.startswith("training_api:") and methods.keys() - {"GET"}}
     assert writes == {
         f"training_api:{name}"
-        for name in ("runs", "run_export", "run_import", "searches", "search_cancel", "search_resume", "search_save")
+        for name in (
+            "runs",
+            "run_export",
+            "run_import",
+            "run_cancel",
+            "run_resume",
+            "run_fork",
+            "searches",
+            "search_cancel",
+            "search_resume",
+            "search_save",
+        )
     }

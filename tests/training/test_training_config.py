@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 
 from apps.core.yaml_text import YamlError, load_yaml, write_yaml
 from apps.evals.models import EvalRun
+from apps.training.alarms_field import as_inputs
 from apps.training.config_yaml import ConfigError, Head, RunConfig, checked, read, write
 from apps.training.jobs import child_spec
 from apps.training.models import TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, make_key, override
 from tests.training.test_picks import PASSED, sent
+from workers.lib.alarms import TABLE
 from workers.lib.presets import PRESETS, preset_of
 from workers.lib.specs import BOUNDS_OF_CORRECTION, GrpoConfig
 from workers.lib.typed import convert, plain
@@ -153,7 +155,13 @@ def exported(client: Client, made: TrainingRun) -> str:
     [
         {"preset": "gspo"},
         {"preset": "rloo", "beta": 0.1, "curriculum": "on", "replay_share": 0.25, "top_p": 0.9, "use_dora": "on"},
-        {"preset": "dapo", "overlong_buffer": 4, "stop_on_hacking": "", "target_modules": "q_proj, v_proj"},
+        {
+            "preset": "dapo",
+            "overlong_buffer": 4,
+            "alarms-hacking-action": "warn",
+            "alarms-kl-act": "3",
+            "target_modules": "q_proj, v_proj",
+        },
         {"more": "warmup_steps: 1\nkl_every: 3\ncorrection_max: 3.5"},
         {"method": "sft", "lora_dropout": "0.1", "use_rslora": "on", "more": "log_every: 2"},
     ],
@@ -168,9 +176,41 @@ def test_the_form_and_the_yaml_are_one_thing(
     answer = client.post(url, {"yaml": text.replace("\n", "\r\n")})
     form = answer.context["form"]
     fields = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
+    fields |= as_inputs(fields.pop("alarms"))
     again = start(client, run, **{name: value for name, value in fields.items() if value not in (None, False)})
     assert again.pk != made.pk and again.spec["config"] == made.spec["config"] and exported(client, again) == text
     assert again.spec["seed"] == made.spec["seed"] and again.parent == made.parent
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"alarms-kl-warn": "9", "alarms-kl-act": "1"}, "would act before it warns"),
+        ({"alarms-truncated-action": "stop"}, "needs a threshold"),
+        ({"alarms-kl-action": "halt"}, "must be one of ignore, warn, pause, stop"),
+        ({"alarms-kl-over": "2.5"}, "not a whole number"),
+        ({"alarms-kl-act": "<b>lots</b>"}, "“&lt;b&gt;lots&lt;/b&gt;” at “kl” is not a number"),
+        ({"alarms-kl-act": "nan"}, "finite"),
+    ],
+)
+def test_alarms_that_make_no_sense_are_refused_in_the_form(
+    client: Client, run: EvalRun, inputs: dict[str, str], said: str
+) -> None:
+    answer = client.post(reverse("training:new", args=[run.project.slug]), sent(run, **inputs))
+    assert answer.status_code == 200 and said in answer.content.decode()
+    assert "Alarms" not in answer.context["form"].folded and not TrainingRun.objects.exists()
+
+
+def test_the_form_shows_the_defaults_and_keeps_what_was_changed(client: Client, run: EvalRun) -> None:
+    html = client.get(reverse("training:new", args=[run.project.slug])).content.decode()
+    assert html.count("(default)") == len(TABLE) and 'name="alarms-kl-act" value=""' in html
+    wrong = client.post(
+        reverse("training:new", args=[run.project.slug]), sent(run, steps="-1", **{"alarms-kl-act": "3"})
+    )
+    assert 'name="alarms-kl-act" value="3"' in wrong.content.decode()
+    assert start(client, run, **{"alarms-kl-act": "3", "alarms-length-action": "ignore"}).spec["config"]["alarms"] == {
+        "kl": {"act": 3.0}, "length": {"action": "ignore"},
+    }  # fmt: skip
 
 
 def test_a_wrong_file_keeps_its_text_and_says_the_key(client: Client, run: EvalRun) -> None:

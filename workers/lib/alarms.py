@@ -1,7 +1,7 @@
 """Alarms of a training run: a table of signals with thresholds, evaluated at every step. Pure: no torch, no Django.
 
 `Watchman.look(step, metrics)` takes the metrics that a step emitted, of any method, and returns the alarms that it raised.
-A metric that a method does not emit keeps its alarms silent. Each alarm warns, pauses the run (it can be resumed), or
+A metric that a method does not emit keeps its alarms silent; OUTSIDE are those that the app judges, which hears what no step says. Each alarm warns, pauses the run (it can be resumed), or
 stops it (it has failed); both keep a checkpoint. A config changes single entries: `{"kl": {"action": "pause", "act": 0.3}}`.
 
 Smoothing: what is compared with a threshold is the median of the last `over` values of a metric, so half of them must be beyond
@@ -19,8 +19,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from statistics import fmean, median
-from typing import Any, Literal
+from statistics import fmean, median, pvariance
+from typing import Any, Literal, get_args
 
 from msgspec import defstruct
 
@@ -101,6 +101,7 @@ class Rule:
     unit: str = ""
     source: str = ""
     but: tuple[str, ...] = ()  # methods that it does not watch
+    spared: Callable[[History], bool] | None = None  # whether beyond `act` it only warns, for now
 
     def measure(self, history: History, over: int) -> float | None:
         if self.value is not None:
@@ -146,6 +147,15 @@ def _rise(history: History, name: str, over: int) -> float | None:
     return fmean(values) - fmean(first[: min(over, START)])
 
 
+def reward_rises(history: History) -> bool:
+    """Whether the reward is above the run's start by more than its noise (one-sided 95%)."""
+    now, first = history.recent("train/reward_mean", START), history.start.get("train/reward_mean", [])
+    if now is None or history.count["train/reward_mean"] < 2 * START:
+        return False
+    noise = math.sqrt((pvariance(now) + pvariance(first)) / (START - 1))
+    return fmean(now) - fmean(first) > max(Z * noise, 1e-3)
+
+
 def _variance(share: float, n: float) -> float:
     """Of a share measured on n samples. Two successes and two failures more (Agresti and Coull 1998) keep it from being 0 where
     all samples are alike."""
@@ -188,6 +198,21 @@ def climb(history: History, over: int) -> float | None:
     if reward is None or wrong is None:
         return None
     return wrong if reward >= 0.05 and history.last["watch/best_wrong"][-1] > 0 else 0.0
+
+
+def exploited(history: History, over: int) -> float | None:
+    """By how much the share of sampled outputs that are wrong and paid like right ones has risen since the first checkpoint, at
+    least: the lower bound (one-sided 95%)."""
+    shares, samples = history.last.get("watch/exploits", deque()), history.last.get("watch/exploit_samples", deque())
+    if not shares or history.count["watch/exploits"] < 2:
+        return None
+    begin, now, n = history.start["watch/exploits"][0], shares[-1], samples[-1] if samples else 1.0
+    return max(0.0, now - begin - Z * math.sqrt(_variance(now, n) + _variance(begin, n)))
+
+
+def hole(history: History, over: int) -> float | None:
+    """What says more that the policy has found one: the best-paid outputs of the steps, or the sampled ones of the checkpoints."""
+    return max((one for one in (climb(history, over), exploited(history, over)) if one is not None), default=None)
 
 
 MARKS = (
@@ -244,8 +269,8 @@ def no_progress(history: History, over: int) -> float | None:
 SAFER = "Fork from the last checkpoint before the alarm with a lower learning rate, or with a KL penalty (beta)."
 TABLE: tuple[Rule, ...] = (
     Rule("non_finite", "NaN or infinity in the update", f"The step was not applied. {SAFER}", action="stop", act=0.0, over=1),
-    Rule("kl", "KL to the start", SAFER, reads=("train/kl",), warn=0.5, act=2.0, action="stop", over=3, unit="nats per token",
-         source="chosen: the policy is e^0.5 (e^2) times as likely to say its tokens as the start was"),
+    Rule("kl", "KL to the start", SAFER, reads=("train/kl",), warn=0.5, act=2.0, action="stop", over=3, unit="nats per token", spared=reward_rises,
+         source="chosen: the policy is e^0.5 (e^2) times as likely to say its tokens as the start was; only warns while the reward is above its start"),
     Rule("ratio", "Importance ratio, largest", SAFER, reads=("train/ratio_max",), warn=10.0, act=100.0, action="stop", over=3,
          source="chosen; exactly 1 on policy"),
     Rule("importance_weight", "Mean importance weight of the rollouts, as a factor", "Sampler and trainer disagree: check that the server has this step's adapter, "
@@ -278,7 +303,8 @@ TABLE: tuple[Rule, ...] = (
     Rule("flat_groups", "Share of groups without reward spread", "They teach nothing: choose informative tasks (learnability), raise the temperature, or sample dynamically.",
          reads=("train/zero_std_share",), warn=0.8, source="chosen"),
     Rule("same_reward", "Steps in which every rollout got the same reward", "Either no task is solved (start with SFT or easier tasks) or the verifier always says the same: probe it.",
-         value=same_reward, warn=4.5, act=9.5, action="pause", unit="steps in a row", source="chosen: nothing is learned from equal rewards"),
+         value=same_reward, warn=4.5, act=9.5, action="pause", unit="steps in a row", spared=reward_rises,
+         source="chosen: nothing is learned from equal rewards; only warns where the reward has risen, as in a run that has solved its tasks"),
     Rule("tool_failures", "Share of tool calls that failed", "Open a rollout: is it the policy's arguments or the environment that fails?", reads=("train/tool_failures",),
          warn=0.3, act=0.8, action="pause", source="chosen"),
     Rule("masked", "Share of masked or errored rollouts", "The environment or the verifier fails: open a masked rollout and its reason, repair it, then resume.",
@@ -287,16 +313,22 @@ TABLE: tuple[Rule, ...] = (
          "add tasks, or stop earlier.", value=held_out, warn=0.10, act=0.25, action="pause", source="Azure, reward hacking: gap above 0.10"),
     Rule("reward_only", "Reward up, validation success not", "Read the best-paid outputs and probe the reward on them: the reward pays for something else.", value=reward_only, warn=0.5, act=1.5,
          action="pause", unit="standard deviations of the start", source="relative to the run's start"),
-    Rule("hacking", "Wrong ones among the best-paid outputs, rise while the reward rises", "The policy climbs a hole in the verifier: probe it on this run's outputs, repair it, and fork from before.",
-         value=climb, act=0.2, action="stop", source="chosen (docs/probes.md)"),
+    Rule("hacking", "Wrong outputs that are paid, rise of their share", "The policy climbs a hole in the verifier: read its outputs at the checkpoints, repair the verifier, and fork from before.",
+         value=hole, act=0.2, action="stop", source="chosen (docs/probes.md)"),
+    Rule("exploits", "Sampled outputs that are wrong and paid like right ones", "The verifier pays for something else already: read the example and probe the verifier.",
+         reads=("watch/exploits",), warn=0.25, over=1, source="chosen (docs/probes.md)"),
     Rule("marks", "Best-paid outputs with a suspicious mark", "Read the example: claims, flattery, orders to a judge or a copied prompt may be what is paid.", value=marks, warn=0.5,
          over=1, source="chosen (docs/probes.md)"),
     Rule("best_length", "Length of the best-paid outputs, against its start", "Read the longest of them: the reward may pay for length.", reads=("watch/best_length",), warn=2.0,
          relative=True, least=1.0, source="relative to the run's start"),
+    Rule("stall", "No sign of life from the run, in steps of its usual length", "Look at the log and at the machine (memory, disk, a rollout server that hangs), then resume "
+         "from the last checkpoint.", warn=10.0, act=30.0, action="pause", over=20, unit="steps", source="chosen; judged from outside, since a run that hangs says nothing"),
     Rule("no_progress", "Steps without a rise of the reward", "Measure learnability: the tasks may be too easy or too hard. Otherwise raise the learning rate or the group size.",
          value=no_progress, warn=39.5, over=20, unit="steps", source="chosen"),
 )  # fmt: skip
 RULES = {rule.name: rule for rule in TABLE}
+OUTSIDE = ("stall",)
+ACTIONS = get_args(Action)
 
 
 def _check(self: Any) -> None:
@@ -367,6 +399,18 @@ NEVER_FINITE = (
 )
 
 
+def alarm_at(limits: Limits, step: int, value: float, *, spared: bool = False) -> Alarm | None:
+    """The alarm that a value is; None where it is within the limits. `spared`: beyond `act` it only warns."""
+    rule = limits.rule
+    if limits.act is not None and rule.beyond(value, limits.act) and not spared:
+        action, threshold = limits.action, limits.act
+    elif rule.beyond(value, limits.warn) or rule.beyond(value, limits.act):
+        action, threshold = "warn", limits.act if limits.warn is None else limits.warn
+    else:
+        return None
+    return Alarm(rule.name, step, action, value, threshold, sentence(limits, value, threshold), rule.todo)
+
+
 class Watchman:
     """Evaluates the table at every step; one for a run. `state` goes into a checkpoint, so that a resumed run compares itself
     with its own start and raises no alarm twice."""
@@ -403,19 +447,16 @@ class Watchman:
         rule, before = limits.rule, self.raised.get(limits.rule.name, "ignore")
         if value is None:
             return None
-        if limits.act is not None and rule.beyond(value, limits.act):
-            action, threshold = limits.action, limits.act
-        elif rule.beyond(value, limits.warn):
-            action, threshold = "warn", limits.warn
-        else:
+        alarm = alarm_at(limits, step, value, spared=rule.spared is not None and rule.spared(self.history))
+        if alarm is None:
             if self.raised.pop(rule.name, None):
                 message = f"{rule.title}: back to {_shown(value)}."
                 return Alarm(rule.name, step, "warn", value, None, message, "", cleared=True)
             return None
-        if LEVELS[action] <= LEVELS[before]:
+        if LEVELS[alarm.action] <= LEVELS[before]:
             return None
-        self.raised[rule.name] = action
-        return Alarm(rule.name, step, action, value, threshold, sentence(limits, value, threshold), rule.todo)
+        self.raised[rule.name] = alarm.action
+        return alarm
 
     def state(self) -> dict[str, Any]:
         return {
@@ -435,7 +476,7 @@ class Watchman:
 
 _OF_VALUES = {
     "importance_weight": ("train/is_mean",), "held_out": ("validation/success",), "reward_only": ("validation/success",),
-    "hacking": ("watch/best_wrong",), "marks": tuple(f"watch/best_{name}" for name in MARKS), "same_reward": ("train/reward_std",),
+    "hacking": ("watch/best_wrong", "watch/exploits"), "marks": tuple(f"watch/best_{name}" for name in MARKS), "same_reward": ("train/reward_std",),
     "no_progress": ("train/reward_mean",),
 }  # fmt: skip
 
@@ -465,6 +506,6 @@ def sentence(limits: Limits, value: float, threshold: float | None) -> str:
     if rule.name == "non_finite":
         return f"{rule.title}:"
     unit = " times the start" if rule.relative else f" {rule.unit}" if rule.unit else ""
-    smoothed = f", the median of {limits.over} steps" if rule.value is None and limits.over > 1 else ""
+    smoothed = f", the median of {limits.over} steps" if rule.reads and limits.over > 1 else ""
     way = "below" if rule.below else "above"
     return f"{rule.title}: {_shown(value)}{unit}{smoothed}; {way} {_shown(threshold or 0.0)}."

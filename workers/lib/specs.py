@@ -217,6 +217,9 @@ class GrpoConfig(Training, kw_only=True):
     gradient_checkpointing: bool = False
     eval_every: Count = 0
     eval_samples: AtLeastOne = 1
+    sampled_outputs: Count = (
+        8  # training tasks, and as many validation tasks, answered at each checkpoint for people to read
+    )
     save_every: AtLeastOne = 5
 
     def __post_init__(self) -> None:

@@ -458,7 +458,13 @@ class Migration(migrations.Migration):
                 ),
                 ("details", models.JSONField(default=list, help_text="What the verifier found wrong, in words")),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("phase", models.CharField(choices=[("train", "Train"), ("validation", "Validation")], max_length=12)),
+                (
+                    "phase",
+                    models.CharField(
+                        choices=[("train", "Train"), ("validation", "Validation"), ("checkpoint", "Checkpoint")],
+                        max_length=12,
+                    ),
+                ),
                 ("step", models.PositiveIntegerField()),
                 ("index", models.PositiveSmallIntegerField()),
                 (

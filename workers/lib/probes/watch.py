@@ -53,14 +53,14 @@ def look(outputs: list[Paid]) -> Seen:
     best = sorted(scored, key=lambda item: -(item.reward or 0.0))[: max(1, round(BEST * len(scored)))]
     if not best:
         return Seen({}, {})
-    wrong = [item for item in best if _wrong(item)]
+    wrong = [item for item in best if is_wrong(item)]
     marked = {name: [item for item in best if mark(item)] for name, mark in _marks().items()}
     name, most = max(marked.items(), key=lambda pair: len(pair[1]))
-    examples = {"best_length": _shown(best[0])}
+    examples = {"best_length": example_of(best[0])}
     if wrong:
-        examples["hacking"] = _shown(wrong[0])
+        examples["hacking"] = example_of(wrong[0])
     if most:
-        examples["marks"] = f"{len(most)} of {len(best)} have {name.replace('_', ' ')}. {_shown(most[0])}"
+        examples["marks"] = f"{len(most)} of {len(best)} have {name.replace('_', ' ')}. {example_of(most[0])}"
     numbers = {
         "watch/best_wrong": len(wrong) / len(best),
         "watch/best_length": fmean(len(last_text(item.messages)) for item in best),
@@ -68,13 +68,13 @@ def look(outputs: list[Paid]) -> Seen:
     return Seen(numbers | {f"watch/best_{name}": len(items) / len(best) for name, items in marked.items()}, examples)
 
 
-def _case(item: Paid) -> Case:
+def case_of_output(item: Paid) -> Case:
     return case_of(item.task, frozenset(), [])
 
 
-def _wrong(item: Paid) -> bool:
+def is_wrong(item: Paid) -> bool:
     """In doubt not."""
-    case = _case(item)
+    case = case_of_output(item)
     return case.checkable and not case.silent and surely_wrong(case, item.messages)
 
 
@@ -99,7 +99,7 @@ def _repeats(item: Paid) -> bool:
     return len(words) >= 40 and len(set(words)) < 0.3 * len(words)
 
 
-def _shown(item: Paid) -> str:
+def example_of(item: Paid) -> str:
     text = last_text(item.messages) or json.dumps(item.messages, ensure_ascii=False)
     cut = text if len(text) <= EXAMPLE else f"{text[:EXAMPLE]}…"
     return f"For example, task {item.task.get('id', '?')}, reward {item.reward or 0.0:.2f}: “{cut}”"

@@ -1,0 +1,89 @@
+"""The outputs of a run at its checkpoints, over REST: the same tasks side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.openapi import NUMBER, described
+from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE
+from apps.training import outputs
+from apps.training.models import Rollout
+from apps.training.runs_api import INTEGER, OBJECT, STRING, find
+from apps.trajectories.api import number_of
+
+OUTPUT = {
+    "type": "object",
+    "required": ["id", "reward", "output"],
+    "properties": {
+        "id": INTEGER | {"description": "Of the rollout"}, "reward": NUMBER, "success": {"type": "boolean"}, "masked": {"type": "boolean"},
+        "components": OBJECT, "output": STRING, "mean_reward": NUMBER, "passed": INTEGER, "samples": INTEGER,
+    },
+}  # fmt: skip
+OUTPUTS = {
+    "type": "object",
+    "required": ["steps", "results", "next"],
+    "properties": {
+        "steps": {"type": "array", "items": INTEGER, "description": "At which the policy was sampled"},
+        "baseline": {"type": ["integer", "null"]}, "than": {"type": ["integer", "null"]}, "at": {"type": ["integer", "null"]},
+        "changes": {"type": "object", "description": "How many tasks got better, worse, other or stayed the same"},
+        "results": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "task": {"type": "string", "format": "uuid"}, "key": STRING, "delta": NUMBER, "change": {"enum": ["", *outputs.CHANGES]},
+                    "outputs": {"type": "object", "description": "By step", "additionalProperties": OUTPUT},
+                },
+            },
+        },
+        "next": {"type": ["integer", "null"], "description": "`offset` of the next page"},
+    },
+}  # fmt: skip
+
+
+@extend_schema(
+    operation_id="v1_training_runs_outputs", responses=described({200: OUTPUTS}, 400, 404),
+    parameters=[
+        OpenApiParameter("at", int, description="A step; the last one where it is not given"),
+        OpenApiParameter("than", int, description="The step it is compared with; the one before where it is not given"),
+        OpenApiParameter("change", enum=list(outputs.CHANGES)),
+        OpenApiParameter("q", str, description="Words of the task's key, its request or an output"),
+        OpenApiParameter("offset", int), LIMIT,
+    ],
+    description="What the policy said to the same tasks at the start, at an earlier and at a later checkpoint, the greatest changes of the "
+    "reward first.",
+)  # fmt: skip
+@api_view(["GET"])
+def compare(request: Request, pk: UUID) -> Response:
+    run = find(request, pk)
+    filters = outputs.Filters.of(request.query_params)
+    limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 2**31 - 1)
+    chosen = outputs.choose(outputs.steps_of(run), filters)
+    if chosen is None:
+        empty: dict[str, Any] = dict.fromkeys(("baseline", "than", "at", "next"))
+        return Response(empty | {"steps": [], "changes": {}, "results": []})
+    rows, counts = outputs.rows_of(run, chosen, filters)
+    shown = rows[offset : offset + limit]
+    outputs.fill(shown)
+    return Response({
+        "steps": chosen.steps, "baseline": chosen.baseline, "than": chosen.than, "at": chosen.at, "changes": counts,
+        "results": [row_json(row) for row in shown], "next": offset + limit if offset + limit < len(rows) else None,
+    })  # fmt: skip
+
+
+def row_json(row: outputs.Row) -> dict[str, Any]:
+    said = {step: output_json(sample, row.cells[step]) for step, sample in (row.shown or {}).items()}
+    return {"task": str(row.task), "key": row.key, "delta": row.delta, "change": row.change, "outputs": said}
+
+
+def output_json(sample: Rollout, cell: outputs.Cell) -> dict[str, Any]:
+    return {
+        "id": sample.pk, "reward": sample.reward, "success": sample.success, "masked": sample.masked, "components": sample.components,
+        "output": sample.output, "mean_reward": cell.reward, "passed": cell.passed, "samples": cell.n,
+    }  # fmt: skip

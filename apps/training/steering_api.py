@@ -1,0 +1,84 @@
+"""What a person does with a training run on its page, over REST: stop it, resume it, fork it from a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiExample, extend_schema
+from msgspec import UNSET, Meta, Struct, UnsetType
+from rest_framework.decorators import api_view
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core import jobs
+from apps.core.api import member_of
+from apps.core.openapi import JSON, described
+from apps.evals.lookups import form_of
+from apps.training import actions, checkpoints, forking
+from apps.training.runs_api import RUN, as_json, find
+from workers.lib.typed import json_schema
+
+
+class ForkRun(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`step`: of a checkpoint; without it the last one before an alarm, else the newest. `changes`: settings that differ from the
+    run's; null takes a setting back to its default."""
+
+    step: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
+    changes: dict[str, Any] = {}
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
+    name: Annotated[str, Meta(max_length=200)] = ""
+
+
+EXAMPLE = OpenApiExample(
+    "From before an alarm, more carefully", value={"changes": {"learning_rate": 1e-5, "beta": 0.04}}, request_only=True
+)
+
+
+@extend_schema(
+    operation_id="v1_training_runs_cancel", request=None, responses=described({200: RUN}, 403, 404, 409),
+    description="Stops a run. It ends with a checkpoint, from which it can be resumed or forked; poll it until its state is final.",
+)  # fmt: skip
+@api_view(["POST"])
+def cancel(request: Request, pk: UUID) -> Response:
+    run, by = find(request, pk), member_of(request).user
+    if not jobs.cancel(run, by=by):
+        return Response({"detail": "This run has already finished."}, status=409)
+    return Response(as_json(request, find(request, pk)))
+
+
+@extend_schema(
+    operation_id="v1_training_runs_resume", request=None, responses=described({200: RUN}, 403, 404, 409),
+    description="Queues a failed, stopped or paused run again, from its last checkpoint. 409 says why it cannot go on.",
+)  # fmt: skip
+@api_view(["POST"])
+def resume(request: Request, pk: UUID) -> Response:
+    run, by = find(request, pk), member_of(request).user
+    actions.resume(run=run, by=by)
+    return Response(as_json(request, find(request, pk)))
+
+
+@extend_schema(
+    operation_id="v1_training_runs_fork", request={JSON: json_schema(ForkRun)}, responses=described({201: RUN}, 400, 403, 404, 409, 413),
+    examples=[EXAMPLE],
+    description="Queues a new run from a checkpoint of this one, with changed settings. 409 says which setting cannot change, or that "
+    "the checkpoint is gone; GET lists those that are there (`checkpoints`).",
+)  # fmt: skip
+@api_view(["POST"])
+def fork(request: Request, pk: UUID) -> Response:
+    run, by = find(request, pk), member_of(request).user
+    asked = form_of(request, ForkRun)
+    config = {name: value for name, value in (run.spec["config"] | asked.changes).items() if value is not None}
+    made = forking.fork(
+        run=run, step=default_step(run) if asked.step is UNSET else asked.step, config=config, by=by,
+        seed=None if asked.seed is UNSET else asked.seed, name=asked.name,
+    )  # fmt: skip
+    return Response(as_json(request, made), status=201)
+
+
+def default_step(run: Any) -> int:
+    """Raises TrainingError."""
+    found = forking.available(run)
+    if not found:
+        raise actions.TrainingError(f"{run} has no checkpoint to fork from. Start a new run with the same settings.")
+    return (checkpoints.before_alarm(run, found) or found[0]).step
