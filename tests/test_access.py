@@ -257,6 +257,7 @@ def world(data_dir: Path) -> dict[str, Any]:
                     "training:resume",
                     "training:fork",
                     "training:outputs",
+                    "training:outputs_send",
                     "training:config",
                 ),
                 training.pk,

@@ -151,6 +151,7 @@ BY_API = {
     "training:resume": "POST training_api:run_resume",
     "training:fork": "POST training_api:run_fork",
     "training:outputs": "GET training_api:run_outputs",
+    "training:outputs_send": "POST training_api:run_outputs_send",
     "training:searches": "GET training_api:searches",
     "training:search_new": "POST training_api:searches",
     "training:search": "GET training_api:search",

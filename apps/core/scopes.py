@@ -184,7 +184,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "training_api:examples": {"GET": READABLE},
     "training_api:run_import": {"POST": MANAGED},
     "training_api:run_export": {"POST": MANAGED},
-    **{f"training_api:run_{name}": {"POST": MANAGED} for name in ("cancel", "resume", "fork")},
+    **{f"training_api:run_{name}": {"POST": MANAGED} for name in ("cancel", "resume", "fork", "outputs_send")},
     "training_api:run_outputs": {"GET": RESULT},
     "training_api:run_metrics": {"GET": RESULT},
     "training_api:run_rollouts": {"GET": RESULT},

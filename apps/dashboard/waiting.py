@@ -65,8 +65,13 @@ def _triage(project: Project, member: Membership) -> Iterator[Waiting]:
 
 def _reviews(project: Project, member: Membership) -> Iterator[Waiting]:
     """Samples that the person can still judge in the newest review of each verifier."""
-    reviews = RewardReview.objects.filter(project=project).order_by("verifier_id", "-created_at", "-pk")
-    newest = list(reviews.distinct("verifier_id").select_related("verifier")[:20])
+    reviews = (
+        RewardReview.objects.filter(project=project)
+        .order_by("verifier_id", "-created_at", "-pk")
+        .select_related("verifier")
+    )
+    newest = list(reviews.exclude(scope__has_key="training").distinct("verifier_id")[:20])
+    newest += reviews.filter(scope__has_key="training").order_by("-created_at")[:20]
     if not newest:
         return
     items = ReviewItem.objects.filter(review__in=newest, ruling=None).order_by()

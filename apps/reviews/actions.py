@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import transaction
@@ -20,17 +20,18 @@ from apps.notifications.actions import tell_of_override
 from apps.reviews.drawing import draw, scope_of
 from apps.reviews.evidence import environment_locks, lock_of, lock_state, lock_states, require_unlocked
 from apps.reviews.lock import Lock, ReviewError, TrainingLocked
-from apps.reviews.models import Judgement, LockOverride, ReviewItem, RewardReview
+from apps.reviews.models import Judgement, LockOverride, ReviewItem, RewardReview, SentOutput
 from apps.reviews.policy import policy_of
 from apps.reviews.reservations import holder_of, needed_of
 from apps.reviews.scores import Scored
 
 __all__ = [
     "Lock", "ReviewError", "TrainingLocked", "answer", "environment_locks", "judge", "lock_of", "lock_state", "lock_states",
-    "open_review", "override_lock", "require_unlocked", "rule", "undo",
+    "open_review", "override_lock", "require_unlocked", "rule", "send_outputs", "undo",
 ]  # fmt: skip
 
 SIZE = 60
+JUDGED: list[Callable[[RewardReview], None]] = []  # what floors above do when people have judged an output of theirs
 
 
 @transaction.atomic
@@ -69,6 +70,48 @@ def _item(review: RewardReview, position: int, one: Scored) -> ReviewItem:
 
 
 @transaction.atomic
+def send_outputs(
+    *, verifier: Verifier, outputs: Sequence[SentOutput], training: dict[str, str], by: Any, seed: int = 0
+) -> tuple[RewardReview, int]:
+    """Outputs of a training run go into its review's queue, in the order given: a new review, or the run's last one while no
+    newer version of the verifier scores. Returns it and how many were new: what is there already is not judged twice."""
+    rows = RewardReview.objects.select_for_update().filter(
+        verifier=verifier, project=verifier.project_id, scope__training__run=training["run"]
+    )
+    review = rows.first()
+    if review is None:
+        review = RewardReview.objects.create(
+            project=verifier.project, verifier=verifier, policy=policy_of(verifier.project), seed=seed, created_by=by,
+            scope={"runs": {}, "training": training},
+        )  # fmt: skip
+        audit(
+            "review.opened", project=review.project, by=by, target=review, verifier=str(verifier), hash=verifier.hash,
+            n=len(outputs), drawn_again=0, runs=[], training=training["run"],
+        )  # fmt: skip
+    known = set(review.items.values_list("sent__source__rollout", flat=True))
+    fresh = [one for one in outputs if one.source["rollout"] not in known]
+    SentOutput.objects.bulk_create(fresh)
+    place = review.items.count()
+    ReviewItem.objects.bulk_create(
+        ReviewItem(
+            review=review, sent=one, position=place + at, stratum=f"step {one.source['step']}", reward=one.reward, components=one.components,
+            success=one.success,
+        )
+        for at, one in enumerate(fresh)
+    )  # fmt: skip
+    if fresh:
+        audit(
+            "review.outputs_sent", project=review.project, by=by, target=review, n=len(fresh), training=training["run"]
+        )
+    return review, len(fresh)
+
+
+def _tell_judged(review: RewardReview) -> None:
+    if review.training:
+        transaction.on_commit(lambda: [hear(review) for hear in JUDGED])
+
+
+@transaction.atomic
 def judge(*, item: ReviewItem, success: bool, by: Any, note: str = "") -> Judgement:
     """A person's blind word on an item: once and for all, since the score is shown then. Raises ReviewError."""
     item = _locked(item)
@@ -83,6 +126,7 @@ def judge(*, item: ReviewItem, success: bool, by: Any, note: str = "") -> Judgem
         raise ReviewError("This sample needs no more judgements. Nothing was changed.")
     judgement = Judgement.objects.create(item=item, by=by, success=success, note=note.strip())
     audit("review.judged", project=item.review.project, by=by, target=item, success=success)
+    _tell_judged(item.review)
     return judgement
 
 
@@ -138,6 +182,7 @@ def rule(*, item: ReviewItem, success: bool, reason: str, by: Any) -> ReviewItem
     item.ruling, item.ruled_by, item.ruled_at, item.ruling_reason = success, by, timezone.now(), reason.strip()
     item.save(update_fields=["ruling", "ruled_by", "ruled_at", "ruling_reason"])
     audit("review.ruled", project=item.review.project, by=by, target=item, success=success, reason=item.ruling_reason)
+    _tell_judged(item.review)
     return item
 
 

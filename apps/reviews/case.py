@@ -45,7 +45,8 @@ class Shown:
 
 
 def case_of(item: ReviewItem) -> Case:
-    sample, task = item.sample, item.sample.task
+    sample = item.scored
+    task = sample.task
     return Case(
         pk=item.pk,
         number=item.position + 1,
@@ -58,11 +59,12 @@ def case_of(item: ReviewItem) -> Case:
 
 
 def shown_of(item: ReviewItem) -> Shown:
-    same = item.sample.run.environment.verifier_id == item.review.verifier_id
+    sample = item.scored
+    same = sample.run.environment.verifier_id == item.review.verifier_id
     return Shown(
         reward=item.reward,
         success=item.success,
         components=item.components,
-        details=item.sample.details if same else [],
-        model=str(item.sample.run.model_version),
+        details=sample.details if same else [],
+        model=str(sample.run.model_version),
     )

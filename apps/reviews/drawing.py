@@ -12,6 +12,7 @@ from apps.core.models import JobState
 from apps.environments.models import Verifier
 from apps.evals.models import EvalRun, Task
 from apps.reviews.evidence import traits_of
+from apps.reviews.labels import OUTPUT, TASK
 from apps.reviews.lock import ReviewError
 from apps.reviews.models import ReviewItem
 from apps.reviews.sampling import LARGEST, SMALLEST, Sampling, choose, content_key
@@ -68,7 +69,7 @@ def judged_before(verifier: Verifier) -> set[str]:
     rows = ReviewItem.objects.filter(
         review__project=verifier.project_id, review__verifier__name=verifier.name, judgements__isnull=False
     )
-    return {content_key(str(task), output) for task, output in rows.values_list("sample__task", "sample__output")}
+    return {content_key(str(task), output) for task, output in rows.values_list(TASK, OUTPUT)}
 
 
 def _scored(runs: Sequence[EvalRun], verifier: Verifier | None, size: int) -> list[Scored]:

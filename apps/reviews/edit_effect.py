@@ -39,11 +39,11 @@ def effect_of(before: Verifier, after: Verifier) -> Effect:
 def _words(verifier: Verifier) -> dict[int, bool]:
     """{sample: the people's word}, in the order of the reviews; the newest one's where several speak of a sample."""
     reviews = {row.pk: row for row in verifier.project.reward_reviews.filter(verifier__name=verifier.name)}
-    samples = dict(ReviewItem.objects.filter(review__in=reviews).values_list("pk", "sample"))
+    samples = dict(ReviewItem.objects.filter(review__in=reviews, sent=None).values_list("pk", "sample"))
     found: dict[int, bool] = {}
     for pk, labels in sorted(labels_of(reviews).items()):
         for label in labels:
-            if (person := label.person(needed_of(reviews[pk]))) is not None:
+            if label.item in samples and (person := label.person(needed_of(reviews[pk]))) is not None:
                 found.pop(samples[label.item], None)  # so that what is newest also stands last
                 found[samples[label.item]] = person
     return found

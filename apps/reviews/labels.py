@@ -7,8 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models.functions import Coalesce
+
 from apps.reviews.agreement import Judged
 from apps.reviews.models import Judgement, ReviewItem
+
+TASK = Coalesce("sample__task", "sent__task")  # of an item
+OUTPUT = Coalesce("sample__output", "sent__output")
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,6 @@ def labels_of(reviews: Iterable[int]) -> dict[int, list[Label]]:
     found: dict[int, list[Label]] = {pk: [] for pk in wanted}
     items = ReviewItem.objects.filter(review__in=wanted).order_by("position")
     columns = ("review", "pk", "stratum", "reward", "success", "ruling")
-    for review, item, *rest, task, run in items.values_list(*columns, "sample__task", "sample__run"):
-        found[review].append(Label(item, *rest, answers=tuple(answers[item]), task=str(task), run=str(run)))
+    for review, item, *rest, task, run in items.values_list(*columns, TASK, "sample__run"):
+        found[review].append(Label(item, *rest, answers=tuple(answers[item]), task=str(task), run=str(run or "")))
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
@@ -10,7 +12,7 @@ from django.utils import timezone
 
 from apps.core.models import Job, Project
 from apps.environments.models import Environment, Verifier
-from apps.evals.models import EvalRun, EvalSet, Sample
+from apps.evals.models import EvalRun, EvalSet, Sample, SampleFields, Task
 
 
 class ReviewPolicy(models.Model):
@@ -73,16 +75,48 @@ class RewardReview(models.Model):
     def get_absolute_url(self) -> str:
         return reverse("reviews:detail", args=[self.project.slug, self.pk])
 
+    @property
+    def training(self) -> dict | None:
+        """The training run whose outputs it is of: {run, name}. Such a review neither opens nor closes the lock."""
+        return self.scope.get("training")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What gave a sent output, in the terms of a sample's evaluation."""
+
+    environment: Environment
+    model_version: str
+    prompt: dict
+
+
+class SentOutput(SampleFields):
+    """An output of a training run's policy that was sent to a review, as it was: it outlives the run. `source` says which: run, name,
+    step, and the rollout's number."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="sent_outputs")
+    environment = models.ForeignKey(Environment, models.CASCADE, related_name="+")
+    task = models.ForeignKey(Task, models.CASCADE, related_name="+")
+    source = models.JSONField()
+
+    def __str__(self) -> str:
+        return f"{self.source['name']}, step {self.source['step']}"
+
+    @property
+    def run(self) -> Origin:
+        return Origin(self.environment, str(self), {})
+
 
 class ReviewItem(models.Model):
-    """One sample in a review's queue, in the (shuffled) order it is shown.
+    """One sample, or one output of a training run, in a review's queue, in the (shuffled) order it is shown.
 
     The score is the one that the review's verifier gives, kept here: the sample may have been scored by another
     version. `ruling` settles what reviewers could not agree on.
     """
 
     review = models.ForeignKey(RewardReview, models.CASCADE, related_name="items")
-    sample = models.ForeignKey(Sample, models.PROTECT, related_name="review_items")
+    sample = models.ForeignKey(Sample, models.PROTECT, null=True, related_name="review_items")
+    sent = models.ForeignKey(SentOutput, models.CASCADE, null=True, related_name="review_items")
     position = models.PositiveIntegerField()
     stratum = models.CharField(max_length=200, blank=True)
     reward = models.FloatField()
@@ -101,6 +135,10 @@ class ReviewItem(models.Model):
             models.UniqueConstraint(fields=["review", "sample"], name="one_item_per_sample"),
             models.UniqueConstraint(fields=["review", "position"], name="one_item_per_position"),
             models.CheckConstraint(
+                name="item_is_sample_or_sent",
+                condition=Q(sample__isnull=True, sent__isnull=False) | Q(sample__isnull=False, sent__isnull=True),
+            ),
+            models.CheckConstraint(
                 name="ruling_has_time",
                 condition=Q(ruling__isnull=True, ruled_at__isnull=True)
                 | Q(ruling__isnull=False, ruled_at__isnull=False),
@@ -109,6 +147,10 @@ class ReviewItem(models.Model):
 
     def __str__(self) -> str:
         return f"{self.review_id}/{self.position}"
+
+    @property
+    def scored(self) -> Sample | SentOutput:
+        return self.sample or self.sent  # type: ignore[return-value]
 
 
 class Judgement(models.Model):

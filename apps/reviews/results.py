@@ -10,11 +10,12 @@ from itertools import pairwise
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.db.models.functions import Coalesce
 
 from apps.core import charts
 from apps.reviews import agreement
 from apps.reviews.agreement import Bin, Correlation, Judged, Rate
-from apps.reviews.labels import HumanLabel, Label
+from apps.reviews.labels import OUTPUT, TASK, HumanLabel, Label
 from apps.reviews.models import Judgement, RewardReview
 from apps.reviews.sampling import content_key
 
@@ -140,11 +141,13 @@ def minutes_of(times: Iterable[datetime]) -> float:
 def _seen_before(review: RewardReview) -> set[tuple[int, int]]:
     """(item, user) where they had judged the same output in an earlier review of the verifier, and so seen a score of it."""
     keys = _keys(review.items)
-    tasks = review.items.values("sample__task")
+    tasks = review.items.values(task=TASK)
     rows = Judgement.objects.filter(
         item__review__verifier__name=review.verifier.name, item__review__project=review.project_id,
-        item__review__pk__lt=review.pk, item__sample__task__in=tasks,
-    ).values_list("item__sample__task", "item__sample__output", "by")  # fmt: skip
+        item__review__pk__lt=review.pk,
+    ).annotate(
+        task=Coalesce("item__sample__task", "item__sent__task"), output=Coalesce("item__sample__output", "item__sent__output")
+    ).filter(task__in=tasks).values_list("task", "output", "by")  # fmt: skip
     known = {(content_key(str(task), output), by) for task, output, by in rows}
     said = Judgement.objects.filter(item__review=review).values_list("item", "by")
     return {(item, by) for item, by in said if (keys[item], by) in known}
@@ -152,7 +155,7 @@ def _seen_before(review: RewardReview) -> set[tuple[int, int]]:
 
 def _keys(items: Any) -> dict[int, str]:
     """{item: the key of its content}."""
-    rows = items.values_list("pk", "sample__task", "sample__output")
+    rows = items.values_list("pk", TASK, OUTPUT)
     return {pk: content_key(str(task), output) for pk, task, output in rows}
 
 

@@ -18,6 +18,7 @@ urlpatterns = [
     path("training-runs/<uuid:pk>/cancel/", steering_api.cancel, name="run_cancel"),
     path("training-runs/<uuid:pk>/resume/", steering_api.resume, name="run_resume"),
     path("training-runs/<uuid:pk>/fork/", steering_api.fork, name="run_fork"),
+    path("training-runs/<uuid:pk>/outputs/review/", outputs_api.send, name="run_outputs_send"),
     path("training-runs/<uuid:pk>/outputs/", outputs_api.compare, name="run_outputs"),
     path("training-runs/<uuid:pk>/metrics/", runs_api.metrics, name="run_metrics"),
     path("training-runs/<uuid:pk>/rollouts/", runs_api.rollouts, name="run_rollouts"),

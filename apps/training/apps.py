@@ -6,6 +6,10 @@ class TrainingConfig(AppConfig):
     label = "training"
 
     def ready(self) -> None:
+        from apps.reviews.actions import JUDGED
+        from apps.training.judged_outputs import hear
+
+        JUDGED.append(hear)
         from apps.core.managed.objects import Managed, register
         from apps.evals.models import EvalRun, Split
         from apps.training.lineage import narrow

@@ -29,6 +29,12 @@ FIGURES = (
         "Best-paid outputs of the step",
         {"wrong": "watch/best_wrong", "claims": "watch/best_claims", "copied prompt": "watch/best_copied_prompt"},
     ),
+    (
+        "review",
+        "Success on reviewed outputs",
+        {"verifier": "review/verifier_success", "people": "review/people_success"},
+    ),
+    ("exploits", "Sampled outputs that are wrong and paid", {"share": "watch/exploits"}),
     ("length", "Completion length (tokens)", {"tokens": "train/completion_length"}),
     ("gap", "|Δ log p| sampler to trainer", {"mean": "train/logp_diff_mean", "max": "train/logp_diff_max"}),
     ("time", "Seconds per step", {"generate": "time/generate_s", "update": "time/update_s"}),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from msgspec import UNSET, Meta, Struct, UnsetType
 from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.openapi import NUMBER, described
-from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE
-from apps.training import outputs
+from apps.core.api import member_of
+from apps.core.openapi import JSON, NUMBER, described
+from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, form_of
+from apps.training import judged_outputs, outputs
 from apps.training.models import Rollout
 from apps.training.runs_api import INTEGER, OBJECT, STRING, find
 from apps.trajectories.api import number_of
+from workers.lib.typed import json_schema
 
 OUTPUT = {
     "type": "object",
@@ -75,6 +78,34 @@ def compare(request: Request, pk: UUID) -> Response:
         "steps": chosen.steps, "baseline": chosen.baseline, "than": chosen.than, "at": chosen.at, "changes": counts,
         "results": [row_json(row) for row in shown], "next": offset + limit if offset + limit < len(rows) else None,
     })  # fmt: skip
+
+
+class SendOutputs(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`rollout`: one output; else a seeded sample of `n` of those at `step` (the last one)."""
+
+    step: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
+    rollout: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
+    n: Annotated[int, Meta(ge=1, le=200)] = judged_outputs.SENT
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+
+
+@extend_schema(
+    operation_id="v1_training_runs_outputs_send", request={JSON: json_schema(SendOutputs)},
+    responses=described({201: {"type": "object", "properties": {"review": INTEGER, "sent": INTEGER, "url": STRING}}}, 400, 403, 404, 409, 413),
+    description="Puts outputs of the policy into the queue of the reward review, where people judge them blind. What they say is a metric "
+    "of the run (`review/…`) and feeds the alarm `judge_gap`; it neither opens nor closes the lock of training.",
+)  # fmt: skip
+@api_view(["POST"])
+def send(request: Request, pk: UUID) -> Response:
+    run, by = find(request, pk), member_of(request).user
+    asked = form_of(request, SendOutputs)
+    given = {"step": asked.step, "number": asked.rollout, "n": asked.n, "seed": asked.seed}
+    review, new = judged_outputs.send(
+        run=run, by=by, **{name: value for name, value in given.items() if value is not UNSET}
+    )
+    return Response(
+        {"review": review.pk, "sent": new, "url": request.build_absolute_uri(review.get_absolute_url())}, status=201
+    )
 
 
 def row_json(row: outputs.Row) -> dict[str, Any]:

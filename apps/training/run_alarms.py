@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import transaction
 from django.db.models.functions import Now
 
+from apps.core import jobs
 from apps.core.models import JobState
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 from apps.training.models import RunAlarm, TrainingRun
-from workers.lib.alarms import RULES, metrics_of
+from workers.lib.alarms import LEVELS, RULES, AlarmSettings, Limits, alarm_at, merged, metrics_of
+from workers.lib.typed import convert
 
 DID = {"warn": "warns", "pause": "paused it", "stop": "stopped it"}
 COLOURS = {"warn": "#d9822b", "pause": "#c6423a", "stop": "#c6423a"}
@@ -42,6 +45,33 @@ def store(run: TrainingRun, events: list[dict[str, Any]]) -> None:
         if action == RunAlarm.Action.PAUSE:
             pause(run, {"alarm": name, "step": step, "message": fields["message"], "todo": fields["todo"]})
         tell(run, name, action)
+
+
+def judge_outside(run: TrainingRun, name: str, step: int, value: float | None, note: str = "") -> RunAlarm | None:
+    """Raises or clears an alarm that no step can judge, by the run's own settings; the one that holds now. A run that has ended is only
+    warned of."""
+    limits = limits_of(run, name)
+    held = run.alarms.filter(name=name, attempt=run.attempt, cleared_step=None).order_by("-pk").first()
+    alarm = None if value is None or limits.action == "ignore" else alarm_at(limits, step, value)
+    if alarm is None:
+        if value is not None and held:
+            run.alarms.filter(name=name, cleared_step=None).update(cleared_step=step)
+        return None
+    with transaction.atomic():
+        going = TrainingRun.objects.held_by(run).filter(cancel_requested_at=None).select_for_update().exists()
+        action = alarm.action if going else "warn"
+        if held and LEVELS[action] <= LEVELS[held.action]:
+            return held
+        said = f"{alarm.message} {note}".strip()
+        store(run, [{"type": "alarm"} | alarm.as_event() | {"message": said, "action": action}])
+        if action == "stop":
+            jobs.end(run, JobState.FAILED, error=f"Stopped at step {step}. {said} {alarm.todo}")
+    return run.alarms.filter(name=name, cleared_step=None).order_by("-pk").first()
+
+
+def limits_of(run: TrainingRun, name: str) -> Limits:
+    settings = convert(run.spec["config"].get("alarms") or {}, AlarmSettings)
+    return merged(RULES[name], getattr(settings, name))
 
 
 def pause(run: TrainingRun, why: dict[str, Any]) -> None:

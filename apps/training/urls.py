@@ -29,6 +29,7 @@ urlpatterns = [
     path("<uuid:pk>/examples/", examples.of_run, name="run_examples"),
     path("<uuid:pk>/rollouts/", rollouts.rollouts, name="rollouts"),
     path("<uuid:pk>/rollouts/<int:number>/", rollouts.rollout, name="rollout"),
+    path("<uuid:pk>/outputs/send/", outputs.send, name="outputs_send"),
     path("<uuid:pk>/outputs/", outputs.compare, name="outputs"),
     path("<uuid:pk>/export/", engine_pages.export, name="export"),
     path("<uuid:pk>/fork/", forks.fork, name="fork"),

@@ -240,7 +240,7 @@ def test_what_only_all_settings_say_is_said_at_its_field(client: Client, run: Ev
         assert answer.context["form"].errors.keys() == {field}
         html = answer.content.decode()
         assert (
-            html.count("<summary>") == 2 and "<summary>LoRA adapter" in html
+            html.count("<summary>") == 3 and "<summary>LoRA adapter" in html and "<summary>Alarms" in html
         )  # and another engine; what is wrong is open
     assert not TrainingRun.objects.exists()
 

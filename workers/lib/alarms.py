@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, pvariance
 from typing import Any, Literal, get_args
@@ -210,6 +210,19 @@ def exploited(history: History, over: int) -> float | None:
     return max(0.0, now - begin - Z * math.sqrt(_variance(now, n) + _variance(begin, n)))
 
 
+def judged_gap(pairs: Sequence[tuple[bool, bool]], least: int) -> float | None:
+    """By how much more often the verifier passes outputs than people do, at least: the lower bound (one-sided 95%) of the mean of
+    the paired differences. `pairs` are (by the verifier, by people); None where there are fewer than `least`."""
+    if len(pairs) < max(2, least):
+        return None
+    gaps = [float(verifier) - float(person) for verifier, person in pairs] + [
+        1.0,
+        -1.0,
+    ]  # so that few alike ones are not certain
+    mean = fmean(float(verifier) - float(person) for verifier, person in pairs)
+    return max(0.0, mean - Z * math.sqrt(pvariance(gaps) / len(gaps)))
+
+
 def hole(history: History, over: int) -> float | None:
     """What says more that the policy has found one: the best-paid outputs of the steps, or the sampled ones of the checkpoints."""
     return max((one for one in (climb(history, over), exploited(history, over)) if one is not None), default=None)
@@ -323,11 +336,13 @@ TABLE: tuple[Rule, ...] = (
          relative=True, least=1.0, source="relative to the run's start"),
     Rule("stall", "No sign of life from the run, in steps of its usual length", "Look at the log and at the machine (memory, disk, a rollout server that hangs), then resume "
          "from the last checkpoint.", warn=10.0, act=30.0, action="pause", over=20, unit="steps", source="chosen; judged from outside, since a run that hangs says nothing"),
+    Rule("judge_gap", "Success by the verifier above success by people on reviewed outputs, by at least", "People see failures that the verifier pays: read them in the review, repair "
+         "the verifier, and fork from before.", warn=0.10, act=0.25, action="pause", over=10, source="chosen; the gap of Azure's reward hacking, judged when people have judged"),
     Rule("no_progress", "Steps without a rise of the reward", "Measure learnability: the tasks may be too easy or too hard. Otherwise raise the learning rate or the group size.",
          value=no_progress, warn=39.5, over=20, unit="steps", source="chosen"),
 )  # fmt: skip
 RULES = {rule.name: rule for rule in TABLE}
-OUTSIDE = ("stall",)
+OUTSIDE = ("stall", "judge_gap")
 ACTIONS = get_args(Action)
 
 

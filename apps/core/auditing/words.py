@@ -159,6 +159,7 @@ WORDS: dict[str, str] = {
     "environment.created": "created the environment {name@}",
     "verifier.created": "saved the verifier {name@}",
     "review.opened": "opened {=a reward review@} of {verifier} with {n|output|outputs}",
+    "review.outputs_sent": "sent {n|output|outputs} of a training run to {=a reward review@}",
     "review.judged": "judged {=an output@} [a success{?success}][a failure{!success}]",
     "review.answered": "said of a score: [right{?agrees}][wrong{!agrees}][: “{reason}”]",
     "review.undone": "withdrew a judgement in a reward review",

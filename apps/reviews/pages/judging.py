@@ -29,7 +29,7 @@ OTHERS_HAVE_IT = "The remaining samples are open for others. They appear here wh
 def find(project: Project, pk: int) -> ReviewItem:
     rows = ReviewItem.objects.select_related(
         "review__verifier", "review__project", "reserved_by", "sample__task", "sample__run__environment__verifier",
-        "sample__run__model_version", "ruled_by",
+        "sample__run__model_version", "sent__task", "sent__environment__verifier", "ruled_by",
     )  # fmt: skip
     return get_object_or_404(rows, review__project=project, pk=pk)
 
@@ -148,7 +148,7 @@ def show(
     mine = here.judgements.filter(by=request.user).first()
     holder = None if mine else _take(request, here, beside)
     is_there = is_there and holder is None and mine is None
-    record_sample_views(here.review.project, [here.sample], by=request.user, detail=f"review {here.review_id}")
+    record_sample_views(here.review.project, [here.scored], by=request.user, detail=f"review {here.review_id}")
     context = _context(request, here, mine) | {"holder": holder, "note": note, "error": error}
     template = "_case_counts" if is_there else "_case" if request.htmx else "case"
     response = render(request, f"reviews/{template}.html", context)

@@ -67,7 +67,7 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "passed": found.passed and not unfinished,
         "reasons": [*unfinished, *found.reasons],
         "lock": actions.lock_state(review.verifier),
-        "is_newest": review == review.verifier.reviews.first(),
+        "is_newest": review == review.verifier.reviews.exclude(scope__has_key="training").first(),
         "spearman": results.rank_correlation(labels, needed),
         "calibration_error": error,
         "figure": results.calibration_figure(bins, low, high),
@@ -91,13 +91,15 @@ def disagreements(pks: list[int], page: HttpRequest) -> Any:
     found = page_of(page, pks, 20)
     rows = with_words(ReviewItem.objects.filter(pk__in=list(found.object_list))).in_bulk()
     found.object_list = [rows[pk] for pk in found.object_list]
-    samples = [item.sample for item in found.object_list]
+    samples = [item.scored for item in found.object_list]
     record_sample_views(page.project, samples, by=page.user, detail="disagreements of a review")
     return found
 
 
 def with_words(items: QuerySet[ReviewItem]) -> QuerySet[ReviewItem]:
-    rows = items.select_related("sample__task", "sample__run__model_version", "ruled_by")
+    rows = items.select_related(
+        "sample__task", "sample__run__model_version", "sent__task", "sent__environment", "ruled_by"
+    )
     return rows.prefetch_related("judgements__by")
 
 
@@ -111,10 +113,10 @@ def adjudicate(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     order = [label.item for label in sorted(labels, key=lambda one: (one.ruling is not None, not one.differs(needed)))]
     page = page_of(request, order, 10)
     rows = with_words(review.items.filter(pk__in=list(page.object_list))).select_related(
-        "review__verifier", "sample__task", "sample__run__environment__verifier", "sample__run__model_version", "ruled_by"
+        "review__verifier", "sample__task", "sample__run__environment__verifier", "sample__run__model_version", "sent__environment__verifier", "ruled_by"
     )  # fmt: skip
     found = rows.in_bulk()
-    record_sample_views(project, [item.sample for item in found.values()], by=request.user, detail=f"review {pk}")
+    record_sample_views(project, [item.scored for item in found.values()], by=request.user, detail=f"review {pk}")
     kept = results.held_out(review)
     page.object_list = [_ruled(request, found[item]) | {"held_out": item in kept} for item in page.object_list]
     waiting, ruled = sum(one.differs(needed) for one in labels), sum(one.ruling is not None for one in labels)
@@ -180,9 +182,9 @@ def rows_of(
     for item in with_words(review.items.filter(pk__in=pks)).order_by("position"):
         for said in sorted(item.judgements.all(), key=lambda judgement: judgement.at):
             values = (
-                item.pk, item.sample.task.key, str(item.sample.run.model_version), item.stratum, item.pk in kept,
+                item.pk, item.scored.task.key, str(item.scored.run.model_version), item.stratum, item.pk in kept,
                 item.reward, item.success, persons[item.pk], item.ruling, item.ruling_reason, said.by.get_username(),
-                said.success, said.note, said.agrees, said.reason, said.at.isoformat(), item.sample.output,
+                said.success, said.note, said.agrees, said.reason, said.at.isoformat(), item.scored.output,
             )  # fmt: skip
             yield dict(zip(COLUMNS, values, strict=True))
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, render
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.html import format_html
+from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.models import Project
+from apps.core.forms import whole
+from apps.core.models import Project, Role
 from apps.core.paging import page_of
-from apps.training import outputs
+from apps.training import judged_outputs, outputs
 from apps.training.comparison import runs_of
 from apps.training.models import TrainingRun
 from apps.training.pages.examples import asked
@@ -25,6 +30,33 @@ def compare(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return render(request, "training/outputs.html", {"run": run} | listed(request, run))
 
 
+@require_POST
+@project_view(Role.ENGINEER)
+def send(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """A sample of a step's outputs, or one rollout, into the queue of the reward review."""
+    run = get_object_or_404(runs_of(project), pk=pk)
+    step, number = whole(request.POST.get("step"), 0, 2**31 - 1), whole(request.POST.get("rollout"), 0, 2**63 - 1)
+    try:
+        review, new = judged_outputs.send(run=run, by=request.user, step=step, number=number)
+    except judged_outputs.NothingToSend as error:
+        messages.error(request, str(error))
+    else:
+        link = format_html('<a href="{}">Open the review</a>', review.get_absolute_url())
+        said = (
+            f"{new} output{'' if new == 1 else 's'} sent to review."
+            if new
+            else "These outputs are in the review already."
+        )
+        messages.success(request, format_html("{} {}", said, link))
+    if number is not None:
+        return (
+            redirect("training:rollout", project.slug, pk, number)
+            if run.rollouts.filter(pk=number).exists()
+            else redirect(run)
+        )
+    return redirect(f"{reverse('training:outputs', args=[project.slug, pk])}?{request.POST.get('query', '')[:500]}")
+
+
 def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
     filters = outputs.Filters.of(request.GET)
     steps = outputs.steps_of(run)
@@ -34,10 +66,12 @@ def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
     found, counts = outputs.rows_of(run, chosen, filters)
     page = page_of(request, found, SIZE)
     outputs.fill(page.object_list)
+    verdicts = judged_outputs.verdicts_of(run)
     return {
         "filters": filters, "chosen": chosen, "steps": steps, "page": page,
-        "rows": [row_of(row, chosen) for row in page.object_list],
+        "rows": [row_of(row, chosen, verdicts) for row in page.object_list],
         "changes": [(name, label, counts[name]) for name, label in outputs.CHANGES.items()],
+        "reviews": judged_outputs.reviews_of(run),
         "columns": [(step, title_of(step, chosen)) for step in chosen.columns],
     }  # fmt: skip
 
@@ -46,7 +80,7 @@ def title_of(step: int, chosen: outputs.Chosen) -> str:
     return "Baseline" if step == chosen.baseline else "This checkpoint" if step == chosen.at else "Earlier"
 
 
-def row_of(row: outputs.Row, chosen: outputs.Chosen) -> dict[str, Any]:
+def row_of(row: outputs.Row, chosen: outputs.Chosen, verdicts: dict[int, str]) -> dict[str, Any]:
     shown = row.shown or {}
     old, new = shown.get(chosen.than), shown.get(chosen.at)
     diff = None
@@ -58,6 +92,7 @@ def row_of(row: outputs.Row, chosen: outputs.Chosen) -> dict[str, Any]:
             "step": step,
             "sample": shown.get(step),
             "cell": row.cells.get(step),
+            "verdict": verdicts.get(row.cells[step].first, "") if step in row.cells else "",
             "diff": diff if step == chosen.at else None,
         }
         for step in chosen.columns
