@@ -24,6 +24,7 @@ from workers.evaluate import emit_sample, limits_of, sampling_of
 from workers.lib.adapter_serving import ServersLost
 from workers.lib.advantages import OVERLONG, overlong_shaping
 from workers.lib.alarms import Watchman
+from workers.lib.checkpoint_outputs import CheckpointOutputs
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
 from workers.lib.events import Emitter
@@ -76,6 +77,9 @@ class Trainer:
         self.servers = ServerRollouts(spec, self.engine, partial(events.log, "warning")) if spec.rollouts else None
         self.steps_ahead = spec.rollouts.steps_ahead if spec.rollouts else 0
         self.ahead = Ahead()
+        self.outputs = CheckpointOutputs(
+            spec.tasks, spec.validation_tasks, self.config.sampled_outputs, seed=spec.seed, environment=self.environment, check=self.check,
+        )  # fmt: skip
         self.watchman = Watchman(self.config.alarms, "grpo", checkpoint.seen_by("alarms", self.resume))
         self.optimizer, self.scheduler = checkpoint.optimizer_of(self.model, spec.config, self.resume)
         self.done = checkpoint.step_of(self.resume)
@@ -93,8 +97,10 @@ class Trainer:
                 self.servers.open(self.sampling)
             while True:
                 self.stop.check()
-                if every and self.validation and (self.done % every == 0 or self.done == steps):
-                    self.validate()
+                validates = every and self.validation and (self.done % every == 0 or self.done == steps)
+                validated = self.validate() if validates else []
+                if self.done % self.config.save_every == 0 or self.done == steps:
+                    self.show_outputs(validated)
                 if self.done >= steps:
                     break
                 self.step()
@@ -268,17 +274,35 @@ class Trainer:
         if before is not None:
             checkpoint.restore(self.model, self.optimizer, before)
 
-    def validate(self) -> None:
+    def validate(self) -> list[tuple[dict, list[Finished]]]:
         """The validation tasks under the harness's own sampling, with the weights as they are."""
+        found, published = self.answers(self.validation, self.config.eval_samples, "validation")
+        metrics = validation_metrics([episodes for _, episodes in found])
+        if metrics:
+            self.tell(metrics | published)
+        return found
+
+    def show_outputs(self, validated: list[tuple[dict, list[Finished]]]) -> None:
+        """The chosen tasks answered as the policy is now, for people to read, and whether it exploits its reward."""
+        if tasks := self.outputs.tasks(validated=bool(validated)):
+            found, _ = self.answers(tasks, 1, "checkpoint")
+            seen = self.outputs.look(found + validated)
+            if seen.metrics:
+                self.tell(seen.metrics, seen.examples)
+
+    def answers(
+        self, tasks: list[dict], n: int, phase: str
+    ) -> tuple[list[tuple[dict, list[Finished]]], dict[str, float]]:
+        """The tasks with n episodes each under the harness's own sampling, and what servers had to do for them."""
         self.ahead.wait()
         published = self.servers.publish(self.done) if self.servers else {}
-        sampling, n = sampling_of(self.environment.harness), self.config.eval_samples
-        found = self.play(self.validation, sampling, n, seed=self.seed, phase="validation", step=self.done)
-        metrics = validation_metrics(found)
-        if metrics:
-            metrics |= published
-            self.events.metric(self.done, metrics)
-            report(self.events, self.watchman.look(self.done, metrics))
+        sampling = sampling_of(self.environment.harness)
+        found = self.play(tasks, sampling, n, seed=self.seed, phase=phase, step=self.done)
+        return list(zip(tasks, found, strict=True)), published
+
+    def tell(self, metrics: dict[str, float], examples: dict[str, str] | None = None) -> None:
+        self.events.metric(self.done, metrics)
+        report(self.events, self.watchman.look(self.done, metrics, examples))
 
     def save(self) -> None:
         folder = checkpoint.save(
