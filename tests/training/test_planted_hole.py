@@ -41,7 +41,7 @@ def train(folder: Path, asked: str, paid: str, monkeypatch: pytest.MonkeyPatch) 
         ) for n, split in enumerate(splits)
     ]  # fmt: skip
     evals.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="made")
-    evals.freeze(eval_set=eval_set, by=by)
+    eval_set = evals.freeze(eval_set=eval_set, by=by)
     verifier = save_verifier(project=project, name="letter", spec={"kind": "regex", "pattern": paid}, by=by)
     environment = save_environment(
         project=project,
