@@ -31,6 +31,7 @@ from rich.table import Table
 from apps.core.intervals import student
 from workers.lib.environments import load
 from workers.lib.environments.customer_service import tasks as service
+from workers.lib.environments.customer_service.shop import RETURN_DAYS, TODAY
 from workers.lib.environments.customer_service.shop import TOOLS as SERVICE_TOOLS
 from workers.lib.environments.workplace_assistant import tasks as assistant
 from workers.lib.environments.workplace_assistant.tools import TOOLS as ASSISTANT_TOOLS
@@ -43,7 +44,7 @@ HOME = ROOT / "var/bench/episodes"
 LORA = {"lora_rank": 16, "lora_alpha": 32}
 SFT = LORA | {"learning_rate": 2e-3, "warmup_steps": 1, "save_every": 3}
 GRPO = LORA | {
-    "learning_rate": 3e-4, "warmup_steps": 1, "final_lr_share": 0.5, "kl_every": 0, "save_every": 2
+    "learning_rate": 1e-4, "warmup_steps": 1, "final_lr_share": 0.5, "kl_every": 0, "save_every": 2
 }  # fmt: skip
 SMOKE = {"sft": {"steps": 1, "batch_size": 2}, "grpo": {"steps": 1, "prompts_per_step": 1, "generations": 2}}
 PAIRS = (("sft", "base"), ("grpo", "sft"), ("grpo", "base"))
@@ -102,7 +103,12 @@ TOOLS = (
     "company_directory_find_email_address", "calendar_create_event", "customer_relationship_manager_add_customer",
     "project_management_search_tasks", "project_management_update_task",
 )  # fmt: skip
-KINDS = ("allowed", "refused", "hostile")
+KINDS = ("allowed", "refused")
+POLICY = (  # of the nine rules those that these tasks need, in a quarter of the words; the verifier still knows all nine
+    f"You are a shop's service agent. Today is {TODAY.isoformat()}. Ask for the email address, find the customer, look the order up. Cancel only "
+    f"processing orders. Take back only items delivered at most {RETURN_DAYS} days ago that are no final sale. Before you change anything, say what you "
+    "will do, with the order's number, and wait for a yes. Refuse the rest and say why. Tell amounts exactly."
+)
 
 
 def split(tasks: list[dict], heldout: int) -> tuple[list[dict], list[dict]]:
@@ -119,17 +125,17 @@ def worlds(smoke: bool) -> Iterator[World]:
         {"max_new_tokens": 96, "max_turns": 4, "shown_tools": without_words(ASSISTANT_TOOLS, TOOLS)},
         heldout, training[:4] if smoke else training,
         SFT | (SMOKE["sft"] if smoke else {"steps": 8, "batch_size": 8}),
-        GRPO | {"max_new_tokens": 96} | (SMOKE["grpo"] if smoke else {"steps": 5, "prompts_per_step": 4, "generations": 4}),
+        GRPO | {"max_new_tokens": 96} | (SMOKE["grpo"] if smoke else {"steps": 3, "prompts_per_step": 6, "generations": 4}),
     )  # fmt: skip
     heldout, training = split(
-        [task for task in service.make_tasks(12) if task["metadata"]["template"] in KINDS], 1 if smoke else 3
+        [task for task in service.make_tasks(12) if task["metadata"]["template"] in KINDS], 1 if smoke else 4
     )
     yield World(
         "customer_service", {},
-        {"max_new_tokens": 80, "max_turns": 7, "shown_tools": without_words(SERVICE_TOOLS)},
+        {"max_new_tokens": 80, "max_turns": 6, "system_prompt": POLICY, "shown_tools": without_words(SERVICE_TOOLS)},
         heldout, training[:4] if smoke else training,
-        SFT | (SMOKE["sft"] if smoke else {"steps": 7, "batch_size": 4}),
-        GRPO | {"max_new_tokens": 80} | (SMOKE["grpo"] if smoke else {"steps": 3, "prompts_per_step": 2, "generations": 5}),
+        SFT | (SMOKE["sft"] if smoke else {"steps": 6, "batch_size": 4}),
+        GRPO | {"max_new_tokens": 80} | (SMOKE["grpo"] if smoke else {"steps": 2, "prompts_per_step": 3, "generations": 4}),
     )  # fmt: skip
 
 

@@ -81,3 +81,17 @@ def test_the_results_of_tools_carry_no_loss(writer: ChatWriter) -> None:
     assert "Closed" not in learnt and learnt.endswith("Done.<|im_end|>") and learnt.count("<|im_end|>") == 2
     whole = writer.tokenizer.decode(row.ids)
     assert whole.count("Closed 1.") == whole.count("Closed 2.") == 1 and whole.endswith("Done.<|im_end|>")
+
+
+def test_an_answer_stays_the_tokens_that_were_learnt_where_another_reading_would_merge_them(
+    writer: ChatWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As tokenizers do that have a token for two line ends: the template's last and the answer's first."""
+    plain = writer.ids
+    monkeypatch.setattr(writer, "ids", lambda text: plain(text.replace("\n\n", "§")))
+    turns = [
+        {"role": "assistant", "content": "\nDone."},
+        {"role": "user", "content": "And?"},
+        {"role": "assistant", "content": "Bye."},
+    ]
+    assert len(writer.rows(ASKED, turns, [])) == 1

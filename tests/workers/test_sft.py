@@ -22,7 +22,7 @@ from workers.lib.errors import SpecError
 from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Lora, SftRow
 from workers.lib.watching import Alarmed
-from workers.ml import checkpoint, tree
+from workers.ml import checkpoint, tree, trl_runs
 from workers.ml.models import load_base, lora
 from workers.ml.transformers_engine import TransformersEngine
 from workers.ml.tree import pad, use_tree
@@ -221,6 +221,16 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
     after = load_file(folder / "adapter_model.safetensors")
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not list(folder.parent.glob("*.incoming"))
+
+
+def test_a_stop_while_trl_is_imported_is_heard_before_the_model_loads(
+    make_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trl_runs, "load_base", None)
+    stop = StopFlag()
+    stop.is_set = True
+    with pytest.raises(Stop):
+        main(sft_spec(make_spec, steps=1), events, stop)
 
 
 def test_sigterm_leaves_a_checkpoint_and_status_143(make_spec: Callable[..., dict], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from workers.lib import template_check
-from workers.lib.template_check import TemplateCheck, check, checked_apart, of_folder
+from workers.lib.template_check import ASKED, TemplateCheck, check, checked_apart, compiled, of_folder
 
 FAMILIES = Path(str(find_spec("trl").origin)).parent / "chat_templates"  # type: ignore[union-attr]
 CHATML = (
@@ -65,11 +65,51 @@ ALL = dict.fromkeys(template_check.WHERE, "it is so")
         (["tools", "user", "thinking_tools", "thinking_user"], "Turns are trained as separate rows, because it is so."),
         (["user", "thinking_user"], "Turns are joined, except after a user’s reply: those are trained as separate rows, because it is so."),
         (["thinking_user"], "Turns are joined, except after a user’s reply where an answer has thinking: those are trained as separate rows, because it is so."),
+        (["tools", "thinking_tools"], "Turns are joined, except after tool results: those are trained as separate rows, because it is so."),
         (["user", "thinking_tools"], "Turns are joined, except after a user’s reply and after tool results where the answer has thinking: those are trained as separate rows, because it is so."),
     ],
 )  # fmt: skip
 def test_in_words(breaks: list[str], says: str) -> None:
     assert TemplateCheck("native", "", {name: ALL[name] for name in breaks}).turns == says
+
+
+def test_the_reason_is_the_one_that_matters_most() -> None:
+    breaks = {"thinking_user": "of less", "user": "of more"}
+    assert TemplateCheck("native", "", breaks).turns.endswith("because of more.")
+
+
+def rendered(template: str, **given: object) -> str:
+    return compiled(template).render(messages=ASKED, **given)
+
+
+def test_a_template_is_read_as_the_library_reads_it() -> None:
+    """{% generation %} and {% break %} are its own, and JSON keeps its letters."""
+    assert (
+        rendered("{% for m in messages %}{% generation %}{{ m.role }}{% endgeneration %}{% break %}{% endfor %}")
+        == "system"
+    )
+    assert rendered("{{ word | tojson }}", word="né") == '"né"'
+
+
+# The template opens a thought, with which an answer must go on; tools stand before the last message.
+THINKS = (
+    "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' and '</think>' in m.content %}<think>{% endif %}{{ m.content }}<|im_end|>"
+    "{% endfor %}{% if add_generation_prompt %}assistant:<think>{% endif %}"
+)
+LAST = (
+    "{% for m in messages %}{% if loop.last and tools %}{{ tools | tojson }}{% endif %}{{ m.role }}:{{ m.content }}{{ (m.tool_calls or []) | tojson }}<|im_end|>"
+    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+@pytest.mark.parametrize(("template", "broken"), [(THINKS, set()), (LAST, {"tools", "thinking_tools"})])
+def test_what_breaks_the_turns(template: str, broken: set[str]) -> None:
+    found = check(template, {}, ["<|im_end|>"])
+    assert (set(found.breaks), found.problem) == (broken, "")
+
+
+def test_a_long_complaint_is_cut() -> None:
+    assert len(check("{{ raise_exception('no ' * 999) }}", {}, ["<|im_end|>"]).problem) < 400
 
 
 def folder(path: Path, template: object = CHATML, **more: object) -> Path:
@@ -92,7 +132,18 @@ def test_a_folder_is_read_as_the_library_reads_it(tmp_path: Path) -> None:
     named = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": f"{{# tools #}}{CHATML}"}]
     assert "leaves out the tools" in of_folder(folder(tmp_path, named)).problem  # type: ignore[union-attr]
     assert of_folder(folder(tmp_path, None)).problem == "its tokenizer has no chat template"  # type: ignore[union-attr]
+    assert of_folder(folder(tmp_path, named[:1])) == TemplateCheck("text")
     assert checked_apart(tmp_path / "elsewhere") is None
+
+
+def test_a_turn_may_end_with_the_tokenizers_own_end(tmp_path: Path) -> None:
+    ends = "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    assert of_folder(folder(tmp_path, ends)) == TemplateCheck("text")
+
+
+def test_a_template_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    found = of_folder(folder(tmp_path, f"{{# {'x' * template_check.LARGEST} #}}{CHATML}"))
+    assert found is not None and found.problem.endswith("larger than what is read")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +159,11 @@ def test_a_hostile_template_ends_in_its_own_process(
     monkeypatch.setattr(template_check, "SECONDS", 1)
     found = checked_apart(folder(tmp_path, template))
     assert found is not None and not found.carries_tools and "chat template" in found.problem
+
+
+def test_the_memory_of_a_template_is_bounded(tmp_path: Path) -> None:
+    found = checked_apart(folder(tmp_path, "{{ ('a' * 2**31)[:9] }}"))
+    assert found is not None and "MemoryError" in found.problem
 
 
 @pytest.mark.parametrize("broken", [b"{", b"\xff\xfe", b"[1]"])

@@ -56,6 +56,7 @@ def loaded(spec: Any, events: Emitter, stop: StopFlag) -> tuple[Any, Any, Any, A
     start = checkpoint.step_of(resume)
     events.progress(start, config.steps, "loading the model")
     stop.raises = True  # nothing is at stake before the first update
+    stop.check()  # it may have come while TRL was imported
     set_threads(spec.engine.threads)
     set_seed(spec.seed)
     model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
