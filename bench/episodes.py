@@ -12,6 +12,7 @@ cell whose spec has changed is computed again. The figures go to var/bench/episo
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -103,7 +104,7 @@ TOOLS = (
     "company_directory_find_email_address", "calendar_create_event", "customer_relationship_manager_add_customer",
     "project_management_search_tasks", "project_management_update_task",
 )  # fmt: skip
-KINDS = ("allowed", "refused")
+KINDS = ("refused",)
 POLICY = (  # of the nine rules those that these tasks need, in a quarter of the words; the verifier still knows all nine
     f"You are a shop's service agent. Today is {TODAY.isoformat()}. Ask for the email address, find the customer, look the order up. Cancel only "
     f"processing orders. Take back only items delivered at most {RETURN_DAYS} days ago that are no final sale. Before you change anything, say what you "
@@ -128,11 +129,11 @@ def worlds(smoke: bool) -> Iterator[World]:
         GRPO | {"max_new_tokens": 96} | (SMOKE["grpo"] if smoke else {"steps": 3, "prompts_per_step": 6, "generations": 4}),
     )  # fmt: skip
     heldout, training = split(
-        [task for task in service.make_tasks(12) if task["metadata"]["template"] in KINDS], 1 if smoke else 4
+        [task for task in service.make_tasks(24) if task["metadata"]["template"] in KINDS], 1 if smoke else 6
     )
     yield World(
         "customer_service", {},
-        {"max_new_tokens": 80, "max_turns": 6, "system_prompt": POLICY, "shown_tools": without_words(SERVICE_TOOLS)},
+        {"max_new_tokens": 80, "max_turns": 5, "system_prompt": POLICY, "shown_tools": without_words(SERVICE_TOOLS)},
         heldout, training[:4] if smoke else training,
         SFT | (SMOKE["sft"] if smoke else {"steps": 6, "batch_size": 4}),
         GRPO | {"max_new_tokens": 80} | (SMOKE["grpo"] if smoke else {"steps": 2, "prompts_per_step": 3, "generations": 4}),
@@ -143,10 +144,11 @@ def worlds(smoke: bool) -> Iterator[World]:
 
 
 class Cell:
-    """One program's run, kept in a folder."""
+    """One program's run, kept in a folder. It counts as long as its spec and the adapter that it began with are the same."""
 
     def __init__(self, kind: str, folder: Path, spec: dict) -> None:
         self.kind, self.folder, self.spec = kind, folder, spec | {"out_dir": str(folder)}
+        self.identity = self.spec | {"adapter_digest": digest(spec["model"]["adapter"])}
         self.events_file, self.spec_file = folder / "events.jsonl", folder / "spec.json"
 
     def events(self) -> list[dict]:
@@ -155,11 +157,11 @@ class Cell:
 
     def run(self) -> list[dict]:
         """Its events; nothing is computed where they are there. Raises SystemExit where the program fails."""
-        if self.spec_file.exists() and json.loads(self.spec_file.read_text()) != self.spec:
+        if self.spec_file.exists() and json.loads(self.spec_file.read_text()) != self.identity:
             shutil.rmtree(self.folder)
         if not any(event["type"] == "result" for event in self.events()):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.spec_file.write_text(json.dumps(self.spec))
+            self.spec_file.write_text(json.dumps(self.identity))
             self._compute()
         return self.events()
 
@@ -179,6 +181,10 @@ class Cell:
             raise SystemExit(f"workers.{self.kind} ended with {status} in {self.folder}: {problem[-1:]}")
         name = self.folder.relative_to(HOME)
         console.print(f"{time.strftime('%H:%M:%S')} {name}: {time.perf_counter() - began:.0f} s", highlight=False)
+
+
+def digest(adapter: str | None) -> str:
+    return hashlib.sha256((Path(adapter) / "adapter_model.safetensors").read_bytes()).hexdigest() if adapter else ""
 
 
 def spec_of(world: World, seed: int, adapter: str | None) -> dict:

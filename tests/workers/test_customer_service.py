@@ -53,12 +53,12 @@ def test_there_are_six_tasks_of_each_of_five_kinds() -> None:
 
 
 def test_more_tasks_begin_with_the_fewer_until_there_is_nothing_new() -> None:
-    most = make_tasks(12)
-    assert len({json.dumps(task["messages"]) for task in most}) == len(most) == 60
+    most = make_tasks(24)
+    assert len({json.dumps([task["messages"], task["metadata"]["user"]]) for task in most}) == len(most) == 120
     assert [task for task in most if task["id"] in TASKS] == list(TASKS.values())
     assert all(run(task, *gold(task)).reward == 1 for task in most)
-    for count in (0, 13):
-        with pytest.raises(ValueError, match="1 to 12 different tasks"):
+    for count in (0, 25):
+        with pytest.raises(ValueError, match="1 to 24 different tasks"):
             make_tasks(count)
 
 
