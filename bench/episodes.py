@@ -1,12 +1,13 @@
 """Agents of several turns, trained: SFT on gold episodes, then GRPO, on tasks that never trained. SmolLM2-135M on this CPU.
 
-`taskset -c 1 python -m bench.episodes [--only workplace_assistant,customer_service] [--seeds 0,1,2] [--smoke]` runs for each environment
+`taskset -c 1 python -m bench.episodes [--only workplace_assistant,customer_service] [--seeds 0,1,2] [--one-sft] [--smoke]` runs for each environment
 and seed the product's own programs: evaluation of the base, SFT, evaluation, multi-turn GRPO from SFT's adapter, evaluation. It prints
 reward and success on the held-out tasks, means over the seeds with Student's 95% intervals, paired differences, and where the time of
 a GRPO step goes.
 
 Each of these cells stays in var/bench/episodes. A run that was broken off goes on where it was, training from its last checkpoint; a
-cell whose spec has changed is computed again. The figures go to var/bench/episodes.json after each cell. `--smoke`: all of it in small.
+cell whose spec has changed is computed again. The figures go to var/bench/episodes.json after each cell. `--one-sft`: SFT only with the first seed, so that
+the others are seeds of GRPO alone. `--smoke`: all of it in small.
 """
 
 from __future__ import annotations
@@ -194,21 +195,21 @@ def spec_of(world: World, seed: int, adapter: str | None) -> dict:
     }  # fmt: skip
 
 
-def chain(world: World, seed: int) -> Iterator[tuple[str, dict]]:
-    """(stage, its figures): base, SFT, GRPO, each evaluated. The base answers greedily, so once for all seeds."""
-    here = HOME / world.name / f"seed-{seed}"
+def chain(world: World, seed: int, sft_seed: int) -> Iterator[tuple[str, dict]]:
+    """(stage, its figures): base, SFT, GRPO, each evaluated: greedily, so that their seed is none and the base is asked once."""
+    tuned, here = (HOME / world.name / f"seed-{number}" for number in (sft_seed, seed))
 
     def evaluated(folder: Path, adapter: str | None) -> dict:
-        spec = spec_of(world, seed if adapter else 0, adapter) | {"tasks": world.heldout, "samples_per_task": 1}
+        spec = spec_of(world, 0, adapter) | {"tasks": world.heldout, "samples_per_task": 1}
         return measured(Cell("evaluate", folder, spec).run())
 
     def adapter_of(events: list[dict]) -> str:
         return next(event["adapter"] for event in events if event["type"] == "result")
 
     yield "base", evaluated(HOME / world.name / "base", None)
-    sft = Cell("sft", here / "sft", spec_of(world, seed, None) | {"rows": world.rows(), "config": world.sft}).run()
+    sft = Cell("sft", tuned / "sft", spec_of(world, sft_seed, None) | {"rows": world.rows(), "config": world.sft}).run()
     yield "train sft", trained(sft)
-    yield "sft", evaluated(here / "sft-evaluated", adapter_of(sft))
+    yield "sft", evaluated(tuned / "sft-evaluated", adapter_of(sft))
     spec = spec_of(world, seed, adapter_of(sft)) | {"tasks": world.training, "config": world.grpo}
     grpo = Cell("grpo", here / "grpo", spec).run()
     yield "train grpo", trained(grpo)
@@ -323,6 +324,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="workplace_assistant,customer_service")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--one-sft", action="store_true")
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
     if arguments.smoke:
@@ -330,10 +332,11 @@ def main() -> None:
     every = [world for world in worlds(arguments.smoke) if world.name in arguments.only.split(",")]
     HOME.mkdir(parents=True, exist_ok=True)
     found = {world.name: about(world) for world in every}
-    for seed in arguments.seeds.split(","):
+    seeds = arguments.seeds.split(",")
+    for seed in seeds:
         for world in every:
             mine = found[world.name]["seeds"].setdefault(seed, {})
-            for name, figures in chain(world, int(seed)):
+            for name, figures in chain(world, int(seed), int(seeds[0] if arguments.one_sft else seed)):
                 mine[name] = figures
                 totals = {name: one | summary(one["seeds"]) for name, one in found.items()}
                 HOME.with_suffix(".json").write_text(json.dumps(totals, indent=1))

@@ -102,10 +102,27 @@ LAST = (
 )
 
 
-@pytest.mark.parametrize(("template", "broken"), [(THINKS, set()), (LAST, {"tools", "thinking_tools"})])
-def test_what_breaks_the_turns(template: str, broken: set[str]) -> None:
+OLD = CHATML.replace(
+    "{{ m.content }}", "{{ m.content if m.role != 'assistant' or loop.revindex < 4 else '' }}"
+)  # forgets what is older than the last turn
+REFUSES = CHATML.replace(
+    "{{ m.content }}", "{% if '<think>' in m.content %}{{ raise_exception('No thoughts!') }}{% endif %}{{ m.content }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "broken", "why"),
+    [
+        (THINKS, set(), ""),
+        (LAST, {"tools", "thinking_tools"}, "what came before is written in another way"),
+        (OLD, {"tools", "user", "thinking_tools", "thinking_user"}, "what came before is written in another way"),
+        (REFUSES, {"thinking_tools", "thinking_user"}, "the template refuses such a conversation (No thoughts!)"),
+    ],
+)
+def test_what_breaks_the_turns(template: str, broken: set[str], why: str) -> None:
     found = check(template, {}, ["<|im_end|>"])
     assert (set(found.breaks), found.problem) == (broken, "")
+    assert all(reason.startswith(why) for reason in found.breaks.values())
 
 
 def test_a_long_complaint_is_cut() -> None:
