@@ -17,6 +17,7 @@ from workers.lib.specs import Dpo, Pair
 from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools
 from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
+from workers.ml.validation import Validation, evaluated
 
 NAMED = {
     "rewards/chosen": "rewards/chosen",
@@ -38,14 +39,18 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
             return row_order(len(self.train_dataset), steps * config.batch_size, spec.seed)[start * config.batch_size :]
 
     config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
-    refuse_pairs_without_preference(spec.rows)
+    aside = spec.validation_rows
+    refuse_pairs_without_preference([*spec.rows, *aside])
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
+    held = (lambda: evaluated(trainer, NAMED)) if aside else None
+    validation = Validation(spec, events, stop, model, tokenizer, held)
     trainer = InOurOrder(
         model=model,
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([trl_pair(tokenizer, row) for row in spec.rows]),
+        eval_dataset=Dataset.from_list([trl_pair(tokenizer, row) for row in aside]) if aside else None,
         optimizers=(optimizer, scheduler),
-        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED)],
+        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation)],
         args=DPOConfig(
             **arguments(spec, start),
             beta=config.beta,
@@ -54,7 +59,8 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
         ),
     )
     set_reference(model, spec.model.adapter)
-    refuse_long_rows([longer_of(row) for row in trainer.train_dataset], config.max_length)
+    prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
+    refuse_long_rows([longer_of(row) for row in prepared], config.max_length)
     adapter = train(trainer, model, spec)
     events.result(adapter=str(adapter), metrics={"steps": steps, "pairs": len(spec.rows)})
 

@@ -17,6 +17,7 @@ from workers.lib.specs import Kto, KtoConfig, Labelled
 from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools
 from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
+from workers.ml.validation import Validation, evaluated
 
 NAMED = {
     "rewards/chosen": "rewards/chosen",
@@ -40,6 +41,9 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
     desirable, undesirable = weights(spec.rows, config)
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
+    aside = spec.validation_rows if len(spec.validation_rows) > 1 else []  # an answer alone has no mismatched one
+    held = (lambda: evaluated(trainer, NAMED)) if aside else None
+    validation = Validation(spec, events, stop, model, tokenizer, held)
     rows = [trl_answer(tokenizer, row) for row in spec.rows]
     # TRL mismatches the answers of each batch when it prepares the rows, so they are given in the order in which they train.
     order = row_order(len(rows), steps * config.batch_size, spec.seed)
@@ -47,16 +51,16 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
         model=model,
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([rows[at] for at in order[min(start, steps - 1) * config.batch_size :]]),
+        eval_dataset=Dataset.from_list([trl_answer(tokenizer, row) for row in aside]) if aside else None,
         optimizers=(optimizer, scheduler),
-        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED)],
+        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation)],
         args=KTOConfig(
             **arguments(spec, start), beta=config.beta, desirable_weight=desirable, undesirable_weight=undesirable
         ),
     )
     set_reference(model, spec.model.adapter)
-    refuse_long_rows(
-        [len(r["prompt_ids"]) + len(r["completion_ids"]) for r in trainer.train_dataset], config.max_length
-    )
+    prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
+    refuse_long_rows([len(row["prompt_ids"]) + len(row["completion_ids"]) for row in prepared], config.max_length)
     adapter = train(trainer, model, spec)
     used = {"desirable_weight": desirable, "undesirable_weight": undesirable}
     events.result(adapter=str(adapter), metrics={"steps": steps, "answers": len(rows)} | used)

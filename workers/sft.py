@@ -23,6 +23,7 @@ from workers.ml.chat_writer import ChatWriter
 from workers.ml.models import chat_with_tools, device
 from workers.ml.tree import scored_parts, use_tree
 from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, train
+from workers.ml.validation import Validation
 
 
 def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
@@ -48,16 +49,21 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
     use_tree(model)
     rows = Dataset.from_list(trl_rows(tokenizer, model, spec.rows))
-    reporter = reporting(events, stop, spec, model, optimizer, found=found)
+    aside = Dataset.from_list(trl_rows(tokenizer, model, spec.validation_rows)) if spec.validation_rows else None
+    held = (lambda: {"validation/loss": held_loss(model, trainer)}) if aside else None
+    validation = Validation(spec, events, stop, model, tokenizer, held)
+    reporter = reporting(events, stop, spec, model, optimizer, found=found, measure=validation)
     trainer = SharedPromptTrainer(
         model=model,
         processing_class=tokenizer,
         train_dataset=rows,
+        eval_dataset=aside,
         optimizers=(optimizer, scheduler),
         callbacks=[reporter],
         args=SFTConfig(**arguments(spec, start), completion_only_loss=True),
     )
-    refuse_long_rows([len(ids) for ids in trainer.train_dataset["input_ids"]], spec.config.max_length)
+    prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
+    refuse_long_rows([len(row["input_ids"]) for row in prepared], spec.config.max_length)
     adapter = train(trainer, model, spec)
     events.result(adapter=str(adapter), metrics={"steps": steps})
 
@@ -102,6 +108,14 @@ def add_gradients(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> dict
         found["train/entropy"] += float(some.tokens.entropies.sum() / tokens)
         found["train/token_accuracy"] += float(some.tokens.likeliest.sum() / tokens)
     return dict(found)
+
+
+def held_loss(model: Any, trainer: Any) -> float:
+    """The mean negative log-likelihood over the labelled tokens of all rows that were kept aside."""
+    rows = [TokenRow(row["input_ids"], [bool(mark) for mark in row["completion_mask"]]) for row in trainer.eval_dataset]
+    with torch.inference_mode():
+        total = sum(float(some.tokens.logprobs.sum()) for some in scored_parts(model, rows))
+    return -total / sum(sum(row.learnt[1:]) for row in rows)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from django.db import models, transaction
 from apps.core import outgoing_keys
 from apps.core.actions import audit
 from apps.core.models import Project
+from apps.environments import reward_models
 from apps.environments.models import Environment, EnvironmentKind, Verifier
 from workers.lib.environments import BUILTIN, load
 from workers.lib.errors import SpecError
@@ -44,7 +45,9 @@ def check_verifier(spec: dict) -> None:
 
 @transaction.atomic
 def save_verifier(*, project: Project, name: str, spec: dict, by: Any, note: str = "") -> Verifier:
-    """The version with this spec: the one there is, or a new one. Raises SpecError naming the path of what is wrong."""
+    """The version with this spec: the one there is, or a new one; which weights of a reward model score is filled in. Raises
+    SpecError naming the path of what is wrong."""
+    spec = reward_models.resolved(project, spec)
     check_verifier(spec)
     return _save(Verifier, project, {"name": name}, content_hash(spec), by, spec=spec, note=note[:300])
 

@@ -11,6 +11,7 @@ import httpx2
 
 from apps.core import outgoing_keys
 from apps.core.models import Project
+from apps.environments import reward_models
 from apps.environments.models import Environment
 from apps.failures.judge.client import Server, ask, complete, key_of
 from apps.failures.judge.rubrics import server_of
@@ -54,9 +55,16 @@ def needs_judge(value: Any) -> bool:
     return isinstance(value, list) and any(needs_judge(item) for item in value)
 
 
-def client_specs(environment: Environment) -> dict[str, Any]:
-    """For a job's process: where the judge is that the environment asks (workers.lib.clients); {} where it asks none."""
-    if not needs_judge([environment.verifier.spec, environment.config, environment.harness]):
+def client_specs(environment: Environment, verifier: dict) -> dict[str, Any]:
+    """For a job's process: where the judge is that the environment asks, and the folders of the reward models that score
+    (workers.lib.clients); {} where it asks none. Raises ServerError, RefusedKey, ArtifactError."""
+    folders = reward_models.folders(environment.project, verifier)
+    found = {"reward_models": folders} if folders else {}
+    return found | _judge_spec(environment, verifier)
+
+
+def _judge_spec(environment: Environment, verifier: dict) -> dict[str, Any]:
+    if not needs_judge([verifier, environment.config, environment.harness]):
         return {}
     server = judge_of(environment.project)
     if server is None:

@@ -124,15 +124,17 @@ class Environment(Archivable):
             "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
         }
 
-    def job_spec(self, prompt: dict | None = None) -> dict:
-        """The `environment` part of a job's spec (docs/jobs.md), see `as_spec`.
+    def job_spec(self, prompt: dict | None = None, verifier: dict | None = None) -> dict:
+        """The `environment` part of a job's spec (docs/jobs.md), see `as_spec`. `verifier`: a spec in place of its own.
 
-        Raises ServerError where the judge may not be asked, RefusedKey where a remote one's key may not be sent.
+        Raises ServerError where the judge may not be asked, RefusedKey where a remote one's key may not be sent, ArtifactError where
+        the weights of a reward model are missing or were altered.
         """
         from apps.environments.clients import check_key, client_specs
 
         check_key(self)
-        return self.as_spec(prompt) | {"clients": client_specs(self)}
+        verifier = verifier or self.verifier.spec
+        return self.as_spec(prompt) | {"verifier": verifier, "clients": client_specs(self, verifier)}
 
 
 class EnvironmentSession(models.Model):

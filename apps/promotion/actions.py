@@ -242,6 +242,8 @@ def reproduce(report: GateReport) -> tuple[Report, bool]:
 @transaction.atomic
 def set_initial(*, channel: Channel, version: ModelVersion, by: Any) -> Promotion:
     """What production ran before Flywheel knew of it. Only for a channel that has nothing yet."""
+    if version.kind == ModelKind.REWARD:
+        raise PromotionError(f"{version} is a reward model and no agent; it cannot run in {channel.name}.")
     channel = _locked(channel)
     if channel.current_id:
         raise PromotionError(f"{channel.name} runs {channel.current} already. Promote through the gate instead.")

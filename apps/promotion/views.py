@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -15,6 +16,7 @@ from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.sorting import Sorting
 from apps.core.templatetags.flywheel import number, percent
+from apps.environments.reward_models import measured_of, verifiers_with
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun
 from apps.promotion import actions
@@ -27,6 +29,7 @@ from apps.promotion.signing import is_genuine, signed_document
 from apps.registry.models import ModelKind, ModelVersion
 from apps.registry.profiles import profile_of_version
 from apps.training.lineage import count, datasets_behind, heirs_of, jobs_behind
+from apps.training.models import TrainingRun
 from workers.lib.prompts import as_lines
 
 SIDE_BY_SIDE = 30
@@ -90,6 +93,7 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "promotion/model.html",
         {
             "version": version,
+            **reward_model(version),
             "profile": profile_of_version(version) if version.kind == ModelKind.BASE else None,
             "lineage": [
                 (node, job, *(count([job.dataset_id]) if job else (0, False))) for node, job in jobs_behind(version)
@@ -101,6 +105,15 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "live_in": version.live_in.all(),
         },
     )
+
+
+def reward_model(version: ModelVersion) -> dict[str, Any]:
+    """Of a reward model: what it is worth, the verifiers that score with it, and what trained on their rewards."""
+    if version.kind != ModelKind.REWARD:
+        return {}
+    verifiers = verifiers_with(version)
+    runs = TrainingRun.objects.filter(environment__verifier__in=verifiers).select_related("model_version")
+    return {"measured": measured_of(version), "verifiers": verifiers, "taught": runs.order_by("-created_at")[:20]}
 
 
 @require_POST

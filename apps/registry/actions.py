@@ -15,9 +15,9 @@ from msgspec import to_builtins
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Project
-from apps.registry.artifacts import sha256_of
 from apps.registry.models import Artifact, Dialect, Engine, ModelKind, ModelVersion, Protocol, Reach, Server
 from apps.registry.servers import ServerError, check_address
+from workers.lib.folder_digest import sha256_of
 from workers.lib.prompts import checked_prompt
 from workers.lib.template_check import checked_apart
 
@@ -71,17 +71,25 @@ def register_adapter(
     *, project: Project, name: str, parent: ModelVersion, artifact: Artifact, lineage: dict, by: Any
 ) -> ModelVersion:
     """An adapter on its parent's base. The same content twice is one version."""
+    return _register_on(parent, artifact, ModelKind.ADAPTER, project=project, name=name, lineage=lineage, by=by)
+
+
+def register_reward_model(
+    *, project: Project, name: str, parent: ModelVersion, artifact: Artifact, lineage: dict, by: Any
+) -> ModelVersion:
+    """An adapter with a scalar head on the base of the policy that it was made from. `lineage` has what was `measured`."""
+    return _register_on(parent, artifact, ModelKind.REWARD, project=project, name=name, lineage=lineage, by=by)
+
+
+def _register_on(parent: ModelVersion, artifact: Artifact, kind: ModelKind, **fields: Any) -> ModelVersion:
     digest = hashlib.sha256(f"{parent.base_version().digest}:{artifact.digest}".encode()).hexdigest()
     return _register(
-        project=project,
-        name=name,
-        kind=ModelKind.ADAPTER,
+        kind=kind,
         digest=digest,
-        by=by,
         base=parent.base,
         parent=parent,
         artifact=artifact,
-        lineage=lineage,
+        **fields,
     )
 
 
@@ -181,6 +189,7 @@ def register_prompt(
     `started_from` is what the prompt was made from where no prompt version was: {name, prompt} of an environment.
     """
     model = on.model
+    refuse_reward_model(model)
     if model.kind == ModelKind.AGENT:
         raise ModelError(
             f"{model} is an agent whose prompt is part of its own code. Register a new version of the agent."
@@ -202,6 +211,12 @@ def register_prompt(
         | (lineage or {})
         | ({"started_from": started_from} if started_from else {}),
     )
+
+
+def refuse_reward_model(version: ModelVersion) -> None:
+    """Raises ModelError."""
+    if version.kind == ModelKind.REWARD:
+        raise ModelError(f"{version} is a reward model: it scores answers and gives none. Use it in a verifier.")
 
 
 def _check_agent(name: str, agent_version: str) -> None:

@@ -5,8 +5,6 @@ Model files are safetensors; anything that could be a pickle is refused on regis
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -18,6 +16,8 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from apps.registry.models import Artifact, ModelVersion
+from workers.lib.folder_digest import entry as entry_of
+from workers.lib.folder_digest import folder_digest, manifest_digest
 
 SAFE_SUFFIXES = frozenset({".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".jinja"})
 MAX_FILES = 1000
@@ -45,16 +45,7 @@ def _entry(folder: Path, path: Path) -> dict:
         raise ArtifactError(f"{name} is not a plain file; links are not stored.")
     if path.suffix not in SAFE_SUFFIXES:
         raise ArtifactError(f"{name} is not safetensors, JSON or text; files that can hold code are not stored.")
-    return {"path": name, "size": path.stat().st_size, "sha256": sha256_of(path)}
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def manifest_digest(files: list[dict]) -> str:
-    return hashlib.sha256(json.dumps(files, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return entry_of(folder, path)
 
 
 def store_folder(folder: Path) -> Artifact:
@@ -76,6 +67,14 @@ def local_path(artifact: Artifact) -> Path:
         path = home / entry["path"]
         if not path.is_file() or path.stat().st_size != entry["size"]:
             raise ArtifactError(f"Artifact {artifact} lacks {entry['path']} under {home}. Restore the data folder.")
+    return home
+
+
+def unchanged_path(artifact: Artifact) -> Path:
+    """`local_path`, after all of its files were hashed again. Raises ArtifactError also where one was altered."""
+    home = local_path(artifact)
+    if folder_digest(home) != artifact.digest:
+        raise ArtifactError(f"The files of artifact {artifact} under {home} were altered. Restore the data folder.")
     return home
 
 

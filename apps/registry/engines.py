@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 
 from apps.core.models import Project
-from apps.registry.actions import ModelError, check_base_folder, checked_address
+from apps.registry.actions import ModelError, check_base_folder, checked_address, refuse_reward_model
 from apps.registry.artifacts import ArtifactError, local_path
 from apps.registry.managed import is_up, served_name
 from apps.registry.models import Dialect, Engine, Health, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
@@ -51,6 +51,7 @@ def choose(version: ModelVersion, wanted: str = AUTO) -> dict[str, Any]:
     ModelError where this version cannot be generated with what is wanted.
     """
     version = version.model
+    refuse_reward_model(version)
     if version.kind == ModelKind.AGENT:
         return _called(version, wanted)
     if version.kind == ModelKind.ENDPOINT:

@@ -34,6 +34,7 @@ class ModelKind(models.TextChoices):
     ADAPTER = "adapter", "LoRA adapter"
     ENDPOINT = "endpoint", "Served model"
     AGENT = "agent", "Agent"
+    REWARD = "reward", "Reward model"
 
 
 class Engine(models.TextChoices):
@@ -192,8 +193,8 @@ class ModelVersionQuerySet(ArchivableQuerySet):
         return self.filter(kind=ModelKind.ADAPTER)
 
     def run_here(self) -> Self:
-        """Those whose answers a job of ours generates or asks for; an agent runs its own loop."""
-        return self.exclude(kind=ModelKind.AGENT)
+        """Those whose answers a job of ours generates or asks for; an agent runs its own loop, a reward model answers nobody."""
+        return self.exclude(kind__in=[ModelKind.AGENT, ModelKind.REWARD])
 
     def models(self) -> Self:
         """Those that generate by themselves: no agents, and no prompt versions, which stand on one of these."""
@@ -205,12 +206,12 @@ class ModelVersionQuerySet(ArchivableQuerySet):
 
     def evaluated_here(self) -> Self:
         """Those that a job of ours can evaluate: also agents that are called over HTTP."""
-        return self.filter(~Q(kind=ModelKind.AGENT) | Q(reached_by=Reach.HTTP))
+        return self.filter(~Q(kind=ModelKind.AGENT) | Q(reached_by=Reach.HTTP)).exclude(kind=ModelKind.REWARD)
 
 
 class ModelVersion(Archivable):
     """One immutable version: a base model, an adapter on top of its parent's base, a model that a server has, a prompt
-    version, or an agent.
+    version, an agent, or a reward model, which scores answers and gives none.
 
     `base` is the folder (or the served name) of the base model. A served model is what `server` has as `served_as`; its
     `parent`, where there is one, is the base model whose weights it is known to be. An agent is identified by its name and
@@ -256,7 +257,8 @@ class ModelVersion(Archivable):
             models.UniqueConstraint(fields=["project", "digest"], name="one_model_version_per_content"),
             models.CheckConstraint(
                 name="adapters_have_artifact_and_parent",
-                condition=~Q(kind=ModelKind.ADAPTER) | Q(artifact__isnull=False, parent__isnull=False),
+                condition=~Q(kind__in=[ModelKind.ADAPTER, ModelKind.REWARD])
+                | Q(artifact__isnull=False, parent__isnull=False),
             ),
             models.CheckConstraint(
                 name="served_models_have_a_server_and_a_name",

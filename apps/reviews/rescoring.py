@@ -187,7 +187,7 @@ def rescore_spec(job: Rescore) -> dict:
     return {
         "kind": "rescore",
         "seed": 0,
-        "environment": job.environment.job_spec() | {"verifier": job.candidate},
+        "environment": job.environment.job_spec(verifier=job.candidate),
         "samples": [
             {
                 "id": str(sample.pk),

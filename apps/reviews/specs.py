@@ -49,6 +49,8 @@ STARTS = (
     Start("python", "Python", "Your own grade(sample, item) function, run in the sandbox.", {"kind": "python", "source": GRADE}),
     Start("judge", "LLM judge", "A rubric, a range and several votes. Set up the model under Failures → Judge.",
           {"kind": "judge", "rubric": "Does the answer do what was asked, and nothing else?", "low": 0, "high": 10}),
+    Start("trained_reward", "Reward model", "A reward model that was trained here on preferences, as a probability or its raw score.",
+          {"kind": "trained_reward", "version": "support-reward-v1", "scale": "calibrated"}),
     Start("openai_grader", "OpenAI grader", "An OpenAI grader's JSON, unchanged.",
           {"kind": "openai_grader", "grader": {"type": "string_check", "name": "same", "operation": "eq",
                                                "input": "{{sample.output_text}}", "reference": "{{item.expected.answer}}"}}),

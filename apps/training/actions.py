@@ -31,6 +31,8 @@ from workers.lib.gold import gold_answers
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert, plain
 
+FEWEST_PAIRS = 4  # of a reward model
+
 
 class TrainingError(Rejected):
     """A run that may not be started; the message is a sentence for the screen.
@@ -171,6 +173,8 @@ def prepared_run(
         settings = convert(config, CONFIGS[method], "config")
     except FormError as error:
         raise TrainingError(str(error)) from error
+    if parent.kind == ModelKind.REWARD:
+        raise TrainingError(f"{parent} is a reward model. Choose the model that is to be trained.")
     if parent.kind == ModelKind.PROMPT:
         raise TrainingError(
             f"{parent} is a prompt version and has no weights of its own. Train {parent.model}, in an environment with its prompt."
@@ -191,6 +195,11 @@ def prepared_run(
     if dataset.shape != SHAPES.get(method, Shape.TASKS):
         raise TrainingError(
             f"{Method(method).label} learns from {SHAPES.get(method, Shape.TASKS).label}, not from {dataset}."
+        )
+    if method == Method.REWARD and dataset.size < FEWEST_PAIRS:
+        raise TrainingError(
+            f"A reward model needs at least {FEWEST_PAIRS} pairs, and {dataset} has {dataset.size}: some are kept aside to "
+            "measure it. Add corrections, reviews, or an evaluation with several samples per task."
         )
     if samples_of and (sentence := why_not_learned(method, parent, samples_of)):
         raise TrainingError(sentence)

@@ -8,11 +8,12 @@ from html import escape
 from apps.core.charts import PALETTE, lines
 
 FIGURES = (
-    ("loss", "Loss", {"loss": "train/loss"}),
+    ("loss", "Loss", {"loss": "train/loss", "kept aside": "validation/loss"}),
     ("rewards", "Rewards relative to the start", {"chosen": "rewards/chosen", "rejected": "rewards/rejected"}),
-    ("margin", "Margin of the chosen answers", {"margin": "rewards/margin"}),
+    ("margin", "Margin of the chosen answers", {"margin": "rewards/margin", "kept aside": "validation/margin"}),
+    ("scores", "Reward model’s scores", {"mean": "rewards/mean", "lowest": "rewards/min", "highest": "rewards/max"}),
     ("reference", "KL of mismatched answers (nats per answer)", {"kl": "rewards/kl"}),
-    ("accuracy", "Pairs ranked right", {"accuracy": "rewards/accuracy"}),
+    ("accuracy", "Pairs ranked right", {"accuracy": "rewards/accuracy", "kept aside": "validation/accuracy"}),
     ("logps", "Log-probability of the answers", {"chosen": "train/logp_chosen", "rejected": "train/logp_rejected"}),
     ("reward", "Reward", {"train": "train/reward_mean", "validation": "validation/reward"}),
     ("success", "Success", {"train": "train/success", "validation": "validation/success"}),

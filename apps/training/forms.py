@@ -19,12 +19,32 @@ from workers.lib.typed import FormError, convert
 ALL_LINEAR = "all-linear"
 
 
+HELD = ("validation_share", "eval_every")
 OF_METHOD = {
-    Method.SFT: ("learning_rate", "batch_size", "lora_dropout"),
-    Method.REJECTION: ("sources", "samples_of", "learning_rate", "batch_size", "lora_dropout"),
-    Method.DISTILL: ("sources", "samples_of", "learning_rate", "batch_size", "lora_dropout"),
-    Method.DPO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta", "dpo_loss"),
-    Method.KTO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta"),
+    Method.SFT: ("learning_rate", "batch_size", "eval_every", "lora_dropout"),
+    Method.REJECTION: ("sources", "samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout"),
+    Method.DISTILL: ("sources", "samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout"),
+    Method.DPO: (
+        "sources",
+        "samples_of",
+        "preference_rate",
+        "batch_size",
+        "preference_beta",
+        "dpo_loss",
+        "label_smoothing",
+        *HELD,
+    ),
+    Method.KTO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta", *HELD),
+    Method.REWARD: (
+        "sources",
+        "samples_of",
+        "learning_rate",
+        "batch_size",
+        *HELD,
+        "center_rewards",
+        "show_tools",
+        "lora_dropout",
+    ),
     Method.GRPO: (
         "learning_rate",
         "prompts_per_step",
@@ -90,6 +110,25 @@ class TrainingForm(GrpoFields, PlainForm):
         help_text="How strongly it is held to the starting model: 0.01 to 0.5 is usual",
     )  # fmt: skip
     dpo_loss = forms.ChoiceField(choices=DPO_LOSSES, initial="sigmoid", label="Loss")
+    label_smoothing = forms.FloatField(
+        min_value=0, max_value=0.49, initial=0.1, required=False, label="Wrong pairs",
+        help_text="For the robust loss: the share of pairs that may be the wrong way round, below 0.5",
+    )  # fmt: skip
+    validation_share = forms.FloatField(
+        min_value=0, max_value=0.5, initial=0.2, required=False, label="Kept aside",
+        help_text="Share of the examples that is measured and not trained on; whole groups of tasks",
+    )  # fmt: skip
+    eval_every = forms.IntegerField(
+        min_value=0, max_value=100_000, required=False, label="Validate every",
+        help_text="Steps between measurements on validation tasks and on what is kept aside; four times if empty, 0: never",
+    )  # fmt: skip
+    center_rewards = forms.FloatField(
+        min_value=0, max_value=10, initial=0.01, required=False, label="Centre",
+        help_text="Keeps scores around 0: weight of their squared sum. 0.01 is usual",
+    )  # fmt: skip
+    show_tools = forms.BooleanField(
+        required=False, label="Show it the tools", help_text="It reads their definitions with each conversation: slower"
+    )
     beta = forms.FloatField(min_value=0, initial=0.0, help_text="Weight of the KL penalty to the starting model")
     sample_on = forms.MultipleChoiceField(
         required=False, label="Sample on", widget=forms.CheckboxSelectMultiple,
@@ -247,13 +286,8 @@ class TrainingForm(GrpoFields, PlainForm):
             "save_every": max(1, data["steps"] // 5),
             "alarms": data["alarms"],
         }
-        if data["method"] in (Method.DPO, Method.KTO):
-            preference = {"batch_size": data["batch_size"], "beta": data["preference_beta"]}
-            preference |= {"loss_type": data["dpo_loss"]} if data["method"] == Method.DPO else {}
-            return common | preference | {"warmup_steps": min(2, data["steps"] - 1)} | data["more"]
-        if data["method"] in (Method.SFT, Method.REJECTION, Method.DISTILL):
-            sft = {"batch_size": data["batch_size"], "lora_dropout": data["lora_dropout"]}
-            return common | sft | {"warmup_steps": min(2, data["steps"] - 1)} | data["more"]
+        if data["method"] != Method.GRPO:
+            return common | self._of_rows(data) | data["more"]
         return (
             common
             | {
@@ -267,3 +301,27 @@ class TrainingForm(GrpoFields, PlainForm):
             | grpo_settings(data)
             | data["more"]
         )
+
+    def _of_rows(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The settings of what TRL trains."""
+        method, every = data["method"], data.get("eval_every")
+        found = {
+            "batch_size": data["batch_size"],
+            "warmup_steps": min(2, data["steps"] - 1),
+            "eval_every": max(1, data["steps"] // 4) if every is None else every,
+        }
+        if method in SHAPES:
+            found["validation_share"] = data.get("validation_share") or 0.0
+        if method in (Method.DPO, Method.KTO):
+            found["beta"] = data["preference_beta"]
+        else:
+            found["lora_dropout"] = data["lora_dropout"]
+        if method == Method.DPO:
+            smoothing = data.get("label_smoothing") or 0.0
+            found |= {
+                "loss_type": data["dpo_loss"],
+                "label_smoothing": smoothing if data["dpo_loss"] == "robust" else 0.0,
+            }
+        if method == Method.REWARD:
+            found |= {"center_rewards": data.get("center_rewards") or 0.0, "show_tools": data["show_tools"]}
+        return found

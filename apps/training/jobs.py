@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from django.db import transaction
@@ -11,17 +12,29 @@ from apps.core.kinds import ChildProcess, register
 from apps.core.models import JobState
 from apps.environments.clients import load_for
 from apps.environments.scorer import record_scorer
+from apps.evals.canonical import canonical_hash
 from apps.evals.holdout import leaks
 from apps.evals.jobs import sample_fields
 from apps.evals.learnability.run import RunLearnability, tasks_of
 from apps.evals.models import EvalRun, Split, Task
-from apps.registry.actions import register_adapter
+from apps.registry.actions import register_adapter, register_reward_model
 from apps.registry.artifacts import store_folder
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.rollout_servers import rollouts_spec
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints, run_alarms
-from apps.training.models import PROGRAMS, SHAPES, Checkpoint, Method, Metric, PromptSearch, Rollout, TrainingRun
+from apps.training.judged import kept_aside
+from apps.training.models import (
+    PROGRAMS,
+    SHAPES,
+    Checkpoint,
+    Example,
+    Method,
+    Metric,
+    PromptSearch,
+    Rollout,
+    TrainingRun,
+)
 from apps.training.prompt_search import job as prompt_search
 from apps.training.refusals import refuse_leaks
 from workers.lib.environments import Environment
@@ -43,16 +56,28 @@ def child_spec(run: TrainingRun) -> dict:
         "config": run.spec["config"],
         "resume_from": checkpoint and checkpoint.path,
     }
+    validation = list(run.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
+    if run.method in (*SHAPES, Method.SFT):
+        if not run.spec["config"].get("eval_every") or run.method == Method.REWARD:
+            validation = []
+        refuse_leaks(run, tasks + validation, ((task.key, leaks.row_of(task)) for task in validation))
+        if validation:
+            spec["validation_tasks"] = [task.as_spec() for task in validation]
     if run.method in SHAPES:
-        rows = example_rows(run, tasks)
+        examples = list(run.dataset.examples.select_related("task"))
+        rows = example_rows(run, examples)
         refuse_leaks(run, tasks, ((name, as_leak_row(row)) for name, row in rows))
-        return spec | {"rows": [row for _, row in rows]}
+        aside = kept_aside(groups_of(examples), run.spec["config"].get("validation_share", 0))
+        return spec | {
+            "rows": [row for at, (_, row) in enumerate(rows) if at not in aside],
+            "validation_rows": [row for at, (_, row) in enumerate(rows) if at in aside],
+        }
     if run.method == Method.SFT:
         environment = load_for(run.environment)
-        rows = {task.key: row for task in tasks if (row := sft_row(task, environment))}
-        refuse_leaks(run, tasks, ((key, whole_conversation(row)) for key, row in rows.items()))
-        return spec | {"rows": list(rows.values())}
-    validation = list(run.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
+        shown = {task.key: row for task in tasks if (row := sft_row(task, environment))}
+        refuse_leaks(run, tasks, ((key, whole_conversation(row)) for key, row in shown.items()))
+        held = [row for task in validation if (row := sft_row(task, environment))]
+        return spec | {"rows": list(shown.values()), "validation_rows": held}
     refuse_leaks(run, tasks, ((task.key, leaks.row_of(task)) for task in tasks + validation))
     if run.spec.get("rollouts"):
         spec["rollouts"] = rollouts_spec(run.pk, run.spec["rollouts"])
@@ -63,24 +88,34 @@ def child_spec(run: TrainingRun) -> dict:
     }
 
 
-def example_rows(run: TrainingRun, tasks: list[Task]) -> list[tuple[str, dict]]:
-    """(name, row) of each example: the conversation and the tools as an agent is given them, and what was said of the answers."""
-    environment, by_pk = load_for(run.environment), {task.pk: task for task in tasks}
+def example_rows(run: TrainingRun, examples: Sequence[Example]) -> list[tuple[str, dict]]:
+    """(name, row) of each example: the conversation and the tools as an agent is given them, and what was said of the answers. A
+    reward model is given them without the harness's part, which all answers share."""
+    environment = load_for(run.environment)
     rows = []
-    for example in run.dataset.examples.all():
-        data, task = example.data, by_pk.get(example.task_id)
+    for example in examples:
+        data, task = example.data, example.task
         asked = task.as_spec() if task else {"id": str(example.trajectory_id), "messages": data["messages"], "tools": data["tools"], "expected": {}, "metadata": {}}  # fmt: skip
         episode = environment.open(asked)
         said = {name: data[name] for name in ("chosen", "rejected", "good") if name in data}
         if "answer" in data:
             said["completion"] = data["answer"]
-        rows.append(
-            (
-                f"{example.source} {example.position + 1}",
-                {"messages": episode.messages, "tools": episode.offered} | said,
-            )
-        )
+        given = {"messages": episode.messages, "tools": episode.offered}
+        if run.method == Method.REWARD:
+            given = {"messages": asked["messages"], "tools": episode.tools}
+        rows.append((f"{example.source} {example.position + 1}", given | said))
     return rows
+
+
+def groups_of(examples: Sequence[Example]) -> list[str]:
+    """What each example belongs to, so that nothing kept aside has a relative that trains: its task's group, or the request that it
+    answers, which is that of a task's group where one asks the same."""
+    of_request = {one.task.canonical_hash: one.task.group for one in examples if one.task}
+    asked = [one.task.canonical_hash if one.task else canonical_hash(one.data["messages"]) for one in examples]
+    return [
+        one.task.group if one.task else of_request.get(request, request)
+        for one, request in zip(examples, asked, strict=True)
+    ]
 
 
 def as_leak_row(row: dict) -> dict:
@@ -161,22 +196,22 @@ def store_metrics(run: TrainingRun, events: list[dict]) -> None:
 
 def complete(run: TrainingRun, result: dict) -> dict:
     """Stores the adapter and makes its version, in the transaction that ends the run."""
+    measured = result.get("metrics") or {}
     with transaction.atomic():
         artifact = store_folder(Path(result["adapter"]))
-        version = register_adapter(
-            project=run.project,
-            name=version_name(run),
-            parent=run.parent,
-            artifact=artifact,
-            lineage=lineage(run),
-            by=run.created_by,
-        )
+        made = {
+            "project": run.project, "name": version_name(run), "parent": run.parent, "artifact": artifact, "by": run.created_by,
+        }  # fmt: skip
+        if run.method == Method.REWARD:
+            version = register_reward_model(**made, lineage=lineage(run) | {"measured": measured})
+        else:
+            version = register_adapter(**made, lineage=lineage(run))
         TrainingRun.objects.filter(pk=run.pk).update(model_version=version)
-    return {"model_version": str(version), "adapter_digest": artifact.digest, "metrics": result.get("metrics") or {}}
+    return {"model_version": str(version), "adapter_digest": artifact.digest, "metrics": measured}
 
 
 def version_name(run: TrainingRun) -> str:
-    return f"{run.parent.base_version().name}-{run.method}"
+    return f"{run.parent.base_version().name}-{'reward' if run.method == Method.REWARD else run.method}"
 
 
 def lineage(run: TrainingRun) -> dict:

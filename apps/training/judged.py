@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
@@ -69,6 +70,20 @@ def examples_of(
         for key, example in _made(good, bad, shape, left_out):
             found.setdefault((request, *key), example)
     return list(found.values()), left_out
+
+
+def kept_aside(groups: Sequence[str], share: float) -> set[int]:
+    """Places of the examples that do not train, given the group of each: whole groups in the order of a digest of their names, the
+    same for every seed, until at least this share is aside. One group at least trains, and where there are two one is aside."""
+    if not share:
+        return set()
+    names = sorted(set(groups), key=lambda name: hashlib.sha256(name.encode()).digest())
+    aside: set[int] = set()
+    for name in names[:-1]:
+        if len(aside) >= share * len(groups):
+            break
+        aside |= {at for at, group in enumerate(groups) if group == name}
+    return aside
 
 
 def _by_request(answers: Iterable[Judged], left_out: Counter[str]) -> dict[tuple[str, str], list[Judged]]:

@@ -111,6 +111,7 @@ class Method(models.TextChoices):
     DPO = "dpo", "DPO"
     KTO = "kto", "KTO"
     DISTILL = "distill", "Distillation"
+    REWARD = "reward_model", "Reward model"
     GRPO = "grpo", "GRPO"
 
 
@@ -120,11 +121,13 @@ SHAPES: dict[str, Shape] = {
     Method.DPO: Shape.PAIRS,
     Method.KTO: Shape.LABELS,
     Method.DISTILL: Shape.ANSWERS,
+    Method.REWARD: Shape.PAIRS,
 }
 SOURCES: dict[str, list[Source]] = {
     Method.REJECTION: [Source.EVALUATION],
     Method.DISTILL: [Source.EVALUATION],
     Method.DPO: list(Source),
+    Method.REWARD: list(Source),
     Method.KTO: [Source.FEEDBACK, Source.CORRECTIONS, Source.REVIEWS, Source.EVALUATION],
 }
 PROGRAMS: dict[str, str] = {
@@ -140,7 +143,7 @@ class TrainingRunQuerySet(JobQuerySet, ArchivableQuerySet):
 class TrainingRun(Archivable, Job):
     """One training job: from a parent model version to a new adapter version."""
 
-    method = models.CharField(max_length=10, choices=Method)
+    method = models.CharField(max_length=20, choices=Method)
     parent = models.ForeignKey(ModelVersion, models.PROTECT, related_name="training_runs")
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="training_runs")
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="training_runs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from apps.training.judged import Example, Judged, Shape, examples_of
 from apps.training.models import Method, Source
 from apps.trajectories.exports import HELD_OUT, LeftOut, corrected_turn, correction
 from apps.trajectories.models import Feedback, Outcome, Trajectory, TrajectoryKey, in_chunks
-from workers.lib.messages import native_calls, text_of, to_text
+from workers.lib.messages import answer_text
 
 MOST_RUNS = 2_000  # production runs that are read, the newest
 MOST_SAMPLES = 20_000
@@ -203,15 +202,6 @@ OF_RUN: dict[str, Callable[[Trajectory, Counter[str]], Iterator[Judged]]] = {
     Source.CORRECTIONS: _corrections,
     Source.FEEDBACK: _feedback,
 }
-
-
-def answer_text(message: dict) -> str:
-    """An assistant turn as the text that a model writes: its calls as JSON where it has any (words beside them are not compared)."""
-    calls = native_calls(message)
-    if not calls:
-        return text_of(message)
-    written = [to_text(call.tool, call.arguments if call.args is None else call.args) for call in calls]
-    return written[0] if len(written) == 1 else json.dumps([json.loads(one) for one in written], ensure_ascii=False)
 
 
 # People's verdicts on samples, and evaluations

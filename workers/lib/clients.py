@@ -9,6 +9,7 @@ from workers.lib.chat_client import ChatClient, ChatServer
 from workers.lib.errors import SpecError
 from workers.lib.messages import text_of
 from workers.lib.outgoing import RefusedAddress, check_url
+from workers.lib.reward_scorer import RewardModelFolder, RewardScorer
 from workers.lib.specs import REMOTE, ModelServer
 from workers.lib.typed import convert
 
@@ -46,12 +47,17 @@ def chat_server(given: ModelServer, path: str, **options: Any) -> ChatServer:
 
 
 def clients_of(given: dict[str, Any]) -> dict[str, Any]:
-    """`ask` and `complete` of {"judge": {base_url, model, api_key_env?, allow_private?}}; {} where no judge is named.
-
-    Raises SpecError, ChatError.
+    """`ask` and `complete` of {"judge": {base_url, model, api_key_env?, allow_private?}}, `reward_models` of {"reward_models": [folder]}
+    (`RewardModelFolder`); {} where none is named. Raises SpecError, ChatError.
     """
-    if not given.get("judge"):
-        return {}
+    folders = convert(given.get("reward_models") or [], list[RewardModelFolder], "environment.clients.reward_models")
+    found: dict[str, Any] = (
+        {"reward_models": {folder.digest: RewardScorer(folder) for folder in folders}} if folders else {}
+    )
+    return found | _judge(given) if given.get("judge") else found
+
+
+def _judge(given: dict[str, Any]) -> dict[str, Any]:
     judge = convert(given["judge"], ModelServer, "environment.clients.judge")
     droppable = ("seed", "temperature", "response_format")
     client = ChatClient(chat_server(judge, "judge", name="judge's server", droppable=droppable))
@@ -78,7 +84,7 @@ def key_variables(spec: dict[str, Any]) -> list[str]:
 
 def _key_variables(spec: dict[str, Any]) -> list[str]:
     environment = spec.get("environment") or {}
-    clients = (environment.get("clients") or {}).values()
+    clients = [given for given in (environment.get("clients") or {}).values() if isinstance(given, dict)]
     rollouts = (spec.get("rollouts") or {}).get("servers", [])
     asked = [*clients, spec.get("server") or {}, spec.get("engine") or {}, *rollouts]
     names = [server.get("api_key_env") for server in asked] + [key_variable(environment)]

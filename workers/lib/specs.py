@@ -149,18 +149,34 @@ class Training(Lora, kw_only=True):
     alarms: AlarmSettings = field(default_factory=AlarmSettings)  # what differs from docs/alarms.md
 
 
-class SftConfig(Training, kw_only=True):
+class RowsConfig(Training, kw_only=True):
+    """What learns from rows. Every `eval_every` steps (0: never) the loss on what was kept aside and, with `eval_samples` of each,
+    the success on validation tasks are measured; `validation_share` of the examples are kept aside, whole groups of them."""
+
     batch_size: AtLeastOne
+    max_length: AtLeastOne = 2048  # tokens of a row, of a pair those of the longer answer with its prompt
+    eval_every: Count = 0
+    eval_samples: AtLeastOne = 1
+    validation_share: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
+
+
+class SftConfig(RowsConfig, kw_only=True):
     log_every: AtLeastOne = 1
-    max_length: AtLeastOne = 2048  # tokens of a row
 
 
-class PreferenceConfig(Training, kw_only=True):
+class PreferenceConfig(RowsConfig, kw_only=True):
     """What learns from preferences, relative to the model that it starts from."""
 
-    batch_size: AtLeastOne
-    max_length: AtLeastOne = 2048  # tokens of a prompt with its longer answer
     beta: Positive = 0.1  # how strongly it is held to the model at the start
+
+
+class RewardModelConfig(RowsConfig, kw_only=True):
+    """`center_rewards` is the coefficient of (r₁ + r₂)², which keeps the rewards around 0 (2312.09244). `show_tools`: whether it reads
+    the definitions of the tools, too."""
+
+    validation_share: Annotated[float, Meta(gt=0, le=0.5)] = 0.2
+    center_rewards: NotNegative = 0.0
+    show_tools: bool = False
 
 
 class DpoConfig(PreferenceConfig, kw_only=True):
@@ -282,20 +298,30 @@ class FromRows(Job, kw_only=True):
     model: Model
     engine: InProcess = field(default_factory=InProcess)
     environment: Environment | None = None
+    validation_tasks: list[dict] = []
 
 
 class Kto(FromRows, kw_only=True):
     rows: Annotated[list[Labelled], Meta(min_length=2)]
+    validation_rows: list[Labelled] = []
     config: KtoConfig
 
 
 class Dpo(FromRows, kw_only=True):
     rows: Annotated[list[Pair], Meta(min_length=1)]
+    validation_rows: list[Pair] = []
     config: DpoConfig
+
+
+class RewardModel(FromRows, kw_only=True):
+    rows: Annotated[list[Pair], Meta(min_length=1)]
+    validation_rows: Annotated[list[Pair], Meta(min_length=1)]
+    config: RewardModelConfig
 
 
 class Sft(FromRows, kw_only=True):
     rows: Annotated[list[SftRow], Meta(min_length=1)]
+    validation_rows: list[SftRow] = []
     config: SftConfig
 
 
@@ -575,6 +601,7 @@ SPECS: dict[str, type[Job]] = {
     "grpo": Grpo,
     "dpo": Dpo,
     "kto": Kto,
+    "reward_model": RewardModel,
     "rescore": Rescore,
     "score_answers": ScoreAnswers,
     "probe": Probe,
@@ -591,6 +618,7 @@ CONFIGS: dict[str, type[Training]] = {
     "distill": SftConfig,
     "dpo": DpoConfig,
     "kto": KtoConfig,
+    "reward_model": RewardModelConfig,
     "grpo": GrpoConfig,
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from workers.lib.errors import JobError, SpecError
 from workers.lib.prompting import written_for
@@ -32,9 +32,9 @@ def training_dtype(dtype: str) -> str:
     return "float32" if dtype == "float16" else dtype
 
 
-def load_base(folder: str | Path, dtype: str = "float32") -> tuple[Any, Any]:
-    """(model, tokenizer). Raises JobError with a sentence for a folder that is missing or not safetensors, SpecError
-    for a dtype that is not one of DTYPES."""
+def load_base(folder: str | Path, dtype: str = "float32", *, scalar_head: bool = False) -> tuple[Any, Any]:
+    """(model, tokenizer); with `scalar_head` a reward model's, whose head is new. Raises JobError with a sentence for a folder that
+    is missing or not safetensors, SpecError for a dtype that is not one of DTYPES."""
     if dtype not in DTYPES:
         raise SpecError(f"engine.dtype must be one of {', '.join(DTYPES)}, not {dtype!r}.")
     folder = Path(folder)
@@ -43,9 +43,11 @@ def load_base(folder: str | Path, dtype: str = "float32") -> tuple[Any, Any]:
     if not any(folder.glob("*.safetensors")):
         raise JobError(f"The model folder {folder} holds no safetensors; other weight files are not loaded.")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
-        )
+        kind = AutoModelForSequenceClassification if scalar_head else AutoModelForCausalLM
+        model = kind.from_pretrained(
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True,
+            **({"num_labels": 1} if scalar_head else {}),
+        )  # fmt: skip
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         raise JobError(f"The model folder {folder} cannot be loaded: {error}") from error

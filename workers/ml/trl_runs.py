@@ -8,7 +8,7 @@ unbroken one.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from workers.lib.program import Stop, StopFlag
 from workers.lib.watching import Alarmed, report
 from workers.ml import checkpoint
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
+from workers.ml.reward_head import lora_with_head
 
 ALWAYS = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
 
@@ -33,6 +34,7 @@ def arguments(spec: Any, start: int) -> dict[str, Any]:
         "max_steps": config.steps - start,
         "seed": spec.seed,
         "per_device_train_batch_size": config.batch_size,
+        "per_device_eval_batch_size": config.batch_size,
         "learning_rate": config.learning_rate,
         "max_grad_norm": config.max_grad_norm,
         "max_length": None,  # longer rows were refused
@@ -48,8 +50,8 @@ def arguments(spec: Any, start: int) -> dict[str, Any]:
     }
 
 
-def loaded(spec: Any, events: Emitter, stop: StopFlag) -> tuple[Any, Any, Any, Any]:
-    """(model with its adapter, tokenizer, optimizer, scheduler), as the run begins or goes on."""
+def loaded(spec: Any, events: Emitter, stop: StopFlag, *, scalar_head: bool = False) -> tuple[Any, Any, Any, Any]:
+    """(model with its adapter, tokenizer, optimizer, scheduler), as the run begins or goes on; with `scalar_head` a reward model."""
     from transformers import set_seed
 
     config, resume = spec.config, spec.resume_from
@@ -59,9 +61,14 @@ def loaded(spec: Any, events: Emitter, stop: StopFlag) -> tuple[Any, Any, Any, A
     stop.check()  # it may have come while TRL was imported
     set_threads(spec.engine.threads)
     set_seed(spec.seed)
-    model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
-    # To its device before the optimizer is made: a checkpoint's moments must come to lie beside the weights.
-    model = lora(model, config, resume or spec.model.adapter).to(device())
+    model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype), scalar_head=scalar_head)
+    if scalar_head:
+        model = lora_with_head(model, config, start=spec.model.adapter, resume=resume)
+    else:
+        model = lora(model, config, resume or spec.model.adapter)
+    model = model.to(
+        device()
+    )  # before the optimizer is made: a checkpoint's moments must come to lie beside the weights
     return model, tokenizer, *checkpoint.optimizer_of(model, config, resume)
 
 
@@ -103,9 +110,11 @@ def reporting(
     *,
     found: Mapping[str, float] | None = None,
     named: Mapping[str, str] | None = None,
+    measure: Callable[[int], dict[str, float]] | None = None,
 ) -> Any:
     """A trainer callback that reports each step, saves checkpoints, stops on request and heeds the alarms. `found` has metrics of
-    the last batch; `named` are those of TRL's log that are reported, and under which name. Until the optimizer's step nothing of
+    the last batch; `named` are those of TRL's log that are reported, and under which name; `measure` gives what every `eval_every`
+    steps, and at the end, is measured on what does not train. Until the optimizer's step nothing of
     a step is at stake: a stop ends it at once, and an update that is not finite is not applied."""
     from transformers import TrainerCallback
 
@@ -133,7 +142,21 @@ def reporting(
             self.saved = self.done
             events.checkpoint(self.done, str(folder))
 
+        def validate(self) -> None:
+            if measure is None or not config.eval_every:
+                return
+            stop.check()
+            stop.raises = True
+            values = measure(self.done)
+            stop.raises = False
+            if values:
+                events.metric(self.done, values)
+                report(events, watchman.look(self.done, values))
+
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.done = start + state.global_step
+            if config.eval_every and self.done % config.eval_every == 0:
+                self.validate()
             torch.manual_seed(seed * 100_003 + start + state.global_step)
             stop.check()
             stop.raises = True
@@ -161,6 +184,8 @@ def reporting(
             report(events, watchman.look(self.done, values))
             if stop.is_set:
                 raise Stop
+            if self.done == steps:
+                self.validate()
 
     return Reporter()
 

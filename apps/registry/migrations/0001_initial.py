@@ -50,6 +50,7 @@ class Migration(migrations.Migration):
                             ("adapter", "LoRA adapter"),
                             ("endpoint", "Served model"),
                             ("agent", "Agent"),
+                            ("reward", "Reward model"),
                         ],
                         max_length=10,
                     ),
@@ -164,7 +165,7 @@ class Migration(migrations.Migration):
                     models.UniqueConstraint(fields=("project", "digest"), name="one_model_version_per_content"),
                     models.CheckConstraint(
                         condition=models.Q(
-                            models.Q(("kind", "adapter"), _negated=True),
+                            models.Q(("kind__in", ["adapter", "reward"]), _negated=True),
                             models.Q(("artifact__isnull", False), ("parent__isnull", False)),
                             _connector="OR",
                         ),

@@ -9,10 +9,13 @@ from django.utils.text import slugify
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.environments import reward_models
 from apps.environments.actions import check_verifier
 from apps.environments.models import Environment, Verifier
 from apps.evals.holdout.view_log import record_sample_views
+from apps.registry.models import ModelVersion
 from apps.reviews import rescoring, specs
 from apps.reviews.actions import ReviewError
 from apps.reviews.editing import save_edit
@@ -22,11 +25,12 @@ from workers.lib.errors import SpecError
 TRIED = 10
 
 
-def typed(request: HttpRequest) -> dict:
-    """The spec in the form. Raises SpecTextError or SpecError, both with a sentence that says where."""
+def typed(request: HttpRequest, project: Project) -> dict:
+    """The spec in the form, with what it names filled in. Raises SpecTextError or SpecError, both with a sentence that says where."""
     spec = specs.with_code(
         specs.read(request.POST.get("spec", "")), request.POST.get("code", ""), request.POST.get("field", "")
     )
+    spec = reward_models.resolved(project, spec)
     check_verifier(spec)
     return spec
 
@@ -44,7 +48,15 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     if start is None:
         return render(request, "reviews/editor_new.html", {"starts": specs.STARTS})
     rest, code, field = specs.split_code(start.spec)
-    return _form(request, None, specs.shown(rest), code, field)
+    version = _reward_model(request, project) if start.kind == reward_models.KIND else None
+    named = {"version": str(version)} if version else {}
+    return _form(request, None, specs.shown(rest | named), code, field, name=version.name if version else "")
+
+
+def _reward_model(request: HttpRequest, project: Project) -> ModelVersion | None:
+    """The one that a link names, else the newest."""
+    versions = reward_models.versions_of(project)
+    return versions.filter(pk=whole(request.GET.get("model"), 0, 2**63 - 1)).first() or versions.first()
 
 
 def _form(
@@ -69,7 +81,7 @@ def save(request: HttpRequest, project: Project, pk: int | None = None) -> HttpR
     before = get_object_or_404(Verifier, project=project, pk=pk) if pk else None
     name = before.name if before else slugify(request.POST.get("name", ""))[:80]
     try:
-        spec = typed(request)
+        spec = typed(request, project)
         verifier, environments = save_edit(
             project=project,
             name=name,
@@ -97,7 +109,7 @@ def save(request: HttpRequest, project: Project, pk: int | None = None) -> HttpR
 def check(request: HttpRequest, project: Project) -> HttpResponse:
     """What is wrong with the spec as typed, in one line."""
     try:
-        typed(request)
+        typed(request, project)
     except (specs.SpecTextError, SpecError) as error:
         return render(request, "reviews/_spec_check.html", {"error": str(error)})
     return render(request, "reviews/_spec_check.html")
@@ -115,7 +127,7 @@ def try_it(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             raise rescoring.RescoringError("No environment uses this verifier yet, so there is nothing to score.")
         job = rescoring.submit_rescore(
             verifier=verifier,
-            candidate=typed(request),
+            candidate=typed(request, project),
             environment=environment,
             samples=rescoring.samples_of(verifier, count),
             by=request.user,

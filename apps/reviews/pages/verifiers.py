@@ -15,6 +15,7 @@ from apps.core.http import progress
 from apps.core.jobs import cancel
 from apps.core.models import Project, Role
 from apps.environments.models import Verifier
+from apps.environments.reward_models import measured_of, models_in
 from apps.evals.models import Task
 from apps.reviews import rescoring, specs
 from apps.reviews.actions import environment_locks, lock_state
@@ -46,6 +47,7 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "code": code,
             "field": field,
             "lock": lock_state(verifier),
+            "reward_models": [(version, measured_of(version)) for version in models_in(verifier)],
             "environments": [(environment, locks[environment.pk]) for environment in environments],
             "probe_form": ProbeForm(verifier),
             "probe": verifier.probe_runs.first(),

@@ -329,9 +329,10 @@ class Migration(migrations.Migration):
                             ("dpo", "DPO"),
                             ("kto", "KTO"),
                             ("distill", "Distillation"),
+                            ("reward_model", "Reward model"),
                             ("grpo", "GRPO"),
                         ],
-                        max_length=10,
+                        max_length=20,
                     ),
                 ),
                 (

@@ -5,6 +5,7 @@ Pure and only the standard library: exported verifiers packages carry these file
 
 from workers.lib.messages.calls import (
     ToolCall,
+    answer_text,
     arguments_of,
     as_json,
     call_of,
@@ -65,7 +66,7 @@ from workers.lib.messages.tools import chat_tool, flat_tool, function_of, functi
 
 __all__ = [
     "MAX_DEPTH", "PROMPT_ROLES", "REASONING_PARTS", "RESULT_ROLES", "Exchange", "ItemError", "Message", "OpenCalls",
-    "TooDeep", "ToolCall", "argument_share",
+    "TooDeep", "ToolCall", "answer_text", "argument_share",
     "arguments_of", "as_completion", "as_json", "call_key", "call_of", "calls_in", "calls_in_text", "calls_of", "chat_tool", "clean",
     "cleaned", "content_text", "error_text", "exchanges", "failure_of", "flat_tool", "from_chat_request",
     "from_items", "function_of", "functions_of", "is_example", "is_prompt", "is_reasoning",

@@ -235,6 +235,15 @@ def to_native(tool: str, args: dict, identity: str = "") -> dict:
     return ({"id": identity} if identity else {}) | {"type": "function", "function": function}
 
 
+def answer_text(message: Message) -> str:
+    """An assistant turn as the text that a model writes: its calls as JSON where it has any (words beside them are left out)."""
+    calls = native_calls(message)
+    if not calls:
+        return text_of(message)
+    written = [to_text(call.tool, call.arguments if call.args is None else call.args) for call in calls]
+    return written[0] if len(written) == 1 else json.dumps([json.loads(one) for one in written], ensure_ascii=False)
+
+
 def to_text(tool: str, args: dict) -> str:
     """A call as agents without native calls write it."""
     return as_json({"tool": tool, "args": args})

@@ -33,6 +33,7 @@ KINDS = {
     "trajectory": "workers.lib.verifiers.trajectories:from_spec",
     "judge": "workers.lib.verifiers.judges:from_spec",
     "reward_model": "workers.lib.verifiers.reward_models:from_spec",
+    "trained_reward": "workers.lib.verifiers.trained_reward:from_spec",
     "human": "workers.lib.verifiers.human:from_spec",
     "compose": "workers.lib.verifiers.compose:from_spec",
     "expected": "workers.lib.verifiers.by_task:from_spec",
@@ -49,7 +50,7 @@ def build(spec: dict, *, clients: Clients | None = None, path: str = "verifier")
     """The verifier of a spec. Raises SpecError naming the path of what is wrong in it.
 
     `clients` holds what comes from outside: `ask(messages) -> str` for judges, `reward_model(queries) -> scores`,
-    `labels` for human labels.
+    `reward_models` {digest: RewardScorer}, `labels` for human labels.
     """
     if not isinstance(spec, dict) or not isinstance(spec.get("kind"), str):
         raise SpecError(f"“{path}.kind” must name a kind of verifier: {', '.join(KINDS)}.")

@@ -1,0 +1,282 @@
+"""A reward model in a project: from pairs to a version that scores and is offered as no agent, and the verifiers that use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.core.models import JobState
+from apps.environments.actions import save_verifier
+from apps.environments.clients import client_specs
+from apps.environments.reward_models import models_in, resolved, verifiers_with
+from apps.evals.canonical import canonical_hash
+from apps.evals.models import EvalRun
+from apps.promotion import actions as promotion
+from apps.promotion.policies import channel_of
+from apps.registry.actions import ModelError, register_prompt
+from apps.registry.artifacts import ArtifactError, local_path
+from apps.registry.engines import choose
+from apps.registry.models import ModelKind, ModelVersion
+from apps.training.actions import TrainingError, freeze_dataset, submit_training
+from apps.training.jobs import child_spec, complete
+from apps.training.judged import kept_aside
+from apps.training.lineage import jobs_behind
+from apps.training.models import Method, Shape, Source, TrainingRun
+from tests.evals.evaluated import evaluated, frozen_set
+from tests.factories import admin_of, key_headers, make_environment, make_failed, make_member, make_project, override
+from workers.lib.errors import SpecError
+from workers.lib.specs import checked
+
+CONFIG = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
+MEASURED = {
+    "steps": 2, "pairs": 4, "aside": 10, "aside_right": 8, "chosen_passed": 7, "rejected_passed": 1, "brier": 0.2, "slope": 2.0,
+    "intercept": -1.0, "threshold": 0.75, "lowest": -1.0, "highest": 2.0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(db: None, data_dir: Path) -> EvalRun:
+    """An evaluation of six training tasks, each with passing and failing samples."""
+    made = evaluated(frozen_set(6), (2, 1, 3, 1, 2, 3), data_dir)
+    for sample in made.samples.all():
+        sample.output = f"{'right' if sample.success else 'wrong'} {sample.index}"
+        sample.save(update_fields=["output"])
+    override(made.environment)
+    return made
+
+
+def submitted(run: EvalRun, **config: Any) -> TrainingRun:
+    from apps.training.sources import find_examples
+
+    found = find_examples(eval_set=run.eval_set, shape="pairs", sources=[Source.EVALUATION, Source.CORRECTIONS], evaluation=run)  # fmt: skip
+    dataset = freeze_dataset(eval_set=run.eval_set, by=None, shape=Shape.PAIRS, examples=found.examples)
+    return submit_training(
+        project=run.project, method=Method.REWARD, parent=run.model_version, environment=run.environment, by=admin_of(run.project),
+        config=CONFIG | config, dataset=dataset,
+    )  # fmt: skip
+
+
+def finished(run: EvalRun, folder: Path, **measured: Any) -> ModelVersion:
+    job = submitted(run)
+    source = folder / f"out-{job.pk}"
+    source.mkdir()
+    for name in ("adapter_config.json", "reward_model.json"):
+        (source / name).write_text(json.dumps(measured))
+    (source / "adapter_model.safetensors").write_bytes(b"weights")
+    job.claim("test")
+    result = complete(job, {"adapter": str(source), "metrics": MEASURED | measured})
+    job.finish(JobState.SUCCEEDED, result=result)
+    job.refresh_from_db()
+    assert job.model_version is not None
+    return job.model_version
+
+
+# What trains it
+
+
+def test_its_job_keeps_pairs_of_whole_groups_aside_and_leaves_the_harness_out(run: EvalRun) -> None:
+    spec = child_spec(submitted(run))
+    typed = checked(spec | {"out_dir": "x"}, "reward_model")
+    assert len(typed.rows) == 4 and len(typed.validation_rows) == 2
+    asked = [json.dumps(row.messages) for row in typed.rows]
+    assert not any(json.dumps(row.messages) in asked for row in typed.validation_rows)
+    assert all(row.messages[0]["role"] == "user" for row in typed.rows)
+    assert spec["validation_rows"] == child_spec(submitted(run))["validation_rows"]
+
+
+def test_a_production_run_that_asks_what_a_task_asks_is_kept_aside_with_it(run: EvalRun) -> None:
+    from apps.training.jobs import groups_of
+
+    task = run.eval_set.tasks.trainable().first()
+    make_failed(run.project, request=task.messages[-1]["content"], expected="I did.")
+    examples = list(submitted(run).dataset.examples.select_related("task"))
+    [corrected] = [one for one in examples if one.trajectory_id]
+    assert canonical_hash(corrected.data["messages"]) == task.canonical_hash
+    found = dict(zip(examples, groups_of(examples), strict=True))
+    assert found[corrected] == task.group
+
+
+@pytest.mark.parametrize(
+    ("groups", "share", "count"),
+    [
+        ([], 0.2, 0),
+        (["a"] * 5, 0.5, 0),
+        (["a", "b"], 0.01, 1),
+        (list("abcdefghij"), 0.2, 2),
+        (list("abcdefghij"), 0, 0),
+    ],
+)
+def test_what_is_kept_aside_is_whole_groups_and_leaves_something_to_train(
+    groups: list[str], share: float, count: int
+) -> None:
+    aside = kept_aside(groups, share)
+    assert len(aside) == count == len(kept_aside(groups, share))
+    assert not {groups[at] for at in aside} & {group for at, group in enumerate(groups) if at not in aside}
+
+
+def test_too_few_pairs_and_one_that_starts_from_a_reward_model_are_refused(run: EvalRun, data_dir: Path) -> None:
+    model = finished(run, data_dir)
+    dataset = TrainingRun.objects.get(model_version=model).dataset
+    common = {"project": run.project, "environment": run.environment, "config": CONFIG, "by": admin_of(run.project)}
+    with pytest.raises(TrainingError, match="is a reward model"):
+        submit_training(method=Method.REWARD, parent=model, dataset=dataset, **common)
+    few = freeze_dataset(eval_set=run.eval_set, by=None, shape=Shape.PAIRS, examples=[
+        one for one in _examples(run) if one.task][:2])  # fmt: skip
+    with pytest.raises(TrainingError, match="needs at least 4 pairs"):
+        submit_training(method=Method.REWARD, parent=run.model_version, dataset=few, **common)
+
+
+def _examples(run: EvalRun) -> list[Any]:
+    from apps.training.sources import find_examples
+
+    return find_examples(eval_set=run.eval_set, shape="pairs", sources=[Source.EVALUATION], evaluation=run).examples
+
+
+def test_the_form_starts_it(client: Client, run: EvalRun) -> None:
+    client.force_login(make_member(run.project))
+    sent = {
+        "method": "reward_model", "parent": run.model_version_id, "eval_set": run.eval_set_id, "environment": run.environment_id,
+        "sources": ["evaluation"], "samples_of": run.pk, "steps": 8, "learning_rate": 1e-4, "batch_size": 4, "seed": 0,
+        "validation_share": 0.3, "center_rewards": 0.01,
+    }  # fmt: skip
+    answer = client.post(reverse("training:new", args=[run.project.slug]), sent)
+    assert answer.status_code == 302, answer.content.decode()
+    config = TrainingRun.objects.get().spec["config"]
+    assert (config["validation_share"], config["eval_every"], config["center_rewards"]) == (0.3, 2, 0.01)
+    again = client.post(reverse("training:new", args=[run.project.slug]), sent | {"validation_share": 0})
+    assert "more than 0" in again.content.decode() and TrainingRun.objects.count() == 1
+
+
+# The version
+
+
+def test_what_it_makes_is_a_reward_model_and_offered_as_no_agent(run: EvalRun, data_dir: Path) -> None:
+    model = finished(run, data_dir)
+    assert (
+        model.kind == ModelKind.REWARD and str(model) == "base-reward-v1" and model.lineage["measured"]["aside"] == 10
+    )
+    assert jobs_behind(model)[0][1].method == Method.REWARD
+    versions = run.project.model_versions
+    for rows in (
+        versions.run_here(),
+        versions.models(),
+        versions.trainable(),
+        versions.evaluated_here(),
+        versions.adapters(),
+    ):
+        assert model not in rows
+    with pytest.raises(ModelError, match="scores answers and gives none"):
+        choose(model)
+    with pytest.raises(ModelError, match="scores answers and gives none"):
+        register_prompt(project=run.project, name="p", on=model, prompt={"system_prompt": "x"}, by=None)
+    with pytest.raises(promotion.PromotionError, match="is a reward model and no agent"):
+        promotion.set_initial(channel=channel_of(run.project), version=model, by=None)
+
+
+def test_its_page_says_what_it_is_worth_and_where_it_scores(client: Client, run: EvalRun, data_dir: Path) -> None:
+    model = finished(run, data_dir)
+    verifier = save_verifier(
+        project=run.project, name="liked", spec={"kind": "trained_reward", "version": str(model)}, by=None
+    )
+    client.force_login(make_member(run.project))
+    html = client.get(reverse("promotion:model", args=[run.project.slug, model.pk])).content.decode()
+    assert "80.0%" in html and "8 of 10" in html and "liked@1" in html and "Playground" not in html
+    html = client.get(reverse("reviews:verifier", args=[run.project.slug, verifier.pk])).content.decode()
+    assert "base-reward-v1" in html and "The run that trained it" in html and "80.0%" in html
+    new = f"{reverse('reviews:verifier_new', args=[run.project.slug])}?kind=trained_reward&model={model.pk}"
+    assert "base-reward-v1" in client.get(new).content.decode()
+
+
+# As a verifier
+
+
+def test_a_verifier_freezes_the_weights_the_scale_and_the_threshold(run: EvalRun, data_dir: Path) -> None:
+    model = finished(run, data_dir)
+    spec = {"kind": "compose", "parts": [
+        {"name": "form", "verifier": {"kind": "json"}, "gate": True, "weight": 0},
+        {"name": "liked", "verifier": {"kind": "trained_reward", "version": str(model)}, "weight": 1},
+    ]}  # fmt: skip
+    verifier = save_verifier(project=run.project, name="both", spec=spec, by=None)
+    part = verifier.spec["parts"][1]["verifier"]
+    assert part["digest"] == model.artifact_id and part["scale"] == "calibrated"
+    assert part["threshold"] == pytest.approx(0.6225, abs=1e-4)  # 1 / (1 + e^−(2 × 0.75 − 1))
+    assert resolved(run.project, {"kind": "trained_reward", "version": str(model), "scale": "raw"})["threshold"] == 0.75
+    assert save_verifier(project=run.project, name="both", spec=verifier.spec, by=None) == verifier
+    assert models_in(verifier) == [model] and verifiers_with(model) == [verifier]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"version": "base-rewrd-v1"}, "did you mean “base-reward-v1”"),
+        ({"version": 7}, "verifier.version"),
+        ({"digest": "0" * 64}, "verifier.digest"),
+        ({"scale": "squared"}, "verifier.scale"),
+        ({"weights": 1}, "verifier.weights"),
+    ],
+)
+def test_wrong_specs_are_refused_by_name(change: dict, sentence: str, run: EvalRun, data_dir: Path) -> None:
+    model = finished(run, data_dir)
+    with pytest.raises(SpecError, match=sentence):
+        save_verifier(
+            project=run.project, name="x", spec={"kind": "trained_reward", "version": str(model)} | change, by=None
+        )
+
+
+def test_one_that_ranks_no_better_than_chance_and_one_of_another_project_score_nothing(
+    run: EvalRun, data_dir: Path
+) -> None:
+    model = finished(run, data_dir, slope=0.0)
+    spec = {"kind": "trained_reward", "version": str(model)}
+    with pytest.raises(SpecError, match="no better than chance"):
+        save_verifier(project=run.project, name="x", spec=spec, by=None)
+    with pytest.raises(SpecError, match="Train one first"):
+        save_verifier(project=make_project(), name="x", spec=spec, by=None)
+
+
+def test_a_job_is_told_where_the_weights_are_and_altered_ones_are_refused(run: EvalRun, data_dir: Path) -> None:
+    model = finished(run, data_dir)
+    save_verifier(project=run.project, name="liked", spec={"kind": "trained_reward", "version": str(model)}, by=None)
+    spec = resolved(run.project, {"kind": "trained_reward", "version": str(model)})
+    [folder] = client_specs(run.environment, spec)["reward_models"]
+    assert (folder["name"], folder["digest"], folder["base"]) == (str(model), model.artifact_id, run.model_version.base)
+    job = run.environment.job_spec(verifier=spec)
+    assert job["verifier"] == spec and job["clients"]["reward_models"] == [folder]
+    (local_path(model.artifact) / "adapter_model.safetensors").write_bytes(b"wEights")
+    with pytest.raises(ArtifactError, match=r"base-reward-v1 scores nothing\. The files of artifact .* were altered"):
+        client_specs(run.environment, spec)
+
+
+def test_an_unreviewed_one_may_not_train_and_scores_no_page(run: EvalRun, data_dir: Path) -> None:
+    from apps.environments.actions import save_environment
+    from apps.environments.clients import load_for
+    from apps.reviews.actions import TrainingLocked
+    from workers.lib.verifiers import Rollout
+
+    model = finished(run, data_dir)
+    verifier = save_verifier(
+        project=run.project, name="liked", spec={"kind": "trained_reward", "version": str(model)}, by=None
+    )
+    old = make_environment(run.project)
+    environment = save_environment(
+        project=run.project, slug="liked", builtin="workplace", harness=old.harness, verifier=verifier, by=None
+    )
+    with pytest.raises(TrainingLocked):
+        submit_training(
+            project=run.project, method=Method.GRPO, parent=run.model_version, environment=environment,
+            config={"steps": 1, "learning_rate": 1e-4}, dataset=freeze_dataset(eval_set=run.eval_set, by=None), by=admin_of(run.project),
+        )  # fmt: skip
+    score = load_for(environment).verifier.score(Rollout.of_text(run.eval_set.tasks.first().as_spec(), "x"))
+    assert score.masked and "scores in jobs only" in score.mask_reason
+
+
+def test_the_api_saves_one_by_its_name(client: Client, run: EvalRun, data_dir: Path) -> None:
+    model = finished(run, data_dir)
+    body = {"name": "liked", "spec": {"kind": "trained_reward", "version": str(model)}}
+    answer = client.post("/api/v1/verifiers/", body, content_type="application/json", **key_headers(run.project))  # fmt: skip
+    assert answer.status_code == 201 and answer.json()["kind"] == "trained_reward"

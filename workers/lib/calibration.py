@@ -1,0 +1,105 @@
+"""From a reward model's scores to probabilities, on pairs that it was not trained on. Pure.
+
+`fit` is Platt's scaling, p = 1 / (1 + e^−(slope · score + intercept)), with his smoothed targets, fitted by Newton's method as
+Lin, Lin and Weng (2007) do. It says how likely an answer is a chosen one among as many rejected ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+ROUNDS = 100
+FOLDS = 5
+RIDGE = 1e-10  # added to the Hessian's diagonal, so that it can be inverted
+
+
+class Calibration(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`threshold` is of the raw score: at or above it an answer counts as good."""
+
+    slope: float
+    intercept: float
+    threshold: float
+
+    def probability(self, score: float) -> float:
+        return _sigmoid(self.slope * score + self.intercept)
+
+
+def fit(chosen: Sequence[float], rejected: Sequence[float]) -> Calibration:
+    """Of scores of both sides, at least one of each. A model that ranks the wrong way round gets the slope 0: it says nothing."""
+    scores = [*chosen, *rejected]
+    spread = max(abs(score) for score in scores) or 1.0
+    high, low = (len(chosen) + 1) / (len(chosen) + 2), 1 / (len(rejected) + 2)
+    targets = [high] * len(chosen) + [low] * len(rejected)
+    slope, intercept = _newton([score / spread for score in scores], targets)
+    if slope <= 0:
+        slope, intercept = 0.0, math.log(sum(targets) / (len(targets) - sum(targets)))
+    return Calibration(slope=slope / spread, intercept=intercept, threshold=threshold(chosen, rejected))
+
+
+def _newton(scores: Sequence[float], targets: Sequence[float]) -> tuple[float, float]:
+    """(slope, intercept) of the least cross-entropy, halving a step as long as it does not make it less."""
+    slope = intercept = 0.0
+    loss = _loss(slope, intercept, scores, targets)
+    for _ in range(ROUNDS):
+        found = [_sigmoid(slope * score + intercept) for score in scores]
+        errors = [p - target for p, target in zip(found, targets, strict=True)]
+        weights = [p * (1 - p) for p in found]
+        gradient = sum(e * s for e, s in zip(errors, scores, strict=True)), sum(errors)
+        ss = sum(w * s * s for w, s in zip(weights, scores, strict=True)) + RIDGE
+        s1, s0 = sum(w * s for w, s in zip(weights, scores, strict=True)), sum(weights) + RIDGE
+        determinant = ss * s0 - s1 * s1
+        step = (s0 * gradient[0] - s1 * gradient[1]) / determinant, (ss * gradient[1] - s1 * gradient[0]) / determinant
+        size = 1.0
+        while size > 1e-10:
+            tried = slope - size * step[0], intercept - size * step[1]
+            if (less := _loss(*tried, scores, targets)) < loss:
+                break
+            size /= 2
+        else:
+            break
+        (slope, intercept), loss = tried, less
+    return slope, intercept
+
+
+def _loss(slope: float, intercept: float, scores: Sequence[float], targets: Sequence[float]) -> float:
+    """Cross-entropy: log(1 + e^z) − t z."""
+    return sum(
+        max(z, 0.0) + math.log1p(math.exp(-abs(z))) - target * z
+        for z, target in ((slope * score + intercept, target) for score, target in zip(scores, targets, strict=True))
+    )
+
+
+def threshold(chosen: Sequence[float], rejected: Sequence[float]) -> float:
+    """The score that parts the two sides best: the largest sum of the share of chosen answers at or above it and of rejected ones
+    below it; of equally good ones the highest, since a bad answer that passes costs more. Halfway between two scores."""
+    values = sorted({*chosen, *rejected})
+    cuts = [values[0], *((low + high) / 2 for low, high in pairwise(values))]
+
+    def right(cut: float) -> float:
+        passed = sum(score >= cut for score in chosen) / len(chosen)
+        return passed + sum(score < cut for score in rejected) / len(rejected)
+
+    return max(cuts, key=lambda cut: (right(cut), cut))
+
+
+def brier(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Mean squared error of the probability of (chosen, rejected) scores, each from a fit on the other folds; None for fewer than
+    two pairs. 0.25 is what saying one half to all gives."""
+    if len(pairs) < 2:
+        return None
+    folds = min(FOLDS, len(pairs))
+    errors: list[float] = []
+    for fold in range(folds):
+        rest = [pair for at, pair in enumerate(pairs) if at % folds != fold]
+        found = fit([good for good, _ in rest], [bad for _, bad in rest])
+        for good, bad in pairs[fold::folds]:
+            errors += [(1 - found.probability(good)) ** 2, found.probability(bad) ** 2]
+    return sum(errors) / len(errors)
+
+
+def _sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))

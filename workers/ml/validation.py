@@ -1,0 +1,74 @@
+"""What a program that TRL trains measures at intervals on what does not train: the loss on the rows that were kept aside and, in the
+run's environment, the success on validation tasks. Heavy: imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workers.evaluate import emit_sample, limits_of, sampling_of
+from workers.lib.environments import Environment, load
+from workers.lib.events import Emitter
+from workers.lib.policies import EnginePolicy, PolicyError
+from workers.lib.program import StopFlag
+from workers.lib.rollouts import Finished, play
+from workers.ml.transformers_engine import TransformersEngine
+
+Values = dict[str, float]
+
+
+class Validation:
+    """`held` gives the metrics of what was kept aside; None where nothing was."""
+
+    def __init__(
+        self, spec: Any, events: Emitter, stop: StopFlag, model: Any, tokenizer: Any, held: Callable[[], Values] | None
+    ) -> None:
+        self.spec, self.events, self.stop, self.held = spec, events, stop, held
+        self.model, self.tokenizer = model, tokenizer
+        self.environment: Environment | None = None
+        if spec.validation_tasks and spec.environment is not None:
+            self.environment = load(spec.environment)
+
+    def __call__(self, step: int) -> Values:
+        self.model.eval()
+        values = self.held() if self.held else {}
+        return values | (self.success(self.environment, step) if self.environment else {})
+
+    def success(self, environment: Environment, step: int) -> Values:
+        """Under the harness's own sampling, with the weights as they are."""
+        engine = TransformersEngine(self.model, self.tokenizer, self.spec.engine.batch_size)
+        engine.check = self.stop.check
+        tasks, n = self.spec.validation_tasks, self.spec.config.eval_samples
+        found: list[Finished] = []
+
+        def tell(index: int, sample: int, done: Finished) -> None:
+            found.append(done)
+            emit_sample(self.events, tasks[index], sample, done, phase="validation", step=step)
+
+        policy = EnginePolicy(engine, sampling_of(environment.harness))
+        try:
+            play(
+                policy, environment, tasks, limits_of(environment.harness), tell,
+                n=n, concurrency=len(tasks) * n, seed=self.spec.seed, check=self.stop.check,
+            )  # fmt: skip
+        except PolicyError:
+            self.stop.check()  # which ended the generation
+            raise
+        scores = [done.score for done in found if not done.score.masked]
+        if not scores:
+            return {}
+        return {
+            "validation/reward": sum(float(score.reward or 0) for score in scores) / len(scores),
+            "validation/success": sum(score.success for score in scores) / len(scores),
+            "validation/samples": len(scores),
+        }
+
+
+def evaluated(trainer: Any, named: Mapping[str, str]) -> Values:
+    """TRL's own evaluation of its `eval_dataset`, by our names."""
+    logs = trainer.evaluate()
+    found = {"validation/loss": float(logs["eval_loss"])}
+    for key, name in named.items():
+        if name in ("rewards/accuracy", "rewards/margin") and f"eval_{key}" in logs:
+            found[name.replace("rewards", "validation")] = float(logs[f"eval_{key}"])
+    return found
