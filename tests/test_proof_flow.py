@@ -156,11 +156,12 @@ steps:
 DEMO = """
 import json
 from django.contrib.auth import get_user_model
-from apps.core.actions import DEMO_PROJECT, create_api_key
+from apps.core.actions import create_api_key
 from apps.core.models import Project
+from apps.demo.wheel import PROJECT
 from apps.promotion import actions as promotion
 from apps.registry.models import ModelVersion
-project = Project.objects.get(slug=DEMO_PROJECT[0])
+project = Project.objects.get(slug=PROJECT[0])
 by = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
 channel, base = promotion.channel_of(project), ModelVersion.objects.get(project=project, name="smollm2-135m")
 while channel.current != base:
@@ -171,14 +172,14 @@ print(json.dumps([key, project.eval_sets.order_by("pk").first().slug]))
 """
 TRAFFIC = """
 from django.contrib.auth import get_user_model
-from apps.core.actions import DEMO_PROJECT
+from apps.demo.wheel import PROJECT
 from apps.core.models import Project
 from apps.demo.recipes import FAST
 from apps.demo.wheel import Demo
 from apps.registry.models import ModelVersion
 demo = Demo({url!r}, FAST, seed=2)
 demo.user = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
-demo.project = Project.objects.get(slug=DEMO_PROJECT[0])
+demo.project = Project.objects.get(slug=PROJECT[0])
 demo.base = ModelVersion.objects.get(project=demo.project, name="smollm2-135m")
 demo.environment = demo.project.environments.order_by("-version").first()
 demo.produce()

@@ -102,6 +102,7 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "prompt_lines": as_lines(version.prompt),
             "children": heirs_of({version.pk})[version.pk],
             "evals": version.eval_runs.select_related("eval_set"),
+            "trains": project.model_versions.current().trainable().filter(pk=version.pk).exists(),
             "live_in": version.live_in.all(),
         },
     )

@@ -22,8 +22,8 @@ ALL_LINEAR = "all-linear"
 HELD = ("validation_share", "eval_every")
 OF_METHOD = {
     Method.SFT: ("learning_rate", "batch_size", "eval_every", "lora_dropout"),
-    Method.REJECTION: ("sources", "samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout"),
-    Method.DISTILL: ("sources", "samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout"),
+    Method.REJECTION: ("samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout"),
+    Method.DISTILL: ("samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout"),
     Method.DPO: (
         "sources",
         "samples_of",
@@ -239,7 +239,8 @@ class TrainingForm(GrpoFields, PlainForm):
 
     def _clean_sources(self, data: dict[str, Any]) -> None:
         """Sources that the method does not learn from are left out, an evaluation is of the set's own tasks."""
-        chosen = [source for source in SOURCES[data["method"]] if source in data.get("sources", ())]
+        known = SOURCES[data["method"]]
+        chosen = known if len(known) == 1 else [source for source in known if source in data.get("sources", ())]
         run, eval_set = data.get("samples_of"), data.get("eval_set")
         if not chosen and "sources" not in self.errors:
             self.add_error("sources", "Choose at least one source that this method learns from.")

@@ -114,8 +114,10 @@ def _leave_out_held(project: Project, found: Found) -> None:
 
 
 def words_of_people(project: Project) -> dict[str, Any]:
-    """For the advisor, from the rows alone: how many corrections there are (up to a cap), and ratings up and down."""
-    said = Feedback.objects.filter(project=project).order_by()
+    """For the advisor, from the rows alone: how many corrections there are (up to a cap), and ratings up and down; of runs that
+    no held-out task was made from."""
+    held = Task.objects.holdout().filter(project=project, trajectory__isnull=False).values("trajectory__external_id")
+    said = Feedback.objects.filter(project=project).exclude(external_id__in=held).order_by()
     corrected = Q(interventions__contains=[{"kind": "edit"}]) | Q(interventions__contains=[{"kind": "takeover"}])
     up, down = (
         said.filter(outcome__status=status)[:MOST_RUNS].count() for status in (Outcome.SUCCESS, Outcome.FAILURE)

@@ -21,7 +21,7 @@ from apps.core.models import JobLog, JobState, Project, Role
 from apps.core.paging import page_of
 from apps.core.sorting import Sorting
 from apps.evals.holdout.view_log import record_refusal
-from apps.evals.models import EvalRun
+from apps.evals.models import EvalRun, Split
 from apps.reviews.actions import TrainingLocked, environment_locks
 from apps.training import actions, checkpoints, forking, run_alarms
 from apps.training.advisor import Advice, Evidence, advise
@@ -188,6 +188,7 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "sources": [(Source(name).label, count) for name, count in run.spec.get("sources", {}).items()],
             "safe": checkpoints.before_alarm(run, list(run.checkpoints.all())),
             "forks": run.forks.all()[:20],
+            "evaluations": held_out_evaluations(run),
             "changes": [(name, as_text(old), as_text(new)) for name, old, new in forking.changes(run)],
             "settings": [
                 (name, as_text(value)) for name, value in sorted(run.spec["config"].items()) if value is not None
@@ -195,6 +196,15 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "resume_from": checkpoints.latest(run) if run.state in (JobState.FAILED, JobState.CANCELLED) else None,
         },
     )
+
+
+def held_out_evaluations(run: TrainingRun) -> list[EvalRun]:
+    """The newest on the hold-out of its set: of its output model, and of what it started from."""
+    found = EvalRun.objects.current().filter(
+        project=run.project, eval_set=run.dataset.eval_set, split=Split.HOLDOUT
+    ).select_related("model_version", "environment").order_by("-created_at")  # fmt: skip
+    newest = (found.filter(model_version=pk).first() for pk in (run.model_version_id, run.parent_id) if pk)
+    return [one for one in newest if one]
 
 
 @project_view()

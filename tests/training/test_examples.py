@@ -333,7 +333,7 @@ def test_the_form_starts_a_dpo_run(engineer: Client, run: EvalRun) -> None:
         ({"sources": []}, "sources"),
         ({"sources": ["feedbackk"]}, "sources"),
         ({"sources": ["evaluation"], "samples_of": ""}, "samples_of"),
-        ({"method": "rejection", "sources": ["corrections"]}, "sources"),
+        ({"method": "rejection", "sources": [], "samples_of": ""}, "samples_of"),
         ({"preference_beta": 0}, "preference_beta"),
         ({"dpo_loss": "sigmoud"}, "dpo_loss"),
     ],
@@ -373,10 +373,18 @@ def test_the_preview_counts_by_source_and_shows_a_few(engineer: Client, run: Eva
     assert f"Left out: {HELD_OUT}" in html and "plant 80" not in html
     labels = preview(engineer, run, method="kto", sources=["evaluation"])
     assert "labelled answers" in labels and "weighs" in labels
-    assert not preview(engineer, run, method="grpo").strip()
     assert "Choose" in preview(engineer, run, sources=["evaluation"], samples_of="")
     for nonsense in ({"eval_set": "x"}, {"samples_of": "' or 1=1"}, {"method": "x"}, {"sources": "9" * 300}):
         preview(engineer, run, **nonsense)
+
+
+def test_the_preview_of_sft_and_grpo_counts_the_tasks_of_the_set_by_split(engineer: Client, run: EvalRun) -> None:
+    sft, grpo = preview(engineer, run, method="sft"), preview(engineer, run, method="grpo")
+    held = run.eval_set.tasks.filter(split=Split.HOLDOUT).count()
+    assert "5 demonstrations" in sft and "{&quot;tool&quot;: &quot;x&quot;" in sft and "Without" not in sft
+    assert "5 training tasks" in grpo and "<table" not in grpo
+    assert f"Held out, never trained on</span><span>{held}</span>" in sft
+    assert "Choose" in preview(engineer, run, method="x") or "valid choice" in preview(engineer, run, method="x")
 
 
 def test_a_viewer_sees_no_preview_and_a_stranger_no_examples(client: Client, run: EvalRun) -> None:

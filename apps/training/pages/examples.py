@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,12 +17,12 @@ from apps.evals.models import Task
 from apps.training import judged
 from apps.training.comparison import runs_of
 from apps.training.forms import EXAMPLES
-from apps.training.models import SHAPES, Example, Shape, Source
+from apps.training.models import SHAPES, Example, Method, Shape, Source
 from apps.training.picks import PickForm
 from workers.lib.messages import text_of
 
 PREVIEWED, SIZE = 5, 25
-ABOUT = ("eval_set", *EXAMPLES)  # the fields that say which examples
+ABOUT = ("method", "eval_set", "picked_by", *EXAMPLES)  # the fields that say which examples
 
 
 @project_view(Role.ENGINEER)
@@ -31,8 +32,16 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
     form.is_valid()  # the rest of the form may still be empty
     shape = SHAPES.get(form.cleaned_data.get("method", ""))
     problems = [error for name in ABOUT for error in form.errors.get(name, ())]
-    if shape is None or problems:
-        return render(request, "training/_examples.html", {"project": project, "shape": shape, "problems": problems})
+    if problems:
+        context = {
+            "project": project,
+            "shape": shape,
+            "problems": problems,
+            "eval_set": form.cleaned_data.get("eval_set"),
+        }
+        return render(request, "training/_examples.html", context)
+    if shape is None:
+        return render(request, "training/_task_counts.html", {"project": project} | task_counts(form))
     found = form.found()
     rows = rows_of(project, spread(found.examples, PREVIEWED))
     return render(
@@ -58,6 +67,29 @@ def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return render(
         request, "training/examples.html", {"run": run, "page": page, "rows": rows, "shape": run.dataset.shape}
     )
+
+
+def task_counts(form: PickForm) -> dict[str, Any]:
+    """What SFT and GRPO learn from: the training tasks of the set, or those that an evaluation picks, and what the other splits
+    are for."""
+    data = form.cleaned_data
+    tasks = data["eval_set"].tasks
+    train = tasks.trainable()
+    if data.get("picked_by"):
+        train = train.filter(pk__in=form.selection()["keys"])
+    shown = train.exclude(demonstration="") if data.get("method") == Method.SFT else train.none()
+    return {
+        "method": data.get("method"),
+        "train": train.count(),
+        "demonstrations": (demonstrations := shown.count()),
+        "without": train.count() - demonstrations,
+        "splits": Counter(tasks.values_list("split", flat=True)),
+        "rows": [
+            {"url": reverse("evals:task", args=[data["eval_set"].project.slug, task.pk]), "source": task.key,
+             "request": asked(task.messages), "answer": task.demonstration}
+            for task in shown[:PREVIEWED]
+        ],
+    }  # fmt: skip
 
 
 def spread(examples: list[judged.Example], most: int) -> list[judged.Example]:

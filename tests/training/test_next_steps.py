@@ -1,0 +1,93 @@
+"""Where a run's page and a model's page lead: to the held-out evaluation, and to the next run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.core.models import Role
+from apps.evals.models import Split
+from apps.training.actions import freeze_dataset, submit_training
+from apps.training.models import Method, TrainingRun
+from apps.training.sources import words_of_people
+from tests.evals.evaluated import evaluated
+from tests.factories import (
+    admin_of,
+    make_adapter,
+    make_base,
+    make_endpoint,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_failed,
+    make_member,
+    make_project,
+    override,
+)
+from tests.test_access import logged_in
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run(data_dir: Path) -> TrainingRun:
+    """A run that has made an adapter."""
+    project = make_project()
+    environment, eval_set, by = make_environment(project), make_eval_set(project), admin_of(project)
+    override(environment)
+    base = make_base(project, data_dir)
+    made = submit_training(
+        project=project, method=Method.GRPO, parent=base, environment=environment, by=by,
+        dataset=freeze_dataset(eval_set=eval_set, by=by), config={"steps": 3, "learning_rate": 1e-3},
+    )  # fmt: skip
+    TrainingRun.objects.filter(pk=made.pk).update(model_version=make_adapter(project, base, data_dir))
+    made.refresh_from_db()
+    return made
+
+
+def text(run: TrainingRun, role: Role = Role.ENGINEER) -> str:
+    client = logged_in(make_member(run.project, role))
+    return client.get(reverse("training:detail", args=[run.project.slug, run.pk])).content.decode()
+
+
+def test_a_run_asks_for_the_held_out_evaluation_of_what_it_made(run: TrainingRun) -> None:
+    said = text(run)
+    assert f"{run.model_version} is not evaluated yet" in said and "it on the held-out tasks" in said
+    assert f"{run.model_version} is not evaluated yet" in text(run, Role.VIEWER)
+    assert "it on the held-out tasks" not in text(run, Role.VIEWER)
+
+
+def test_a_run_shows_the_held_out_results_of_both_models_with_intervals(run: TrainingRun, data_dir: Path) -> None:
+    eval_set = run.dataset.eval_set
+    make_eval_run(eval_set, run.parent, run.environment, success=0.0)
+    evaluated(eval_set, [4] * 3, data_dir, split=Split.TRAIN)  # not held out: not shown
+    said = text(run)
+    assert "is not evaluated yet" in said and "0.0% success" in said and "100.0% success" not in said
+    make_eval_run(eval_set, run.model_version, run.environment, success=1.0)
+    said = text(run)
+    assert "100.0% success" in said and "0.0% success" in said and "of 3 tasks" in said
+    assert "is not evaluated yet" not in said
+
+
+def test_a_model_that_trains_leads_to_its_next_run(run: TrainingRun, client: Client) -> None:
+    def offered(version: object, role: Role) -> bool:
+        page = logged_in(make_member(run.project, role)).get(
+            reverse("promotion:model", args=[run.project.slug, version.pk])  # type: ignore[attr-defined]
+        )
+        return f"/training/new/?parent={version.pk}" in page.content.decode()  # type: ignore[attr-defined]
+
+    assert offered(run.model_version, Role.ENGINEER) and offered(run.parent, Role.ENGINEER)
+    assert not offered(run.model_version, Role.REVIEWER)
+    assert not offered(make_endpoint(run.project), Role.ENGINEER)
+
+
+def test_corrections_of_runs_that_are_held_out_are_not_counted_as_pairs(run: TrainingRun) -> None:
+    project = run.project
+    _, held = (make_failed(project, request=f"Close ticket {n}.", expected={"tool": "t", "args": {}}) for n in (1, 2))
+    counted = words_of_people(project)
+    make_eval_set(project, frozen=False).tasks.filter(split=Split.HOLDOUT).update(trajectory=held)
+    now = words_of_people(project)
+    assert now["preference_pairs"] == counted["preference_pairs"] - 1
