@@ -39,6 +39,14 @@ HARNESS = {
 }
 VERIFIER = {"kind": "tool_call", "weights": {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}}
 LORA = {"lora_rank": 16, "lora_alpha": 32}
+NEXT = (
+    ("training/", "The advisor: which fix the newest evaluation asks for, and the button that starts it"),
+    ("training/new/?method=grpo", "GRPO goes on from any model; its page has live charts, rollouts and alarms"),
+    ("training/new/?method=dpo", "DPO on what users corrected. Correct more runs under Trajectories → Add feedback"),
+    ("training/new/?method=distill", "Distillation from a teacher's passing samples of the train split"),
+    ("training/compare/", "Runs and seeds in one chart"),
+    ("models/", "Every model's lineage down to the production runs, and its evaluations on the hold-out"),
+)
 
 
 @dataclass(frozen=True)

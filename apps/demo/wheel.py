@@ -21,7 +21,7 @@ from rich.console import Console
 from apps.core.actions import create_api_key, create_project
 from apps.core.models import Job, JobState, Project
 from apps.core.scopes import Scope
-from apps.demo.recipes import HARNESS, MODEL, VERIFIER, Recipe
+from apps.demo.recipes import HARNESS, MODEL, NEXT, VERIFIER, Recipe
 from apps.demo.screen import bar, table_of
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
@@ -353,6 +353,10 @@ class Demo:
         path = Path(settings.FLYWHEEL_DATA_DIR) / "demo" / "report.json"
         path.write_text(json.dumps(report, indent=1, default=str))
         self.console.print(f"The report is in {path}; {report['seconds']['total']:.0f} s in all.")
+        self.console.print("\n[bold]What to try next[/]")
+        for page, text in NEXT:
+            self.console.print(f"  {self.url}/p/{self.project.slug}/{page}", soft_wrap=True, highlight=False)
+            self.console.print(f"    {text}", style="dim", highlight=False)
         return report
 
     # How a step is shown.
