@@ -69,9 +69,12 @@ def _loaded(environment: Environment) -> dict[str, Any]:
 
 @project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
-    """`?from=<pk>` begins with what that environment has."""
+    """`?from=<pk>` begins with what that environment has, `?verifier=<pk>` with that verifier."""
     start = project.environments.filter(pk=whole(request.GET.get("from"))).first()
-    form = EnvironmentForm(project, request.POST or None, initial=initial_of(start) if start else None)
+    initial = initial_of(start) if start else {}
+    if verifier := project.verifiers.filter(pk=whole(request.GET.get("verifier"))).first():
+        initial |= {"verifier": verifier.pk}
+    form = EnvironmentForm(project, request.POST or None, initial=initial)
     if request.method == "POST" and form.is_valid():
         made = made_by(form, by=request.user)
         if made is not None:

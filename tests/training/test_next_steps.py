@@ -9,6 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import Role
+from apps.environments.actions import save_verifier
 from apps.evals.models import Split
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, TrainingRun
@@ -91,3 +92,19 @@ def test_corrections_of_runs_that_are_held_out_are_not_counted_as_pairs(run: Tra
     make_eval_set(project, frozen=False).tasks.filter(split=Split.HOLDOUT).update(trajectory=held)
     now = words_of_people(project)
     assert now["preference_pairs"] == counted["preference_pairs"] - 1
+
+
+def test_a_verifier_that_no_environment_uses_leads_to_one_that_begins_with_it(run: TrainingRun) -> None:
+    spec = {"kind": "tool_call", "weights": {"invalid": -0.5}}
+    verifier = save_verifier(project=run.project, name="learned", spec=spec, by=admin_of(run.project))
+    engineer = logged_in(make_member(run.project))
+    there = reverse("reviews:verifier", args=[run.project.slug, verifier.pk])
+    query = f"?from={run.environment.pk}&amp;verifier={verifier.pk}"
+    assert query in engineer.get(there).content.decode()
+    assert query not in logged_in(make_member(run.project, Role.VIEWER)).get(there).content.decode()
+    new = reverse("environments:new", args=[run.project.slug])
+    form = engineer.get(new, {"from": run.environment.pk, "verifier": verifier.pk}).context["form"]
+    assert (form["verifier"].value(), form["slug"].value()) == (verifier.pk, run.environment.slug)
+    strangers = make_environment(make_project()).verifier
+    assert engineer.get(new, {"verifier": strangers.pk}).context["form"]["verifier"].value() is None
+    assert engineer.get(new, {"verifier": "x" * 90}).status_code == 200

@@ -14,7 +14,7 @@ from apps.core.access import project_view
 from apps.core.http import progress
 from apps.core.jobs import cancel
 from apps.core.models import Project, Role
-from apps.environments.models import Verifier
+from apps.environments.models import EnvironmentKind, Verifier
 from apps.environments.reward_models import measured_of, models_in
 from apps.evals.models import Task
 from apps.reviews import rescoring, specs
@@ -24,6 +24,7 @@ from apps.reviews.lock import ReviewError
 from apps.reviews.models import ProbeRun
 from apps.reviews.waivers import waive
 
+ELSEWHERE = (EnvironmentKind.REMOTE, EnvironmentKind.MCP)
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -49,6 +50,7 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "lock": lock_state(verifier),
             "reward_models": [(version, measured_of(version)) for version in models_in(verifier)],
             "environments": [(environment, locks[environment.pk]) for environment in environments],
+            "others": project.environments.current().exclude(kind__in=ELSEWHERE).order_by("-created_at")[:5],
             "probe_form": ProbeForm(verifier),
             "probe": verifier.probe_runs.first(),
             "reviews": verifier.reviews.select_related("created_by"),
